@@ -1,5 +1,5 @@
-//! Files in, Parquet out: which files an input path means, what they have in common, and how their rows are read and
-//! written. Knows no windows, scores or runs.
+//! Reads input files and writes Parquet: file discovery, the common schema, and decoding of rows. Independent of
+//! windows, scores and runs.
 
 pub(crate) mod discover;
 pub mod documents;

@@ -1,5 +1,6 @@
-//! A pipeline proven runnable: every name resolved, every column typed, the model's first layer understood where one is needed, memory
-//! and disk estimated, work units cut. Opens footers, headers and the tokenizer; reads no weights and no documents; `longsift plan` adds a sample of them.
+//! Plans a pipeline: resolves names, checks column types, opens the model's first layer if needed, estimates memory and
+//! disk, and splits the input into work units. Opens footers, headers and the tokenizer, but reads neither weights nor
+//! documents; `longsift plan` adds a sample of documents.
 
 pub mod attention;
 pub mod cascade;
@@ -53,62 +54,58 @@ use options::{Bos, PlanOptions};
 use programs::Program;
 use whole_models::WholeModelPlan;
 
-/// What all shards of a plan have together.
+/// Totals over all shards of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Work units.
     pub units: u64,
-    /// Rows.
     pub rows: u64,
 }
 
-/// A pipeline proven runnable.
+/// Validated pipeline that is ready to run.
 pub struct Plan {
-    /// The pipeline as written.
+    /// Pipeline as written.
     pub spec: Spec,
-    /// What the command line added.
+    /// Command line options.
     pub options: PlanOptions,
-    /// The input.
     pub dataset: Dataset,
-    /// Files that earlier runs have filtered, which `input.since` leaves out of the input.
+    /// Files filtered by earlier runs, which `input.since` excludes from the input.
     pub input_before: Vec<KnownFile>,
-    /// The input, cut into work units, in input order; of a shard, its own.
+    /// Work units in input order; of a shard, only its own.
     pub units: Vec<WorkUnit>,
     /// Units and rows of all shards.
     pub whole: Totals,
-    /// The columns a document is made of.
+    /// Columns that make up a document.
     pub columns: DocumentColumns,
-    /// The model and the devices, where a measure needs them.
+    /// Model and devices; `None` if no measure needs them.
     pub attention: Option<Attention>,
-    /// The whole models, by the place of the measure that needs each.
+    /// Whole models, by the index of the measure that needs them.
     pub whole_models: BTreeMap<u16, WholeModelPlan>,
-    /// The commits that branches of the hub meant, by `hf://owner/name@branch`.
+    /// Commits of hub branches, by `hf://owner/name@branch`.
     pub pins: BTreeMap<String, String>,
-    /// The tokenizer; none for pre-tokenised documents.
+    /// Tokenizer; `None` for tokenised documents.
     pub encoder: Option<Encoder>,
-    /// The measures of windows.
     pub measures: Measures,
-    /// The programs of the stages `external`, in the order of the pipeline.
+    /// Programs of the `external` stages, in pipeline order.
     pub programs: Vec<Program>,
-    /// Which guards are looked at before which of them.
+    /// Guards that are checked before measures.
     pub cascade: Cascade,
-    /// The BOS tokens before each window.
+    /// BOS tokens before each window.
     pub bos: Bos,
-    /// Where built tables are kept.
+    /// Cache folder of built tables.
     pub cache_folder: PathBuf,
-    /// The run directory and the output.
+    /// Run directory and output.
     pub directory: RunDirectory,
-    /// What it will take.
+    /// Estimated memory, disk and windows.
     pub estimate: Estimate,
-    /// What a user should know, but need not change.
+    /// Warnings that require no change.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Plan {
-    /// The model and the devices, for a command that is of no use without.
+    /// Returns the model and the devices for a command that requires them.
     ///
     /// # Errors
-    /// No measure of the pipeline needs any.
+    /// No measure of the pipeline needs them.
     pub fn needed_attention(&self) -> Result<&Attention> {
         let none = || {
             let message = format!(
@@ -121,13 +118,13 @@ impl Plan {
         self.attention.as_ref().ok_or_else(none)
     }
 
-    /// The kernel that decides the bits of what is measured; `None` where no measure multiplies.
+    /// Returns the kernel that determines the bits of measured values; `None` if no measure uses one.
     pub fn kernel(&self) -> Option<Kernel> {
         let first = self.attention.as_ref().map(Attention::kernel);
         first.or_else(|| self.whole_models.values().next().map(|whole| whole.model.kernel()))
     }
 
-    /// By stage `external`, the digests of the files that the answers of its program depend on.
+    /// Returns the digests of the files that the answers of external programs depend on, by `external` stage.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -136,48 +133,47 @@ impl Plan {
         self.programs.iter().map(of).collect()
     }
 
-    /// Token ids from this on are in no vocabulary of the models; none where there is no model.
+    /// Returns the smallest vocabulary size of the models; `None` without a model.
     pub fn vocabulary_size(&self) -> Option<u64> {
         let first = self.attention.iter().map(|attention| attention.model.spec().vocabulary_size);
         let whole = self.whole_models.values().map(|whole| whole.model.spec().vocabulary_size);
         first.chain(whole).min()
     }
 
-    /// The measures in the order of the pipeline, with their places.
+    /// Iterates over the measures in pipeline order, with their indices.
     pub fn measures(&self) -> impl Iterator<Item = (u16, &dyn Measure)> {
         self.measures.places().map(|place| (place, self.measure(place)))
     }
 
-    /// The measure at a place.
     pub fn measure(&self, place: u16) -> &dyn Measure {
         self.measures.at(&self.spec.pipeline.stages, place)
     }
 
-    /// The program of a measure of child processes.
+    /// Returns the program of a measure that runs child processes.
     pub fn program(&self, place: u16) -> &Program {
         let name = &self.measures.columns[usize::from(place)].measure;
         let mut found = self.programs.iter().filter(|program| program.settings.name == *name);
         found.next().expect("a plan has the program of every stage that asks one")
     }
 
-    /// The place of a program among the measures; none where it answers no statistic.
+    /// Returns the index of a program's measure; `None` if it has no statistics.
     pub fn place_of(&self, program: &Program) -> Option<u16> {
         let mut all = self.measures.columns.iter().zip(self.measures.places());
         let own = all.find(|(columns, _)| columns.measure == program.settings.name);
         own.map(|(_, place)| place)
     }
 
-    /// Rows that the run (or the shard) accounts for.
+    /// Returns the rows that the run (or the shard) processes.
     pub fn rows(&self) -> u64 {
         self.units.iter().map(|unit| unit.rows).sum()
     }
 
-    /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.
+    /// Returns the bytes of documents per batch: three batches are in memory at once, one of them being tokenised.
     pub fn batch_bytes(&self) -> u64 {
         (self.spec.pipeline.input.memory_limit_bytes / 1024).clamp(256 << 10, 16 << 20)
     }
 
-    /// Row groups of a unit that a run would quarantine; empty if a run would fail at the first.
+    /// Returns the row groups of a unit that a run would quarantine; empty if the run would fail instead.
     pub fn lost_row_groups(&self, unit: &WorkUnit) -> Result<LostRowGroups> {
         match self.spec.pipeline.input.on_bad_file {
             OnBadFile::Fail => Ok(LostRowGroups::default()),
@@ -188,10 +184,10 @@ impl Plan {
         }
     }
 
-    /// Row groups of a unit to do without, after a reader that did without `known` failed at another.
+    /// Returns the row groups of a unit to skip, after a reader that skipped `known` failed in another.
     ///
     /// # Errors
-    /// The pipeline does not do without row groups: the error names the column.
+    /// The pipeline does not quarantine row groups: the error names the column.
     pub fn more_lost_row_groups(
         &self,
         unit: &WorkUnit,
@@ -205,7 +201,7 @@ impl Plan {
         }
     }
 
-    /// Reads from a unit, a second time without the row groups that cannot be used if it has any.
+    /// Reads from a unit, and again without lost row groups if it has any.
     pub fn read_usable<T>(
         &self,
         unit: &WorkUnit,
@@ -223,7 +219,7 @@ impl Plan {
         }
     }
 
-    /// The name of the column that holds text or tokens.
+    /// Returns the column of text or token ids.
     pub fn content_column(&self) -> &str {
         match &self.columns.content {
             Content::Text(column) | Content::Tokens(column) => column,

@@ -1,4 +1,4 @@
-//! From a path in a pipeline file to the files it means.
+//! Resolves an input path of a pipeline file to its files.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -22,19 +22,20 @@ use crate::storage::hub::tree::Tree;
 use crate::storage::objects;
 use crate::storage::store::is_address;
 
-/// How many names a message about a missing path lists.
+/// Maximum number of names listed in a message about a missing path.
 const NAMES_SHOWN: usize = 8;
 
-/// The files that an input path means.
+/// Files that an input path resolves to.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// The folder that every file is below: a folder itself, a file's folder, a glob's longest part without wildcards.
+    /// Folder that contains every file: the folder itself, a file's folder, or a glob's longest prefix without
+    /// wildcards.
     pub(super) root: PathBuf,
-    /// The files below it, '/'-separated, in the order of their bytes.
+    /// Paths relative to `root`, '/'-separated, sorted by bytes.
     pub(super) files: Vec<String>,
-    /// Where they are, if on the hub.
+    /// Location on the hub; `None` for other inputs.
     pub(super) hub: Option<InTree>,
-    /// What may surprise.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ impl Found {
         Self { root, files, hub: None, notes: Vec::new() }
     }
 
-    /// The files of a folder with these names below it, if the folder is no table.
+    /// Selects the input files among the names of a folder. A table format is an error.
     fn of_folder(
         root: PathBuf,
         names: Vec<String>,
@@ -57,7 +58,7 @@ impl Found {
         Ok(Self { notes: note.into_iter().collect(), ..Self::new(root, files) })
     }
 
-    /// Bytes of a file, where they are known.
+    /// Returns the size of a file in bytes, if known.
     pub(super) fn size(&self, path: &str) -> Option<u64> {
         match &self.hub {
             Some(hub) => hub.tree.length(&format!("{}{path}", hub.folder)),
@@ -66,10 +67,12 @@ impl Found {
     }
 }
 
-/// Finds the files that `path` (a file, a folder or a glob) means, seen from `folder`, whose own name is no glob.
+/// Finds the files for `path` (a file, a folder or a glob) relative to `folder`. Wildcard characters in `folder` itself
+/// are literal.
 ///
-/// A folder gives the files of one format below it, except under names that begin with `.` or `_`: the temporary, staged and
-/// summary files of other tools. A folder of a table format is refused. A glob gives the files it matches; its wildcards do not match a leading `.`.
+/// A folder yields its files of one format, recursively, except under names that begin with `.` or `_`: other tools use
+/// such names for temporary, staged and summary files. The folder of a table format is an error. A glob yields its
+/// matches; its wildcards do not match a leading `.`.
 pub(super) fn find(
     folder: &Path,
     path: &Path,
@@ -80,7 +83,7 @@ pub(super) fn find(
     }
     let (fixed, rest) = wildcards::split(path);
     let fixed = folder.join(fixed);
-    // A name with wildcard characters that exists means itself.
+    // An existing name with wildcard characters is taken literally.
     let all_fixed = rest.as_os_str().is_empty();
     let unescaped = if all_fixed { fixed.clone() } else { fixed.join(&rest) };
     for path in [folder.join(path), unescaped] {
@@ -103,7 +106,7 @@ pub(super) fn find(
     Ok(found)
 }
 
-/// Says that files have further names, which are passed over.
+/// Returns a note about additional names of the same files, which are skipped.
 fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
     let (name, first) = again.first()?;
     let below = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
@@ -118,8 +121,8 @@ fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
     ))
 }
 
-/// The files of an object store that an address means, by the same rules; a web server has no lists, so there it is one
-/// file.
+/// Finds the files of an object store for an address by the same rules. A web server has no listing, so an address
+/// there is one file.
 #[cfg(feature = "cloud")]
 fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     let url = path.to_str().expect("an address is text");
@@ -152,7 +155,7 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     };
     let names = objects::list(root).map_err(is_store)?;
     if fixed == url && root.matches('/').count() >= 3 {
-        // An object beside what is below its name; an empty one marks a folder.
+        // An object can share its name with a folder; an empty object is only a folder marker.
         let object = || match files::size(Path::new(root)) {
             Err(error) if error.kind == ErrorKind::Denied => Ok(None),
             size => size,
@@ -171,7 +174,7 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     Ok(Found { root: PathBuf::from(root.trim_end_matches('/')), ..found })
 }
 
-/// The files that a path in a data set of the hub means, by the same rules.
+/// Finds the files for a path in a hub data set by the same rules.
 pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     let names: Vec<&str> = tree.names().collect();
     let place = format!("{}/{}", tree.address(), tree.wanted());
@@ -183,9 +186,9 @@ pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Ve
     Ok(Found { root, hub, ..found })
 }
 
-/// The files that a path means among the names of a store: their folder, with a slash at its end, and what was found below it;
-/// `None` where the folder is missing. A file or a folder of exactly that name means itself, and so does the longest folder
-/// that a pattern begins with.
+/// Matches a path against the names of a store. Returns the folder, with a trailing slash, and the matches below it;
+/// `None` if the folder is missing. An existing file or folder of exactly that name is taken literally, and so is the
+/// longest folder prefix of a pattern.
 fn named(
     names: &[&str],
     path: &str,
@@ -223,7 +226,7 @@ fn named(
     Ok((!below.is_empty()).then(|| (folder.to_owned(), found)))
 }
 
-/// Says what a data set has where it does not have what is wanted.
+/// Describes a missing path and lists what the data set contains instead.
 fn missing_in(tree: &Tree) -> DataProblem {
     let (address, path) = (tree.address(), tree.wanted());
     let mut parts: Vec<&str> = path.split('/').collect();
@@ -242,7 +245,7 @@ fn missing_in(tree: &Tree) -> DataProblem {
     problem.with_hint("the data set has no files")
 }
 
-/// The names of a folder's files that are part of the input, and what is to be said of the others.
+/// Returns the names of a folder that belong to the input, and a note about the others.
 fn wanted_of(
     mut names: Vec<String>,
     folder: &str,
@@ -284,7 +287,7 @@ fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProble
         .map_err(|why| vec![DataProblem::settings(format!("`{address}` is not a glob: {why}"))])
 }
 
-/// Who has to act where a store does not answer.
+/// Returns who can fix a failed store request: transient errors are the machine's, others the pipeline's.
 #[cfg(feature = "cloud")]
 fn store_blame(error: &StorageError) -> crate::base::diagnostic::Blame {
     use crate::base::diagnostic::Blame;
@@ -298,14 +301,14 @@ fn remote(path: &Path, _: InputFormat) -> Result<Found, Vec<DataProblem>> {
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
-/// The files of a folder of this machine that are part of the input.
+/// Finds the input files of a local folder.
 fn in_folder(
     folder: PathBuf,
     walked: Walked,
     format: InputFormat,
 ) -> Result<Found, Vec<DataProblem>> {
     let (again, place) = (walked.again.clone(), folder.display().to_string());
-    // What is no part of the input may have any name.
+    // Files outside the input may have names that are not UTF-8.
     let (named, unnamed): (Vec<_>, Vec<_>) =
         walked.files.into_iter().partition(|path| path.to_str().is_some());
     let is_input = |path: &PathBuf| Format::is_known(&path.to_string_lossy());
@@ -329,7 +332,7 @@ fn in_folder(
     Ok(found)
 }
 
-/// Names relative to the root, sorted by bytes.
+/// Makes paths relative to the root and sorts them by bytes.
 fn relative(root: PathBuf, walked: Walked) -> Result<Found, Vec<DataProblem>> {
     let mut files = Vec::new();
     let mut problems = Vec::new();
@@ -351,7 +354,7 @@ fn relative(root: PathBuf, walked: Walked) -> Result<Found, Vec<DataProblem>> {
     Ok(Found { notes, ..Found::new(root, files) })
 }
 
-/// Says what does exist next to a path that does not.
+/// Describes a missing path and lists the closest existing names.
 fn missing(path: &Path) -> DataProblem {
     let problem = DataProblem::settings(format!("`{}` does not exist", path.display()));
     let parents = path.ancestors().skip(1);
@@ -379,7 +382,7 @@ fn missing(path: &Path) -> DataProblem {
     problem.with_hint(format!("`{}` has: {names}", existing.display()))
 }
 
-/// The names that are most like the one that was wanted.
+/// Returns the names most similar to `wanted`.
 fn nearest(mut names: Vec<String>, wanted: &str) -> String {
     names.sort_by_cached_key(|name| (strsim::damerau_levenshtein(name, wanted), name.clone()));
     let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
@@ -476,7 +479,7 @@ mod tests {
         assert_eq!(found("data"), is("data", "a.parquet"));
         assert_eq!(found("data/a.parquet"), is("data", "a.parquet"));
         assert_eq!(found("[x].parquet"), is("", "[x].parquet"));
-        // As paths of the command line are written: see `spec::paths::anchor`.
+        // As the command line writes paths: see `spec::paths::anchor`.
         let escaped = glob::Pattern::escape(own.to_str().unwrap());
         assert_eq!(found(&format!("{escaped}/data/*.parquet")), is("data", "a.parquet"));
         assert_eq!(found(&format!("{escaped}/[x].parquet")), is("", "[x].parquet"));

@@ -1,4 +1,4 @@
-//! The documents of a unit: id and text, or id and token ids.
+//! Reads the documents of a work unit: id and text, or id and token ids.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,45 +22,42 @@ use super::read::{Batch, Batches, ReadError, Request, position, remaining};
 use super::types;
 use super::units::WorkUnit;
 
-/// The columns that make a document.
+/// Columns that make up a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentColumns {
-    /// The column of ids, cast to string.
+    /// Column of ids, cast to string.
     pub id: Option<String>,
-    /// The column of what is scored.
     pub content: Content,
 }
 
-/// The column that holds what is scored.
+/// Column that is scored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A column of text.
     Text(String),
-    /// A column of token ids.
     Tokens(String),
 }
 
-/// One row of the input.
+/// One input row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Position in its file.
+    /// Row index in its file.
     pub row: u64,
-    /// The id as a string; `None` where it is null or there is no such column.
+    /// Id as a string; `None` if it is null or there is no id column.
     pub id: Option<String>,
-    /// What is scored, or why it cannot be.
+    /// Content to score, or the reason that it cannot be scored.
     pub content: Result<DocumentContent, RowError>,
 }
 
-/// What is scored.
+/// Content to score.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentContent {
-    /// Text, not empty.
+    /// Non-empty text.
     Text(Text),
     /// Token ids, at least one.
     Tokens(Vec<u32>),
 }
 
-/// The text of a document. Shares the memory of the page it was decoded from; dereferences to `str`.
+/// Text of a document. Shares memory with the decoded page; dereferences to `str`.
 #[derive(Clone)]
 pub struct Text {
     array: Arc<StringViewArray>,
@@ -95,14 +92,14 @@ impl From<&str> for Text {
     }
 }
 
-/// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document).
+/// Reads the documents of a work unit in order, in batches of about `batch_bytes` of content (at least one document).
 ///
-/// All columns are decoded, whether they are scored or only passed through: a row with a value that is not what its column
-/// promises has that for content. Rows of `lost` row groups have the reason and are not read.
+/// All columns are decoded, including those that are only passed through: a row with an invalid value in any column has
+/// an error as content. Rows of `lost` row groups are not read; their content is the reason.
 ///
 /// # Errors
-/// A column that does not exist or has another type; a file that changed since it was planned; and, from the
-/// iterator, a row group that cannot be used. After an error the iterator ends.
+/// A missing column or one of another type; a file that changed since it was planned; and, from the iterator, an
+/// unusable row group. The iterator ends after an error.
 pub fn read_documents(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -156,7 +153,7 @@ pub fn read_documents(
     })
 }
 
-/// The contents of rows that were read whole, one per row: what [`read_documents`] says of the same rows.
+/// Returns the content of completely read rows, one per row, as [`read_documents`] would.
 pub fn document_contents(
     dataset: &Dataset,
     batch: &RecordBatch,
@@ -175,7 +172,8 @@ pub fn document_contents(
     })
 }
 
-/// The ids of rows that were read whole, one per row: those that [`read_documents`] gives the same rows, or file and row.
+/// Returns the ids of completely read rows, one per row, as [`read_documents`] would; rows without an id get
+/// [`id_of_row`].
 pub fn document_ids(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -199,34 +197,34 @@ pub fn document_ids(
     Ok(rows.iter().enumerate().map(id).collect())
 }
 
-/// The id of a row that has none.
+/// Returns the id of a row without one.
 pub fn id_of_row(file: &str, row: u64) -> String {
     format!("{file}:{row}")
 }
 
-/// Token ids are read as a large list, whatever kind of list the file has.
+/// Returns the large-list type that token ids are read as, for any list type in the file.
 fn tokens_type(dataset: &Dataset, name: &str) -> Result<DataType, DataProblem> {
     let field = dataset.schema.field(position(dataset, name)?);
     let item = types::list_item(field.data_type()).ok_or_else(|| dataset.no_column(name))?;
     Ok(DataType::LargeList(Arc::clone(item)))
 }
 
-/// Bytes of a row besides its content: a file of nulls comes in bounded vectors, too.
+/// Bytes charged per row in addition to its content, so that batches of null rows are bounded.
 const ROW_BYTES: u64 = 64;
 
-/// The documents of a unit, in order. Made by [`read_documents`].
+/// Iterator over the documents of a work unit, in order. Created by [`read_documents`].
 pub struct Documents {
     batches: Batches,
     is_text: bool,
-    /// The columns of content and ids, by their position in the data set.
+    /// Index of the content column in the data set; `id`: of the id column.
     content: usize,
     id: Option<usize>,
-    /// The next row to hand over.
+    /// Next row to return.
     next_row: u64,
     end: u64,
     lost: LostRowGroups,
     batch_bytes: u64,
-    /// A batch and the position of its first row that was not handed over.
+    /// Partially returned batch and the index of its first remaining row.
     partly: Option<(Batch, usize)>,
     done: bool,
 }
@@ -255,8 +253,8 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Appends the rows of one batch from a position on, and those before them that are lost, and adds up the bytes of
-    /// their content. What would be too much waits.
+    /// Appends the rows of a batch from `from` on, preceded by lost rows, and adds their content bytes to `bytes`. Rows
+    /// over the limit are kept for the next call.
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| Labels::new(&batch.columns[id]));
         let column = &batch.columns[self.content];
@@ -283,8 +281,8 @@ impl Documents {
         }
     }
 
-    /// Appends the lost rows up to `end`; a row group may have millions of them. Returns whether these were all, or some
-    /// wait for the next vector.
+    /// Appends the lost rows up to `end`; a row group may have millions of them. Returns `false` if some are left for
+    /// the next batch.
     fn pass_lost(&mut self, end: u64, documents: &mut Vec<Document>, bytes: &mut u64) -> bool {
         while self.next_row < end {
             if *bytes >= self.batch_bytes.max(1) {
@@ -300,7 +298,7 @@ impl Documents {
     }
 }
 
-/// The texts of a batch.
+/// Returns the texts of a batch.
 fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     let array = Arc::new(column.as_string_view().clone());
     let text = |row: usize| {
@@ -315,7 +313,7 @@ fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     (0..array.len()).map(text).collect()
 }
 
-/// The token lists of a batch.
+/// Returns the token lists of a batch.
 fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowError>> {
     macro_rules! of_type {
         ($integer:ty, $lists:expr) => {
@@ -357,7 +355,7 @@ where
     (0..lists.len()).map(list).collect()
 }
 
-/// One token id. `place`: its position in the list.
+/// Converts one token id. `place`: its position in the list.
 fn token<T>(values: &PrimitiveArray<T>, index: usize, place: usize) -> Result<u32, RowError>
 where
     T: ArrowPrimitiveType,
@@ -376,7 +374,8 @@ fn bad_token(message: &str) -> RowError {
     RowError { code: "bad_token", message: message.into() }
 }
 
-/// The SHA-256 of a text as UTF-8, or of token ids as four bytes each, little-endian, in lower-case hexadecimal.
+/// Returns the SHA-256, in lower-case hexadecimal, of a text's UTF-8 bytes or of token ids as little-endian 32-bit
+/// integers.
 pub fn content_digest(content: &DocumentContent) -> String {
     hex(&match content {
         DocumentContent::Text(text) => Sha256::digest(text.as_bytes()),
@@ -390,7 +389,7 @@ pub fn content_digest(content: &DocumentContent) -> String {
     })
 }
 
-/// The first 128 bits of the SHA-256 of a document: its text, or its token ids as little-endian 32-bit integers.
+/// Returns the first 128 bits of [`content_digest`] in hexadecimal.
 pub fn content_hash(content: &DocumentContent) -> String {
     let mut digest = content_digest(content);
     digest.truncate(32);
@@ -473,7 +472,7 @@ mod tests {
         let label =
             Arc::new(vec![Some("x"), None].into_iter().collect::<DictionaryArray<Int32Type>>())
                 as ArrayRef;
-        // The id stands behind the text in one file and before it in the other.
+        // The id column follows the text in one file and precedes it in the other.
         let first =
             batch(vec![("text", text.clone()), ("id", id.clone()), ("label", label.clone())]);
         let second = batch(vec![("label", label), ("id", id), ("text", text)]);
@@ -549,7 +548,7 @@ mod tests {
         let bytes = |documents: &Vec<Document>| {
             documents.iter().map(|document| text_of(document).unwrap().len()).sum::<usize>()
         };
-        // What a vector may be too long by is one batch of the reader.
+        // A batch may exceed its limit by one batch of the reader.
         assert!(batches.iter().all(|documents| bytes(documents) < 100_000 + 64 * 10_000));
     }
 

@@ -1,4 +1,4 @@
-//! The footer of a Parquet file, read and checked before anything relies on it.
+//! Reads and validates the footer of a Parquet file.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,30 +17,30 @@ use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
 use crate::base::text::sha256_hex;
 
-/// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
+/// A Parquet file is a magic number, data, footer, length of the footer, magic number.
 const MAGIC_BYTES: u64 = 4;
 const TAIL_BYTES: u64 = 8;
-/// The largest footer that is read. One of a hundred columns and a thousand row groups has about 10 MB; decoded, a
-/// footer takes five times its bytes.
+/// Largest footer that is read. A hundred columns and a thousand row groups take about 10 MB; a decoded footer takes
+/// five times its encoded size.
 const LARGEST_FOOTER_BYTES: u64 = 32 << 20;
-/// How deep columns may nest.
+/// Maximum nesting depth of columns.
 const DEEPEST_SCHEMA: usize = 64;
 
-/// What the footer of a Parquet file says.
+/// Contents of a Parquet footer.
 #[derive(Clone, Debug)]
 pub(super) struct Footer {
-    /// SHA-256 of the footer's bytes. It has the sizes and statistics of every column of every row group.
+    /// SHA-256 of the footer's bytes, which include the sizes and statistics of every column chunk.
     pub(super) hash: String,
-    /// The file's own columns, as the footer's Arrow schema or else its Parquet schema has them.
+    /// Columns of the file, from the footer's Arrow schema or else its Parquet schema.
     pub(super) schema: SchemaRef,
-    /// For each of the file's own columns, its leaves: what Parquet calls columns.
+    /// Leaf columns (Parquet's column chunks) of each of the file's columns.
     leaves: Vec<Range<usize>>,
-    /// The footer, with columns of text declared as bytes.
+    /// Footer with text columns declared as bytes.
     pub(super) metadata: Arc<ParquetMetaData>,
 }
 
 impl Footer {
-    /// Reads and checks the footer of a file of `size` bytes.
+    /// Reads and validates the footer of a file of `size` bytes.
     pub(super) fn read(
         file: &OpenFile,
         size: u64,
@@ -48,7 +48,7 @@ impl Footer {
         Self::parse(&footer_bytes(file, size)?, size)
     }
 
-    /// Checks the bytes of the footer of a file of `size` bytes.
+    /// Validates the bytes of a footer of a file of `size` bytes.
     pub(super) fn parse(bytes: &[u8], size: u64) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
         if check_structure(bytes).map_err(undecodable)? {
@@ -68,12 +68,12 @@ impl Footer {
         Ok((Self { hash: sha256_hex(bytes), schema, leaves, metadata }, row_groups))
     }
 
-    /// The leaves of one column (by its position in the file), by their position in a row group.
+    /// Returns the leaf columns of the column at `position` in the file.
     pub(super) fn leaves(&self, position: usize) -> Range<usize> {
         self.leaves.get(position).cloned().unwrap_or(0..0)
     }
 
-    /// Where the chunks of some columns (by their positions in the file) begin in some row groups, and their bytes.
+    /// Returns offset and length of the chunks of the columns at `positions` in some row groups.
     pub(super) fn chunks(&self, row_groups: &[usize], positions: &[usize]) -> Vec<(u64, u64)> {
         let groups = row_groups.iter().map(|&group| self.metadata.row_group(group));
         let of_group = |group: &RowGroupMetaData| -> Vec<(u64, u64)> {
@@ -83,12 +83,12 @@ impl Footer {
         groups.flat_map(of_group).collect()
     }
 
-    /// The bytes of one column (by its position in the file) over some row groups: (encoded, compressed).
+    /// Returns the size of the column at `position` over some row groups: (encoded, compressed) bytes.
     pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
         let mut sums = (0_u64, 0_u64);
         for group in &self.metadata.row_groups()[row_groups] {
             for column in self.leaves(position).map(|leaf| group.column(leaf)) {
-                // Values behind a Parquet dictionary take less in the file than in memory.
+                // Dictionary-encoded values are larger in memory than in the file.
                 let decoded = column
                     .unencoded_byte_array_data_bytes()
                     .unwrap_or(0)
@@ -101,7 +101,7 @@ impl Footer {
     }
 }
 
-/// The bytes of the footer, without length and magic number.
+/// Reads the bytes of the footer, without its length and magic number.
 pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
         return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
@@ -146,8 +146,8 @@ fn read_at(file: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataPro
     })
 }
 
-/// Checks every figure that later code computes with: counts, sizes and offsets, against the file and each other.
-/// `data_end`: where the footer begins.
+/// Validates every number that later code computes with: counts, sizes and offsets, against the file and each other.
+/// `data_end`: offset of the footer.
 fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, DataProblem> {
     let mut row_groups = Vec::with_capacity(footer.num_row_groups());
     let mut first_row = 0_u64;
@@ -206,8 +206,8 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
     Ok(row_groups)
 }
 
-/// That the structures of a footer are as long as they claim and that its columns nest to a bounded depth. The decoder
-/// believes the lengths it finds and descends as deep as columns nest. Returns whether columns are encrypted.
+/// Checks that the structures of a footer have the lengths they claim and that its columns nest to a bounded depth,
+/// because the decoder trusts both. Returns whether columns are encrypted.
 fn check_structure(footer: &[u8]) -> Result<bool, String> {
     let mut thrift = Thrift::new(footer);
     let mut last = 0;
@@ -227,13 +227,13 @@ fn encrypted(what: &str) -> DataProblem {
     DataProblem::data(format!("{what}, which is not supported")).with_hint("write a decrypted copy")
 }
 
-/// The list of columns, each before its children.
+/// Checks the list of columns, in which each column precedes its children.
 fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
     let (length, kind) = thrift.list()?;
     if kind != STRUCT {
         return Err("its columns are not structures".into());
     }
-    // Children still to come, on each level.
+    // Remaining children per level.
     let mut open: Vec<i64> = Vec::new();
     for _ in 0..length {
         let (mut children, mut last) = (0, 0);
@@ -259,7 +259,7 @@ fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses two columns of one name.
+/// Rejects duplicate column names.
 fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     let mut seen = BTreeSet::new();
     let names = schema.fields().iter().map(|field| field.name());
@@ -272,7 +272,7 @@ fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     Err(DataProblem::data(format!("two columns have the same name: {}", names.join(", "))))
 }
 
-/// For each column, its leaves.
+/// Returns the leaf columns of each column.
 fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
     let schema = footer.file_metadata().schema_descr();
     let mut leaves: Vec<Range<usize>> = vec![0..0; schema.root_schema().get_fields().len()];
@@ -283,7 +283,8 @@ fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
     leaves
 }
 
-/// The Arrow schema: as the file's author declared it, as far as the Parquet types allow, or else what those say.
+/// Returns the Arrow schema: the declared one where it agrees with the Parquet types, otherwise the one derived from
+/// them.
 fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem> {
     let load = |options: ArrowReaderOptions| {
         guarded(|| ArrowReaderMetadata::try_new(Arc::clone(footer), options))
@@ -304,12 +305,11 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
     )))
 }
 
-/// A size of the footer; a negative one counts as unknown.
+/// Converts a size of the footer; a negative one counts as unknown.
 fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
-/// Says that a file is not what its name promises.
 fn damaged(why: impl std::fmt::Display) -> DataProblem {
     DataProblem::data(format!("not a readable Parquet file: {why}"))
         .with_hint("write the file again, or take it out of the input")

@@ -1,4 +1,4 @@
-//! The formats of input files, one file each: how a file's row groups become batches. What they have in common is `decode`.
+//! Input formats, one file each: how the row groups of a file become batches. `decode` holds what they share.
 
 pub(super) mod arrow_ipc;
 pub(crate) mod compression;

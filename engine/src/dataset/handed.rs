@@ -1,4 +1,5 @@
-//! Footers of Parquet files that one process has read for all others of a job, so that they plan without opening every file.
+//! Cache of Parquet footers that one process writes for all others of a job, so that they plan without opening every
+//! file.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use crate::storage::files;
 use crate::storage::range_file::{self, Stamp};
 use crate::storage::store::is_address;
 
-/// A file whose footer is handed on.
+/// Cache entry of one file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) path: String,
@@ -23,21 +24,21 @@ pub(super) struct Entry {
     pub(super) footer_bytes: usize,
 }
 
-/// Footers that another process has read. A file is `{"files": […]}` in one line, then the footers one behind the other.
+/// Footers read by another process. The cache file is `{"files": […]}` in one line, followed by the footers.
 #[derive(Debug)]
 pub struct HandedFooters {
     bytes: Vec<u8>,
     files: HashMap<String, (Entry, Range<usize>)>,
 }
 
-/// The first line of the file.
+/// First line of the cache file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) files: Vec<Entry>,
 }
 
 impl HandedFooters {
-    /// Reads what was written; none where it is not whole, so that footers are read from the files themselves.
+    /// Reads a cache file; `None` if it is incomplete, so that footers are read from the files themselves.
     pub fn read(path: &Path) -> Option<Self> {
         let bytes = files::read_if_present(path).ok()??;
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
@@ -52,8 +53,8 @@ impl HandedFooters {
         (start == bytes.len()).then_some(Self { bytes, files })
     }
 
-    /// The stamp and the footer of a file: of one on this machine only where the file has not changed. Of one in a store it
-    /// is asked when it is read.
+    /// Returns stamp and footer of a file. `None` for a local file that has changed; a file in a store is checked when
+    /// it is read.
     pub(super) fn of(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
         let footer = &self.bytes[range.clone()];

@@ -1,4 +1,4 @@
-//! The files of one input, proven to have the same columns.
+//! Files of one input, checked to have the same columns.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,55 +18,55 @@ use crate::spec::pipeline::OnBadFile;
 use crate::storage::files;
 use crate::storage::hub::tree::Tree;
 
-/// The longest id, in bytes: every table of a run has the id of a document beside each of its windows.
+/// Maximum length of an id in bytes: every table of a run repeats the document id for each of its windows.
 pub const MAX_ID_BYTES: usize = 16 << 10;
 
-/// The files of one input, proven to have the same columns.
+/// Files of one input, checked to have the same columns.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// The folder that the files' paths are relative to.
+    /// Folder that the files' paths are relative to.
     pub root: PathBuf,
-    /// The files, ordered by the bytes of their paths.
+    /// Files, sorted by the bytes of their paths.
     pub files: Vec<InputFile>,
-    /// The columns of all files: order and names of the first file, of each the widest type. Without files, none.
+    /// Columns of all files: order and names of the first file, each with the widest type. Empty without files.
     pub schema: SchemaRef,
-    /// Key-values of the footers (not `ARROW:schema`): the union, the first file's value where they differ.
+    /// Key-values of the footers (not `ARROW:schema`): the union, with the first file's value if files differ.
     pub metadata: Vec<(String, String)>,
-    /// What was decided on the way and may surprise: metadata keys on which files differ.
+    /// Notes for the user, such as metadata keys on which files differ.
     pub notes: Vec<String>,
-    /// Files that cannot be opened at all, where the run goes on without them. How many rows they have is not known.
+    /// Files that could not be opened while the run continues without them. Their number of rows is unknown.
     pub bad_files: Vec<BadFile>,
-    /// What files of lines hold and which columns they have, if there are any: what windows depend on besides the bytes.
+    /// Forms and columns of the line files, which windows depend on in addition to the bytes; `None` without line
+    /// files.
     pub lines: Option<LinesSchema>,
-    /// Where the files are, if on the hub.
+    /// Location on the hub; `None` for other inputs.
     pub(super) hub: Option<InTree>,
 }
 
-/// A file of the input that cannot be opened.
+/// Input file that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFile {
     /// Path relative to the input root, '/'-separated.
     pub path: String,
-    /// Length in bytes, where that much is known.
+    /// Length in bytes, if known.
     pub size: Option<u64>,
-    /// What is wrong with it.
     pub problem: DataProblem,
 }
 
 impl Dataset {
-    /// Opens the files that `path` means (a file, a folder, or a glob; best absolute) and reads their footers.
+    /// Opens the files for `path` (a file, a folder, or a glob; preferably absolute) and reads their footers.
     ///
-    /// An empty folder, or a glob without matches, is a data set without files.
+    /// An empty folder, or a glob without matches, yields a data set without files.
     ///
     /// # Errors
-    /// All problems at once: a path that does not exist, and each file that is truncated, not Parquet, encrypted, or
-    /// has other columns than the first.
+    /// All problems at once: a missing path, and each file that is truncated, not Parquet, encrypted, or has other
+    /// columns than the first.
     pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
         Self::open_with(Path::new(""), path, &Reading::default())
     }
 
-    /// The same for a path relative to `folder`, whose own name is no glob; with `on_bad_file: quarantine` a file that
-    /// cannot be opened is an error only where no other is left.
+    /// Like [`Dataset::open`] for a path relative to `folder`, in which wildcard characters are literal. With
+    /// `on_bad_file: quarantine`, files that cannot be opened are an error only if no other file is left.
     pub fn open_with(
         folder: &Path,
         path: &Path,
@@ -75,10 +75,10 @@ impl Dataset {
         Self::of(super::discover::find(folder, path, reading.format)?, reading)
     }
 
-    /// Opens files of a data set of the hub.
+    /// Opens files of a hub data set.
     ///
     /// # Errors
-    /// As of [`Dataset::open`], and what the hub says against reading them.
+    /// Those of [`Dataset::open`], and refusals of the hub.
     pub fn open_of_hub(tree: &Arc<Tree>, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
         let mut dataset = Self::of(super::discover::find_in(tree, reading.format)?, reading)?;
         dataset.notes.extend(tree.note().map(str::to_owned));
@@ -86,7 +86,7 @@ impl Dataset {
     }
 
     fn of(found: Found, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
-        // A corpus has tens of thousands of footers, and a store answers one in a tenth of a second.
+        // A corpus has tens of thousands of footers, and a store takes a tenth of a second for each.
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
             Stop::of_process().check()?;
@@ -135,22 +135,19 @@ impl Dataset {
         }
     }
 
-    /// Rows of all files.
     pub fn rows(&self) -> u64 {
         self.files.iter().map(|file| file.rows).sum()
     }
 
-    /// The columns, in order.
     pub fn column_names(&self) -> Vec<&str> {
         self.schema.fields().iter().map(|field| field.name().as_str()).collect()
     }
 
-    /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Field> {
         self.schema.column_with_name(name).map(|(_, field)| field)
     }
 
-    /// That the values of column `name` are short enough for ids, as far as the files say how long they are.
+    /// Checks that the values of column `name` are short enough for ids, for files that record their lengths.
     pub fn check_id_column(&self, name: &str) -> Result<(), DataProblem> {
         self.check_label_column(name)?;
         let Some((column, _)) = self.schema.column_with_name(name) else { return Ok(()) };
@@ -168,7 +165,7 @@ impl Dataset {
         Err(DataProblem::settings(message).with_hint("name a column of short ids, or leave `id_column` out: rows are then named by file and number"))
     }
 
-    /// Bytes of a column over all files: (decoded, in the files). Zero for a column that does not exist.
+    /// Returns the bytes of a column over all files: (decoded, in the files); zero for a missing column.
     pub fn column_bytes(&self, name: &str) -> (u64, u64) {
         let Some((column, _)) = self.schema.column_with_name(name) else { return (0, 0) };
         let each = self
@@ -180,7 +177,7 @@ impl Dataset {
         })
     }
 
-    /// That `name` is a column of text, or of bytes that may be text.
+    /// Checks that `name` is a column of text, or of bytes that may be text.
     pub fn check_text_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted = "string, large_string, string_view or binary, plain or dictionary-encoded";
         self.check_column(name, accepted, |data_type| match data_type {
@@ -189,7 +186,7 @@ impl Dataset {
         })
     }
 
-    /// That `name` is a column of token ids.
+    /// Checks that `name` is a column of token ids.
     pub fn check_tokens_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted = "a list of int32, uint32 or int64 (or of another integer type)";
         self.check_column(name, accepted, |data_type| {
@@ -197,14 +194,14 @@ impl Dataset {
         })
     }
 
-    /// That the values of column `name` can be written as strings: ids, groups, labels.
+    /// Checks that the values of column `name` can be written as strings: ids, groups, labels.
     pub fn check_label_column(&self, name: &str) -> Result<(), DataProblem> {
         self.check_column(name, "any type but lists, structs and maps", |data_type| {
             !data_type.is_nested()
         })
     }
 
-    /// That a column exists and has a type that `accepts` it.
+    /// Checks that a column exists and that `accepts` returns `true` for its type.
     pub(super) fn check_column(
         &self,
         name: &str,
@@ -227,7 +224,7 @@ impl Dataset {
         Err(problem.with_hint(format!("columns with an accepted type: {}", others.join(", "))))
     }
 
-    /// Says which columns exist, and which was perhaps meant.
+    /// Describes a missing column, lists the existing ones and suggests a similar name.
     pub(super) fn no_column(&self, name: &str) -> DataProblem {
         let names = self.column_names();
         let problem = DataProblem::settings(format!(

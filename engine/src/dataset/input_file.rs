@@ -1,4 +1,4 @@
-//! One file of the input, opened and checked: what is known of it before any row is read.
+//! Opens an input file and reads its metadata, before any row is read.
 
 use std::io::Read;
 use std::ops::Range;
@@ -28,50 +28,46 @@ use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
 
-/// A file of the input.
+/// Opened input file.
 #[derive(Clone, Debug)]
 pub struct InputFile {
     /// Path relative to the input root, '/'-separated.
     pub path: String,
-    /// Length, in bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Time of the last modification, in nanoseconds since 1970.
+    /// Modification time in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// Time of the last change of its status, which nobody can set.
+    /// Status change time in nanoseconds since 1970, which users cannot set.
     pub(super) changed_ns: i128,
-    /// Hash of the entity tag of a file that is elsewhere; 0 where there is none.
+    /// Hash of a remote file's entity tag; 0 without one.
     pub version: u32,
-    /// SHA-256 of the footer's bytes: it has the sizes and statistics of every column of every row group. Of lines,
-    /// of all the file's bytes; of Arrow, of the headers of its messages and the time of modification.
+    /// SHA-256 of the footer's bytes, which include the sizes and statistics of every column chunk. For line files, of
+    /// all bytes; for Arrow, of the message headers and the modification time.
     pub footer_hash: String,
-    /// Rows in the file.
     pub rows: u64,
-    /// Its row groups, in order.
+    /// Row groups, in order.
     pub row_groups: Vec<RowGroupInfo>,
-    /// The file's own columns.
     pub schema: SchemaRef,
-    /// For each column of the data set, its position in this file.
+    /// Index in this file of each column of the data set.
     pub(super) positions: Vec<usize>,
-    /// The values of the last columns of `schema`, which are those of the folders around the file.
+    /// Values of the last columns of `schema`, which come from the names of the folders around the file.
     pub(super) partitions: Vec<Option<String>>,
-    /// What its format knows of it.
+    /// Format-specific metadata.
     pub(super) contents: Contents,
 }
 
-/// What a format knows of a file.
+/// Format-specific metadata of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
-    /// A Parquet file, and how many bytes a page of it may decompress to.
+    /// Parquet footer, and the maximum decompressed bytes of a page.
     Parquet(Footer, u64),
-    /// An Arrow file or stream.
     Arrow(ArrowFile),
-    /// A file of lines.
     Lines(Lines),
 }
 
 impl InputFile {
-    /// Reads and checks what `root/path` says of itself. Files of lines have no columns yet: all of them together say what
-    /// these are.
+    /// Opens `root/path` and reads its metadata. Line files have no columns yet: these are inferred from all of them
+    /// together.
     pub(super) fn open(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
         Self::read(found, path, reading).map_err(|problem| problem.in_file(path))
     }
@@ -114,7 +110,7 @@ impl InputFile {
                 (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
             }
             Format::Lines(form, compression) => {
-                // An empty file holds nothing, whatever its name.
+                // An empty file is not compressed, whatever its name.
                 let compression = if stamp.size == 0 { Compression::None } else { compression };
                 let (survey, kept) =
                     survey(found, path, (file, stamp), reading, (form, compression))?;
@@ -167,12 +163,12 @@ impl InputFile {
         }
     }
 
-    /// The path without the endings that say how the file is read.
+    /// Returns the path without the extensions of format and compression.
     pub fn stem(&self) -> &str {
         Format::stem(&self.path)
     }
 
-    /// Gives a file of lines its columns.
+    /// Sets the columns of a line file.
     pub(super) fn settle(&mut self, columns: &SchemaRef) {
         if let Contents::Lines(_) = self.contents {
             self.positions = (0..columns.fields().len()).collect();
@@ -180,7 +176,7 @@ impl InputFile {
         }
     }
 
-    /// What is known of a file of lines.
+    /// Returns the metadata of a line file; `None` for other formats.
     pub(super) fn lines(&self) -> Option<&Lines> {
         match &self.contents {
             Contents::Lines(lines) => Some(lines),
@@ -188,7 +184,7 @@ impl InputFile {
         }
     }
 
-    /// Begins to decode what is wanted of the file that `source` has open.
+    /// Creates a decoder that reads from `source`.
     pub(super) fn decode(
         &self,
         source: &OpenFile,
@@ -209,7 +205,7 @@ impl InputFile {
         Ok(Box::new(WithPartitions { file, own: is_own, partitions }))
     }
 
-    /// Decodes columns that the file itself has.
+    /// Creates a decoder for columns stored in the file itself.
     fn decode_own(
         &self,
         source: &OpenFile,
@@ -224,8 +220,8 @@ impl InputFile {
         }
     }
 
-    /// The bytes of one column (by its position in the file) over some row groups: (decoded, in the file); those of
-    /// all columns where nobody has told them apart.
+    /// Returns the bytes of the column at `position` in the file over some row groups: (decoded, in the file); those of
+    /// all columns if the format does not record them per column.
     pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
         match &self.contents {
             Contents::Parquet(footer, _) => footer.column_bytes(position, row_groups),
@@ -237,7 +233,7 @@ impl InputFile {
         }
     }
 
-    /// The decoded bytes of a column of the data set; `None` where the format does not say those of one column.
+    /// Returns the decoded bytes of a column of the data set; `None` if the format does not record them per column.
     pub(super) fn own_bytes(&self, column: usize) -> Option<u64> {
         let groups = 0..self.row_groups.len();
         match &self.contents {
@@ -248,7 +244,7 @@ impl InputFile {
         }
     }
 
-    /// The decoded bytes of some columns (by their positions in the file) in a row group.
+    /// Returns the decoded bytes of the columns at `positions` in a row group.
     pub(super) fn decoded_bytes(&self, positions: &[usize], row_group: usize) -> u64 {
         match &self.contents {
             Contents::Parquet(footer, _) => {
@@ -261,7 +257,7 @@ impl InputFile {
         }
     }
 
-    /// Whether a row group is read by itself; lines are read on.
+    /// Whether row groups are read independently; line files are read sequentially.
     pub(super) fn has_row_groups(&self) -> bool {
         match &self.contents {
             Contents::Parquet(..) | Contents::Arrow(_) => true,
@@ -270,7 +266,7 @@ impl InputFile {
     }
 }
 
-/// What is wrong with a file whose first bytes say that it is of another kind than its name; else `problem`.
+/// Explains a file whose first bytes belong to another format than its name; otherwise returns `problem`.
 fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProblem {
     let mut start = Vec::new();
     if file.reader(0).take(SIGNATURE_BYTES as u64).read_to_end(&mut start).is_err() {
@@ -297,7 +293,7 @@ fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProb
     DataProblem::data(message).with_hint(remedy)
 }
 
-/// The look through a file of lines: taken now, or before.
+/// Returns the survey of a line file, from the cache if possible.
 fn survey(
     found: &Found,
     path: &str,

@@ -1,4 +1,4 @@
-//! One column as strings: ids, groups, labels.
+//! Reads a column as strings: ids, groups, labels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,14 +12,13 @@ use super::input::Dataset;
 use super::read::{Batches, ReadError, Request, position, remaining};
 use super::units::WorkUnit;
 
-/// Bytes of a batch of labels.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Reads one column of a unit as strings, one per row; null where the value is null and in `unreadable` rows (ascending
+/// Reads a column of a work unit as strings, one per row: `None` for null values and for `unreadable` rows (ascending
 /// and disjoint), which are not read.
 ///
 /// # Errors
-/// As [`read_documents`](super::documents::read_documents).
+/// Those of [`read_documents`](super::documents::read_documents).
 pub fn read_labels(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -49,14 +48,14 @@ pub fn read_labels(
     Ok(labels)
 }
 
-/// The values of an array as strings; null where the value is null.
+/// Converts an array to strings; `None` for null.
 pub(crate) fn values(array: &ArrayRef) -> Vec<Option<String>> {
     let read = arrow_cast::cast(array, &label_type(array.data_type()));
     let labels = Labels::new(read.as_ref().unwrap_or(array));
     (0..array.len()).map(|row| labels.get(row)).collect()
 }
 
-/// The type in which a column of labels is read: strings and binaries as views, everything else as it is.
+/// Returns the type that a column of labels is read as: views for strings and binaries, otherwise its own type.
 pub(super) fn label_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, value) => label_type(value),
@@ -66,12 +65,12 @@ pub(super) fn label_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// The values of a column, one at a time, as strings.
+/// Column whose values are converted to strings one at a time.
 pub(super) struct Labels(ArrayRef);
 
 impl Labels {
     pub(super) fn new(array: &ArrayRef) -> Self {
-        // Names of time zones would need a database of them: such times are written in UTC.
+        // Time zone names would require a database, so instants are written in UTC.
         if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
             let utc = DataType::Timestamp(*unit, Some(Arc::from("+00:00")));
             if let Ok(array) = arrow_cast::cast(array, &utc) {
@@ -81,7 +80,7 @@ impl Labels {
         Self(Arc::clone(array))
     }
 
-    /// The value of a row; `None` where it is null. Binary is taken for UTF-8 where it is, else written in hexadecimal.
+    /// Returns the value of a row; `None` for null. Binary that is not UTF-8 is written in hexadecimal.
     pub(super) fn get(&self, row: usize) -> Option<String> {
         let array = &self.0;
         if array.is_null(row) || array.data_type() == &DataType::Null {

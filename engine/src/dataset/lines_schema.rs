@@ -1,12 +1,12 @@
-//! What files of lines are read as: they do not say it themselves.
+//! Forms and columns of line files, which do not record them themselves.
 
-/// What files of lines are read as.
+/// Forms and columns that line files are read with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinesSchema {
-    /// What their lines hold: `jsonl`, `tsv`.
+    /// Forms of the lines: `jsonl`, `tsv`.
     pub forms: Vec<&'static str>,
-    /// Their columns, as `input.schema` would name them.
+    /// Columns in the notation of `input.schema`.
     pub columns: String,
-    /// Whether the columns were found from the first lines.
+    /// Whether the columns were inferred from the first lines.
     pub inferred: bool,
 }

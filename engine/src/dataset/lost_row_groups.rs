@@ -1,7 +1,7 @@
-//! Row groups of a unit that cannot be used. One that does not decode costs its rows and those of no other row group.
+//! Row groups of a work unit that cannot be read. A row group that does not decode affects no other row group.
 //!
-//! A row whose columns cannot all be read could not be written later, so it must not take part in a ranking: a row group is
-//! lost if any of its columns is.
+//! A row with an unreadable column could not be written later, so it must not be ranked: a row group is lost if any of
+//! its columns is.
 
 use std::ops::Range;
 
@@ -15,31 +15,31 @@ use super::units::WorkUnit;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 
-/// Bytes of a batch while columns are only looked through.
+/// Bytes of a batch while columns are only checked.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Rows of the largest row group that is quarantined row by row. More are no row group of documents but a footer that
-/// lies.
+/// Maximum rows of a row group that is quarantined row by row. More rows indicate a corrupt footer.
 const MAX_LOST_ROWS: u64 = 1 << 24;
 
-/// Row groups of a unit that cannot be used, in the order of their rows.
+/// Row groups of a work unit that cannot be read, in the order of their rows.
 #[derive(Clone, Debug, Default)]
 pub struct LostRowGroups(Vec<LostRowGroup>);
 
 #[derive(Clone, Debug)]
 pub(super) struct LostRowGroup {
-    /// Rows of the unit, by their position in the file.
+    /// Rows of the work unit, by index in the file.
     pub(super) rows: Range<u64>,
-    /// Columns that cannot be read, by their position in the data set.
+    /// Columns that cannot be read, by index in the data set.
     pub(super) columns: Vec<usize>,
     problem: RowError,
 }
 
 impl LostRowGroups {
-    /// Adds all others of the unit that cannot be used: every column is decoded by itself. `failed`: the row group that a
-    /// reader of all columns failed at.
+    /// Adds all other lost row groups of the work unit by decoding every column separately. `failed`: the row group in
+    /// which a reader of all columns failed.
     ///
     /// # Errors
-    /// The file changed since it was planned, the machine failed, or a signal came, which is looked for before every batch.
+    /// The file changed since it was planned, the machine failed, or a signal was received (checked before every
+    /// batch).
     pub fn with_others(
         mut self,
         dataset: &Dataset,
@@ -59,7 +59,7 @@ impl LostRowGroups {
                     error = error.or(Some(found));
                 }
             }
-            // Columns that can only be read one by one are of no use.
+            // Columns that only decode separately are unusable.
             if let (None, Some(failed)) =
                 (&error, failed.filter(|failed| failed.row_group == group))
             {
@@ -74,12 +74,12 @@ impl LostRowGroups {
         Ok(self)
     }
 
-    /// Why a row cannot be used, if its row group is lost.
+    /// Returns the reason why a row cannot be read, if its row group is lost.
     pub fn problem(&self, row: u64) -> Option<&RowError> {
         self.0.iter().find(|lost| lost.rows.contains(&row)).map(|lost| &lost.problem)
     }
 
-    /// The rows that are lost, ascending and disjoint.
+    /// Returns the lost rows, ascending and disjoint.
     pub fn rows(&self) -> Vec<Range<u64>> {
         self.0.iter().map(|lost| lost.rows.clone()).collect()
     }
@@ -90,10 +90,10 @@ impl LostRowGroups {
 }
 
 impl RowGroupError {
-    /// The same error naming the column, if one column is to blame.
+    /// Adds the column's name if only one column fails.
     ///
     /// # Errors
-    /// As [`LostRowGroups::with_others`].
+    /// Those of [`LostRowGroups::with_others`].
     pub(crate) fn with_column(
         self,
         dataset: &Dataset,
@@ -110,14 +110,14 @@ impl RowGroupError {
     }
 }
 
-/// The rows of a row group that are in the unit.
+/// Returns the rows of a row group that belong to the work unit.
 fn rows_of(dataset: &Dataset, unit: &WorkUnit, row_group: usize) -> Range<u64> {
     let info = dataset.files[unit.file].row_groups[row_group];
     info.first_row..(info.first_row + info.rows).min(unit.first_row + unit.rows)
 }
 
-/// What is looked through at once: columns of Parquet one by one, everything of a format that loses its parts as a whole.
-/// Nothing of lines: a bad line costs no other.
+/// Returns the sets of columns to check together: single columns of Parquet, all columns of Arrow. Lines need no check
+/// because a bad line affects no other.
 fn parts(dataset: &Dataset, unit: &WorkUnit) -> Vec<Vec<usize>> {
     let columns = 0..dataset.schema.fields().len();
     match &dataset.files[unit.file].contents {
@@ -127,7 +127,7 @@ fn parts(dataset: &Dataset, unit: &WorkUnit) -> Vec<Vec<usize>> {
     }
 }
 
-/// Why rows of some columns cannot be read, if they cannot.
+/// Returns the error of reading some columns, or `None` if they are readable.
 fn failure(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -157,7 +157,7 @@ fn failure(
     Ok(None)
 }
 
-/// What the quarantine says of each row of a row group.
+/// Returns the reason that the quarantine records for each row of a row group.
 fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
     let count = rows.end - rows.start;
     if count > MAX_LOST_ROWS {
@@ -176,7 +176,7 @@ fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
 
 #[cfg(test)]
 impl LostRowGroups {
-    /// One row group without reasons of its own.
+    /// Returns a single lost row group for tests.
     pub(super) fn with_rows(rows: Range<u64>) -> Self {
         let problem = RowError::new("unreadable", "a damaged page");
         Self(vec![LostRowGroup { rows, columns: Vec::new(), problem }])

@@ -1,6 +1,7 @@
-//! Conversations: a column of lists of messages, each a struct of who speaks and what is said.
+//! Conversations: a column of lists of messages, each a struct of role and content.
 //!
-//! Two forms are in use: `{role, content}`, content a text or a list of parts `{type, text}`, and `{from, value}`.
+//! Two forms are common: `{role, content}`, where content is a text or a list of parts `{type, text}`, and `{from,
+//! value}`.
 
 use std::sync::Arc;
 
@@ -15,13 +16,13 @@ use super::problem::DataProblem;
 use super::read::position;
 use super::types;
 
-/// Who speaks and what is said, by the form that a message has.
+/// Field names of role and content in each form.
 const FORMS: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
-/// What of a part of a content is shown to a model as text.
+/// Field of a content part that holds its text.
 const PART: &str = "text";
 
 impl Dataset {
-    /// That `name` is a column of messages.
+    /// Checks that `name` is a column of messages.
     pub(crate) fn check_messages_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted =
             "a list of structs with the texts `role` and `content`, or `from` and `value`";
@@ -29,12 +30,10 @@ impl Dataset {
     }
 }
 
-/// The messages of the only row of a batch with all columns.
-///
-/// A message that is null, and a null for who speaks or what is said, are empty texts.
+/// Returns the messages of a single-row batch with all columns. Null messages, roles and contents become empty texts.
 ///
 /// # Errors
-/// A column that holds no messages; a row that has none.
+/// A column that does not hold messages, or a null row.
 pub(crate) fn messages_of_row(
     dataset: &Dataset,
     batch: &RecordBatch,
@@ -65,7 +64,7 @@ pub(crate) fn messages_of_row(
     if messages.is_empty() { Err(none("the conversation has no messages")) } else { Ok(messages) }
 }
 
-/// The names of who speaks and what is said, where a column holds messages.
+/// Returns the field names of role and content if a column holds messages.
 fn form(data_type: &DataType) -> Option<(&'static str, &'static str)> {
     let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
     FORMS.into_iter().find(|(role, content)| {
@@ -79,7 +78,7 @@ fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a Arc<Field>> {
     fields.iter().find(|field| field.name() == name)
 }
 
-/// Texts, and nulls where no row has any.
+/// Whether values are texts, or always null.
 fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => is_text(value),
@@ -88,14 +87,14 @@ fn is_text(data_type: &DataType) -> bool {
     }
 }
 
-/// A list of parts, some of which are texts.
+/// Whether values are lists of parts with texts.
 fn is_parts(data_type: &DataType) -> bool {
     let Some(item) = types::list_item(data_type) else { return false };
     let DataType::Struct(fields) = item.data_type() else { return false };
     field(fields, PART).is_some_and(|field| is_text(field.data_type()))
 }
 
-/// The texts of a field, one per message; the texts of parts behind each other.
+/// Returns the texts of a field, one per message; the texts of parts are concatenated.
 fn texts(
     messages: &StructArray,
     name: &str,

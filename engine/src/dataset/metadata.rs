@@ -1,6 +1,7 @@
-//! Key-values of Parquet footers: what is kept, and what has to grow with the columns that are added.
+//! Copies the key-values of Parquet footers and updates those that must list added columns.
 //!
-//! Hugging Face `datasets`, pandas and Spark each keep a second schema there, and believe it over the real one.
+//! Hugging Face `datasets`, pandas and Spark each store a second schema there, which takes precedence over the real
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ const HUGGING_FACE: &str = "huggingface";
 const PANDAS: &str = "pandas";
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
 
-/// The union of the files' key-values, in order of appearance; where files differ, the first value is kept and noted.
+/// Returns the union of the files' key-values, in order of appearance, and notes about keys whose values differ; the
+/// first value is kept.
 pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>) {
     let mut kept: Vec<(String, String)> = Vec::new();
     let mut places: BTreeMap<String, (usize, &str)> = BTreeMap::new();
@@ -45,7 +47,7 @@ pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>)
     (kept, differing.into_iter().map(note).collect())
 }
 
-/// The key-values of a file: those of its footer, then those that only its Arrow schema has.
+/// Returns the key-values of a file: those of its footer, then those that only its Arrow schema has.
 fn key_values(file: &InputFile) -> Vec<(String, String)> {
     let Contents::Parquet(footer, _) = &file.contents else { return Vec::new() };
     let footer = footer.metadata.file_metadata().key_value_metadata().into_iter().flatten();
@@ -60,10 +62,10 @@ fn key_values(file: &InputFile) -> Vec<(String, String)> {
     pairs
 }
 
-/// The key-values of an output with the input's columns and `new_columns`.
+/// Returns the key-values of an output with the input's columns and `new_columns`.
 ///
-/// `huggingface`, `pandas` and Spark's schema get the new columns and lose what counted the input's rows and bytes;
-/// everything else is copied. A value that is not the JSON its key promises is copied as well.
+/// `huggingface`, `pandas` and Spark's schema get the new columns and lose counts of the input's rows and bytes;
+/// everything else is copied, including values that are not the JSON their key promises.
 pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec<(String, String)> {
     let change = |(key, value): &(String, String)| {
         let changed = serde_json::from_str(value).ok().and_then(|parsed| match key.as_str() {
@@ -77,7 +79,7 @@ pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec
     input.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).map(change).collect()
 }
 
-/// `{"info": {"features": {name: feature}}, "fingerprint": …}`, as `datasets` writes it.
+/// Updates `{"info": {"features": {name: feature}}, "fingerprint": …}`, as written by `datasets`.
 fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     value.as_object_mut()?.shift_remove("fingerprint");
     let info = value.get_mut("info")?.as_object_mut()?;
@@ -92,7 +94,7 @@ fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
         info.shift_remove(stale);
     }
     let features = info.get_mut("features")?.as_object_mut()?;
-    // Version 4 of `datasets` renamed `Sequence` to `List` and reads both; older ones read only the old name.
+    // Version 4 of `datasets` renamed `Sequence` to `List` and reads both; older versions read only the old name.
     let list = if Value::Object(features.clone()).to_string().contains(r#""_type":"List""#) {
         "List"
     } else {
@@ -104,7 +106,7 @@ fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// The feature of `datasets` for a type.
+/// Returns the `datasets` feature for a type.
 fn feature(data_type: &DataType, list: &str) -> Value {
     if let Some(item) = types::list_item(data_type) {
         return json!({"feature": feature(item.data_type(), list), "_type": list});
@@ -121,7 +123,7 @@ fn feature(data_type: &DataType, list: &str) -> Value {
     json!({"dtype": dtype, "_type": "Value"})
 }
 
-/// The name of a type in Arrow's own spelling, as pandas and `datasets` use it.
+/// Returns the Arrow name of a type, as used by pandas and `datasets`.
 fn arrow_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Boolean => "bool".into(),
@@ -141,7 +143,8 @@ fn arrow_name(data_type: &DataType) -> String {
     }
 }
 
-/// `{"index_columns": […], "columns": [{"name": …}, …], …}`, as pandas writes it: new columns come before the index.
+/// Updates `{"index_columns": […], "columns": [{"name": …}, …], …}`, as written by pandas: new columns precede the
+/// index.
 fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     let object = value.as_object_mut()?;
     let mut index = Vec::new();
@@ -170,8 +173,7 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// The logical type of a column in pandas' terms, and the type of the array that holds it, whose
-/// integers and booleans have no null.
+/// Returns the pandas type of a column and the NumPy type of its array; NumPy integers and booleans have no null.
 fn pandas_types(field: &Field) -> (String, String) {
     match field.data_type() {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
@@ -190,7 +192,8 @@ fn pandas_types(field: &Field) -> (String, String) {
     }
 }
 
-/// `{"type": "struct", "fields": [{"name": …, "type": …, "nullable": …, "metadata": {}}, …]}`, as Spark writes it.
+/// Updates `{"type": "struct", "fields": [{"name": …, "type": …, "nullable": …, "metadata": {}}, …]}`, as written by
+/// Spark.
 fn spark(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     let fields = value.get_mut("fields")?.as_array_mut()?;
     fields.retain(|field| {
@@ -206,7 +209,7 @@ fn spark(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// The name of a type in Spark's JSON; `None` for one that it does not have.
+/// Returns the name of a type in Spark's JSON; `None` if Spark has no such type.
 fn spark_type(data_type: &DataType) -> Option<Value> {
     if let Some(item) = types::list_item(data_type) {
         let element = spark_type(item.data_type())?;

@@ -1,5 +1,5 @@
-//! Pages of a column chunk as the Parquet library reads them, with a bound on what each may become: a page of a few bytes may
-//! announce two gigabytes, and one compressed with gzip, Brotli or LZ4 may hold more than it announces.
+//! Reads the pages of a column chunk with a limit on their decompressed size: a page of a few bytes can announce two
+//! gigabytes, and one compressed with gzip, Brotli or LZ4 can hold more than it announces.
 
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
@@ -16,47 +16,47 @@ use super::formats::decode::TooLarge;
 use super::source::OpenFile;
 use super::thrift::{INT32, STRUCT, Thrift};
 
-/// Bytes that a Brotli decompressor reads at once.
+/// Input buffer of the Brotli decompressor in bytes.
 const BUFFER_BYTES: usize = 8192;
-/// The first bytes of a frame of LZ4. Other pages of the codec have a length before each block, which the library heeds.
+/// Magic number of an LZ4 frame. Other LZ4 pages have a length before each block, which the library respects.
 const LZ4_FRAME: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// The number of dictionary pages among the types of pages.
+/// Page type number of a dictionary page.
 const DICTIONARY_PAGE: i64 = 2;
-/// The number of index pages, which the library passes over.
+/// Page type number of an index page, which the library skips.
 const INDEX_PAGE: i64 = 1;
 
-/// The sizes in the header of a page, in bytes.
+/// Sizes in a page header, in bytes.
 struct PageSizes {
-    /// The number of its type.
+    /// Page type number.
     kind: i64,
-    /// Of the header itself.
+    /// Size of the header itself.
     header: u64,
-    /// Of the part that is not compressed: the levels of a page of the second version.
+    /// Size of the uncompressed levels of a version 2 page.
     levels: u64,
-    /// Levels included.
+    /// Compressed size, including levels.
     compressed: u64,
-    /// Levels included.
+    /// Uncompressed size, including levels.
     uncompressed: u64,
 }
 
-/// Limit of a page, and where the page that exceeds it is noted: the library turns every error into a text.
+/// Limit of a page, and the page that exceeded it: the library reduces every error to a text.
 #[derive(Clone)]
 pub(super) struct PageLimit {
     pub(super) bytes: u64,
     pub(super) exceeded: Arc<OnceLock<TooLarge>>,
 }
 
-/// Reads the pages of one column chunk.
+/// Page reader of one column chunk.
 ///
-/// Memory: the compressed bytes of one page, which are bytes of the file, and what it decompresses to, at most
-/// `limit.bytes` and at most what its header says.
+/// Memory: the compressed bytes of one page, which are bytes of the file, and its decompressed bytes, at most
+/// `limit.bytes` and at most the size in its header.
 pub(super) struct BoundedPages {
-    /// Decompresses, except where [`Self::decompresses`].
+    /// Reads pages, and decompresses them unless [`decompressed_here`].
     pages: SerializedPageReader<OpenFile>,
     file: OpenFile,
     codec: Compression,
     limit: PageLimit,
-    /// Where the next header begins, and where the chunk does.
+    /// Offset of the next header; `start` and `end`: offsets of the chunk.
     position: u64,
     start: u64,
     end: u64,
@@ -74,7 +74,7 @@ impl BoundedPages {
         let (position, end) = (start, start.saturating_add(length));
         let source = Arc::new(file.clone());
         let pages = if decompressed_here(codec) {
-            // The library then hands over the compressed bytes.
+            // The library then returns the compressed bytes.
             let builder = chunk.clone().into_builder();
             let chunk = builder.set_compression(Compression::UNCOMPRESSED).build()?;
             SerializedPageReader::new(source, &chunk, rows, None)?
@@ -84,7 +84,7 @@ impl BoundedPages {
         Ok(Self { pages, file: file.clone(), codec, limit, position, start, end })
     }
 
-    /// Reads the header of the next page and moves to the end of the page; `None` at the end of the chunk.
+    /// Reads the header of the next page and moves past the page; `None` at the end of the chunk.
     fn advance(&mut self) -> Result<Option<(u64, PageSizes)>> {
         while self.position < self.end {
             let position = self.position;
@@ -112,7 +112,7 @@ impl BoundedPages {
         Ok(None)
     }
 
-    /// Refuses a page that would become larger than the limit.
+    /// Rejects a page whose decompressed size exceeds the limit.
     fn check_limit(&self, position: u64, page: &PageSizes) -> Result<()> {
         let PageSizes { compressed, uncompressed, .. } = page;
         let limit = self.limit.bytes;
@@ -131,7 +131,7 @@ impl BoundedPages {
         Err(ParquetError::General(message))
     }
 
-    /// Counts the bytes in a frame of LZ4: the library would decompress the whole frame.
+    /// Counts the bytes in an LZ4 frame: the library would decompress the whole frame.
     fn check_frame(&self, position: u64, page: &PageSizes) -> Result<()> {
         let start = position + page.header + page.levels;
         let compressed = self.file.get_bytes(start, (page.compressed - page.levels) as usize)?;
@@ -141,17 +141,17 @@ impl BoundedPages {
         let most = page.uncompressed - page.levels;
         let frames = lz4_flex::frame::FrameDecoder::new(&compressed[..]);
         let counted = std::io::copy(&mut frames.take(most + 1), &mut std::io::sink());
-        // What does not decompress is left to the library.
+        // The library reports frames that do not decompress.
         if counted.is_ok_and(|bytes| bytes > most) { Err(overflow(page)) } else { Ok(()) }
     }
 }
 
-/// Whether pages of a codec are decompressed here: the library would go on to the end of their input.
+/// Whether pages of a codec are decompressed here: the library would decompress their whole input.
 fn decompressed_here(codec: Compression) -> bool {
     matches!(codec, Compression::GZIP(_) | Compression::BROTLI(_))
 }
 
-/// Decompresses the bytes of a page, those of its levels aside.
+/// Decompresses the bytes of a page except its levels.
 fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<Bytes> {
     let (levels, compressed) = bytes
         .split_at_checked(page.levels as usize)
@@ -229,8 +229,8 @@ impl PageReader for BoundedPages {
     }
 }
 
-/// The length that no value of `chunk` exceeds if its values stand in a dictionary: that of the whole dictionary.
-/// `None` without a dictionary. Rows may name the longest value as often as they like.
+/// Returns an upper limit of the length of the values in `chunk`'s dictionary: the size of the dictionary. `None`
+/// without a dictionary. Any number of rows can use the longest value.
 pub(super) fn longest_in_dictionary(file: &OpenFile, chunk: &ColumnChunkMetaData) -> Option<u64> {
     let page = read_header(file, chunk.byte_range().0).ok()?;
     (page.kind == DICTIONARY_PAGE).then_some(page.uncompressed)
@@ -263,7 +263,7 @@ fn read_header(file: &OpenFile, position: u64) -> std::result::Result<PageSizes,
     Ok(sizes)
 }
 
-/// The bytes of the levels in the header of a page of the second version.
+/// Returns the bytes of the levels from the header of a version 2 page.
 fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> std::result::Result<i64, String> {
     let (mut levels, mut last) = (0_i64, 0);
     while let Some((field, kind)) = thrift.field(&mut last)? {

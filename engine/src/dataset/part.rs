@@ -1,4 +1,4 @@
-//! Writing one Parquet file: its bytes depend on its rows alone.
+//! Writes one Parquet file whose bytes depend only on its rows.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -24,27 +24,27 @@ use crate::spec::pipeline::Compression;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::StorageError;
 
-/// Rows that the Parquet writer gets at once. Pages end between such pieces, so the size is part of the format.
+/// Rows per call of the Parquet writer. Pages end between such pieces, so the size is part of the format.
 const PIECE_ROWS: u64 = 1024;
-/// A piece ends early at the row that reaches this many bytes.
+/// Size in bytes at which a piece ends early.
 const PIECE_BYTES: u64 = 16 << 20;
-/// Bounds of a row group: rows, and bytes before encoding.
+/// Limits of a row group: rows, and bytes before encoding.
 const GROUP_ROWS: u64 = 122_880;
 const GROUP_BYTES: u64 = 100 << 20;
-/// The level at which Zstandard is both small and fast.
+/// Zstandard level with small and fast output.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Writes one Parquet file that appears whole or not at all.
+/// Writes one Parquet file atomically.
 ///
-/// The same rows give the same bytes however the caller cuts them into batches: rows are cut again at fixed places, and
-/// dictionaries and views are written by their values. Memory: the encoded row group, at most about 100 MB before
-/// encoding, and one piece.
+/// The same rows give the same bytes, however the caller splits them into batches: rows are split again at fixed
+/// positions, and dictionaries and views are written by value. Memory: the encoded row group, at most about 100 MB
+/// before encoding, and one piece.
 pub struct PartWriter {
     writer: ArrowWriter<AtomicFile>,
     path: PathBuf,
-    /// The types that the Parquet writer gets.
+    /// Types passed to the Parquet writer.
     storage: SchemaRef,
-    /// Columns whose dictionary keys are small, and what they hold in this row group.
+    /// Columns with small dictionary keys, and their values in this row group.
     dictionaries: Vec<SmallDictionary>,
     pending: Vec<RecordBatch>,
     pending_rows: u64,
@@ -54,25 +54,24 @@ pub struct PartWriter {
     rows: u64,
 }
 
-/// What a finished part holds.
+/// Size, hash and rows of a finished part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenPart {
-    /// Length, in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 of the bytes, 64 hexadecimal digits.
     pub sha256: String,
-    /// Rows.
     pub rows: u64,
 }
 
 impl PartWriter {
-    /// Begins a table of a run's own: always compressed with zstd, since nobody chooses how, without further key-values.
+    /// Creates a table of the run itself: always compressed with Zstandard, without additional key-values.
     pub fn table(path: &Path, schema: &SchemaRef) -> Result<Self, DataProblem> {
         Self::create(path, schema, &[], Compression::Zstd)
     }
 
-    /// Begins the file that will be `path`, in a folder that exists. `metadata`: key-values for the footer; the Arrow
-    /// schema is added to them.
+    /// Creates the file `path` in an existing folder. `metadata`: key-values for the footer, to which the Arrow schema
+    /// is added.
     pub fn create(
         path: &Path,
         schema: &SchemaRef,
@@ -85,7 +84,7 @@ impl PartWriter {
         let copied = || metadata.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).cloned();
         let (declared, limits): (Vec<_>, Vec<_>) =
             schema.fields().iter().map(types::written_field).unzip();
-        // Some readers take the key-values from the Arrow schema alone, others from the footer alone.
+        // Some readers use only the key-values of the Arrow schema, others only those of the footer.
         let pairs: HashMap<_, _> = copied().collect();
         let arrow_schema = encode_arrow_schema(&Schema::new_with_metadata(declared, pairs));
         let mut key_values: Vec<_> =
@@ -116,7 +115,7 @@ impl PartWriter {
         })
     }
 
-    /// Appends rows. Columns are matched by position; their types may differ from the file's in string width, view or
+    /// Appends rows. Columns are matched by index; their types may differ from the file's in string width, view or
     /// dictionary encoding.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DataProblem> {
         let batch = self.store(batch)?;
@@ -145,7 +144,7 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Writes what is pending and the footer, and gives the file its name.
+    /// Writes the pending rows and the footer, and moves the file to its path.
     pub fn finish(mut self) -> Result<WrittenPart, DataProblem> {
         self.write_piece()?;
         self.writer.finish().map_err(|error| problem(&self.path, error))?;
@@ -153,7 +152,7 @@ impl PartWriter {
         Ok(WrittenPart { bytes: written.bytes, sha256: written.sha256, rows: self.rows })
     }
 
-    /// The batch in the types that are written.
+    /// Converts a batch to the written types.
     fn store(&self, batch: &RecordBatch) -> Result<RecordBatch, DataProblem> {
         let unfit = |why: String| {
             DataProblem::data(format!("cannot write `{}`: {why}", self.path.display()))
@@ -172,7 +171,7 @@ impl PartWriter {
             .map_err(|why| unfit(why.to_string()))
     }
 
-    /// Hands the pending rows to the Parquet writer as one batch.
+    /// Passes the pending rows to the Parquet writer as one batch.
     fn write_piece(&mut self) -> Result<(), DataProblem> {
         if self.pending_rows == 0 {
             return Ok(());
@@ -186,7 +185,7 @@ impl PartWriter {
             || (self.group_rows > 0 && self.group_bytes + bytes > GROUP_BYTES)
         {
             self.end_group()?;
-            // What the dictionaries hold of this piece stays counted, which ends the group early at worst.
+            // The dictionaries still count this piece's values, which at worst ends the group early.
         }
         self.writer.write(&piece).map_err(|error| problem(&self.path, error))?;
         self.group_rows += rows;
@@ -202,8 +201,8 @@ impl PartWriter {
     }
 }
 
-/// The different values that a column has in a row group, where its keys can tell few apart: readers build one
-/// dictionary for each row group, with keys of the declared size.
+/// Distinct values of a column in a row group, for dictionary keys with a small range: readers build one dictionary per
+/// row group, with keys of the declared size.
 struct SmallDictionary {
     column: usize,
     limit: usize,
@@ -211,7 +210,7 @@ struct SmallDictionary {
 }
 
 impl SmallDictionary {
-    /// One for each column that has a limit.
+    /// Returns one entry per column with a limit.
     fn all(limits: &[Option<usize>]) -> Vec<Self> {
         let of = |(column, limit): (usize, &Option<usize>)| {
             Some(Self { column, limit: (*limit)?, values: HashSet::new() })
@@ -233,7 +232,7 @@ impl SmallDictionary {
         }
     }
 
-    /// The bytes of a value; `None` for null.
+    /// Returns the bytes of a value; `None` for null.
     fn value<'a>(&self, batch: &'a RecordBatch, row: usize) -> Option<&'a [u8]> {
         let array = batch.column(self.column);
         match array.data_type() {
@@ -256,8 +255,7 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
     take_record_batch(&slice, &all).unwrap_or(slice)
 }
 
-/// How Parquet files are compressed, at the level that this project writes all of them.
-/// Columns that the Parquet writer does not take, each with the reason: a row of nulls is written in memory.
+/// Lists columns that the Parquet writer rejects, each with the reason. Cost: writes a row of nulls in memory.
 pub fn without_parquet(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let stored = types::map_field(field, types::storage_type);
@@ -286,7 +284,8 @@ pub(crate) fn codec(compression: Compression) -> Codec {
     }
 }
 
-/// A failed write is the machine's problem; anything else means that the rows do not fit Parquet.
+/// Returns the error of a write: a failed file operation is the machine's, anything else means that rows do not fit
+/// Parquet.
 fn problem(path: &Path, error: ParquetError) -> DataProblem {
     if let ParquetError::External(source) = error {
         let file_error = source.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
@@ -315,7 +314,7 @@ mod tests {
         all_rows, batch, everything, in_output_types, write as write_file,
     };
 
-    /// Writes `whole` in batches that end at `cuts`; returns what was written, and the file's bytes.
+    /// Writes `whole` in batches that end at `cuts`; returns the part and the file's bytes.
     fn write(
         whole: &RecordBatch,
         cuts: &[usize],

@@ -1,4 +1,4 @@
-//! Writing one file of JSON lines, compressed: its bytes depend on its rows alone.
+//! Writes one compressed file of JSON lines whose bytes depend only on its rows.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,32 +14,32 @@ use super::part::WrittenPart;
 use super::problem::DataProblem;
 use crate::storage::atomic::AtomicFile;
 
-/// Bytes that the compressor gets at once: so that its output does not depend on how rows come.
+/// Bytes per call of the compressor: fixed, so that its output does not depend on the batches.
 const PIECE_BYTES: usize = 1 << 20;
-/// The level at which Zstandard is both small and fast.
+/// Zstandard level with small and fast output.
 const ZSTD_LEVEL: i32 = 3;
-/// The zone that instants are written in.
+/// Time zone of written instants.
 const UTC: &str = "+00:00";
 
-/// Writes one `.jsonl.zst` file that appears whole or not at all: a JSON object for each row, nulls included, with a line
-/// feed behind it. Numbers that are not finite are nulls, bytes are hexadecimal digits, instants are in UTC.
+/// Writes one `.jsonl.zst` file atomically: a JSON object and a line feed for each row, nulls included. Non-finite
+/// numbers are null, bytes are hexadecimal digits, instants are in UTC.
 pub struct LinesWriter {
     stream: Encoder<'static, AtomicFile>,
-    /// The types that are written.
+    /// Written types.
     schema: SchemaRef,
     pending: Vec<u8>,
     rows: u64,
 }
 
 impl LinesWriter {
-    /// Begins the file that will be `path`, in a folder that exists.
+    /// Creates the file `path` in an existing folder.
     pub fn create(path: &Path, schema: &SchemaRef) -> Result<Self, DataProblem> {
         let failed = |error: io::Error| written(path, &error);
         let stream = Encoder::new(AtomicFile::create(path)?, ZSTD_LEVEL).map_err(failed)?;
         Ok(Self { stream, schema: in_utc(schema), pending: Vec::new(), rows: 0 })
     }
 
-    /// Appends rows. Columns are matched by position.
+    /// Appends rows. Columns are matched by index.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DataProblem> {
         let lines = encoded(batch, &self.schema).map_err(|error| unwritable(&error))?;
         self.pending.extend(lines);
@@ -54,7 +54,7 @@ impl LinesWriter {
         Ok(())
     }
 
-    /// Writes what is pending, and gives the file its name.
+    /// Writes the pending lines and moves the file to its path.
     pub fn finish(mut self) -> Result<WrittenPart, DataProblem> {
         let failed = |error: io::Error| written(Path::new("the output"), &error);
         self.stream.write_all(&self.pending).map_err(failed)?;
@@ -64,7 +64,7 @@ impl LinesWriter {
     }
 }
 
-/// Columns that have no place in JSON, each with the reason.
+/// Lists columns that JSON cannot represent, each with the reason.
 pub fn without_json(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let of_one = Arc::new(Schema::new(vec![Arc::clone(field)]));
@@ -88,7 +88,7 @@ fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowErro
     Ok(lines)
 }
 
-/// The schema with all instants in UTC: names of zones are known to nobody here.
+/// Returns the schema with all instants in UTC, because there is no database of time zone names.
 fn in_utc(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields_in_utc(schema.fields())))
 }
@@ -112,7 +112,7 @@ fn type_in_utc(kind: &DataType) -> DataType {
             DataType::FixedSizeList(field_in_utc(item), *length)
         }
         DataType::Map(entries, sorted) => DataType::Map(field_in_utc(entries), *sorted),
-        // Keys would otherwise be limited by what a batch holds.
+        // Dictionary keys would limit the values of a batch.
         DataType::Dictionary(_, values) => type_in_utc(values),
         other => other.clone(),
     }

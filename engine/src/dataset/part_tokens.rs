@@ -1,5 +1,5 @@
-//! Writing samples as token ids, as Megatron reads them: `.bin` with the ids and `.idx` with where sequences begin; packed to
-//! a length, also `.cu_seqlens.npy` with where samples begin in them.
+//! Writes samples as token ids in Megatron's format: `.bin` with the ids and `.idx` with the offsets of sequences.
+//! Packed sequences also have `.cu_seqlens.npy` with the offsets of samples in them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,40 +10,40 @@ use super::problem::DataProblem;
 use crate::spec::pipeline::OutputFormat;
 use crate::storage::atomic::AtomicFile;
 
-/// What an index begins with, and its version.
+/// Magic number and version of an index.
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
-/// The largest vocabulary whose ids are written in two bytes, as Megatron's own tools decide it.
+/// Largest vocabulary with two-byte ids in Megatron's own tools.
 const LARGEST_OF_TWO_BYTES: u64 = 65_499;
-/// Tokens that are packed together. More would pack little better, and all of them are in memory.
+/// Number of tokens that are packed together. More tokens would need more memory and pack only slightly better.
 const BLOCK_TOKENS: usize = 16 << 20;
 
-/// How samples become sequences.
+/// Settings for converting samples to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
-    /// Entries of the vocabulary.
+    /// Vocabulary size.
     pub vocabulary: u64,
-    /// Tokens of a sequence at most; none where every sample is one.
+    /// Maximum tokens of a sequence; `None` if every sample is a sequence.
     pub tokens: Option<u32>,
-    /// The token behind every sample.
+    /// Token appended to every sample.
     pub end_token: Option<u32>,
 }
 
-/// Writes the files of one part; all of them appear whole, or not at all.
+/// Writes the files of one part atomically.
 pub struct TokensWriter {
     stem: PathBuf,
     ids: AtomicFile,
     sequences: Sequences,
-    /// Of each sequence, the lengths of the samples or pieces of samples in it.
+    /// For each sequence, the lengths of its samples or pieces of samples.
     written: Vec<Vec<u32>>,
-    /// What is packed next: tokens, and the lengths of the pieces that they make.
+    /// Tokens to pack next; `pieces`: lengths of their pieces.
     pending: Vec<u32>,
     pieces: Vec<u32>,
     samples: u64,
 }
 
 impl TokensWriter {
-    /// Begins the files `stem.bin` and so on, in a folder that exists.
+    /// Creates the files `stem.bin` and so on in an existing folder.
     pub fn create(stem: &Path, sequences: Sequences) -> Result<Self, DataProblem> {
         let ids = AtomicFile::create(&with_suffix(stem, ".bin"))?;
         let stem = stem.to_owned();
@@ -66,7 +66,7 @@ impl TokensWriter {
             self.pack()?;
         }
         self.pending.extend(ids.iter().copied().chain(end));
-        // A sample that is too long is cut; what remains of it is packed with others.
+        // A sample that is too long is cut; its last piece is packed with others.
         let mut left = length;
         while left > 0 {
             let piece = left.min(most);
@@ -76,7 +76,7 @@ impl TokensWriter {
         Ok(())
     }
 
-    /// Writes what is pending and the index, and gives the files their names.
+    /// Writes the pending tokens and the index, and moves the files to their paths.
     pub fn finish(mut self) -> Result<Vec<WrittenPart>, DataProblem> {
         self.pack()?;
         let part = |file: &mut AtomicFile, rows: u64| -> Result<WrittenPart, DataProblem> {
@@ -90,14 +90,14 @@ impl TokensWriter {
             let bytes = if *suffix == ".idx" { self.index() } else { self.cu_seqlens() };
             let mut file = AtomicFile::create(&path)?;
             file.write_all(&bytes).map_err(|error| failed(&path, &error))?;
-            // The rows are in the file of the ids.
+            // Rows are counted for the file of the ids.
             parts.push(part(&mut file, 0)?);
         }
         Ok(parts)
     }
 
-    /// Packs the pending pieces into sequences by best fit: the longest first, each where the least room is left behind it.
-    /// Sequences, and pieces in them, are in the order of their first piece.
+    /// Packs the pending pieces into sequences by best fit: the longest first, each into the sequence with the least
+    /// room left. Sequences, and pieces in them, are in the order of their first piece.
     fn pack(&mut self) -> Result<(), DataProblem> {
         let Some(most) = self.sequences.tokens else { return Ok(()) };
         let pieces = std::mem::take(&mut self.pieces);
@@ -136,8 +136,8 @@ impl TokensWriter {
         self.sequences.vocabulary <= LARGEST_OF_TWO_BYTES
     }
 
-    /// `.idx`: magic number, version, type of the ids, number of sequences and of documents' borders, length of each sequence in
-    /// tokens, its first byte, and the borders: a sequence is a document.
+    /// Encodes `.idx`: magic number, version, type of the ids, numbers of sequences and of document boundaries, length
+    /// of each sequence in tokens, its byte offset, and the boundaries. Each sequence is a document.
     fn index(&self) -> Vec<u8> {
         let lengths: Vec<u64> = self
             .written
@@ -161,7 +161,7 @@ impl TokensWriter {
         index
     }
 
-    /// `.cu_seqlens.npy`: an array of int32. For each sequence 0, then where each of its pieces ends.
+    /// Encodes `.cu_seqlens.npy`, an array of int32: for each sequence 0, then the end of each of its pieces.
     fn cu_seqlens(&self) -> Vec<u8> {
         let mut ends: Vec<i32> = Vec::new();
         for pieces in &self.written {
@@ -174,7 +174,7 @@ impl TokensWriter {
         }
         let mut header =
             format!("{{'descr': '<i4', 'fortran_order': False, 'shape': ({},), }}", ends.len());
-        // The array begins at a multiple of 64 bytes.
+        // The data begins at a multiple of 64 bytes.
         while (10 + header.len() + 1) % 64 != 0 {
             header.push(' ');
         }
@@ -187,11 +187,11 @@ impl TokensWriter {
     }
 }
 
-/// Which pieces share a sequence of at most `most` tokens.
+/// Assigns pieces to sequences of at most `most` tokens.
 fn best_fit(pieces: &[u32], most: u32) -> Vec<Vec<usize>> {
     let mut longest_first: Vec<usize> = (0..pieces.len()).collect();
     longest_first.sort_by_key(|piece| std::cmp::Reverse(pieces[*piece]));
-    // By room that is left: sequences, the latest last.
+    // Sequences by remaining room, the latest last.
     let mut room: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut sequences: Vec<Vec<usize>> = Vec::new();
     for piece in longest_first {
@@ -237,7 +237,7 @@ mod tests {
         Sequences { vocabulary: 1000, tokens, end_token: None }
     }
 
-    /// The sequences of a part, as its files say, with the borders of pieces where there are any.
+    /// Returns the sequences of a part and, if they are packed, the boundaries of pieces.
     fn read(folder: &Path, tokens: Option<u32>) -> (Vec<Vec<u32>>, Vec<Vec<i32>>) {
         let bytes = std::fs::read(folder.join("part.bin")).unwrap();
         let ids: Vec<u32> =

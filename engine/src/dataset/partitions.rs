@@ -1,4 +1,4 @@
-//! Columns that folders named `key=value` add to the files in them.
+//! Columns from the names of folders: `key=value`.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use arrow_schema::{DataType, Field, Schema};
 
 use super::formats::decode::{Decode, DecodeError, Decoded, Wanted};
 
-/// The value that Hive and Spark write for null.
+/// Value that Hive and Spark write for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// The keys that the folders of paths name, in the order of their appearance.
+/// Returns the keys in the folder names of paths, in order of appearance.
 pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in paths.flat_map(of_path) {
@@ -21,18 +21,19 @@ pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     keys
 }
 
-/// The column of a key.
+/// Returns the column of a key.
 pub(super) fn column(key: &str) -> Arc<Field> {
     Arc::new(Field::new(key, DataType::Utf8, true))
 }
 
-/// The value that the folders of a path give a key: that of the innermost one; `None` for null and without such a folder.
+/// Returns the value of a key in the folder names of a path, from the innermost folder; `None` for null or a missing
+/// key.
 pub(super) fn value(path: &str, key: &str) -> Option<String> {
     let (_, value) = of_path(path).filter(|(name, _)| *name == key).last()?;
     (value != NULL).then(|| unescaped(value))
 }
 
-/// The keys and values that the folders of a path name, the outermost first.
+/// Returns the keys and values in the folder names of a path, the outermost first.
 fn of_path(path: &str) -> impl Iterator<Item = (&str, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
@@ -42,7 +43,7 @@ fn of_path(path: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A value without the escapes (`%2F`) that writers put into names of folders.
+/// Decodes the escapes (`%2F`) that writers use in folder names.
 fn unescaped(value: &str) -> String {
     let bytes = value.as_bytes();
     let mut text = Vec::with_capacity(bytes.len());
@@ -58,7 +59,7 @@ fn unescaped(value: &str) -> String {
     String::from_utf8(text).unwrap_or_else(|_| value.to_owned())
 }
 
-/// What is wanted of the file itself, whose columns are the first `own`.
+/// Returns the request for the columns stored in the file itself, which are the first `own`.
 pub(super) fn own_columns(wanted: &Wanted, own: usize) -> Wanted {
     let kept = |(position, _): &(&usize, &DataType)| **position < own;
     let pairs = || wanted.positions.iter().zip(&wanted.types).filter(kept);
@@ -69,19 +70,19 @@ pub(super) fn own_columns(wanted: &Wanted, own: usize) -> Wanted {
         ..*wanted
     };
     if wanted.positions.is_empty() && own > 0 {
-        // One column is read for the number of its rows.
+        // One column is read to count its rows.
         wanted.positions.push(0);
         wanted.types.push(DataType::Null);
     }
     wanted
 }
 
-/// Adds constant columns to the batches of a file.
+/// Decoder that adds constant columns to the batches of a file.
 pub(super) struct WithPartitions {
     pub(super) file: Box<dyn Decode>,
-    /// How many columns of the file's batches are wanted.
+    /// Number of requested columns stored in the file itself.
     pub(super) own: usize,
-    /// The name and value of each wanted partition, in the order of the file.
+    /// Name and value of each requested partition, in file order.
     pub(super) partitions: Vec<(String, Option<String>)>,
 }
 

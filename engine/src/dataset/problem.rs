@@ -1,4 +1,4 @@
-//! Problems of inputs, outputs, checkpoints and storage, in a form that a person can act on.
+//! Actionable problems with inputs, outputs, checkpoints and storage.
 
 use std::fmt;
 
@@ -8,44 +8,44 @@ use longsift_stages::tokenize::encoder::TokenizerProblem;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::storage::error::{ErrorKind, StorageError};
 
-/// A problem with a data set: what, where, and what to do.
+/// Problem with a data set: cause, location and fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataProblem {
     pub blame: Blame,
-    /// What happened and why, with the values involved; lower case, no full stop.
+    /// Cause, with the values involved; lower case, no full stop.
     pub message: String,
-    /// The file, relative to the input root.
+    /// File, relative to the input root.
     pub file: Option<String>,
-    /// The row group in the file, 0-based.
+    /// Row group in the file, 0-based.
     pub row_group: Option<usize>,
-    /// The row in the file, 0-based.
+    /// Row in the file, 0-based.
     pub row: Option<u64>,
-    /// What to do about it.
+    /// Suggested fix.
     pub hint: Option<String>,
 }
 
 impl DataProblem {
-    /// A problem of the given kind, as yet without a place.
+    /// Creates a problem without a location.
     pub fn new(blame: Blame, message: impl Into<String>) -> Self {
         Self { blame, message: message.into(), file: None, row_group: None, row: None, hint: None }
     }
 
-    /// A mistake in the pipeline file.
+    /// Creates a problem caused by the pipeline file.
     pub fn settings(message: impl Into<String>) -> Self {
         Self::new(Blame::Pipeline, message)
     }
 
-    /// Data that cannot be used.
+    /// Creates a problem caused by the data.
     pub fn data(message: impl Into<String>) -> Self {
         Self::new(Blame::Data, message)
     }
 
-    /// A failure of the machine.
+    /// Creates a problem caused by the machine.
     pub fn machine(message: impl Into<String>) -> Self {
         Self::new(Blame::Machine, message)
     }
 
-    /// A file of the input that cannot be read. What is wrong with an address is the pipeline's.
+    /// Returns the problem of an input file that cannot be read. An unusable address is the pipeline's fault.
     pub(super) fn unread(error: &StorageError) -> Self {
         let blame = match error.kind {
             ErrorKind::Changed => Blame::Data,
@@ -55,28 +55,24 @@ impl DataProblem {
         Self { hint: error.hint(), ..Self::new(blame, error.to_string()) }
     }
 
-    /// The same problem, in `file`.
     #[must_use]
     pub fn in_file(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
         self
     }
 
-    /// The same problem, in this row group.
     #[must_use]
     pub fn in_row_group(mut self, row_group: usize) -> Self {
         self.row_group = Some(row_group);
         self
     }
 
-    /// The same problem, at this row.
     #[must_use]
     pub fn at_row(mut self, row: u64) -> Self {
         self.row = Some(row);
         self
     }
 
-    /// The same problem, with advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -85,7 +81,7 @@ impl DataProblem {
 }
 
 impl fmt::Display for DataProblem {
-    /// `part-00017.parquet, row group 3, row 1204: …`, without the hint.
+    /// Formats `part-00017.parquet, row group 3, row 1204: …`, without the hint.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row_group = self.row_group.map(|row_group| format!("row group {row_group}"));
         let row = self.row.map(|row| format!("row {row}"));
@@ -101,14 +97,14 @@ impl fmt::Display for DataProblem {
 impl std::error::Error for DataProblem {}
 
 impl From<StorageError> for DataProblem {
-    /// A file operation that failed is the machine's, unless its caller knows better.
+    /// Blames the machine; callers that know better set the blame themselves.
     fn from(error: StorageError) -> Self {
         Self { hint: error.hint(), ..Self::machine(error.to_string()) }
     }
 }
 
 impl From<ModelProblem> for DataProblem {
-    /// A problem of a data set of the hub.
+    /// Converts a problem with a hub data set.
     fn from(problem: ModelProblem) -> Self {
         Self { hint: problem.hint, ..Self::new(blame_of(problem.kind), problem.message) }
     }

@@ -1,4 +1,4 @@
-//! Reading of rows: an unchanged file, projected columns, batches of a bounded size, and errors that say where they happened.
+//! Reads rows of an unchanged file: projected columns, bounded batches, and errors with their location.
 
 use std::iter::Flatten;
 use std::ops::Range;
@@ -18,62 +18,61 @@ use crate::base::diagnostic::Diagnostic;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 
-/// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
-/// ones, this is what keeps it small all the same.
+/// Maximum rows of a batch of long rows. Batch sizes follow from an average; this limits a batch in which long rows
+/// follow short ones.
 const LONG_ROWS: u64 = 64;
-/// Rows of a batch at most.
+/// Maximum rows of a batch.
 const MAX_ROWS: u64 = 1024;
 
 /// Rows and columns of a file to read.
 pub(super) struct Request<'a> {
-    /// The file, by its position in the data set.
+    /// Index of the file in the data set.
     pub(super) file: usize,
-    /// Rows of the file, ascending and disjoint. Row groups without any of them are not touched.
+    /// Row ranges of the file, ascending and disjoint. Other row groups are not touched.
     pub(super) rows: Vec<Range<u64>>,
-    /// Columns by position in the data set, with the type each is wanted in.
+    /// Columns by index in the data set, with their requested types.
     pub(super) columns: &'a [(usize, DataType)],
-    /// Decoded bytes of a batch, as far as an average can tell.
+    /// Approximate decoded bytes of a batch.
     pub(super) batch_bytes: u64,
-    /// Rows of a batch at most.
+    /// Maximum rows of a batch.
     pub(super) batch_rows: usize,
-    /// Whether a row is bad that has something the columns have no place for.
+    /// Whether fields without a column make a row bad.
     pub(super) strict: bool,
 }
 
-/// Batches of the requested columns, in the requested order and types. After an error there are no more.
+/// Iterator over batches of the requested columns, in the requested order and types. It ends after an error.
 pub(super) struct Batches {
-    /// The decoder; `None` at the end.
+    /// Decoder; `None` at the end.
     reader: Result<Option<Box<dyn Decode>>, DecodeError>,
     source: OpenFile,
     planned: Stamp,
     columns: Vec<Column>,
-    /// Rows still to come, by their position in the file.
+    /// Remaining rows, by index in the file.
     rows: Flatten<vec::IntoIter<Range<u64>>>,
-    /// The row that is read next; of an error the row it is reported at.
+    /// Next row to read; errors are reported at this row.
     next_row: u64,
     place: Place,
 }
 
-/// A requested column.
+/// Requested column.
 struct Column {
-    /// Its position in the decoder's batches.
+    /// Index in the decoder's batches.
     position: usize,
     data_type: DataType,
     name: String,
 }
 
-/// Some rows of the requested columns.
+/// Rows of the requested columns.
 pub(super) struct Batch {
-    /// The columns.
     pub(super) columns: Vec<ArrayRef>,
-    /// Rows, by their position in the file.
+    /// Indices of the rows in the file.
     pub(super) rows: Vec<u64>,
-    /// Rows, by their position here and ascending, that are not what the columns promise. The values at fault are null.
+    /// Rows that do not fit the columns, by ascending index in this batch. Their faulty values are null.
     pub(super) bad: Vec<(usize, RowError)>,
 }
 
 impl Batch {
-    /// Why a row (by its position here) cannot be used, if it cannot.
+    /// Returns the reason why the row at `position` in this batch is bad, if it is.
     pub(super) fn problem(&self, position: usize) -> Option<&RowError> {
         let found = self.bad.binary_search_by_key(&position, |(bad, _)| *bad);
         found.ok().map(|index| &self.bad[index].1)
@@ -81,7 +80,7 @@ impl Batch {
 }
 
 impl Batches {
-    /// Opens the file, if it is still the one that was planned.
+    /// Opens the file if it has not changed since it was planned.
     pub(super) fn open(dataset: &Dataset, request: &Request<'_>) -> Result<Self, ReadError> {
         let file = &dataset.files[request.file];
         let source =
@@ -133,7 +132,7 @@ impl Batches {
         self.batch(decoded).map(Some)
     }
 
-    /// Brings what was decoded into the requested types.
+    /// Converts decoded columns to the requested types.
     fn batch(&mut self, Decoded { batch, mut bad }: Decoded) -> Result<Batch, ReadError> {
         let rows: Vec<u64> = self.rows.by_ref().take(batch.num_rows()).collect();
         if rows.len() < batch.num_rows() {
@@ -151,14 +150,14 @@ impl Batches {
                 Err(error) => return Err(self.failure(error.to_string().into())),
             }
         }
-        // Of several problems of a row the first is told: the sort is stable.
+        // The sort is stable, so the first of several problems of a row is kept.
         bad.sort_by_key(|(row, _)| *row);
         bad.dedup_by_key(|(row, _)| *row);
         self.next_row = rows.last().map_or(self.next_row, |row| row + 1);
         Ok(Batch { columns, rows, bad })
     }
 
-    /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
+    /// Returns why the decoder stopped: a failed read or invalid bytes.
     fn failure(&self, why: DecodeError) -> ReadError {
         if let Some(error) = self.source.refused() {
             let problem = match error.kind {
@@ -176,7 +175,7 @@ impl Batches {
         }
     }
 
-    /// The error of a row that does not decode.
+    /// Returns the error of a row that does not decode.
     fn damage_at(&self, row: u64, why: &str) -> ReadError {
         self.lost(row, "unreadable", why, None)
     }
@@ -192,7 +191,7 @@ impl Batches {
         if self.place.whole { ReadError::RowGroup(Box::new(error)) } else { error.problem().into() }
     }
 
-    /// A file that is written to while it is read may give rows of two versions.
+    /// Reading a file while it is written can mix rows of two versions.
     fn check_unchanged(&self) -> Result<(), ReadError> {
         let problem = match self.source.stamp() {
             Err(error) => DataProblem::machine(format!("cannot be read: {error}")),
@@ -218,31 +217,31 @@ impl Iterator for Batches {
     }
 }
 
-/// Why reading stopped.
+/// Reason why reading stopped.
 #[derive(Clone, Debug)]
 pub enum ReadError {
-    /// The whole file is concerned: it changed, or the machine failed. The rows may be fine.
+    /// The whole file is affected: it changed, or the machine failed. The rows may be valid.
     File(DataProblem),
-    /// A row group cannot be used; others can.
+    /// One row group cannot be read; others may be.
     RowGroup(Box<RowGroupError>),
 }
 
-/// A row group that cannot be used.
+/// Row group that cannot be read.
 #[derive(Clone, Debug)]
 pub struct RowGroupError {
     pub(super) file: String,
     pub(super) row_group: usize,
-    /// The first row that was not read.
+    /// First row that was not read.
     pub(super) row: u64,
-    /// `unreadable`, or the name of the limit that a part exceeds.
+    /// `unreadable`, or the code of an exceeded limit.
     pub(super) code: &'static str,
     pub(super) message: String,
-    /// What to do about a limit.
+    /// Suggested fix for an exceeded limit.
     pub(super) hint: Option<String>,
 }
 
 impl RowGroupError {
-    /// The error of somebody who cannot do without the row group.
+    /// Converts to a problem for callers that require the row group.
     pub(crate) fn problem(self) -> DataProblem {
         let (message, hint) = match self.hint {
             Some(hint) => (self.message, hint),
@@ -277,7 +276,7 @@ impl From<ReadError> for Diagnostic {
     }
 }
 
-/// Opens a planned file and checks that size and time of modification are those of the plan.
+/// Opens a planned file and checks that its size and modification time are unchanged.
 pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<OpenFile, DataProblem> {
     let opened = if let Some(hub) = &dataset.hub {
         OpenFile::of_hub(hub, &file.path)?
@@ -302,7 +301,7 @@ fn changed(why: &str) -> DataProblem {
         .with_hint("let whatever writes it finish, then run again")
 }
 
-/// What is no longer as planned: the size, the version, or the time of modification.
+/// Describes the change of size, version or modification time; `None` if nothing changed.
 fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
         return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
@@ -323,18 +322,18 @@ fn planned(file: &InputFile) -> Stamp {
     Stamp { size, modified_ns, changed_ns, version }
 }
 
-/// The position of a column in the data set.
+/// Returns the index of a column in the data set.
 pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
     dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
 }
 
-/// Names the place of an error in a file.
+/// Location of errors in a file.
 #[derive(Clone, Debug)]
 struct Place {
     file: String,
     /// First rows of the file's row groups.
     groups: Vec<u64>,
-    /// Whether a row group is lost as a whole. Lines are read on: without one, what follows is not known.
+    /// Whether a row group is lost as a whole. Line files are read sequentially, so an error also loses what follows.
     whole: bool,
 }
 
@@ -352,7 +351,7 @@ impl Place {
     }
 }
 
-/// The rows of `within` that are in none of `without` (ascending and disjoint).
+/// Returns the rows of `within` outside `without` (ascending and disjoint).
 pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     let mut start = within.start;
@@ -371,13 +370,13 @@ pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range
     left
 }
 
-/// Ascending rows as ranges.
+/// Converts ascending rows to ranges.
 pub(super) fn ranges(rows: &[u64]) -> Vec<Range<u64>> {
     let runs = rows.chunk_by(|a, b| a + 1 == *b);
     runs.map(|run| run[0]..run[run.len() - 1] + 1).collect()
 }
 
-/// Rows that a batch should have to decode to about the requested bytes: it depends on the file and the columns alone.
+/// Returns the number of rows that decode to about the requested bytes. Depends only on the file and the columns.
 fn batch_rows(file: &InputFile, request: &Request<'_>) -> usize {
     let positions: Vec<usize> =
         request.columns.iter().map(|(column, _)| file.positions[*column]).collect();

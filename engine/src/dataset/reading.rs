@@ -1,4 +1,4 @@
-//! How an input is read: what a pipeline says of it besides the path.
+//! Settings for reading an input, except its path.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use arrow_schema::Fields;
 use super::handed::HandedFooters;
 use crate::spec::pipeline::{InputFormat, OnBadFile};
 
-/// How an input is read.
+/// Settings for reading an input.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What a damaged file does.
+    /// Action for a damaged file.
     pub on_bad_file: OnBadFile,
-    /// What the files are.
+    /// File format, or detection by name.
     pub format: InputFormat,
-    /// The columns of lines of JSON; from the first lines where `None`.
+    /// Columns of JSON lines; `None` to infer them from the first lines.
     pub columns: Option<Fields>,
-    /// Bytes of the largest line, record batch or decompressed page that is read.
+    /// Maximum bytes of a line, a record batch or a decompressed page.
     pub max_part_bytes: u64,
-    /// The folder where it is kept what was counted.
+    /// Cache folder of surveys.
     pub cache_folder: Option<PathBuf>,
-    /// What another process of the same job has read already.
+    /// Footers cached by another process of the same job.
     pub footers: Option<Arc<HandedFooters>>,
 }
 

@@ -1,4 +1,4 @@
-//! The size of each row, computed from its values alone.
+//! Size of each row, computed only from its values.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::ByteArrayType;
@@ -12,8 +12,7 @@ use super::types;
 /// Bytes of an offset or a length.
 const LENGTH_BYTES: u64 = 4;
 
-/// For each row, the bytes its values take once they are written: dictionaries and views spelled out. Columns have any
-/// types.
+/// Returns the bytes of each row as written, with dictionaries and views expanded. Accepts columns of any type.
 pub fn stored_row_bytes(columns: &[ArrayRef], rows: usize) -> Result<Vec<u64>, DataProblem> {
     let stored = columns.iter().map(|column| {
         types::conform(column, &types::storage_type(column.data_type())).map_err(|why| {
@@ -26,10 +25,10 @@ pub fn stored_row_bytes(columns: &[ArrayRef], rows: usize) -> Result<Vec<u64>, D
     Ok(row_bytes(&stored.collect::<Result<Vec<_>, _>>()?, rows))
 }
 
-/// For each row, the bytes of its values, whatever buffers they share and however the batch was cut.
+/// Returns the bytes of each row's values, independent of shared buffers and of how the batch was split.
 ///
-/// Columns have types of [`storage_type`](super::types::storage_type). A null has none; of other types, which Parquet
-/// does not have, a value counts nothing.
+/// Columns have types returned by [`storage_type`](super::types::storage_type). Nulls count zero, and so do values of
+/// types that Parquet does not have.
 pub(super) fn row_bytes(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
     let mut sums = vec![0; rows];
     for column in columns {
@@ -102,7 +101,7 @@ fn add_lists<O: OffsetSizeTrait>(list: &GenericListArray<O>, sums: &mut [u64]) {
     });
 }
 
-/// `[0, a, a + b, …]`.
+/// Returns `[0, a, a + b, …]`.
 fn running_sum(values: &[u64]) -> Vec<u64> {
     let mut sum = 0;
     let sums = values.iter().map(|value| {

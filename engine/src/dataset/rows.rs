@@ -1,4 +1,4 @@
-//! Whole rows for the output, all columns, in the types of the output.
+//! Reads complete rows in the types of the output.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::read::{Batches, ReadError, Request, ranges};
 use super::units::WorkUnit;
 use crate::base::diagnostic::Blame;
 
-/// Decoded bytes of a batch of rows, as far as an average can tell.
+/// Approximate decoded bytes of a batch of rows.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Reads the rows at positions `rows` (ascending, without repetition, inside the unit) with all their columns, in the
-/// data set's schema. Each batch comes with the positions of its rows.
+/// Reads the rows with indices `rows` (ascending, unique, inside the work unit) with all columns, in the data set's
+/// schema. Each batch comes with the indices of its rows.
 ///
-/// Pages without a wanted row are not decoded. How the rows are cut into batches depends on the file, `rows` and
-/// `batch_rows` (the most rows of a batch) alone.
+/// Pages without a requested row are not decoded. Batch boundaries depend only on the file, `rows` and `batch_rows`
+/// (the maximum rows of a batch).
 ///
 /// # Errors
-/// Positions that are not ascending or not in the unit, which is a bug of the caller. From the iterator: a file that
-/// changed since it was planned, a row group that cannot be used.
+/// Indices that are not ascending or outside the work unit, which is a bug of the caller. From the iterator: a file
+/// that changed since it was planned, or an unreadable row group.
 pub fn read_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
@@ -36,8 +36,8 @@ pub fn read_rows<'a>(
     Ok(Rows::new(dataset, unit, pieces, Arc::clone(&dataset.schema), batch_rows))
 }
 
-/// Reads rows with which something is wrong, in a schema of nullable columns: columns of `lost` row groups that do not
-/// decode, and values that are not what their column promises, are null.
+/// Reads faulty rows in a schema of nullable columns: columns of `lost` row groups that do not decode, and values that
+/// do not fit their column, are null.
 pub fn read_faulty_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
@@ -64,10 +64,10 @@ pub fn read_faulty_rows<'a>(
     Ok(Rows::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
 }
 
-/// Reads one row with all its columns, or says why it cannot be used.
+/// Reads one row with all its columns, or returns why it cannot be used.
 ///
 /// # Errors
-/// As [`read_rows`].
+/// Those of [`read_rows`].
 pub fn read_row(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -85,7 +85,7 @@ pub fn read_row(
     Ok(Ok(batch.map_err(|why| schema_problem(&unit.file_path, row, &why.to_string()))?))
 }
 
-/// That rows are ascending and in the unit.
+/// Checks that rows are ascending and inside the work unit.
 fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
     let inside = unit.first_row..unit.first_row + unit.rows;
     if rows.is_sorted_by(|a, b| a < b) && rows.iter().all(|row| inside.contains(row)) {
@@ -95,7 +95,7 @@ fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
     Err(DataProblem::new(Blame::Bug, why).in_file(&unit.file_path))
 }
 
-/// Columns that do not become a batch of the schema.
+/// Returns the error of columns that do not fit the schema.
 fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
     DataProblem::data(format!("its columns are not those of the plan: {why}"))
         .in_file(file)
@@ -105,12 +105,12 @@ fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
 /// Rows that are read together.
 struct Piece {
     rows: Vec<u64>,
-    /// Columns that do not decode there.
+    /// Columns that do not decode in these rows.
     lost: Vec<usize>,
 }
 
 impl Piece {
-    /// The columns to read.
+    /// Returns the columns to read.
     fn columns(&self, dataset: &Dataset) -> Vec<(usize, DataType)> {
         let all = dataset.schema.fields().iter().map(|field| field.data_type().clone());
         all.enumerate().filter(|(column, _)| !self.lost.contains(column)).collect()
@@ -128,15 +128,14 @@ impl Piece {
     }
 }
 
-/// Batches of whole rows. Made by [`read_rows`].
+/// Iterator over batches of complete rows. Created by [`read_rows`].
 pub struct Rows<'a> {
     dataset: &'a Dataset,
     file: usize,
-    /// The schema of the batches.
     schema: SchemaRef,
-    /// Still to read; the next one last.
+    /// Remaining pieces, the next one last.
     pieces: Vec<Piece>,
-    /// What is being read, and the columns that it has.
+    /// Reader of the current piece, and its columns.
     current: Option<(Batches, Vec<usize>)>,
     limit: usize,
 }
@@ -193,7 +192,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// A batch of all columns, of which `read` are at `positions` and the others are null.
+    /// Builds a batch of all columns: those `read` at `positions`, the others null.
     fn batch(
         &self,
         positions: &[usize],

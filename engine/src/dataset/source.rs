@@ -1,7 +1,7 @@
-//! An open file of the input as its decoder reads it: of this machine, of an object store, or of a data set of the hub.
+//! Open input file for decoders: on this machine, in an object store, or in a hub data set.
 //!
-//! The decoder turns whatever goes wrong into a text. Whether the disk failed or the bytes are bad decides who has to
-//! act, and whether rows may be set aside, so the file remembers the first read that the operating system refused.
+//! Decoders reduce every error to a text. Whether the disk failed or the bytes are invalid decides who must act and
+//! whether rows may be quarantined, so the file remembers the first failed read.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -24,7 +24,7 @@ use crate::storage::error::StorageError;
 use crate::storage::hub::tree::Tree;
 use crate::storage::range_file::{RangeFile, Stamp};
 
-/// What tells this version of a file from every other that had or will have its name.
+/// Returns an identifier that distinguishes this version of a file from all others of the same name.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -39,10 +39,10 @@ pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
     Ok(format!("{} {} {} {modified:?} {changed:?}", status.dev(), status.ino(), status.size()))
 }
 
-/// Bytes that a decoder reading on gets at once.
+/// Buffer of a sequential decoder in bytes.
 const BUFFER_BYTES: usize = 8192;
 
-/// An open file. Clones share the file and what it remembers.
+/// Open file. Clones share the file and its first failed read.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFile {
     shared: Arc<Shared>,
@@ -60,7 +60,7 @@ impl OpenFile {
         storage::open(&Location::of(path)).map(Self::new)
     }
 
-    /// Opens a file of a data set of the hub.
+    /// Opens a file of a hub data set.
     pub(super) fn of_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
         Ok(Self::new(hub.tree.open(&format!("{}{path}", hub.folder))?))
     }
@@ -69,17 +69,17 @@ impl OpenFile {
         Self { shared: Arc::new(Shared { file, refused: OnceLock::new() }) }
     }
 
-    /// Size and time of modification: see [`RangeFile::stamp`].
+    /// Returns size and modification time: see [`RangeFile::stamp`].
     pub(super) fn stamp(&self) -> Result<Stamp, StorageError> {
         self.shared.file.stamp()
     }
 
-    /// Identifies the version of the file: see [`RangeFile::version`].
+    /// Returns the version of the file: see [`RangeFile::version`].
     pub(super) fn version(&self) -> Option<String> {
         self.shared.file.version()
     }
 
-    /// Says which parts (where they begin, and their lengths) will be read: see [`RangeFile::want`].
+    /// Announces the parts (offset and length) that will be read: see [`RangeFile::want`].
     pub(super) fn want(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
         self.shared.file.want(parts);
     }
@@ -96,12 +96,12 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reads on from `offset` to the end of the file.
+    /// Returns a sequential reader from `offset` to the end of the file.
     pub(super) fn reader(&self, offset: u64) -> ReadOn {
         ReadOn { shared: Arc::clone(&self.shared), offset }
     }
 
-    /// What the operating system said, if it has refused a read.
+    /// Returns the first failed read, if any.
     pub(crate) fn refused(&self) -> Option<&StorageError> {
         self.shared.refused.get()
     }
@@ -111,7 +111,7 @@ impl Shared {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(bytes, offset).map_err(|error| {
             let copy = io::Error::other(error.to_string());
-            // The first refusal is the one that explains the others.
+            // The first failure explains later ones.
             let _ = self.refused.set(error);
             copy
         })
@@ -150,7 +150,7 @@ impl ChunkReader for OpenFile {
     }
 }
 
-/// Reads a [`OpenFile`] on from a place.
+/// Sequential reader of an [`OpenFile`].
 #[derive(Debug)]
 pub(crate) struct ReadOn {
     shared: Arc<Shared>,
@@ -166,12 +166,12 @@ impl Read for ReadOn {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is the fault of a file, and reported as such.
+    /// Whether panics of this thread are caused by a file and reported as its errors.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other,
-/// without the words that a panic of our own would be reported with.
+/// Runs a decoder. Corrupt pages can make it panic; the panic becomes an error of the file and is not reported as a
+/// bug.
 pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -200,10 +200,10 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-/// A folder of a data set of the hub.
+/// Folder of a hub data set.
 #[derive(Clone, Debug)]
 pub(super) struct InTree {
     pub(super) tree: Arc<Tree>,
-    /// The folder, with a slash at its end; empty for all of the data set.
+    /// Folder with a trailing slash; empty for the whole data set.
     pub(super) folder: String,
 }

@@ -1,11 +1,11 @@
-//! Folders that belong to a table format: a log beside the data says which files count, so the files alone are not the table.
+//! Detects table formats. Their log lists the current files, so the files alone are not the table.
 
 use std::path::Path;
 
 use super::problem::DataProblem;
 use crate::storage::files;
 
-/// What a table format keeps beside its data: the folder, the ending of a file in it, the format, and an export of one version.
+/// Marker folder, suffix of a file in it, name of the table format, and a command that exports one version.
 const TABLES: [(&str, &str, &str, &str); 5] = [
     (
         "_delta_log",
@@ -34,7 +34,7 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
     ("_paimon", "", "Paimon table", "the engine that wrote it"),
 ];
 
-/// A folder that is a table.
+/// Folder of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
     folder: String,
@@ -43,7 +43,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table that a listing of all names below a folder shows, if any. Names are '/'-separated.
+    /// Finds a table in a listing of all names below a folder, '/'-separated.
     pub(super) fn in_listing<'a>(
         folder: &str,
         names: impl IntoIterator<Item = &'a str>,
@@ -62,7 +62,7 @@ impl Table {
         })
     }
 
-    /// The table that a folder of this machine is, if it is one.
+    /// Returns the table at a local folder, if there is a marker.
     fn at(folder: &Path) -> Option<Self> {
         let is_marked = |(mark, ending, ..): &&(&str, &str, &str, &str)| {
             let mark = folder.join(mark);
@@ -77,8 +77,8 @@ impl Table {
         Some(Self { folder: folder.display().to_string(), format: found.2, export: found.3 })
     }
 
-    /// The table that `root` is, is a part of (the folder of its data, or a partition), or that contains one of `files`, which
-    /// are below `root`.
+    /// Finds a table that is `root`, contains it (as data folder or partition), or contains one of `files`, which are
+    /// below `root`.
     pub(super) fn of_files<'a>(
         root: &Path,
         files: impl IntoIterator<Item = &'a str>,
@@ -104,7 +104,7 @@ impl Table {
         }
     }
 
-    /// Refuses a table as an input.
+    /// Returns the error for a table as input.
     pub(super) fn refusal(&self) -> DataProblem {
         let Self { folder, format, export } = self;
         DataProblem::settings(format!(
@@ -116,7 +116,7 @@ impl Table {
         ))
     }
 
-    /// Says that files were picked out of a table.
+    /// Returns a note that files were selected from a table.
     pub(super) fn note(&self) -> String {
         let Self { folder, format, .. } = self;
         format!(

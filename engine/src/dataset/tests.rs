@@ -1,4 +1,4 @@
-//! Small data sets for the tests of this module, and tests of it as a whole.
+//! Small data sets for the tests of this module, and tests of the whole module.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::base::diagnostic::Blame;
 use crate::base::stop::Stop;
 use crate::spec::pipeline::Compression;
 
-/// A batch with the given columns, all nullable.
+/// Returns a batch with the given columns, all nullable.
 pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let field =
         |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
@@ -42,12 +42,12 @@ pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     .unwrap()
 }
 
-/// A batch with one column of text.
+/// Returns a batch with one text column.
 pub(super) fn texts(values: &[Option<&str>]) -> RecordBatch {
     batch(vec![("text", Arc::new(StringArray::from(values.to_vec())))])
 }
 
-/// Writes Parquet as other tools do, `group_rows` rows to a row group.
+/// Writes Parquet as other tools do, with `group_rows` rows per row group.
 pub(super) fn write(path: &Path, batch: &RecordBatch, group_rows: usize) {
     write_with(
         path,
@@ -64,7 +64,7 @@ pub(super) fn write_with(path: &Path, batch: &RecordBatch, properties: WriterPro
     crate::storage::atomic::write_atomic(path, &bytes).unwrap();
 }
 
-/// A folder with one file per batch, `0.parquet` and so on.
+/// Creates a folder with one file per batch: `0.parquet` and so on.
 pub(super) fn folder_of(batches: &[RecordBatch], group_rows: usize) -> (TempDir, Dataset) {
     let folder = tempfile::tempdir().unwrap();
     for (index, batch) in batches.iter().enumerate() {
@@ -74,7 +74,7 @@ pub(super) fn folder_of(batches: &[RecordBatch], group_rows: usize) -> (TempDir,
     (folder, dataset)
 }
 
-/// `rows` rows of columns of most types that Parquet has, with nulls.
+/// Returns `rows` rows with nulls, in columns of most Parquet types.
 pub(super) fn everything(rows: usize) -> RecordBatch {
     let (mut tags, mut pairs) = (
         ListBuilder::new(StringBuilder::new()),
@@ -166,7 +166,7 @@ pub(super) fn everything(rows: usize) -> RecordBatch {
     ])
 }
 
-/// All rows of a data set, through [`read_rows`].
+/// Reads all rows of a data set through [`read_rows`].
 pub(super) fn all_rows(dataset: &Dataset, unit_bytes: u64) -> RecordBatch {
     let mut batches = Vec::new();
     for unit in dataset.units(unit_bytes, None) {
@@ -177,7 +177,7 @@ pub(super) fn all_rows(dataset: &Dataset, unit_bytes: u64) -> RecordBatch {
     concat_batches(&dataset.schema, &batches).unwrap()
 }
 
-/// The batch with every column in the type that the output has it in.
+/// Converts every column to its output type.
 pub(super) fn in_output_types(batch: &RecordBatch, schema: &SchemaRef) -> RecordBatch {
     let columns = batch.columns().iter().zip(schema.fields());
     let columns =
@@ -185,7 +185,7 @@ pub(super) fn in_output_types(batch: &RecordBatch, schema: &SchemaRef) -> Record
     RecordBatch::try_new(Arc::clone(schema), columns).unwrap()
 }
 
-/// The folder of the shared corpora.
+/// Returns the folder of the shared corpora.
 fn corpora() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     let folder = std::env::var_os("LONGSIFT_SHARED").map_or(beside, PathBuf::from).join("corpora");
@@ -279,7 +279,7 @@ fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
             .unwrap_or_else(|| panic!("{name}: {text:#?}"))
     };
     assert_eq!(problems.len(), 8, "{text:#?}");
-    // A file that is whole but has other columns is a choice of the pipeline; the others are broken.
+    // A valid file with other columns is the pipeline's fault; the others are damaged.
     for problem in &problems {
         let whole = problem.to_string().starts_with("other.parquet");
         let blame = if whole { Blame::Pipeline } else { Blame::Data };
@@ -490,7 +490,7 @@ fn every_codec_version_and_encoding_of_pages_gives_the_same_rows() {
                 let expected = in_output_types(&input, &dataset.schema);
                 let read = in_output_types(&all_rows(&dataset, u64::MAX), &dataset.schema);
                 assert_eq!(read, expected, "{codec}, {version:?}, {dictionary}");
-                // Rows with pages between them that are passed over.
+                // Rows with skipped pages between them.
                 let unit = &dataset.units(u64::MAX, None)[0];
                 let rows = [0, 1, 24, 40, 59];
                 let read = read_rows(&dataset, unit, &rows, 3).unwrap();
@@ -519,7 +519,7 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         bytes[place] ^= 0x55;
         crate::storage::atomic::write_atomic(&path, &bytes).unwrap();
         let Ok(dataset) = Dataset::open(&path) else { continue };
-        // A text column that has another name or type now is no damage but another pipeline.
+        // A text column with a changed name or type is another pipeline, not damage.
         if dataset.check_text_column("text").is_err() || dataset.check_label_column("id").is_err() {
             continue;
         }
@@ -529,7 +529,7 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
                 .with_others(&dataset, &unit, None, &Stop::default())
                 .unwrap();
             let rows: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
-            // A row group is a unit here: it is lost as a whole or read as a whole, texts that are no texts aside.
+            // Each work unit is a row group: it is lost or read as a whole, except for texts that are not UTF-8.
             let documents = read_documents(&dataset, &unit, &columns, 1000, lost.clone()).unwrap();
             let documents: Vec<_> = documents
                 .flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")))
@@ -564,7 +564,7 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn the_corpora_mix_string_widths_and_read_as_one() {
-    // The other file has columns of its own.
+    // The remaining file has other columns.
     let folder = corpora().join("[!n]*.parquet");
     let dataset = Dataset::open(&folder).unwrap();
     let files: Vec<_> = dataset.files.iter().map(|file| (file.path.as_str(), file.rows)).collect();

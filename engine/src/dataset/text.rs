@@ -1,5 +1,5 @@
-//! Texts are read as bytes and then proven to be UTF-8, so that a value that is not costs its own row and no other: the
-//! Parquet reader would give up the page, or the whole row group where the value stands in a dictionary.
+//! Reads texts as bytes and validates them here, so that invalid UTF-8 affects only its own row: the Parquet reader
+//! would reject the page, or the whole row group for a value in a dictionary.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use super::types;
 
-/// The same footer with every text column declared as bytes.
+/// Returns the footer with every text column declared as bytes.
 pub(super) fn declare_bytes(footer: &ParquetMetaData) -> Result<ParquetMetaData, ParquetError> {
     let file = footer.file_metadata();
     let root = bytes_type(&file.schema_descr().root_schema_ptr())?;
@@ -61,7 +61,7 @@ fn bytes_type(declared: &TypePtr) -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(group.build()?))
 }
 
-/// The type in which a reader is asked for a column that is wanted as `data_type`: texts as bytes.
+/// Returns the type requested from the reader for a column of type `data_type`: bytes for texts.
 pub(super) fn as_bytes(data_type: &DataType) -> DataType {
     fn nested(data_type: &DataType) -> DataType {
         match data_type {
@@ -76,11 +76,11 @@ pub(super) fn as_bytes(data_type: &DataType) -> DataType {
     }
 }
 
-/// A column that was read with texts as bytes, in the type it is wanted in, and the rows (ascending) that have a text
-/// which is not UTF-8: they are null.
+/// Converts a column whose texts were read as bytes to the requested type. Returns the indices of rows with invalid
+/// UTF-8, ascending; their values are null.
 ///
 /// # Errors
-/// A value that the type cannot hold for another reason.
+/// A value that does not fit the type for another reason.
 pub(super) fn to_text(
     array: &ArrayRef,
     wanted: &DataType,
@@ -106,7 +106,7 @@ pub(super) fn to_text(
     Ok((types::conform(&rest, wanted)?, rows))
 }
 
-/// Views with those of bad rows emptied: a null view is validated like any other.
+/// Empties the views of bad rows, because null views are validated as well.
 fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArray, ArrowError> {
     let views = array.views().iter().zip(bad).map(|(view, bad)| if *bad { 0 } else { *view });
     let valid = (0..array.len()).map(|row| array.is_valid(row) && !bad[row]);
@@ -117,7 +117,7 @@ fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArra
     )
 }
 
-/// Marks the rows of `array` that hold a text, at any depth, which is not UTF-8.
+/// Marks the rows of `array` with invalid UTF-8 at any depth.
 fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
     let mut leaf = |value: &dyn Fn(usize) -> bool| {
         for (row, bad) in bad.iter_mut().enumerate() {
@@ -165,7 +165,7 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
     }
 }
 
-/// Marks the rows whose items, between two offsets, are marked.
+/// Marks the rows with marked items, given the offsets of the rows' items.
 fn mark_items<O: OffsetSizeTrait>(
     items: &dyn Array,
     wanted: &DataType,

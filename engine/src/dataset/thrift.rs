@@ -1,35 +1,32 @@
-//! Just enough of Thrift's compact protocol to look at the structures of a Parquet file before a decoder builds them:
-//! fields are read or skipped, nothing is allocated, nesting is bounded.
+//! Minimal reader of Thrift's compact protocol, for checking the structures of a Parquet file before a decoder builds
+//! them. Reads or skips fields, allocates nothing, and limits nesting.
 
 use std::io::Read;
 
-/// How deep structures may nest. Those of Parquet nest six levels.
+/// Maximum nesting depth of structures. Parquet uses six levels.
 const DEEPEST: u8 = 32;
 
-/// A structure being read.
+/// Reader of structures.
 pub(super) struct Thrift<R> {
     input: R,
     /// Bytes read so far.
     pub(super) position: u64,
 }
 
-/// The type of a field, as the protocol numbers them.
+/// Type number of a field in the protocol.
 pub(super) type FieldType = u8;
-/// A field that holds a 32-bit integer.
+/// 32-bit integer.
 pub(super) const INT32: FieldType = 5;
-/// A field that holds a list.
 pub(super) const LIST: FieldType = 9;
-/// A field that holds a structure.
 pub(super) const STRUCT: FieldType = 12;
 
 impl<R: Read> Thrift<R> {
-    /// Begins at the next byte of `input`.
     pub(super) fn new(input: R) -> Self {
         Self { input, position: 0 }
     }
 
-    /// The number and type of the next field of a structure; `None` at its end. `last`: the number of the field
-    /// before, 0 at the beginning.
+    /// Returns number and type of the next field of a structure; `None` at its end. `last`: number of the previous
+    /// field, 0 at the beginning.
     pub(super) fn field(&mut self, last: &mut i64) -> Result<Option<(i64, FieldType)>, String> {
         let header = self.byte()?;
         let (delta, kind) = (header >> 4, header & 0xf);
@@ -40,22 +37,22 @@ impl<R: Read> Thrift<R> {
         Ok(Some((*last, kind)))
     }
 
-    /// An integer of any width.
+    /// Reads an integer of any width.
     pub(super) fn integer(&mut self) -> Result<i64, String> {
         let zigzag = self.varint()?;
         Ok((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
     }
 
-    /// The length of a list and the type of its items.
+    /// Reads the length of a list and the type of its items.
     pub(super) fn list(&mut self) -> Result<(u64, FieldType), String> {
         let header = self.byte()?;
         let short = u64::from(header >> 4);
         Ok((if short == 15 { self.varint()? } else { short }, header & 0xf))
     }
 
-    /// Passes over the value of a field.
+    /// Skips the value of a field.
     pub(super) fn skip(&mut self, kind: FieldType) -> Result<(), String> {
-        // The value of a truth value is its type.
+        // A boolean's value is its type.
         if matches!(kind, 1 | 2) { Ok(()) } else { self.skip_value(kind, 0) }
     }
 

@@ -1,7 +1,7 @@
-//! Column types: which of them mean the same values, and how an array becomes another such type.
+//! Equivalent column types, and conversion of arrays between them.
 //!
-//! Two types mean the same where they differ only in string or binary width, in views, or in dictionary encoding, at
-//! any depth. Everything here walks nested types; nullability and names are those of the target.
+//! Types are equivalent if they differ only in string or binary width, views, or dictionary encoding, at any depth. All
+//! functions handle nested types; nullability and names are those of the target.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use arrow_array::{
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, FieldRef, Fields};
 
-/// Where a type stands among the three of its kind: the widest holds every value of the others and has no limit on
-/// the bytes of an array. `string` < `string_view` < `large_string`; binary likewise.
+/// Returns whether a type is a string (or a binary), and its rank among the three string (or binary) types: `string` <
+/// `string_view` < `large_string`. The widest holds all values of the others, without a limit on array bytes.
 fn width(data_type: &DataType) -> Option<(bool, u8)> {
     Some(match data_type {
         DataType::Utf8 => (true, 0),
@@ -36,14 +36,14 @@ pub(super) fn is_text_or_bytes(data_type: &DataType) -> bool {
     width(data_type).is_some()
 }
 
-/// Where a column of the output keeps the dictionary keys that its files declare, while it has wider ones in memory.
+/// Metadata key of the dictionary key type that the files declare for an output column, whose keys are wider in memory.
 const DECLARED_KEY: &str = "longsift:dictionary_key";
 
-/// The column that a file's column becomes in the output.
+/// Returns the output column for a column of a file.
 ///
-/// Only dictionaries change. Over strings and binaries their keys get at least 32 bits in memory, where rows of many
-/// row groups meet; a column of them remembers the declared keys for [`written_field`]. Over anything else they become
-/// plain, as other readers of Parquet read them.
+/// Only dictionaries change. Dictionaries of strings and binaries get keys of at least 32 bits in memory, where rows of
+/// many row groups are combined; the column records the declared key type for [`written_field`]. Other dictionaries
+/// become plain columns, as other Parquet readers read them.
 pub(super) fn output_field(field: &FieldRef) -> FieldRef {
     let mut output = field.as_ref().clone().with_data_type(output_type(field.data_type()));
     if let (DataType::Dictionary(key, _), DataType::Dictionary(wide, _)) =
@@ -57,8 +57,8 @@ pub(super) fn output_field(field: &FieldRef) -> FieldRef {
     Arc::new(output)
 }
 
-/// The column as the Arrow schema of a written file declares it, and how many values its dictionary keys can tell
-/// apart in one row group, where that is few.
+/// Returns the column as declared in the Arrow schema of a written file, and the maximum number of dictionary values in
+/// one row group if its declared keys are small.
 pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     let Some(declared) = field.metadata().get(DECLARED_KEY) else {
         return (Arc::clone(field), None);
@@ -79,14 +79,14 @@ pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     }
 }
 
-/// The column without the keys that its files declared.
+/// Removes the declared key type from a column.
 fn without_declared_key(field: &FieldRef) -> FieldRef {
     let mut metadata = field.metadata().clone();
     metadata.remove(DECLARED_KEY);
     Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
-/// The type of [`output_field`].
+/// Returns the type of [`output_field`].
 fn output_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(key, value) if width(value).is_some() => {
@@ -101,9 +101,9 @@ fn output_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// `hinted`, the type that the footer's Arrow schema gives, where it agrees with the file; else what `parquet` says.
+/// Returns `hinted`, the type in the footer's Arrow schema, where it agrees with the file, otherwise `parquet`.
 ///
-/// A file of days may call them `date64`; written as such they would become plain numbers to other readers.
+/// A column of days can be declared as `date64`, but other readers would read `date64` as plain numbers.
 pub(super) fn settle(hinted: &DataType, parquet: &DataType) -> DataType {
     let field = |hinted: &FieldRef, parquet: &FieldRef| {
         Arc::new(
@@ -135,10 +135,11 @@ pub(super) fn settle(hinted: &DataType, parquet: &DataType) -> DataType {
     }
 }
 
-/// The type in which a column is written: dictionaries become plain, views become large, list views become lists.
+/// Returns the type in which a column is written: dictionaries become plain, views become large, list views become
+/// lists.
 ///
-/// The bytes of a Parquet file then depend on the values alone, and a slice of a view keeps no foreign buffer alive.
-/// The Arrow schema in the footer says what the reader is to make of it.
+/// The bytes of a Parquet file then depend only on the values, and slices of views do not keep other buffers alive. The
+/// Arrow schema in the footer declares the type for readers.
 pub(super) fn storage_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, value) => storage_type(value),
@@ -150,7 +151,7 @@ pub(super) fn storage_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// A type with `change` applied to the types one level down.
+/// Applies `change` to the child types of a type.
 pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
     match data_type {
         DataType::List(item) => DataType::List(map_field(item, change)),
@@ -168,14 +169,14 @@ pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataTy
     }
 }
 
-/// A field with `change` applied to its type; name, nullability and metadata stay.
+/// Applies `change` to the type of a field; name, nullability and metadata stay.
 pub(super) fn map_field(field: &FieldRef, change: fn(&DataType) -> DataType) -> FieldRef {
     Arc::new(field.as_ref().clone().with_data_type(change(field.data_type())))
 }
 
-/// The narrowest type that holds the values of both; `None` if they differ in more than width, view or dictionary.
+/// Returns the narrowest type that holds the values of both; `None` if they are not equivalent.
 ///
-/// Names inside lists and maps, and metadata, are those of `left`; what is nullable in one is nullable.
+/// Names inside lists and maps, and metadata, are those of `left`; the result is nullable if either type is.
 pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
     if let (Some((left_text, left_width)), Some((right_text, right_width))) =
         (width(left), width(right))
@@ -220,10 +221,10 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
     })
 }
 
-/// The keys of a column's metadata that declare its extension type.
+/// Metadata keys that declare a column's extension type.
 const EXTENSION_TYPE: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
-/// [`widest`] of two fields that stand at the same place.
+/// Applies [`widest`] to two corresponding fields.
 pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     let data_type = widest(left.data_type(), right.data_type())?;
     let nullable = left.is_nullable() || right.is_nullable();
@@ -235,25 +236,25 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
     Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
 }
 
-/// The extension type that a column is declared as: name and parameters.
+/// Returns the name and parameters of a column's extension type.
 fn extension(field: &FieldRef) -> [Option<&String>; 2] {
     EXTENSION_TYPE.map(|key| field.metadata().get(key))
 }
 
-/// The column as what it is stored as. Values that another file has need not be of the extension type: an `arrow.bool8` is
-/// 0 or 1, an int8 is any number.
+/// Removes the extension type, because values of another file need not belong to it: an `arrow.bool8` is 0 or 1, an
+/// int8 any number.
 fn without_extension(field: &FieldRef) -> FieldRef {
     let mut metadata = field.metadata().clone();
     metadata.retain(|key, _| !EXTENSION_TYPE.contains(&key.as_str()));
     Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
-/// [`widest_field`] of each pair.
+/// Applies [`widest_field`] to each pair.
 fn widest_fields(left: &Fields, right: &Fields) -> Option<Fields> {
     left.iter().zip(right).map(|(left, right)| widest_field(left, right)).collect()
 }
 
-/// [`widest_field`] of two maps' entries, in which only the position of key and value counts, not their names.
+/// Applies [`widest_field`] to the entries of two maps, matching key and value by position instead of name.
 fn widest_entries(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     let (DataType::Struct(left_fields), DataType::Struct(right_fields)) =
         (left.data_type(), right.data_type())
@@ -264,9 +265,10 @@ fn widest_entries(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     Some(Arc::new(left.as_ref().clone().with_data_type(DataType::Struct(fields))))
 }
 
-/// The type that a Parquet reader is asked for: built like `file`, with leaves and list widths of `wanted`.
+/// Returns the type to request from the Parquet reader: the structure of `file` with leaves and list widths of
+/// `wanted`.
 ///
-/// Names, nullability and metadata have to be the file's own for the reader to accept them.
+/// The reader accepts only the file's own names, nullability and metadata.
 pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
     let field = |file: &FieldRef, wanted: &FieldRef| {
         Arc::new(
@@ -303,7 +305,7 @@ pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
     }
 }
 
-/// The item of a list of any kind.
+/// Returns the item of a list of any kind.
 pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
     match data_type {
         DataType::List(item)
@@ -315,11 +317,11 @@ pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// The same values as an array of type `to`, which may differ from the array's in width, view, dictionary encoding,
-/// names and nullability. Free where the types are equal.
+/// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if
+/// the types are equal.
 ///
 /// # Errors
-/// A value that the type cannot hold: a null where `to` has none, 2 GiB of `string`.
+/// A value that does not fit the type: a null in a non-nullable type, more than 2 GiB of `string`.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
@@ -365,7 +367,7 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arrow
     })
 }
 
-/// [`conform`] for the children of a struct, by position.
+/// Applies [`conform`] to the children of a struct, by index.
 fn conform_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, ArrowError> {
     if array.num_columns() != fields.len() {
         let why =
@@ -381,7 +383,7 @@ fn conform_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, A
     StructArray::try_new_with_length(fields.clone(), columns, array.nulls().cloned(), array.len())
 }
 
-/// [`conform`] for the items of a list.
+/// Applies [`conform`] to the items of a list.
 fn conform_list<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,

@@ -1,4 +1,4 @@
-//! The columns that all files of an input share.
+//! Determines the common columns of all files of an input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::partitions;
 use super::problem::DataProblem;
 use super::types;
 
-/// Gives files of lines their columns: those that the pipeline names, else what their first lines look like together. Says
-/// what they are, if there are such files.
+/// Sets the columns of line files: those in the pipeline, else those inferred from the first lines of all files.
+/// Returns them, or `None` without line files.
 ///
 /// # Errors
 /// The lines have too many fields to be columns.
@@ -50,8 +50,8 @@ pub(super) fn settle_lines(
     Ok(Some(lines))
 }
 
-/// Adds the columns that folders named `key=value` give to the files in them, strings, to all files. A column of that name in
-/// any file counts instead.
+/// Adds string columns for the keys of folders named `key=value` to all files. A column of the same name in any file
+/// takes precedence.
 pub(super) fn add_partitions(files: &mut [InputFile]) {
     let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));
     keys.retain(|key| files.iter().all(|file| file.schema.column_with_name(key).is_none()));
@@ -70,10 +70,10 @@ fn too_wide() -> DataProblem {
         .with_hint("name the columns that you need in `input.schema`, for example `{id: string, text: string}`")
 }
 
-/// Finds the schema of the output and, for each file, where its columns are.
+/// Returns the schema of the output and sets each file's column positions.
 ///
 /// # Errors
-/// For each file that does not fit, one problem with everything that differs from the first.
+/// One problem per incompatible file, with all its differences from the first file.
 pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProblem>> {
     let mut problems = Vec::new();
     let Some((first, others)) = files.split_first_mut() else {
@@ -93,7 +93,7 @@ pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProble
     if problems.is_empty() { Ok(Arc::new(Schema::new(fields))) } else { Err(problems) }
 }
 
-/// Widens `fields` by those of `file`; returns where in the file each is, or everything that differs.
+/// Widens `fields` to hold those of `file`. Returns their positions in the file, or all differences.
 fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<String>> {
     let found: BTreeMap<&str, usize> = file
         .schema

@@ -1,31 +1,30 @@
-//! Work units: what is scored, journalled and committed as one.
+//! Work units: rows that are scored, journalled and committed together.
 
 use std::ops::Range;
 
 use super::input::Dataset;
 use crate::base::text;
 
-/// Consecutive row groups of one file, bounded by their bytes; of a file of lines, stretches of them.
+/// Consecutive row groups (or ranges of lines) of one file, limited by their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkUnit {
-    /// Position among the units of the plan.
+    /// Index among the work units of the plan.
     pub index: usize,
-    /// Position of the file in [`Dataset::files`].
+    /// Index of the file in [`Dataset::files`].
     pub file: usize,
-    /// The file's path relative to the input root.
+    /// Path of the file relative to the input root.
     pub file_path: String,
-    /// The row groups.
     pub row_groups: Range<usize>,
-    /// Position in the file of the first row.
+    /// Index of the first row in the file.
     pub first_row: u64,
-    /// Rows to read; fewer than the row groups have where a limit cuts the unit.
+    /// Number of rows to read; fewer than in the row groups if a limit ends the work unit.
     pub rows: u64,
     /// Decoded bytes of the row groups.
     pub bytes: u64,
 }
 
 impl WorkUnit {
-    /// The row group of its file that holds a row of the file; none where the format has none.
+    /// Returns the row group that contains a row of the file; `None` for formats without row groups.
     pub fn row_group_of(&self, dataset: &Dataset, row: u64) -> Option<usize> {
         let file = &dataset.files[self.file];
         let groups = if file.has_row_groups() { &file.row_groups[..] } else { &[] };
@@ -34,8 +33,8 @@ impl WorkUnit {
             .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))
     }
 
-    /// A stable name, 16 hexadecimal digits: it depends on the file's relative path, the row groups and the rows, and
-    /// on nothing else in the input.
+    /// Returns a stable name of 16 hexadecimal digits that depends only on the file's relative path, the row groups and
+    /// the rows.
     pub fn name(&self) -> String {
         let Range { start, end } = self.row_groups;
         let identity =
@@ -47,11 +46,11 @@ impl WorkUnit {
 }
 
 impl Dataset {
-    /// Cuts the input into work units of whole row groups, at most `unit_bytes` each unless a single row group has
-    /// more, in input order. With `limit_rows`, units end after that many rows of the input.
+    /// Splits the input into work units of whole row groups, in input order, with at most `unit_bytes` each unless a
+    /// single row group is larger. With `limit_rows`, the units end after that many rows of the input.
     ///
-    /// Where a unit begins and ends depends on its own file alone, so that a file added elsewhere renames none. (A
-    /// limit makes the unit in which it falls depend on the rows before it.)
+    /// The boundaries of a unit depend only on its own file, so adding a file renames no other unit. (With a limit, the
+    /// last unit depends on the rows before it.)
     pub fn units(&self, unit_bytes: u64, limit_rows: Option<u64>) -> Vec<WorkUnit> {
         let mut units = Vec::new();
         let mut left = limit_rows.unwrap_or(u64::MAX);

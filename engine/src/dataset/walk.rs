@@ -1,7 +1,7 @@
-//! The files that a folder or a glob of this machine means: each once, however many names lead to it.
+//! Finds the local files of a folder or a glob, each once even if it has several names.
 //!
-//! Links are followed. What is reached without one keeps that name, so folders that links lead to wait until everything
-//! else has been seen; a folder is entered once, which also ends links in a circle.
+//! Links are followed. Names without a link take precedence, so linked folders are visited last; each folder is visited
+//! once, which also ends cycles of links.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -22,32 +22,32 @@ pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
     require_literal_leading_dot: true,
 };
 
-/// What a walk has found.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
-    /// The files, in no particular order.
+    /// Files, in no particular order.
     pub(super) files: Vec<PathBuf>,
-    /// Further names of files among them, with the name that each is read under.
+    /// Additional names of these files, each with the name under which the file is read.
     pub(super) again: Vec<(PathBuf, PathBuf)>,
 }
 
-/// One part of a path to match.
+/// Part of a path to match.
 enum Step {
-    /// This name; `..` and `.` as well.
+    /// Literal name, including `..` and `.`.
     Literal(OsString),
-    /// Names like this.
+    /// Names that match a pattern.
     Names(Pattern),
-    /// `**`: this folder and all below it.
+    /// `**`: this folder and all folders below it.
     Below,
 }
 
-/// Every file below `folder`, but for hidden ones.
+/// Returns every file below `folder` except hidden ones.
 pub(super) fn below(folder: &Path) -> Result<Walked, Vec<DataProblem>> {
     let name = Pattern::new("*").expect("a right pattern");
     Walk::new(vec![Step::Below, Step::Names(name)], b"._").of(folder)
 }
 
-/// The files below `root` that a glob matches.
+/// Returns the files below `root` that a glob matches.
 pub(super) fn matching(root: &Path, pattern: &Path) -> Result<Walked, Vec<DataProblem>> {
     let step = |part: std::path::Component<'_>| {
         let part = part.as_os_str();
@@ -72,11 +72,11 @@ pub(super) fn matching(root: &Path, pattern: &Path) -> Result<Walked, Vec<DataPr
 
 struct Walk {
     steps: Vec<Step>,
-    /// How the names begin that `**` passes over.
+    /// First characters of names that `**` skips.
     hidden: &'static [u8],
-    /// Folders that were entered, and with which step.
+    /// Visited folders, with the step that followed.
     entered: HashSet<((u64, u64), usize)>,
-    /// Folders that links lead to, with the step that comes next.
+    /// Linked folders, with the step that follows.
     links: VecDeque<(PathBuf, usize)>,
     found: Vec<(bool, Entry)>,
     problems: Vec<DataProblem>,
@@ -105,7 +105,7 @@ impl Walk {
         Ok(once(self.found))
     }
 
-    /// Matches what is in `folder` with the steps from `step` on. `linked`: a link leads to it.
+    /// Matches the entries of `folder` with the steps from `step` on. `linked`: the folder was reached through a link.
     fn enter(&mut self, folder: &Path, step: usize, linked: bool) {
         let identity = match files::entry(folder) {
             Ok(entry) => entry.and_then(|entry| entry.identity),
@@ -150,7 +150,7 @@ impl Walk {
         }
     }
 
-    /// What a step has matched: a folder that the next one looks into, or a file at the end.
+    /// Handles a match: visits a folder with the next step, or records a file after the last step.
     fn take(&mut self, entry: Entry, next: usize, linked: bool) {
         match entry.kind {
             Kind::Folder if next == self.steps.len() => {}
@@ -167,7 +167,7 @@ fn is_hidden(path: &Path, hidden: &[u8]) -> bool {
     first.is_some_and(|first| hidden.contains(first))
 }
 
-/// Every file under one name: the first, by its bytes, of those that no link leads to, if there are any.
+/// Keeps one name per file: the first by its bytes, preferably one without a link.
 fn once(mut found: Vec<(bool, Entry)>) -> Walked {
     found.sort_unstable_by(|(a_linked, a), (b_linked, b)| {
         (a_linked | a.is_link, &a.path).cmp(&(b_linked | b.is_link, &b.path))
@@ -192,7 +192,7 @@ fn once(mut found: Vec<(bool, Entry)>) -> Walked {
     walked
 }
 
-/// A folder of the input that cannot be listed is the data's problem, not the machine's.
+/// Returns the error for a folder that cannot be listed. Permanent errors blame the data, not the machine.
 pub(super) fn unreadable(error: &StorageError) -> DataProblem {
     let blame = if error.may_pass() { Blame::Machine } else { Blame::Data };
     DataProblem { hint: error.hint(), ..DataProblem::new(blame, error.to_string()) }

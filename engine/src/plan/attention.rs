@@ -1,4 +1,4 @@
-//! What a plan has where a measure needs attention, and no other plan has: a model, and devices to measure windows on.
+//! Model and devices of a plan, for measures that need attention.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,26 +11,25 @@ use crate::base::error::Result;
 use crate::devices::device::Devices;
 use crate::devices::dispatch::terms::Policy;
 
-/// Pairs of a piece below which a window is not shared out by heads: a GPU measures so many in a fraction of a
+/// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures so many in a fraction of a
 /// millisecond, and starting a piece takes a tenth of that.
 const SMALLEST_PIECE: u64 = 1 << 28;
 
-/// A model, devices, and the settings of both.
+/// Model, devices, and the settings of both.
 pub struct Attention {
-    /// The checkpoint.
     pub model: ModelFolder,
-    /// Where windows are measured.
     pub devices: Devices,
-    /// How the checkpoint is read.
+    /// Settings for reading the checkpoint.
     pub reading: LoadPartialModel,
-    /// How much of the devices is used.
+    /// Settings for using the devices.
     pub sharing: ShardAcrossDevices,
-    /// What is measured.
+    /// Settings of the measure.
     pub measure: FirstLayerAttention,
 }
 
 impl Attention {
-    /// Opens the layer-zero table, or builds it in `cache_folder`; warns of damaged cache files that were replaced.
+    /// Opens the layer-zero table, or builds it in `cache_folder`. The result contains warnings about replaced cache
+    /// files.
     pub fn open_table(
         &self,
         cache_folder: &Path,
@@ -49,12 +48,12 @@ impl Attention {
         Ok(opened)
     }
 
-    /// The kernel that measures windows.
+    /// Returns the kernel that measures windows.
     pub fn kernel(&self) -> Kernel {
         self.devices.kernel
     }
 
-    /// The rules by which windows are handed to devices.
+    /// Returns the rules for dispatching windows to devices.
     pub fn policy(&self) -> Policy {
         let settings = &self.sharing;
         Policy {

@@ -1,4 +1,4 @@
-//! Guards that are looked at before a measure: which windows they spare it, and in which order windows are measured.
+//! Guards that are checked before a measure: which windows skip the measure, and the order of measures.
 
 use std::cmp::Ordering;
 
@@ -14,23 +14,23 @@ use crate::run_directory::facts::Facts;
 use crate::spec::Spec;
 use crate::spec::pipeline::Samples;
 
-/// A guard before a measure.
+/// Guard that is checked before a measure.
 #[derive(Clone, Debug)]
 pub struct Before {
-    /// Its place among the guards of the filter.
+    /// Index among the guards of the filter.
     guard: usize,
-    /// The place of the measure that it reads.
+    /// Index of the measure that it reads.
     pub reads: u16,
-    /// The place of the statistic among the columns of that measure.
+    /// Index of the statistic among the columns of that measure.
     pub column: usize,
     statistic: String,
     bounds: Bounds,
-    /// How a document's value follows from those of its windows; none where it looks at windows.
+    /// Aggregation of window values to a document's value; `None` if the guard checks windows.
     merge: Option<Merge>,
 }
 
 impl Before {
-    /// Whether a sample whose windows have these values is refused. One without a value is not: it has another reason.
+    /// Whether a sample with these window values is rejected. A sample without a value is not: it has another reason.
     pub fn refuses(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
             Some(merge) => merge.of(windows),
@@ -40,21 +40,21 @@ impl Before {
     }
 }
 
-/// The guards before measures.
+/// Guards that are checked before measures.
 #[derive(Clone, Debug, Default)]
 pub struct Cascade {
-    /// By place of the measure that they come before.
+    /// Guards by index of the measure that they precede.
     before: Vec<Vec<Before>>,
-    /// Whether a guard looks at documents.
+    /// Whether the guards check documents.
     documents: bool,
-    /// Measures without a device that devices wait for: all of a round are taken before those of the next.
+    /// Measures without a device that device measures wait for, in rounds: a round begins after the previous one.
     pub first: Vec<Vec<u16>>,
-    /// The others without a device, likewise.
+    /// Rounds of the other measures without a device.
     pub rest: Vec<Vec<u16>>,
 }
 
 impl Cascade {
-    /// Those of a pipeline.
+    /// Builds the cascade of a pipeline.
     pub fn of(spec: &Spec, measures: &Measures) -> Self {
         let mut before: Vec<Vec<Before>> = vec![Vec::new(); measures.columns.len()];
         for (index, guard) in spec.filter().guards.iter().enumerate() {
@@ -82,17 +82,17 @@ impl Cascade {
         cascade
     }
 
-    /// The guards before a measure.
+    /// Returns the guards before a measure.
     pub fn before(&self, place: u16) -> &[Before] {
         &self.before[usize::from(place)]
     }
 
-    /// The samples that a guard looks at, of the windows of a document.
+    /// Splits the windows of a document into the samples that guards check.
     pub fn samples<'w, W>(&self, document: &'w [W]) -> std::slice::Chunks<'w, W> {
         document.chunks(if self.documents { document.len().max(1) } else { 1 })
     }
 
-    /// The guards before a measure in words: `copy_share at most 0.4`.
+    /// Describes the guards before a measure, for example `copy_share at most 0.4`.
     pub fn in_words(&self, place: u16) -> Option<String> {
         let bound = |guard: &Before| {
             let low = guard.bounds.low.map(|low| format!("at least {low}"));
@@ -104,8 +104,8 @@ impl Cascade {
         (!guards.is_empty()).then(|| guards.join(" and "))
     }
 
-    /// What decides which windows have figures of a measure; nothing where all have. `fingerprint`: of what the figures of
-    /// the measure at a place depend on.
+    /// Returns the conditions under which windows have statistics of a measure; empty without guards. `fingerprint`:
+    /// returns the identity of the statistics of the measure at an index.
     pub fn only(&self, place: u16, fingerprint: &dyn Fn(u16) -> String) -> Facts {
         let mut only = Map::new();
         for guard in self.before(place) {
@@ -127,14 +127,14 @@ impl Cascade {
         Facts::new(only.into())
     }
 
-    /// Groups of measures of which each needs only those of earlier groups, or of devices.
+    /// Groups measures into rounds that depend only on earlier rounds or on devices.
     fn rounds(&self, mut left: Vec<u16>) -> Vec<Vec<u16>> {
         let mut rounds = Vec::new();
         while !left.is_empty() {
             let waits =
                 |place: &u16| self.before(*place).iter().any(|guard| left.contains(&guard.reads));
             let (later, now): (Vec<u16>, Vec<u16>) = left.iter().partition(|place| waits(place));
-            // A circle is refused by the plan.
+            // The plan rejects cycles.
             if now.is_empty() {
                 return rounds;
             }
@@ -144,7 +144,7 @@ impl Cascade {
         rounds
     }
 
-    /// The place of the first guard of a circle: a measure that is taken before itself.
+    /// Returns the index of the first guard of a cycle: a measure that would precede itself.
     fn circle(&self) -> Option<usize> {
         let reaches = |from: u16| {
             let mut seen = vec![from];
@@ -166,7 +166,7 @@ impl Cascade {
     }
 }
 
-/// The stricter of two bounds on one statistic.
+/// Combines two bounds of one statistic to the stricter ones.
 fn stricter(bounds: Bounds, other: &Map<String, Value>) -> Bounds {
     let (low, high) = (other["min"].as_f64(), other["max"].as_f64());
     let all = |one: Option<f64>, other: Option<f64>, keep: Ordering| {
@@ -180,8 +180,8 @@ fn stricter(bounds: Bounds, other: &Map<String, Value>) -> Bounds {
     }
 }
 
-/// The measure that a guard comes before, and what it reads there; none for a guard that comes before none, or whose
-/// measure or statistic is not in the pipeline.
+/// Returns the measure that a guard precedes and the statistic that it reads; `None` if it precedes no measure, or if
+/// its measure or statistic is not in the pipeline.
 fn guard_before(
     spec: &Spec,
     measures: &Measures,
@@ -207,7 +207,7 @@ fn documents(spec: &Spec) -> bool {
     spec.pipeline.output.samples == Samples::Documents
 }
 
-/// How a document's value of a statistic follows from those of its windows.
+/// Returns the aggregation of a statistic from windows to documents.
 pub fn merge_of(column: &Column, document_score: Option<DocumentScore>) -> Merge {
     match document_score {
         Some(DocumentScore::Mean) => Merge::Mean,
@@ -216,8 +216,8 @@ pub fn merge_of(column: &Column, document_score: Option<DocumentScore>) -> Merge
     }
 }
 
-/// What stands against the guards before measures: one that reads what devices measure, and a measure that would have to be
-/// taken before itself. And what is to be known of them: the figures of a group are those of fewer samples.
+/// Checks the guards before measures: a guard that reads a device measure, and a cycle of measures. Warns that the
+/// statistics of groups come from fewer samples.
 pub(super) fn check(
     spec: &Spec,
     measures: &Measures,

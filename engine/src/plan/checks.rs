@@ -1,4 +1,4 @@
-//! What can stand against a pipeline once its input, model and tokenizer are open.
+//! Checks of a pipeline whose input, model and tokenizer are open.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,10 +31,10 @@ use crate::spec::Spec;
 use crate::spec::pipeline::OutputFormat;
 use crate::storage::{files, store};
 
-/// How many files that cannot be opened are named one by one.
+/// Maximum number of unreadable files that are listed one by one.
 const BAD_FILES_SHOWN: usize = 5;
 
-/// The value, or its problems at `place`.
+/// Returns the value, or adds its problems with the location `place`.
 pub(super) fn collect<T, P: Into<Diagnostic>>(
     opened: Result<T, Vec<P>>,
     spec: &Spec,
@@ -50,10 +50,10 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
     }
 }
 
-/// One part in so many of a limit's memory is left to binaries, threads and page tables.
+/// Reciprocal of the share of a limit's memory that is reserved for binaries, threads and page tables.
 const LIMIT_RESERVE: u64 = 4;
 
-/// Lowers `memory_limit_bytes` to what the limits of this process leave room for. Says so.
+/// Lowers `memory_limit_bytes` to fit the limits of this process. Returns a warning if it does.
 pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
     let group = machine::control_group_bytes().map(|room| {
         (room, "the control group of this process may use", "the limit of the container")
@@ -77,7 +77,8 @@ pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
     Some(warning.hint(format!("raise {setting}, or lower `memory_limit_bytes`")))
 }
 
-/// What lies in object stores, in a build that has none; of the input that is said where it is read.
+/// Reports settings with object store addresses if this build does not support stores; reading the input reports its
+/// own.
 pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     let pipeline = &spec.pipeline;
     let settings = [
@@ -94,7 +95,8 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
 }
 
-/// The calibration that the pipeline names is one; whether it fits is known with the digests of a run.
+/// Checks that the calibration in the pipeline is valid. Whether it matches is checked later, with the digests of a
+/// run.
 pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     let Some(path) = &spec.score().calibration else { return Ok(()) };
     let (file, place) = (spec.resolve(path).to_path_buf(), spec.at("stages.score.calibration"));
@@ -108,8 +110,8 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     saved::parse(&path.to_string(), place, &bytes).map(drop)
 }
 
-/// Places where a run writes and could not commit: a file where a folder must be, and a folder on another file system than the
-/// one around it, to which nothing moves in one step. Found now, and not after everything is scored.
+/// Checks before scoring that the run can commit: no file in place of a folder, and no folder on another file system
+/// than its parent, which would prevent atomic renames.
 pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     if store::is_address(&directory.output) {
         return Vec::new();
@@ -144,7 +146,7 @@ pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     problems
 }
 
-/// Columns that the format of the output has no place for: each is tried on a row without values.
+/// Reports columns that the output format cannot represent, by writing a row without values.
 pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
     let (columns, other) = match spec.pipeline.output.format {
         OutputFormat::Parquet => (part::without_parquet(&dataset.schema), OutputFormat::JsonlZst),
@@ -162,7 +164,7 @@ pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<D
     }
 }
 
-/// The devices windows are measured on.
+/// Opens the devices that measure windows.
 pub(super) fn devices(
     spec: &Spec,
     reading: &LoadPartialModel,
@@ -223,7 +225,7 @@ pub(super) fn devices(
     }
 }
 
-/// Refusal of `precision: int16` on a processor whose only kernel for integers is the portable one.
+/// Returns the error for `precision: int16` on a processor without vector instructions for integers.
 fn integers_without_vectors(spec: &Spec) -> Diagnostic {
     let reason = Kernel::Avx2Int16.unsupported_reason().unwrap_or("it is not detected");
     let message = format!("`precision: int16` requires an x86_64 processor with AVX2: {reason}");
@@ -232,8 +234,8 @@ fn integers_without_vectors(spec: &Spec) -> Diagnostic {
     )
 }
 
-/// The kernel that whole models are computed by: the one that `--kernel` names or, where a first layer is measured by one that
-/// rounds or runs on GPUs, the one that multiplies weights beside it.
+/// Returns the kernel of whole models: the one named by `--kernel`, or the kernel for weights that goes with it if a
+/// first layer is measured by a kernel that rounds or runs on GPUs.
 pub(super) fn whole_model_kernel(
     spec: &Spec,
     measure: &str,
@@ -243,7 +245,7 @@ pub(super) fn whole_model_kernel(
     let fastest = Kernel::detect(ElementType::F32);
     let Some(name) = &options.kernel else { return fastest };
     let named = if spec.load_partial_model().is_some() {
-        // Whether it is one of the first layer's is said there.
+        // The check of the first layer's kernel reports invalid names.
         Kernel::from_name(name).map(Kernel::for_weights)
     } else {
         let wanted = WantedKernel {
@@ -257,12 +259,12 @@ pub(super) fn whole_model_kernel(
     named.filter(|kernel| kernel.is_supported() && !kernel.is_cuda()).unwrap_or(fastest)
 }
 
-/// What a kernel named on the command line must do.
+/// Requirements for a kernel named on the command line.
 struct WantedKernel {
     table: Precision,
-    /// Why one for other numbers is refused.
+    /// Reason for rejecting kernels of other number types.
     but: String,
-    /// Where those that a message lists are of use.
+    /// Purpose of the kernels that a message lists.
     with: String,
     on_gpus: bool,
 }
@@ -272,10 +274,10 @@ impl WantedKernel {
         kernel.is_for(self.table.element_type()) && (self.on_gpus || !kernel.is_cuda())
     }
 
-    /// The kernel called `name`, if it fits and this machine's processor has it; whether there are GPUs for one of theirs is
-    /// seen when devices are chosen.
+    /// Returns the kernel called `name` if it fits and this machine's processor supports it. GPUs are checked when
+    /// devices are chosen.
     ///
-    /// `elsewhere`: another machine has it.
+    /// `elsewhere`: the kernel will run on another machine.
     fn named(&self, name: &str, elsewhere: bool, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
         let found = Kernel::from_name(name);
         let is_here = |kernel: Kernel| !(kernel.is_cuda() || elsewhere);
@@ -322,7 +324,7 @@ impl WantedKernel {
     }
 }
 
-/// Files that the run goes on without: a warning for each of the first few.
+/// Warns about the files that the run skips: individually for the first few.
 pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
     let bad = &dataset.bad_files;
     let mut warnings: Vec<Diagnostic> = bad
@@ -340,7 +342,7 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
     warnings
 }
 
-/// The column of what is scored, or of the messages that are read instead, exists and has a type that can be read.
+/// Checks that the column of text, tokens or messages exists and has a readable type.
 pub(super) fn content(
     spec: &Spec,
     columns: &DocumentColumns,
@@ -373,7 +375,7 @@ pub(super) fn content(
     }
 }
 
-/// A warning where random scores follow from files and rows, for want of ids.
+/// Warns if random scores depend on file names and row numbers because there is no id column.
 pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     let pipeline = &spec.pipeline;
     let is_compared = pipeline.output.compare.contains(&Formula::Random);
@@ -390,7 +392,7 @@ pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     pipeline.input.id_column.is_none().then_some(warning)
 }
 
-/// Every other column that is read exists and has a type that can be read; no output column is taken.
+/// Checks that every other column exists and has a readable type, and that output columns do not exist in the input.
 pub(super) fn columns(
     spec: &Spec,
     columns: &DocumentColumns,
@@ -416,7 +418,7 @@ pub(super) fn columns(
     let marks = MARKS.into_iter().filter(|_| spec.filter().mark_only);
     let added = COLUMNS.into_iter().chain(marks).chain(quarantine::COLUMNS).map(str::to_owned);
     let mut taken: Vec<String> = added.chain(statistics).collect();
-    // DuckDB, Spark and Hive compare names without case: they would read the input's column in the place of ours.
+    // DuckDB, Spark and Hive ignore case in names: they would read the input's column instead of ours.
     let fields = dataset.schema.fields();
     let of_input =
         |name: &String| fields.iter().find(|field| field.name().eq_ignore_ascii_case(name));
@@ -433,7 +435,7 @@ pub(super) fn columns(
     }
 }
 
-/// The BOS tokens before each window: as set, else one where the model has a BOS token.
+/// Returns the number of BOS tokens before each window: the setting, else one if the model has a BOS token.
 pub(super) fn bos(
     spec: &Spec,
     config: &ModelConfig,
@@ -443,7 +445,7 @@ pub(super) fn bos(
     if wanted == Some(0) {
         return Some(Bos { count: 0, id: 0 });
     }
-    // With token ids as input no tokenizer file is opened: config.json alone says what the BOS token is.
+    // With token ids as input no tokenizer file is opened, so only config.json names the BOS token.
     let known = match spec.pipeline.input.tokens_column {
         Some(_) => config.stated_bos_token_id(),
         None => config.bos_token_id(),
@@ -480,7 +482,7 @@ pub(super) fn bos(
     }
 }
 
-/// Every token of the tokenizer has a row in the embedding.
+/// Checks that every token of the tokenizer has a row in the embedding.
 pub(super) fn tokens(
     spec: &Spec,
     model: &ModelFolder,
@@ -502,7 +504,7 @@ pub(super) fn tokens(
     }
 }
 
-/// What is to be known of the tokenizer before its ids are relied on.
+/// Returns warnings about the tokenizer.
 pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
     let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
     let warning = |message| {
@@ -513,7 +515,7 @@ pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnosti
     messages.map(warning).collect()
 }
 
-/// The setting that the tokenizer comes from.
+/// Returns the setting that determines the tokenizer.
 pub(super) fn tokenizer_place(spec: &Spec) -> &'static str {
     if spec.tokenize().tokenizer.is_some() {
         "stages.tokenize.tokenizer"
@@ -524,7 +526,8 @@ pub(super) fn tokenizer_place(spec: &Spec) -> &'static str {
     }
 }
 
-/// The distance fits the window, layer 0 can see it, and the window fits the positions the model was trained for.
+/// Checks that the distance fits the window, that layer 0 sees that far, and that the window fits the trained
+/// positions.
 pub(super) fn distance(
     spec: &Spec,
     model: &ModelFolder,

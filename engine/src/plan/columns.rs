@@ -1,4 +1,4 @@
-//! The columns of the output: declared here, obeyed by the write phase, read by whoever looks at outputs.
+//! Columns of the output, shared by planning, writing and reading of outputs.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use longsift_stages::contract::{Column, Kind};
 use crate::plan::Plan;
 use crate::spec::pipeline::Samples;
 
-/// The columns that every output has besides the input's.
+/// Columns that every output has in addition to the input's.
 pub const COLUMNS: [&str; 9] = [
     "longsift_sample_id",
     "longsift_score",
@@ -21,10 +21,10 @@ pub const COLUMNS: [&str; 9] = [
     "longsift_tokens_total",
 ];
 
-/// The columns that an output has besides where nothing is left out of it (`filter.mark_only`).
+/// Additional columns of an output that includes rejected samples (`filter.mark_only`).
 pub const MARKS: [&str; 2] = ["longsift_kept", "longsift_reason"];
 
-/// Which of the statistics of a pipeline the output has: single numbers that are nobody's standard error.
+/// Returns the statistics in the output: single numbers except standard errors.
 pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
     let is_error = |column: &Column| {
         let mut errors = statistics.iter().filter_map(|of| of.error);
@@ -33,19 +33,19 @@ pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
     statistics.iter().filter(move |column| column.kind == Kind::Number && !is_error(column))
 }
 
-/// Whether the output has a column that a statistic of this name would have.
+/// Whether a statistic of this name would collide with a column of the output.
 pub fn is_of_output(statistic: &str) -> bool {
     let own = |column: &&str| column.strip_prefix("longsift_") == Some(statistic);
     COLUMNS.iter().chain(&MARKS).any(own)
 }
 
-/// The name of the output's column of a statistic.
+/// Returns the output column of a statistic.
 pub fn of_statistic(column: &Column) -> String {
     format!("longsift_{}", column.name)
 }
 
-/// The columns that the output has besides the input's. A statistic that the score does not require may be null; where nothing is
-/// left out, or what is not measured is kept, so may whatever needs a score.
+/// Returns the columns that the output has in addition to the input's. Statistics that the score does not require are
+/// nullable. If rejected or unmeasured samples are kept, so are all columns that need a score.
 pub fn added(plan: &Plan) -> Vec<Field> {
     let statistics = plan.measures.statistics();
     let filter = plan.spec.filter();
@@ -78,7 +78,7 @@ pub fn added(plan: &Plan) -> Vec<Field> {
     first.into_iter().chain(of_statistics).chain(last).chain(marked).collect()
 }
 
-/// The schema of the output: the input's columns, the text as plain strings where windows are cut from it, and ours.
+/// Returns the schema of the output: the input's columns, with texts of windows as plain strings, and the added ones.
 pub fn schema(plan: &Plan) -> SchemaRef {
     let in_windows = plan.spec.pipeline.output.samples == Samples::Windows;
     let mut fields: Vec<Arc<Field>> = plan
@@ -98,8 +98,7 @@ pub fn schema(plan: &Plan) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// The type of a column of windows: a dictionary of documents is no dictionary of windows, and windows have no fixed
-/// length.
+/// Returns the type of a column of windows: plain instead of dictionaries, variable instead of fixed length.
 fn sliced(documents: &DataType) -> DataType {
     match documents {
         DataType::Dictionary(_, values) => values.as_ref().clone(),

@@ -1,4 +1,4 @@
-//! A sample of the input's documents and what follows for all: documents that are too short, tokens that no window has.
+//! Sample of the input's documents, and estimates for the whole input: short documents and tokens outside windows.
 
 use longsift_stages::tokenize::Windows;
 use serde_json::{Value, json};
@@ -7,26 +7,26 @@ use super::Plan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::count;
 
-/// The share of tokens from which on a plan warns that they are dropped.
+/// Share of dropped tokens above which a plan warns.
 const MAX_DROPPED_SHARE: f64 = 0.5;
 
-/// Lengths of some documents of the input. Rows that would be quarantined are none of them.
+/// Lengths of sampled documents, without rows that would be quarantined.
 #[derive(Clone, Debug, Default)]
 pub struct DocumentSample {
-    /// Rows of the input that it stands for.
+    /// Rows of the input that the sample represents.
     pub rows: u64,
     /// Tokens of each document.
     lengths: Vec<u64>,
     /// Documents without a window.
     too_short: u64,
     tokens: u64,
-    /// Tokens that a window has.
+    /// Tokens inside windows.
     covered: u64,
     windows: u64,
 }
 
 impl DocumentSample {
-    /// Adds a document: its tokens, those among them that a window has, and its windows.
+    /// Adds a document: its tokens, its tokens inside windows, and its windows.
     pub fn add(&mut self, tokens: u64, covered: u64, windows: u64) {
         self.lengths.push(tokens);
         self.too_short += u64::from(windows == 0);
@@ -35,7 +35,6 @@ impl DocumentSample {
         self.windows += windows;
     }
 
-    /// Documents in the sample.
     pub fn documents(&self) -> u64 {
         self.lengths.len() as u64
     }
@@ -46,12 +45,12 @@ impl DocumentSample {
         (of_sample as f64 * scale).round() as u64
     }
 
-    /// Windows of the whole input, about; `None` without a sample.
+    /// Returns the estimated windows of the whole input; `None` without a sample.
     pub fn windows(&self) -> Option<u64> {
         (!self.lengths.is_empty()).then(|| self.scaled(self.windows))
     }
 
-    /// Tokens of the whole input, about; `None` without a sample.
+    /// Returns the estimated tokens of the whole input; `None` without a sample.
     pub fn tokens(&self) -> Option<u64> {
         (!self.lengths.is_empty()).then(|| self.scaled(self.tokens))
     }
@@ -60,7 +59,8 @@ impl DocumentSample {
         (self.tokens - self.covered) as f64 / self.tokens.max(1) as f64
     }
 
-    /// The largest power of two from 1,024 to 32,768 that at least half of the documents reach; `None` where fewer reach 1,024.
+    /// Returns the largest power of two from 1,024 to 32,768 that at least half of the documents reach; `None` if fewer
+    /// reach 1,024.
     pub fn window_tokens(&self) -> Option<u32> {
         let reach = |tokens: u32| {
             self.lengths.iter().filter(|length| **length >= u64::from(tokens)).count()
@@ -71,7 +71,7 @@ impl DocumentSample {
             .find(|tokens| 2 * reach(*tokens) >= self.lengths.len().max(1))
     }
 
-    /// The line of a plan; `None` without a sample.
+    /// Returns the line for a plan; `None` without a sample.
     pub(super) fn in_words(&self) -> Option<String> {
         let documents = self.documents();
         let sampled = if documents >= self.rows {
@@ -88,7 +88,7 @@ impl DocumentSample {
         })
     }
 
-    /// The warning of a pipeline that drops more than half of its tokens.
+    /// Returns a warning if the pipeline drops more than half of its tokens.
     pub fn warning(&self, plan: &Plan) -> Option<Diagnostic> {
         let settings = plan.spec.tokenize();
         if self.dropped_share() <= MAX_DROPPED_SHARE || settings.windows == Windows::WholeDocument {
@@ -113,7 +113,7 @@ impl DocumentSample {
         Some(plan.spec.warning("stages.tokenize.window_tokens", message).hint(hint))
     }
 
-    /// Describes the sample for programs; null without one.
+    /// Returns the sample as JSON; null without one.
     pub(super) fn json(&self) -> Value {
         if self.lengths.is_empty() {
             return Value::Null;

@@ -1,4 +1,4 @@
-//! The tokens of a text, by the tokenizer of a plan.
+//! Tokenizes texts with the tokenizer of a plan.
 
 use longsift_stages::contract::RowError;
 use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
@@ -6,10 +6,10 @@ use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::plan::Plan;
 
-/// Tokenizes a whole text; `place` says where it stands. The inner error costs the row.
+/// Tokenizes a whole text; `place` is its location in messages. The inner error quarantines the row.
 ///
 /// # Errors
-/// The tokenizer takes longer than any published tokenizer needs: another machine might finish.
+/// Tokenizing exceeds the time limit, which is generous for all published tokenizers. Another machine might finish.
 pub(crate) fn tokenize(
     plan: &Plan,
     place: String,

@@ -1,4 +1,4 @@
-//! What a run will take: memory, disk, windows. Upper bounds where a bound is possible, else said to be about.
+//! Estimates the memory, disk and windows of a run. Values are upper bounds where possible, otherwise approximate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,41 +16,40 @@ use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::scores::MeasureColumns;
 use crate::spec::Spec;
 
-/// Bytes of text behind one token, where only bytes are known: English text with a vocabulary of 32,000 to 150,000
-/// has 3.5 to 4.5.
+/// Approximate bytes of text per token: English text has 3.5 to 4.5 with a vocabulary of 32,000 to 150,000.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
-/// Bytes of a row of a score table before the columns of measures: names, places and a hash.
+/// Bytes of a row of a score table before the columns of measures: names, positions and a hash.
 const WINDOW_ROW_BYTES: u64 = 256;
 
-/// What a run will take.
+/// Estimated resources of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Estimate {
-    /// Tokens of the input, about.
+    /// Tokens of the input (approximate).
     pub tokens: u64,
-    /// Windows to measure, about.
+    /// Windows to measure (approximate).
     pub windows: u64,
-    /// Bytes of the layer-zero table, memory-mapped; 0 where no measure needs one, and so are the next five.
+    /// Bytes of the layer-zero table, memory-mapped. This and the next five fields are 0 if no measure needs a table.
     pub table_bytes: u64,
-    /// Bytes of one row of it. Only rows whose ids occur are ever in memory.
+    /// Bytes per row of the table. Only rows of ids that occur are loaded into memory.
     pub table_row_bytes: u64,
-    /// Bytes of projections in memory beside the table; 0 for models whose table holds the heads themselves.
+    /// Bytes of projections in memory in addition to the table; 0 for models whose table holds the heads themselves.
     pub packed_bytes: u64,
     /// Whether the table is in the cache.
     pub table_cached: bool,
-    /// Bytes of memory that one window in flight needs at most.
+    /// Maximum bytes of memory per window in flight.
     pub window_bytes: u64,
-    /// Windows in flight at most.
+    /// Maximum number of windows in flight.
     pub windows_in_flight: usize,
-    /// Bytes of memory besides the mapped table, at most.
+    /// Maximum bytes of memory in addition to the mapped table.
     pub memory_bytes: u64,
-    /// Bytes of memory among it that whole models take, one at a time; 0 where no measure needs one.
+    /// Bytes of `memory_bytes` for whole models, one at a time; 0 if no measure needs one.
     pub whole_model_bytes: u64,
-    /// Bytes that the table will take in the cache folder, if it is not there yet.
+    /// Bytes that the table will add to the cache folder.
     pub cache_bytes: u64,
-    /// Bytes of the score tables, about.
+    /// Bytes of the score tables (approximate).
     pub scores_bytes: u64,
-    /// Bytes of the output, about.
+    /// Bytes of the output (approximate).
     pub output_bytes: u64,
 }
 
@@ -108,13 +107,14 @@ impl Estimate {
         }
     }
 
-    /// Bytes that a run will write into the run directory and the output, about, where there are so many of scores already.
+    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `of_scores`
+    /// bytes of existing scores.
     pub fn bytes_to_write(&self, of_scores: u64) -> u64 {
         self.scores_bytes.saturating_sub(of_scores) + self.output_bytes
     }
 }
 
-/// What devices will take.
+/// Resources of devices.
 #[derive(Clone, Copy, Default)]
 struct OnDevices {
     table_bytes: u64,
@@ -123,7 +123,7 @@ struct OnDevices {
     table_cached: bool,
     window_bytes: u64,
     windows_in_flight: usize,
-    /// Of this machine's memory, for windows in flight.
+    /// Bytes of this machine's memory for windows in flight.
     host_bytes: u64,
 }
 
@@ -155,8 +155,8 @@ impl OnDevices {
     }
 }
 
-/// Bytes of the figures of one window: 8 for a number. Lists have an entry per head, or one per power of two up to the
-/// window, whichever are more.
+/// Returns the bytes of one window's statistics: 8 per number. Lists have an entry per head, or one per power of two up
+/// to the window, whichever is more.
 fn figures_bytes(
     measures: &[MeasureColumns],
     attention: Option<&Attention>,

@@ -1,4 +1,4 @@
-//! A plan for people (one line per stage) and for programs (JSON).
+//! Describes a plan as text (one line per stage) and as JSON.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -26,26 +26,25 @@ use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
 use crate::spec::pipeline::{Compression, OutputFormat, Samples};
 
-/// Work that an existing run directory has done for a plan.
+/// Work that an existing run directory has completed for a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
-    /// Units with a record that stands.
+    /// Units with a valid record.
     pub units: usize,
     /// Windows in those units.
     pub windows: u64,
-    /// Whether the run is finished and nothing has changed.
+    /// Whether the run is finished and unchanged.
     pub finished: bool,
-    /// Why a run would refuse what is there.
+    /// Reason why a run would refuse the run directory.
     pub refused: Option<Diagnostic>,
 }
 
-/// The text of `longsift plan`.
+/// Contents of `longsift plan`.
 pub struct Explanation<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// Work done before.
+    /// Completed work.
     pub done: Done,
-    /// The same on devices that are not here, if that was asked for.
+    /// Sizing for devices that this machine does not have, if requested.
     pub sizing: Option<Sizing>,
     /// Lengths of documents.
     pub sample: DocumentSample,
@@ -142,7 +141,7 @@ fn input(plan: &Plan) -> String {
     text
 }
 
-/// The columns of lines of JSON, which the files do not say themselves.
+/// Returns a line about the columns of line files, which do not record them.
 fn columns(plan: &Plan) -> Option<String> {
     let lines = plan.dataset.lines.as_ref()?;
     let from = if lines.inferred { "inferred from the first lines" } else { "as named" };
@@ -222,7 +221,8 @@ fn devices(plan: &Plan, attention: &Attention) -> String {
     )
 }
 
-/// Why the processor multiplies float32 under `precision: bf16`; empty if it does not, or `--kernel` requests it.
+/// Returns why the processor multiplies float32 under `precision: bf16`; empty if it does not, or `--kernel` requests
+/// it.
 fn float32_for_bf16(plan: &Plan, attention: &Attention) -> String {
     let kernel = attention.kernel();
     let widened = attention.reading.precision == Precision::Bf16
@@ -243,7 +243,7 @@ fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
     format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
 
-/// The measure that has a line of its own.
+/// Measure with a line of its own.
 const ATTENTION: &str = "first-layer-attention";
 
 fn measure(plan: &Plan, of: &MeasureColumns) -> String {
@@ -255,7 +255,7 @@ fn measure(plan: &Plan, of: &MeasureColumns) -> String {
     format!("windows → {}{asked}", names.join(", "))
 }
 
-/// A program that sees documents before they are tokenised.
+/// Describes a program that receives documents before they are tokenised.
 fn documents(program: &Program) -> String {
     let names = program.settings.statistics.iter().map(|statistic| statistic.name.as_str());
     let all: Vec<&str> = std::iter::once("documents that stay").chain(names).collect();
@@ -266,7 +266,7 @@ fn asked(program: &Program) -> String {
     format!(", answered by {}", quoted(&program.settings.command.join(" ")))
 }
 
-/// Which windows a measure waits for.
+/// Describes which windows skip a measure.
 fn spared(plan: &Plan, place: u16) -> String {
     let samples = match plan.spec.pipeline.output.samples {
         Samples::Windows => "windows",
@@ -402,11 +402,12 @@ fn output(plan: &Plan) -> String {
     )
 }
 
-/// The document whose map is sized: as long as models of long contexts read.
+/// Length of the document for which map memory is estimated: that of long-context models.
 const MAP_TOKENS: u64 = 131_072;
 const MAP_BLOCKS: usize = 128;
 
-/// Bytes of memory that a map of such a document takes on this machine's processor, at most; none without first-layer attention.
+/// Returns the maximum bytes of memory of a map of such a document on this machine's processor; `None` without
+/// first-layer attention.
 fn map_memory_bytes(plan: &Plan) -> Option<u64> {
     let attention = plan.attention.as_ref().filter(|attention| !attention.kernel().is_cuda())?;
     let spec = attention.model.spec();
@@ -464,13 +465,13 @@ fn done(plan: &Plan, done: &Done) -> String {
     )
 }
 
-/// What a refusal says, line by line.
+/// Returns the lines of a refusal.
 fn refusal(refused: &Diagnostic) -> Vec<String> {
     let Diagnostic { message, notes, hint, .. } = refused;
     std::iter::once(message).chain(notes).chain(hint).cloned().collect()
 }
 
-/// The JSON of `longsift plan --format json`. What a pipeline does not need is null.
+/// Returns the JSON of `longsift plan --format json`. Parts that the pipeline does not need are null.
 pub fn json(explanation: &Explanation<'_>) -> Value {
     let Explanation { plan, done, sizing, sample } = explanation;
     let window = u64::from(plan.spec.tokenize().window_tokens);

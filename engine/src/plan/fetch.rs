@@ -1,8 +1,8 @@
-//! Models and tokenizers that lie elsewhere: `hf://owner/name@commit`, `s3://bucket/folder`, `https://host/folder`.
+//! Fetches remote models and tokenizers: `hf://owner/name@commit`, `s3://bucket/folder`, `https://host/folder`.
 //!
-//! Of a checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and what
-//! reads models sees nothing but a folder. The hub's commits never change ([`crate::storage::hub`]); a store's folder may, see
-//! `stores.rs`.
+//! Only the byte ranges of a checkpoint's layer 0 are fetched. They become a small model folder in the cache, so that
+//! model readers need only folders. Commits of the hub never change ([`crate::storage::hub`]); a folder of a store may,
+//! see `stores.rs`.
 
 #[cfg(feature = "cloud")]
 pub(crate) mod bucket;
@@ -27,34 +27,33 @@ use crate::storage::hub::{Hub, HubOptions};
 use kind::FetchKind;
 use stores::FetchedModels;
 
-/// Where models and tokenizers that lie elsewhere become folders of this machine.
+/// Fetches remote models and tokenizers into local folders.
 pub struct RemoteModels {
-    /// The hub, which has data sets as well.
+    /// Hub client, also used for data sets.
     pub hub: Hub,
     stores: FetchedModels,
 }
 
 impl RemoteModels {
-    /// What is fetched goes below `cache_folder`.
+    /// Creates a fetcher with a cache below `cache_folder`.
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
         let stores =
             FetchedModels::new(cache_folder.join("stores"), options.offline, options.stop.clone());
         Self { hub: Hub::new(cache_folder, options), stores }
     }
 
-    /// The model folder that an address means, fetched if need be.
+    /// Returns the local model folder for an address, fetching it if necessary.
     ///
     /// # Errors
-    /// All problems: an address that is none, a model that is not there or that this program cannot use, a network that
-    /// does not answer.
+    /// All problems: an invalid address, a missing or unsupported model, an unreachable network.
     pub fn model(&self, address: &Address) -> Result<PathBuf, Vec<ModelProblem>> {
         self.locate(address, FetchKind::Model)
     }
 
-    /// The folder with the tokenizer that an address means, fetched if need be.
+    /// Returns the local folder with the tokenizer for an address, fetching it if necessary.
     ///
     /// # Errors
-    /// As for a model.
+    /// Those of [`Self::model`].
     pub fn tokenizer(&self, address: &Address) -> Result<PathBuf, Vec<ModelProblem>> {
         self.locate(address, FetchKind::Tokenizer)
     }

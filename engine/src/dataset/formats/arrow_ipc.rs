@@ -1,7 +1,7 @@
-//! Arrow IPC: files (`ARROW1`) and streams, read message by message; a record batch is a row group.
+//! Arrow IPC files (`ARROW1`) and streams, read message by message. A record batch is a row group.
 //!
-//! Every length that a message claims is held against the file, and what its buffers decompress to against a limit, before the
-//! library believes it.
+//! Every length that a message claims is checked against the file, and the decompressed size of its buffers against a
+//! limit, before the library allocates memory for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,35 +24,34 @@ use crate::dataset::types;
 use crate::storage::range_file::Stamp;
 
 const MAGIC: &[u8; 6] = b"ARROW1";
-/// The length of the footer, and the magic number once more.
+/// Length of the footer and trailing magic number.
 const TAIL_BYTES: u64 = 10;
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// The largest header of a message that is read.
+/// Largest message header that is read.
 const LARGEST_HEADER_BYTES: u64 = 32 << 20;
 
-/// What is known of a file of Arrow's.
+/// Metadata of an Arrow file.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct ArrowFile {
-    /// SHA-256 of where the file's messages are and what their headers say, and of the time of its last modification: values
-    /// may change without a change of their lengths.
+    /// SHA-256 of the messages' offsets and headers and of the file's modification time: values can change without
+    /// changing their lengths.
     pub(in crate::dataset) digest: String,
-    /// The file's own columns.
     pub(in crate::dataset) schema: SchemaRef,
     pub(in crate::dataset) row_groups: Vec<RowGroupInfo>,
     version: MetadataVersion,
     messages: Arc<Vec<Message>>,
-    /// Bytes of the largest message that is read, decompressed.
+    /// Largest message that is read, in decompressed bytes.
     largest: u64,
 }
 
-/// A dictionary or a record batch.
+/// Position of a dictionary or a record batch.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     start: u64,
-    /// Bytes of its header, with what is before it.
+    /// Bytes of the header, including its length prefix.
     header: u64,
     body: u64,
-    /// Rows of a record batch; none of a dictionary.
+    /// Rows of a record batch; `None` for a dictionary.
     rows: Option<u64>,
 }
 
@@ -66,7 +65,7 @@ impl ArrowFile {
     /// Reads the headers of all messages.
     ///
     /// # Errors
-    /// A read that was refused, a signal, or bytes that are not what the name says.
+    /// A failed read, a signal, or bytes that are not Arrow IPC.
     pub(in crate::dataset) fn read(
         file: &OpenFile,
         stamp: Stamp,
@@ -77,7 +76,7 @@ impl ArrowFile {
         guarded(|| Ok::<_, String>(scan.all())).unwrap_or_else(|why| Err(damaged(why)))
     }
 
-    /// Begins to decode what is wanted.
+    /// Creates a decoder.
     pub(in crate::dataset) fn open(&self, source: &OpenFile, wanted: &Wanted) -> Box<dyn Decode> {
         let groups = wanted.by_row_group(&self.row_groups);
         let dictionaries = self.messages.iter().filter(|message| message.rows.is_none());
@@ -99,13 +98,13 @@ struct ArrowDecoder {
     file: ArrowFile,
     source: OpenFile,
     decoder: FileDecoder,
-    /// Rows still to read, the next ones last.
+    /// Row ranges still to read, the next one last.
     rows: Vec<Range<u64>>,
     batch_rows: usize,
-    /// The next message that was not looked at, and the record batches before it.
+    /// Index of the next unread message; `batches`: number of record batches before it.
     next: usize,
     batches: usize,
-    /// A decoded batch, and its rows in the file.
+    /// Decoded batch and its rows in the file.
     batch: Option<(RecordBatch, Range<u64>)>,
 }
 
@@ -128,7 +127,7 @@ impl Decode for ArrowDecoder {
 }
 
 impl ArrowDecoder {
-    /// Decodes the next record batch that ends behind `row`, and the dictionaries before it.
+    /// Decodes the next record batch that ends after `row`, and the dictionaries before it.
     fn read(&mut self, row: u64) -> Result<(RecordBatch, Range<u64>), DecodeError> {
         loop {
             let message = *self.file.messages.get(self.next).ok_or("it has fewer rows")?;
@@ -155,7 +154,7 @@ impl ArrowDecoder {
         }
     }
 
-    /// The bytes of a message, whose buffers decompress to no more than is held.
+    /// Reads a message, after checking the decompressed size of its buffers.
     fn bytes(&self, message: Message) -> Result<Buffer, DecodeError> {
         let mut bytes =
             vec![0; usize::try_from(message.bytes()).map_err(|error| error.to_string())?];
@@ -165,7 +164,8 @@ impl ArrowDecoder {
     }
 }
 
-/// That the buffers of a message claim to decompress to no more than `largest` bytes: the library allocates what they claim.
+/// Checks that the buffers of a message claim at most `largest` decompressed bytes, because the library allocates the
+/// claimed size.
 fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), DecodeError> {
     let start = if bytes[..4] == CONTINUATION { 8 } else { 4 };
     let message = root_as_message(&bytes[start..header]).map_err(|error| error.to_string())?;
@@ -179,7 +179,7 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
             let start = header.checked_add(offset)?;
             bytes.get(start..start.checked_add(8)?)
         });
-        // A buffer without bytes has no length before them, and -1 stands before what is not compressed.
+        // An empty buffer has no length prefix; the prefix -1 marks an uncompressed buffer.
         if let Some(length) = at.filter(|_| buffer.length() > 0) {
             let length = i64::from_le_bytes(length.try_into().expect("eight bytes"));
             sum = sum.saturating_add(u64::try_from(length).unwrap_or(0));
@@ -199,7 +199,7 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
     Ok(())
 }
 
-/// Looks through a file, header by header.
+/// Scans a file header by header.
 struct Scan<'a> {
     file: &'a OpenFile,
     size: u64,
@@ -232,7 +232,7 @@ impl Scan<'_> {
         Ok(ArrowFile { digest, schema: Arc::new(schema), row_groups, version, messages, largest })
     }
 
-    /// What the footer of a file names.
+    /// Reads the messages listed in the footer of a file.
     fn of_file(&mut self) -> Result<Found, DataProblem> {
         let tail_start = self.size.checked_sub(TAIL_BYTES).ok_or_else(cut_off)?;
         let tail: [u8; TAIL_BYTES as usize] =
@@ -258,7 +258,7 @@ impl Scan<'_> {
         Ok(Found { schema, version: footer.version(), messages })
     }
 
-    /// The messages of a stream, one after the other.
+    /// Reads the messages of a stream in order.
     fn of_stream(&mut self) -> Result<Found, DataProblem> {
         let (mut schema, mut messages, mut offset) = (None, Vec::new(), 0);
         while let Some((header, message)) = self.message(offset)? {
@@ -276,7 +276,7 @@ impl Scan<'_> {
         Ok(Found { schema, version, messages })
     }
 
-    /// The header of the message at `start`, and where its parts are; none at the end.
+    /// Reads the header of the message at `start`; `None` at the end of the file.
     fn message(&mut self, start: u64) -> Result<Option<(Vec<u8>, Message)>, DataProblem> {
         if Stop::of_process().check().is_err() {
             return Err(DataProblem::machine("a signal came while it was opened"));
@@ -328,11 +328,11 @@ impl Scan<'_> {
     }
 }
 
-/// What a scan has found.
+/// Result of a scan.
 struct Found {
     schema: Schema,
     version: MetadataVersion,
-    /// Dictionaries before the record batches that use them.
+    /// Dictionaries precede the record batches that use them.
     messages: Vec<Message>,
 }
 
@@ -340,7 +340,7 @@ fn cut_off() -> DataProblem {
     damaged("it is cut off or still being written")
 }
 
-/// That Parquet can hold the columns: the output is Parquet.
+/// Checks that Parquet, the output format, can hold the columns.
 fn check_columns(schema: &Schema) -> Result<(), DataProblem> {
     for field in schema.fields() {
         let stored = field.as_ref().clone().with_data_type(types::storage_type(field.data_type()));

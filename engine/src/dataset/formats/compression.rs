@@ -1,28 +1,26 @@
-//! Whole-file compression: a stream of the bytes inside.
+//! Decompresses whole files.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::text;
 
-/// Bytes that are read at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The binary logarithm of the largest window that a Zstandard frame has: 2 GiB, as `zstd --long=31` writes.
+/// Binary logarithm of the largest window of a Zstandard frame: 2 GiB, as written by `zstd --long=31`.
 const MAX_ZSTD_WINDOW_LOG: u32 = 31;
 
-/// The largest window that fits, in bytes: it is held in memory while a file is read. A part of `memory_limit_bytes`.
+/// Largest accepted window in bytes. It is held in memory while a file is read and is part of `memory_limit_bytes`.
 static MAX_WINDOW_BYTES: AtomicU64 = AtomicU64::new(1 << MAX_ZSTD_WINDOW_LOG);
 
-/// Lets the window of a file take half of this.
+/// Limits the window of a file to half of `memory_limit_bytes`.
 pub(crate) fn limit_windows(memory_limit_bytes: u64) {
     MAX_WINDOW_BYTES.store(memory_limit_bytes / 2, Ordering::Relaxed);
 }
 
-/// How a file as a whole is compressed, by the end of its name, in any case.
+/// Compression of a whole file, by its file name extension in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dataset) enum Compression {
-    /// Not at all.
     None,
     /// `.gz`: one or more members.
     Gzip,
@@ -31,7 +29,7 @@ pub(in crate::dataset) enum Compression {
 }
 
 impl Compression {
-    /// That of a file of this name, and the name without its ending.
+    /// Returns the compression of a file by its name, and the name without that extension.
     pub(in crate::dataset) fn of(name: &str) -> (Self, &str) {
         for (ending, compression) in
             [(".gz", Self::Gzip), (".zst", Self::Zstd), (".zstd", Self::Zstd)]
@@ -45,7 +43,7 @@ impl Compression {
         (Self::None, name)
     }
 
-    /// What is inside of `bytes`.
+    /// Returns a reader of the decompressed bytes.
     pub(super) fn reader(
         self,
         bytes: impl Read + Send + 'static,
@@ -77,7 +75,7 @@ impl Compression {
     }
 }
 
-/// Bytes of the window that the header of a Zstandard frame asks for; `None` where no frame begins.
+/// Returns the window size in a Zstandard frame header; `None` if no frame begins here.
 fn window_bytes(frame: &[u8]) -> Option<u64> {
     let [0x28, 0xB5, 0x2F, 0xFD, descriptor, rest @ ..] = frame else { return None };
     let is_single_segment = descriptor & 0x20 != 0;
@@ -86,15 +84,15 @@ fn window_bytes(frame: &[u8]) -> Option<u64> {
         let base = 1_u64 << (10 + (window >> 3));
         return Some(base + base / 8 * u64::from(window & 7));
     }
-    // The window is the content; its length follows the identifier of a dictionary.
+    // The window is the content, whose length follows the dictionary id.
     let identifier = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let (length, least) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
     let digits = rest.get(identifier..identifier + length)?.iter().rev();
     Some(digits.fold(0_u64, |content, digit| content << 8 | u64::from(*digit)) + least)
 }
 
-/// The members of a gzip file, one after the other. Zeros between and behind them are padding, as of tapes and of stores that
-/// round sizes up; `gzip` passes over them as well.
+/// Reads the members of a gzip file in order. Zeros between and after them are padding, as on tapes and in stores that
+/// round sizes up; `gzip` skips them as well.
 struct Members<R>(Option<flate2::bufread::GzDecoder<R>>);
 
 impl<R: BufRead> Read for Members<R> {
@@ -113,7 +111,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Passes over zeros; `true` at the end.
+/// Skips zeros; returns `true` at the end of the file.
 fn pass_zeros(bytes: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let buffer = bytes.fill_buf()?;

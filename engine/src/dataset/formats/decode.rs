@@ -1,5 +1,5 @@
-//! What every format has in common: a file has row groups, row groups have rows in order, and a decoder gives chosen rows of
-//! them as batches of chosen columns.
+//! Common interface of the formats: a file has row groups, and a decoder returns selected rows of them as batches of
+//! selected columns.
 
 use std::ops::Range;
 
@@ -7,12 +7,11 @@ use arrow_array::RecordBatch;
 use arrow_schema::DataType;
 use longsift_stages::contract::RowError;
 
-/// A part of a file that can be read without what is before it: a row group of Parquet, a stretch of lines, a record batch.
+/// Part of a file that can be read independently: a Parquet row group, a range of lines, a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowGroupInfo {
-    /// Position in the file of its first row.
+    /// Index of its first row in the file.
     pub first_row: u64,
-    /// Rows.
     pub rows: u64,
     /// Bytes of all its columns, encoded but not compressed.
     pub uncompressed_bytes: u64,
@@ -20,22 +19,22 @@ pub struct RowGroupInfo {
     pub compressed_bytes: u64,
 }
 
-/// What is wanted of a file.
+/// Rows and columns to read from a file.
 pub(in crate::dataset) struct Wanted {
-    /// Rows of the file, ascending and disjoint, none empty.
+    /// Row ranges of the file, ascending, disjoint and non-empty.
     pub(in crate::dataset) rows: Vec<Range<u64>>,
-    /// Columns by their position in the file, in any order.
+    /// Column positions in the file, in any order.
     pub(in crate::dataset) positions: Vec<usize>,
-    /// The type that each of them is wanted in. A decoder may give another of the same meaning.
+    /// Requested type of each of these columns. A decoder may return another type of the same meaning.
     pub(in crate::dataset) types: Vec<DataType>,
-    /// Rows in a batch at most.
+    /// Maximum rows per batch.
     pub(in crate::dataset) batch_rows: usize,
-    /// Whether a row is bad that has something the file's columns have no place for. Without it that is passed over.
+    /// Whether fields without a column make a row bad. Otherwise they are ignored.
     pub(in crate::dataset) strict: bool,
 }
 
 impl Wanted {
-    /// The positions in the order of the file, each once: the columns of a decoder's batches.
+    /// Returns the positions sorted and without duplicates: the columns of a decoder's batches.
     pub(in crate::dataset) fn in_file_order(&self) -> Vec<usize> {
         let mut positions = self.positions.clone();
         positions.sort_unstable();
@@ -43,7 +42,7 @@ impl Wanted {
         positions
     }
 
-    /// The row groups that hold wanted rows, each with these rows.
+    /// Returns the row groups with requested rows, and these rows.
     pub(in crate::dataset) fn by_row_group(
         &self,
         groups: &[RowGroupInfo],
@@ -66,40 +65,40 @@ impl Wanted {
     }
 }
 
-/// Some rows.
+/// Decoded rows.
 pub(in crate::dataset) struct Decoded {
-    /// The columns of [`Wanted::in_file_order`]. Texts may be bytes that are not known to be UTF-8.
+    /// Columns in the order of [`Wanted::in_file_order`]. Texts may be bytes that are not checked to be UTF-8.
     pub(in crate::dataset) batch: RecordBatch,
-    /// Rows, by their position in the batch and ascending, that are not what the file's columns promise. They are null.
+    /// Rows that do not fit the file's columns, by ascending index in the batch. Their values are null.
     pub(in crate::dataset) bad: Vec<(usize, RowError)>,
 }
 
-/// Decodes what is wanted of one file, in order.
+/// Decoder of the requested part of a file, in order.
 pub(in crate::dataset) trait Decode: Send {
-    /// The next rows, all of one row group; none at the end.
+    /// Returns the next rows, all of one row group; `None` at the end.
     ///
     /// # Errors
-    /// The bytes do not decode, or a read was refused: the open file knows which.
+    /// The bytes do not decode, or a read failed; the open file records which.
     fn next(&mut self) -> Result<Option<Decoded>, DecodeError>;
 }
 
-/// Why rows do not decode.
+/// Reason why rows do not decode.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) enum DecodeError {
-    /// The bytes are not what the format says.
+    /// Invalid bytes.
     Damaged(String),
-    /// They may be whole, but would take too much memory.
+    /// Possibly valid bytes that would take too much memory.
     TooLarge(TooLarge),
 }
 
-/// A part of a file that exceeds a limit: a setting decides, not the file.
+/// Part of a file that exceeds a configured limit.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct TooLarge {
-    /// Short, stable name of the reason.
+    /// Short, stable reason code.
     pub(in crate::dataset) code: &'static str,
-    /// The sizes, and the setting that the limit follows from.
+    /// Sizes, and the setting that determines the limit.
     pub(in crate::dataset) message: String,
-    /// What to do about it.
+    /// Suggested fix.
     pub(in crate::dataset) hint: String,
 }
 

@@ -1,5 +1,5 @@
-//! A line of JSON as the values of its columns, to the letter. This is the only parser of lines: the library that builds the
-//! columns gets the values, not the text.
+//! Parses a line of JSON into exact column values. This is the only parser of lines: the library that builds the
+//! columns receives values, not text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,15 +16,15 @@ use serde_json::value::RawValue;
 use super::type_names;
 use crate::base::text::quoted;
 
-/// The whole numbers that may be written with a fraction of zeros: other programs read those as float64.
+/// Whole numbers that may be written with a zero fraction: other programs read those as float64.
 const EXACT: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
 
-/// Why a line does not fit its columns.
+/// Reason why a line does not fit its columns.
 #[derive(Debug)]
 pub(super) struct Misfit {
-    /// The byte where it begins.
+    /// Byte offset in the line.
     pub(super) at: usize,
-    /// The field that it is in: `meta.years[3]`; nothing for what is not JSON.
+    /// Path of the field, such as `meta.years[3]`; empty for a line that is not JSON.
     field: String,
     why: String,
 }
@@ -57,19 +57,19 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// A value as its column holds it.
+/// Value as its column stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value<'a> {
     Null,
     Bool(bool),
     Whole(i64),
-    /// A whole number above those of `Whole`.
+    /// Whole number greater than `i64::MAX`.
     Unsigned(u64),
     Float32(f32),
     Float64(f64),
     Text(Cow<'a, str>),
     List(Vec<Self>),
-    /// Fields in the order of the text. Of a name that occurs twice the last one counts.
+    /// Fields in the order of the text. The last of several fields with one name counts.
     Object(Vec<(Cow<'a, str>, Self)>),
 }
 
@@ -95,10 +95,10 @@ impl Serialize for Value<'_> {
     }
 }
 
-/// Parses a line into the values of its columns. `strict`: objects may have no fields without a column.
+/// Parses a line into the values of its columns. `strict`: a field without a column is an error.
 ///
 /// # Errors
-/// The first thing that is not JSON, or else the first value that its column cannot hold.
+/// The first syntax error, or else the first value that its column cannot hold.
 pub(super) fn parse<'a>(
     line: &'a str,
     columns: &Fields,
@@ -107,13 +107,13 @@ pub(super) fn parse<'a>(
     let parser = LineParser { line, strict };
     let Members(members) = serde_json::from_str(line).map_err(|error| parser.no_json(&error))?;
     if ["\\ud", "\\uD"].iter().any(|surrogate| line.contains(surrogate)) {
-        // Half of a pair is not JSON in strings that no column holds either.
+        // Half a surrogate pair is invalid JSON even in strings without a column.
         serde_json::from_str::<serde_json::Value>(line).map_err(|error| parser.no_json(&error))?;
     }
     parser.fields(members, columns)
 }
 
-/// The fields of an object and their values as they are written, in their order.
+/// Fields of an object with their values as written, in order.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -144,12 +144,12 @@ struct LineParser<'a> {
 }
 
 impl<'a> LineParser<'a> {
-    /// Position of a part of the line.
+    /// Returns the byte offset of a part of the line.
     fn position(&self, part: &str) -> usize {
         part.as_ptr() as usize - self.line.as_ptr() as usize
     }
 
-    /// Describes a line that is not one object of JSON.
+    /// Describes a line that is not one JSON object.
     fn no_json(&self, error: &serde_json::Error) -> Misfit {
         if error.is_data() {
             let blank = self.line.len() - self.line.trim_ascii_start().len();
@@ -177,7 +177,7 @@ impl<'a> LineParser<'a> {
         let mut next = 0;
         let mut values = Vec::with_capacity(members.len());
         for (name, value) in members {
-            // Most objects have their fields in the order of the columns.
+            // Most objects have their fields in column order.
             let index = match fields.get(next) {
                 Some(field) if *field.name() == name => Some(next),
                 _ => fields.iter().position(|field| *field.name() == name),
@@ -200,7 +200,7 @@ impl<'a> LineParser<'a> {
         Ok(values)
     }
 
-    /// The value of a column of this type.
+    /// Parses the value of a column of this type.
     fn value(&self, value: &'a str, data_type: &DataType) -> Result<Value<'a>, Misfit> {
         let parsed = "what is within a line of JSON is JSON";
         match (value.as_bytes()[0], data_type) {
@@ -243,16 +243,16 @@ impl<'a> LineParser<'a> {
     }
 }
 
-/// The name that Python writes for a number that JSON does not have, if one is what is wrong at `at`.
+/// Returns the name at `at` that Python writes for a number JSON does not have.
 fn not_a_number(line: &str, at: usize) -> Option<&'static str> {
     let names = ["NaN", "-Infinity", "Infinity"];
-    // The position is that of its first character that does not fit: of `-Infinity` the second.
+    // `at` is the first character that does not fit, which is the second one of `-Infinity`.
     let starts = [at.checked_sub(1), Some(at)].into_iter().flatten();
     let mut parts = starts.filter_map(|start| line.get(start..));
     parts.find_map(|part| names.into_iter().find(|name| part.starts_with(name)))
 }
 
-/// The text of a string of JSON; `None` for another value.
+/// Returns the text of a JSON string; `None` for other values.
 fn text_of(value: &str) -> Option<Cow<'_, str>> {
     let inside = value.strip_prefix('"')?.strip_suffix('"')?;
     if inside.contains('\\') {
@@ -262,7 +262,7 @@ fn text_of(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A value without parts as a column of that type holds it; `None` if the column cannot say the same.
+/// Parses a value without parts as a column of that type; `None` if the conversion would lose information.
 fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
     if value == "null" {
         return Some(Value::Null);
@@ -289,19 +289,19 @@ fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
             value.parse().ok().filter(|value: &f64| value.is_finite()).map(Value::Float64)
         }
         DataType::Date32 => {
-            // The parser passes over a time of day.
+            // The parser ignores a time of day.
             let is_date = |text: &Cow<'_, str>| {
                 !text.contains(['T', ' ']) && Date32Type::parse(text).is_some()
             };
             text_of(value).filter(is_date).map(Value::Text)
         }
         DataType::Timestamp(..) => text_of(value).filter(|text| is_instant(text)).map(Value::Text),
-        // Objects and lists are parsed where they are expected.
+        // Objects and lists are parsed by the caller.
         _ => None,
     }
 }
 
-/// Parses a whole number that the type has; it may be written with a fraction of zeros.
+/// Parses a whole number of type `T`, possibly written with a zero fraction.
 fn whole<T: TryFrom<i128>>(value: &str) -> Option<Value<'static>> {
     let (digits, exact) = match value.split_once('.') {
         Some((digits, zeros)) if zeros.bytes().all(|zero| zero == b'0') => (digits, EXACT),
@@ -316,7 +316,7 @@ fn whole<T: TryFrom<i128>>(value: &str) -> Option<Value<'static>> {
     small.or_else(|_| u64::try_from(number).map(Value::Unsigned)).ok()
 }
 
-/// Whether a value is a whole number that floating-point numbers of the type can only round.
+/// Whether a value is a whole number that a floating-point number of the type can only round.
 fn is_inexact(data_type: &DataType, value: &str) -> bool {
     let digits = value.strip_prefix('-').unwrap_or(value);
     if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -327,12 +327,12 @@ fn is_inexact(data_type: &DataType, value: &str) -> bool {
         DataType::Float64 => value.parse::<f64>(),
         _ => return false,
     };
-    // A number with more digits than an i128 has counts as rounded.
+    // A number that does not fit an i128 counts as rounded.
     let written = value.parse::<i128>();
     !matches!((nearest, written), (Ok(nearest), Ok(written)) if nearest as i128 == written)
 }
 
-/// Whether a text is an instant that a column of microseconds holds.
+/// Whether a text is an instant with at most microsecond precision.
 fn is_instant(text: &str) -> bool {
     let utc: Tz = "+00:00".parse().expect("an offset");
     string_to_datetime(&utc, text).is_ok_and(|instant| instant.timestamp_subsec_nanos() % 1000 == 0)
@@ -357,7 +357,7 @@ mod tests {
         parse(&format!("{{\"x\": {value}}}"), &columns(data_type), true).map(drop)
     }
 
-    /// A value as the column gets it.
+    /// Returns a value as the column stores it.
     fn decoded(data_type: &str, value: &str) -> String {
         let columns = columns(data_type);
         let line = format!("{{\"x\": {value}}}");
@@ -486,7 +486,7 @@ mod tests {
     }
 
     proptest! {
-        /// Without columns everything that is JSON fits, and nothing else.
+        /// Without columns, all JSON fits, and nothing else.
         #[test]
         fn what_is_json_is_what_is_json_to_others(
             changes in proptest::collection::vec((0_usize..90, 0_usize..3, 0_usize..20), 0..3),

@@ -1,4 +1,4 @@
-//! What a line holds: JSON, or JSON in the second column of a table separated by tabs.
+//! Content of a line: JSON, or JSON in the second column of a tab-separated table.
 
 use std::borrow::Cow;
 
@@ -9,20 +9,19 @@ use super::fits::{self, Value};
 use super::shape::Shape;
 use crate::dataset::types::is_text;
 
-/// The column of what stands before the first tab.
+/// Name of the column before the first tab.
 const KEY: &str = "tsv_key";
 
-/// What a line holds.
+/// Content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::dataset) enum Form {
-    /// A JSON object.
     Json,
-    /// Anything without a tab, a tab, a JSON object.
+    /// Key without a tab, a tab, a JSON object.
     Tsv,
 }
 
 impl Form {
-    /// A line, in words.
+    /// Returns a description of a line for messages.
     pub(super) fn line(self) -> &'static str {
         match self {
             Self::Json => "a JSON object",
@@ -30,7 +29,7 @@ impl Form {
         }
     }
 
-    /// Files of such lines, in words.
+    /// Returns the name of such files.
     pub(in crate::dataset) fn name(self) -> &'static str {
         match self {
             Self::Json => "jsonl",
@@ -38,7 +37,7 @@ impl Form {
         }
     }
 
-    /// The shape of a line; none where it is not of this form.
+    /// Returns the shape of a line; `None` if the line does not have this form.
     pub(super) fn shape(self, line: &[u8]) -> Option<Shape> {
         match self {
             Self::Json => Shape::of_line(line),
@@ -50,10 +49,10 @@ impl Form {
         }
     }
 
-    /// The row of a line: an object with the values of these columns. `strict`: an object may have no fields without a column.
+    /// Parses a line into an object with the values of these columns. `strict`: a field without a column is an error.
     ///
     /// # Errors
-    /// Why the line is bad.
+    /// The reason why the line is bad.
     pub(super) fn row<'a>(
         self,
         number: u64,

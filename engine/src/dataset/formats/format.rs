@@ -1,4 +1,4 @@
-//! The format of a file by its name, and which files of a folder are its input.
+//! Detects file formats by name and selects the input files of a folder.
 
 use longsift_stages::contract::Signature;
 
@@ -6,19 +6,19 @@ use super::compression::Compression;
 use super::form::Form;
 use crate::spec::pipeline::InputFormat;
 
-/// How a file is read.
+/// File format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dataset) enum Format {
-    /// Parquet, compressed inside.
+    /// Parquet, compressed internally.
     Parquet,
     /// Arrow IPC, a file or a stream.
     Arrow,
-    /// Lines of some form, maybe compressed as a whole.
+    /// Lines, possibly compressed as a whole.
     Lines(Form, Compression),
 }
 
 impl Format {
-    /// That of a file of this name: as the pipeline says, else as its ending says; Parquet where that says nothing.
+    /// Returns the format of a file: the pipeline's setting, else by file name extension, else Parquet.
     pub(in crate::dataset) fn of(name: &str, wanted: InputFormat) -> Self {
         let (compression, _) = Compression::of(name);
         match wanted {
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// A file's name without the endings that say how it is read; all of it where they say nothing.
+    /// Returns a file name without the extensions of format and compression.
     pub(in crate::dataset) fn stem(name: &str) -> &str {
         let (_, bare) = Compression::of(name);
         match bare.rsplit_once('.') {
@@ -53,12 +53,12 @@ impl Format {
         }
     }
 
-    /// Whether a file of this name is read where nothing says what it is.
+    /// Whether a file of this name is read without an explicit format.
     pub(in crate::dataset) fn is_known(name: &str) -> bool {
         Self::of_name(name).is_some()
     }
 
-    /// Files of this format, in words.
+    /// Returns the name of the format for messages.
     pub(in crate::dataset) fn name(self) -> &'static str {
         match self {
             Self::Parquet => "a Parquet file",
@@ -70,12 +70,12 @@ impl Format {
         }
     }
 
-    /// Whether files of this format have that signature.
+    /// Whether files of this format begin with that signature.
     pub(in crate::dataset) fn begins_like(self, signature: Signature) -> bool {
         signature.name == self.name()
     }
 
-    /// What the pipeline calls it.
+    /// Returns the pipeline setting for this format.
     fn kind(self) -> InputFormat {
         match self {
             Self::Parquet => InputFormat::Parquet,
@@ -86,7 +86,7 @@ impl Format {
     }
 }
 
-/// Endings of files with data, among them those of whole-file compression.
+/// Extensions of data files, including those of whole-file compression.
 const DATA: [&str; 27] = [
     "parquet",
     "pq",
@@ -116,10 +116,10 @@ const DATA: [&str; 27] = [
     "zstd",
     "br",
 ];
-/// Endings of files about other files.
+/// Extensions of files about other files.
 const NO_DATA: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
 
-/// Whether a file of this name, which is not read, looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`.
+/// Whether the name of a file that is not read looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`.
 fn looks_like_data(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     let part = |part: &str| {
@@ -131,12 +131,12 @@ fn looks_like_data(name: &str) -> bool {
     !is_about_others && parts.iter().any(|part| DATA.contains(&part.as_str()))
 }
 
-/// The files of a folder, of these names, that are its input: those of the format that the pipeline names, else the Parquet
-/// files, else those of the one other format. What is written beside data as plain `.json` is no corpus. In addition, the
-/// others that look like data.
+/// Splits the files of a folder into its input and other files that look like data. The input has the format that the
+/// pipeline names, else Parquet, else the only other format. Plain `.json` files next to data are usually metadata and
+/// are left out.
 ///
 /// # Errors
-/// Files of several formats, none of them Parquet: how many of each.
+/// Several formats without Parquet: the number of files of each.
 pub(in crate::dataset) fn of_folder(
     names: &[String],
     wanted: InputFormat,
@@ -163,7 +163,7 @@ pub(in crate::dataset) fn of_folder(
     };
     let (chosen, mut others): (Vec<String>, Vec<String>) =
         names.iter().cloned().partition(|name| kind(name) == Some(chosen));
-    // Where there is nothing else, JSON is what was meant.
+    // In a folder without other data, plain JSON files count as data that is not read.
     others.retain(|name| looks_like_data(name) || chosen.is_empty() && is_plain_json(name));
     Ok((chosen, others))
 }

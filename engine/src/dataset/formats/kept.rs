@@ -1,4 +1,4 @@
-//! Looks through files of lines that were taken before, kept in a folder: a corpus of terabytes is counted once.
+//! Cache of surveys of line files, so that a corpus of terabytes is counted once.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,18 +8,18 @@ use crate::base::text::sha256_hex;
 use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
 
-/// Raised when the same bytes are counted or seen in another way.
+/// Increased when the survey of unchanged bytes changes.
 const VERSION: u32 = 2;
-/// A file that was written to so recently may be written to again without a change of its times.
+/// A file modified more recently can be modified again without a change of its timestamps.
 const SETTLED_NS: i128 = 2_000_000_000;
 
-/// Where the survey of one version of a file is kept.
+/// Cache location of the survey of one version of a file.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct Kept(Option<PathBuf>);
 
 impl Kept {
-    /// Of the file at `path`, an absolute one or an address. `version`: see [`RangeFile::version`]; `read_as`: form and
-    /// compression.
+    /// Returns the location for the file at `path`, an absolute path or an address. `version`: see
+    /// [`RangeFile::version`]; `read_as`: form and compression.
     ///
     /// [`RangeFile::version`]: crate::storage::range_file::RangeFile::version
     pub(in crate::dataset) fn of(
@@ -42,13 +42,13 @@ impl Kept {
         Self(Some(folder.join("lines").join(name)))
     }
 
-    /// The survey, if it was kept.
+    /// Reads the survey, if it is cached.
     pub(in crate::dataset) fn read(&self) -> Option<Survey> {
         let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Keeps a survey. Where that fails the file is looked through again next time.
+    /// Caches a survey. If that fails, the next run surveys the file again.
     pub(in crate::dataset) fn write(&self, survey: &Survey) {
         let Some(path) = &self.0 else { return };
         let json = serde_json::to_vec(survey).expect("plain data");
@@ -59,7 +59,7 @@ impl Kept {
         }
     }
 
-    /// Forgets a survey that turned out not to be of the file.
+    /// Removes a survey that does not match the file.
     pub(in crate::dataset) fn remove(&self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = files::remove_file(path) {

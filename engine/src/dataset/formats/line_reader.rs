@@ -1,44 +1,43 @@
-//! Lines of a file, one after the other: where each begins, which number it has. Lines of nothing but white space are numbered
-//! and passed over.
+//! Reads the lines of a file with their offsets and numbers. Blank lines are numbered and skipped.
 
 use std::io::{self, BufRead};
 
-/// What some editors write at the beginning of a file.
+/// UTF-8 byte order mark, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A line that is not blank.
+/// Position of a line that is not blank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// Its number in the file, from 1, blank lines counted.
+    /// Line number from 1, including blank lines.
     pub(super) number: u64,
-    /// Position of its first byte.
+    /// Offset of its first byte.
     pub(super) start: u64,
-    /// Its bytes, without the line feed.
+    /// Length in bytes, without the line feed.
     pub(super) bytes: u64,
 }
 
-/// Reads lines from some place of a file on.
+/// Line reader that can start in the middle of a file.
 pub(super) struct LineReader<R> {
     reader: R,
-    /// Position of the next byte.
+    /// Offset of the next byte.
     offset: u64,
-    /// Lines before it.
+    /// Number of lines before `offset`.
     lines: u64,
 }
 
 impl<R: BufRead> LineReader<R> {
-    /// `offset`: where the reader stands, at the beginning of a line; `lines`: how many are before it.
+    /// Creates a reader. `offset`: file offset of the reader's first byte, at the beginning of a line; `lines`: number
+    /// of lines before it.
     pub(super) fn new(reader: R, offset: u64, lines: u64) -> Self {
         Self { reader, offset, lines }
     }
 
-    /// Position of the next byte.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next line that is not blank; none at the end. Its bytes are appended to `into`, if they are no more than `limit`.
-    /// A mark of the byte order at the beginning of the file is no part of it.
+    /// Returns the next line that is not blank; `None` at the end. Appends its bytes to `into`, unless they exceed
+    /// `limit`. A byte order mark at the beginning of the file is skipped.
     pub(super) fn next(
         &mut self,
         mut into: Option<&mut Vec<u8>>,

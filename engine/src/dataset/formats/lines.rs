@@ -1,6 +1,6 @@
-//! Files of lines: JSON Lines, and tables with JSON in their second column, plain or compressed as a whole.
+//! Decodes files of lines: JSON Lines, and tables with JSON in their second column, plain or compressed as a whole.
 //!
-//! A line that does not fit the columns is a row all the same: it is null, and bad.
+//! A line that does not fit the columns becomes a bad row of nulls.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -20,28 +20,27 @@ use super::line_reader::{Line, LineReader};
 use super::survey::{Stretch, Survey};
 use crate::dataset::source::{OpenFile, guarded};
 
-/// Bytes of lines that are decoded together, at least.
+/// Minimum bytes of lines that are decoded together.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// What is known of a file of lines.
+/// Metadata of a file of lines.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct Lines {
-    /// What a line holds.
     pub(in crate::dataset) form: Form,
     pub(in crate::dataset) compression: Compression,
-    /// Where lines begin.
+    /// Offsets of line ranges.
     pub(in crate::dataset) survey: Arc<Survey>,
-    /// The survey's file in the cache.
+    /// Cache entry of the survey.
     pub(in crate::dataset) kept: Kept,
-    /// Whether the columns were found from the first lines of the input: then a field that they do not have makes a line bad,
-    /// since nobody has decided to leave it out.
+    /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
+    /// bad, because nobody chose to leave it out.
     pub(in crate::dataset) inferred: bool,
-    /// Bytes of the longest line that is read.
+    /// Length limit of a line in bytes.
     pub(in crate::dataset) longest_line: u64,
 }
 
 impl Lines {
-    /// Begins to decode what is wanted. `schema`: the file's columns.
+    /// Creates a decoder. `schema`: the file's columns.
     pub(in crate::dataset) fn open(
         &self,
         source: &OpenFile,
@@ -52,7 +51,7 @@ impl Lines {
         let rows = wanted.rows.iter().rev().cloned().collect();
         if self.compression == Compression::None {
             let wanted = wanted.by_row_group(&groups);
-            // With the line feed before it, which is checked.
+            // Includes the preceding line feed, which is checked.
             source.want(wanted.iter().map(|(group, _)| {
                 let start = self.survey.stretches[*group].start;
                 let before = start.min(1);
@@ -68,7 +67,7 @@ impl Lines {
     }
 }
 
-/// What is wrong, without the words that every error of the library begins with.
+/// Returns the error message.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
 fn said(error: ArrowError) -> String {
     error.to_string()
@@ -80,9 +79,9 @@ struct LinesDecoder {
     schema: SchemaRef,
     strict: bool,
     batch_rows: usize,
-    /// Rows still to read, the next ones last.
+    /// Row ranges still to read, the next one last.
     rows: Vec<Range<u64>>,
-    /// Where the file is being read, and the next row there.
+    /// Reader, and the index of its next row.
     reader: Option<(LineReader<Box<dyn BufRead + Send>>, u64)>,
 }
 
@@ -93,7 +92,7 @@ struct Together {
     lines: Vec<One>,
 }
 
-/// A line of them: its number, its range in the text, and why it was not read, if it was not.
+/// Line number, range in the text, and the error if the line is too long.
 struct One {
     number: u64,
     text: Range<usize>,
@@ -111,7 +110,6 @@ impl Decode for LinesDecoder {
 }
 
 impl LinesDecoder {
-    /// Reads the next lines.
     fn read(&mut self) -> Result<Together, String> {
         let mut some = Together::default();
         let limit = self.lines.longest_line;
@@ -145,7 +143,7 @@ impl LinesDecoder {
         Ok(some)
     }
 
-    /// Checks that the line read for `row` begins where it was counted, if the row begins a stretch.
+    /// If `row` begins a range, checks that its line begins where the survey counted it.
     fn check_start(&self, row: u64, line: Line) -> Result<(), String> {
         let stretches = &self.lines.survey.stretches;
         let Ok(index) = stretches.binary_search_by_key(&row, |stretch| stretch.first_row) else {
@@ -156,7 +154,7 @@ impl LinesDecoder {
         if as_counted { Ok(()) } else { Err(self.moved()) }
     }
 
-    /// Checks that what follows `row`, which was just read, is what was counted, if the row ends a stretch.
+    /// If `row`, which was just read, ends a range, checks that the next line begins where the survey counted it.
     fn check_end(&mut self, row: u64) -> Result<(), String> {
         let Survey { stretches, rows, bytes, .. } = &*self.lines.survey;
         let (is_last, bytes) = (row + 1 == *rows, *bytes);
@@ -177,14 +175,14 @@ impl LinesDecoder {
         }
     }
 
-    /// Describes a file whose lines are not where they were counted. What was counted is not believed again.
+    /// Reports that lines have moved since the survey, and removes the survey from the cache.
     fn moved(&self) -> String {
         self.lines.kept.remove();
         "its lines are not where they were when they were counted; the next run counts them again"
             .to_owned()
     }
 
-    /// The file's reader, at the beginning of a row.
+    /// Returns the reader, positioned at the beginning of a row.
     fn at(&mut self, row: u64) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, String> {
         let stretches = &self.lines.survey.stretches;
         let stretch =
@@ -192,7 +190,7 @@ impl LinesDecoder {
         let stretch = *stretches.get(stretch).ok_or_else(|| self.moved())?;
         let is_behind = self.reader.as_ref().is_none_or(|(_, next)| *next < stretch.first_row);
         if is_behind {
-            // What is compressed is read from its beginning.
+            // Compressed files are read from the beginning.
             let (start, before) = match self.lines.compression {
                 Compression::None => (stretch.start, stretch.lines_before),
                 _ => (0, 0),
@@ -248,7 +246,7 @@ impl LinesDecoder {
         if let Ok(batch) = self.batch(&rows) {
             return Ok(Decoded { batch, bad });
         }
-        // Instants that a column has no room for are found one by one.
+        // Instants that do not fit a column are found row by row.
         for (position, line) in some.lines.iter().enumerate() {
             if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
                 let message = format!("line {}: {why}", line.number);
@@ -260,7 +258,7 @@ impl LinesDecoder {
         Ok(Decoded { batch: self.batch(&rows).map_err(said)?, bad })
     }
 
-    /// Builds columns from rows. A field that a row does not have is null.
+    /// Builds columns from rows. Missing fields are null.
     fn batch(&self, rows: &[Value<'_>]) -> Result<RecordBatch, ArrowError> {
         let reader = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(rows.len());
         let mut decoder = reader.build_decoder()?;

@@ -1,4 +1,4 @@
-//! Parquet: the library's reader, one row group after the other, asked for the types that are wanted, texts as bytes.
+//! Decodes Parquet one row group at a time into the requested types, texts as bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::dataset::pages::{BoundedPages, PageLimit, longest_in_dictionary};
 use crate::dataset::source::{OpenFile, guarded};
 use crate::dataset::{text, types};
 
-/// Bytes of a batch if all its rows had the longest value of their dictionary.
+/// Maximum bytes of a batch if every row had the longest value of its dictionary.
 const DICTIONARY_BYTES: u64 = 64 << 20;
 
-/// Begins to decode what is wanted. `page_bytes`: what a page may decompress to.
+/// Creates a decoder. `page_bytes`: maximum decompressed size of a page.
 ///
-/// Memory: for each column one page of [`BoundedPages`] and a dictionary, and a batch of `batch_rows` rows, or of
+/// Memory: per column one page of [`BoundedPages`] and a dictionary, plus one batch of `batch_rows` rows or of
 /// [`DICTIONARY_BYTES`] if rows share values.
 pub(in crate::dataset) fn open(
     footer: &Footer,
@@ -54,8 +54,8 @@ pub(in crate::dataset) fn open(
     }))
 }
 
-/// How columns become arrays. The reader decodes straight into the wanted widths, texts as bytes, where it can; where it
-/// cannot, into the file's own.
+/// Returns the array types of the columns. The reader decodes directly into the requested types, texts as bytes, where
+/// it can, otherwise into the file's own types.
 fn field_levels(footer: &Footer, wanted: &Wanted) -> parquet::errors::Result<FieldLevels> {
     let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
     let mut fields: Vec<_> = footer.schema.fields().iter().map(as_bytes).collect();
@@ -77,11 +77,11 @@ struct ParquetDecoder {
     limit: PageLimit,
     positions: Vec<usize>,
     batch_rows: usize,
-    /// The first row of each row group of the file.
+    /// First row of each row group of the file.
     first_rows: Vec<u64>,
     /// Row groups still to read with their rows in the file, the next one last.
     groups: Vec<(usize, Vec<Range<u64>>)>,
-    /// The reader of a row group, and how many rows it still has to give.
+    /// Reader of a row group, and its remaining rows.
     current: Option<(ParquetRecordBatchReader, u64)>,
 }
 
@@ -146,7 +146,7 @@ impl ParquetDecoder {
         .map_err(|error| error.to_string())
     }
 
-    /// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
+    /// Returns the maximum rows of a batch: the footer does not record how often a long dictionary value is used.
     fn rows_of_dictionaries(&self, group: &RowGroupMetaData) -> usize {
         let longest_of = |position: &usize| {
             let chunks = self.footer.leaves(*position).map(|leaf| group.column(leaf));
@@ -158,7 +158,7 @@ impl ParquetDecoder {
     }
 }
 
-/// One row group as the library asks for it.
+/// Row group as the library reads it.
 struct RowGroup<'a> {
     metadata: &'a ParquetMetaData,
     group: &'a RowGroupMetaData,
@@ -186,7 +186,7 @@ impl RowGroups for RowGroup<'_> {
     }
 }
 
-/// The column chunks of one column: that of a single row group.
+/// Column chunks of one column: the one of a single row group.
 struct OneChunk(Option<Box<dyn PageReader>>);
 
 impl Iterator for OneChunk {

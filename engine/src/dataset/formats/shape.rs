@@ -1,4 +1,4 @@
-//! What JSON values look like: found from examples, as the columns of a table.
+//! Infers table columns from examples of JSON values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field, Fields};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// What some values look like: how many are of each kind.
+/// Summary of JSON values: counts per kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::dataset) struct Shape {
     texts: u64,
@@ -15,40 +15,40 @@ pub(in crate::dataset) struct Shape {
     lists: u64,
     numbers: u64,
     bools: u64,
-    /// The whole numbers among them that float64 may round.
+    /// Whole numbers that float64 may round.
     large: u64,
-    /// The whole numbers among them that only an unsigned 64-bit integer holds.
+    /// Whole numbers that fit only an unsigned 64-bit integer.
     unsigned: u64,
-    /// The numbers among them that no integer holds.
+    /// Numbers that no integer holds.
     fractions: u64,
-    /// What is in the arrays.
+    /// Items of the arrays.
     items: Option<Box<Shape>>,
-    /// The fields of the objects, in the order of their first appearance.
+    /// Fields of the objects, in order of first appearance.
     fields: Vec<(String, Shape)>,
-    /// All fields as one, where objects have more than [`MAX_FIELDS`]: their names are data.
+    /// All fields merged into one, for objects with more than [`MAX_FIELDS`] fields: their names are data.
     values: Option<Box<Shape>>,
 }
 
-/// Fields that objects of one column may have. Each is a column in memory, whether a row has it or not.
+/// Maximum fields of a column's objects. Each is a column in memory, whether a row has it or not.
 const MAX_FIELDS: usize = 1000;
 
-/// Whole numbers up to this one are exact as float64.
+/// Largest whole number up to which float64 is exact.
 const MAX_EXACT: u64 = 1 << 53;
 
 impl Shape {
-    /// The shape of one line of JSON; none where it is no object.
+    /// Returns the shape of one line of JSON; `None` if it is not an object.
     pub(super) fn of_line(line: &[u8]) -> Option<Self> {
         let Seen(shape) = serde_json::from_slice(line).ok()?;
         (shape.objects > 0).then_some(shape)
     }
 
-    /// The shape of one object with one field, a string.
+    /// Returns the shape of an object with one string field.
     pub(super) fn of_text(name: &str) -> Self {
         let text = Self { texts: 1, ..Self::default() };
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
     }
 
-    /// The shape of these values and others.
+    /// Merges two shapes.
     pub(in crate::dataset) fn with(self, other: Self) -> Self {
         let values = match (self.values, other.values) {
             (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
@@ -77,7 +77,7 @@ impl Shape {
         }
     }
 
-    /// The same with its fields as the values of a dictionary.
+    /// Converts fields to values of a dictionary.
     fn into_dictionary(mut self) -> Self {
         let fields = std::mem::take(&mut self.fields).into_iter().map(|(_, shape)| shape);
         let known = self.values.take().map(|values| *values).unwrap_or_default();
@@ -85,22 +85,22 @@ impl Shape {
         self
     }
 
-    /// Whether the lines have more fields than columns can be found from.
+    /// Whether the lines have too many fields to infer columns.
     pub(in crate::dataset) fn is_too_wide(&self) -> bool {
         self.values.is_some()
     }
 
-    /// The fields of the objects as columns.
+    /// Returns the fields of the objects as columns.
     pub(in crate::dataset) fn columns(&self) -> Fields {
         let field = |(name, shape): &(String, Self)| Field::new(name, shape.data_type(), true);
         self.fields.iter().map(field).collect()
     }
 
-    /// The type of the most frequent kind: values of others are bad.
+    /// Returns the type of the most frequent kind: values of other kinds are bad.
     fn data_type(&self) -> DataType {
         let Self { texts, objects, lists, numbers, bools, .. } = *self;
         let most = texts.max(objects).max(lists).max(numbers).max(bools);
-        // Where all are null, nobody knows better, and most columns are of strings.
+        // All values are null: most columns are strings.
         if texts == most {
             DataType::Utf8
         } else if objects == most {
@@ -114,7 +114,7 @@ impl Shape {
             let item = self.items.as_ref().map_or(DataType::Utf8, |items| items.data_type());
             DataType::List(Arc::new(Field::new("item", item, true)))
         } else if numbers == most {
-            // Nothing is rounded: of fractions and large whole numbers the fewer are bad values.
+            // Nothing is rounded: the rarer of fractions and large whole numbers are bad values.
             match () {
                 () if self.fractions > 0 && self.fractions >= self.large => DataType::Float64,
                 () if self.unsigned > 0 => DataType::UInt64,
@@ -126,12 +126,12 @@ impl Shape {
     }
 }
 
-/// The type of objects of which no field is known.
+/// Returns the type of objects without known fields.
 fn string_map() -> DataType {
     map_of(DataType::Utf8)
 }
 
-/// A map from strings to values of a type.
+/// Returns a map from strings to values of a type.
 pub(super) fn map_of(value: DataType) -> DataType {
     let fields = vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)];
     let entries = Field::new("entries", DataType::Struct(fields.into()), false);
@@ -156,7 +156,7 @@ fn with_fields(mut own: Vec<(String, Shape)>, other: Vec<(String, Shape)>) -> Ve
     own
 }
 
-/// The shape of a value of JSON as it is read.
+/// Shape of a JSON value, computed while it is deserialized.
 struct Seen(Shape);
 
 impl<'de> Deserialize<'de> for Seen {

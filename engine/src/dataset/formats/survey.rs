@@ -1,4 +1,5 @@
-//! One look through a file of lines: how many there are, where stretches of them begin, what the first of them look like.
+//! Scans a file of lines once: counts rows, records the offsets of line ranges, and infers the columns from the first
+//! lines.
 
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex};
@@ -16,34 +17,33 @@ use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::OpenFile;
 
-/// Lines at the beginning of a file that tell what its columns are.
+/// Number of lines from which columns are inferred.
 const LINES_LOOKED_AT: u64 = 1000;
-/// A stretch of lines has at least a thousandth of the file, within these bounds: a file of any size has few of them, and a
-/// small one is cut as finely as a work unit can be.
+/// A range has at least a thousandth of the file, within these bounds: large files have few ranges, and small ones are
+/// cut as finely as a work unit can be.
 const STRETCHES: u64 = 1024;
 const SMALLEST_STRETCH_BYTES: u64 = 4 << 10;
 const LARGEST_STRETCH_BYTES: u64 = 1 << 20;
-/// A longer line tells nothing.
+/// Longer lines are not used to infer columns.
 const LONGEST_LOOKED_AT_BYTES: u64 = 64 << 20;
-/// Lines between two looks for a signal.
+/// Number of lines between two checks for a signal.
 const LINES_PER_CHECK: u64 = 1024;
 
-/// What a file of lines has.
+/// Contents of a file of lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::dataset) struct Survey {
-    /// SHA-256 of the file's bytes.
     pub(in crate::dataset) sha256: String,
-    /// Stretches of lines, in order.
+    /// Ranges of lines, in order.
     pub(super) stretches: Vec<Stretch>,
-    /// Rows: lines that are not blank.
+    /// Number of lines that are not blank.
     pub(in crate::dataset) rows: u64,
-    /// Bytes, decompressed.
+    /// Decompressed size in bytes.
     pub(super) bytes: u64,
-    /// What the first lines look like.
+    /// Shape of the first lines.
     pub(in crate::dataset) shape: Shape,
 }
 
-/// Where a stretch of lines begins: position (of what is inside a compressed file), rows before it, lines before it.
+/// Start of a range of lines: decompressed offset, rows before it, lines before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stretch {
     pub(super) start: u64,
@@ -52,11 +52,10 @@ pub(super) struct Stretch {
 }
 
 impl Survey {
-    /// Looks through a file of `size` bytes. A compressed file is one stretch: nothing in it can be read without what is
-    /// before it.
+    /// Scans a file of `size` bytes. A compressed file is one range: it can only be read from its beginning.
     ///
     /// # Errors
-    /// A read that was refused, a signal, or bytes that are not what the name says.
+    /// A failed read, a signal, or bytes that do not match the format.
     pub(in crate::dataset) fn of(
         file: &OpenFile,
         size: u64,
@@ -97,7 +96,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The stretches with what the engine knows of row groups, of a file of `size` bytes.
+    /// Returns the ranges as row groups of a file of `size` bytes.
     pub(in crate::dataset) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
         let ends = self.stretches.iter().skip(1).map(|next| (next.start, next.first_row));
         let ends = ends.chain([(self.bytes, self.rows)]);
@@ -114,7 +113,6 @@ impl Survey {
     }
 }
 
-/// Reads all lines.
 fn look(reader: impl io::BufRead, form: Form, stretch_bytes: u64) -> io::Result<Survey> {
     let mut reader = LineReader::new(reader, 0, 0);
     let (mut rows, mut shape) = (0_u64, Shape::default());
@@ -140,7 +138,7 @@ fn look(reader: impl io::BufRead, form: Form, stretch_bytes: u64) -> io::Result<
     Ok(Survey { sha256: String::new(), stretches, rows, bytes: reader.offset(), shape })
 }
 
-/// Reads bytes and takes their digest.
+/// Reader that computes the digest of what it reads.
 struct Hashed<R> {
     inner: R,
     digest: Arc<Mutex<Sha256>>,

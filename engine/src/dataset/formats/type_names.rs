@@ -1,4 +1,4 @@
-//! Column types as people write them: `string`, `int64`, `list<int64>`, `struct<name: string, year: int32>`.
+//! Column types as users write them: `string`, `int64`, `list<int64>`, `struct<name: string, year: int32>`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 use super::shape::map_of;
 
-/// How deep types may nest.
+/// Maximum nesting depth.
 const DEEPEST: usize = 60;
 
-/// The types without parts, and their names.
+/// Types without parts, and their names.
 const SIMPLE: [(&str, DataType); 15] = [
     ("string", DataType::Utf8),
     ("bool", DataType::Boolean),
@@ -29,14 +29,14 @@ const SIMPLE: [(&str, DataType); 15] = [
     ("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None)),
 ];
 
-/// Columns as they are written in a pipeline file.
+/// Formats columns as in a pipeline file.
 pub(in crate::dataset) fn written(columns: &Fields) -> String {
     let columns =
         columns.iter().map(|field| format!("{}: {}", field.name(), name(field.data_type())));
     columns.collect::<Vec<_>>().join(", ")
 }
 
-/// The name of a type.
+/// Returns the name of a type.
 pub(super) fn name(data_type: &DataType) -> String {
     if let Some((name, _)) = SIMPLE.iter().find(|(_, known)| known == data_type) {
         return (*name).to_owned();
@@ -52,10 +52,10 @@ pub(super) fn name(data_type: &DataType) -> String {
     }
 }
 
-/// The type of that name.
+/// Parses the name of a type.
 ///
 /// # Errors
-/// What is wrong with the name.
+/// The reason why the name is invalid.
 pub fn parse(text: &str) -> Result<DataType, String> {
     let mut parser = Parser { left: text, depth: 0 };
     let data_type = parser.data_type()?;

@@ -1,4 +1,4 @@
-//! A folder of an object store: files below one address, read by ranges.
+//! Folder of an object store: files below one address, read by ranges.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::storage::error::ErrorKind;
 use crate::storage::http::remaining::Sink;
 use crate::storage::range_file::RangeFile;
 
-/// Bytes that are asked for at once.
+/// Bytes per request.
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// The files of a folder of a bucket.
+/// Files of a folder of a bucket.
 pub(crate) struct Bucket {
-    /// Without a slash at its end.
+    /// Address without a trailing slash.
     address: String,
     stop: Stop,
     opened: RefCell<BTreeMap<String, Rc<RangeFile>>>,
@@ -110,7 +110,7 @@ impl Source for Bucket {
     }
 }
 
-/// Identifies the version of a file: what the store says of it, or else its length.
+/// Returns the version of a file: the store's version, else its length.
 fn version(file: &RangeFile) -> String {
     file.version().unwrap_or_else(|| file.length.to_string())
 }

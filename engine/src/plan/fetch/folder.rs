@@ -1,4 +1,4 @@
-//! A model folder that is being fetched: it takes its name when it is complete.
+//! Model folder that is renamed to its final name when it is complete.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::storage::files;
 use crate::storage::http::remaining::Sink;
 use crate::storage::marked;
 
-/// What a slice says about itself, in `slice.json`.
+/// Content of `slice.json`: the origin of a slice.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     source: &'a str,
@@ -26,16 +26,16 @@ struct Record<'a> {
     checkpoint_bytes: u64,
 }
 
-/// A folder that is being filled by this process and no other.
+/// Folder that only this process fills.
 pub(crate) struct PartialFolder {
     place: PathBuf,
     folder: PathBuf,
-    /// Held until the folder is done or given up.
+    /// Held until the folder is complete or abandoned.
     _lock: File,
 }
 
 impl PartialFolder {
-    /// Waits until no other process fetches into `place`, and begins an empty folder.
+    /// Waits until no other process fetches into `place`, and creates an empty folder.
     pub(crate) fn begin(place: &Path) -> Result<Self, ModelProblem> {
         marked::create_folder(place)?;
         let path = place.join("lock");
@@ -44,7 +44,7 @@ impl PartialFolder {
             tracing::info!("waiting for another process that fetches into `{}`", place.display());
             lock.lock().map_err(error::failed("lock", &path))?;
         }
-        // What a process left that was killed while it fetched.
+        // Remains of a process that was killed while it fetched.
         let folder = place.join("partial");
         files::remove_folder(&folder)?;
         files::create_folder(&folder)?;
@@ -55,7 +55,7 @@ impl PartialFolder {
         &self.folder
     }
 
-    /// Refuses what the disk has no room for.
+    /// Checks that the disk has `wanted` free bytes.
     pub(crate) fn check_space(&self, wanted: u64) -> Result<(), ModelProblem> {
         let free = files::free_bytes(&self.folder)?;
         if wanted <= free {
@@ -75,7 +75,7 @@ impl PartialFolder {
         atomic::write_atomic(&self.folder.join(name), content).map(drop).map_err(Into::into)
     }
 
-    /// Writes a small file of weights; `copy` hands on the bytes behind the header.
+    /// Writes a small file of weights; `copy` passes the bytes after the header.
     pub(crate) fn write_slice(
         &self,
         slice: &SlicedFile,
@@ -91,7 +91,7 @@ impl PartialFolder {
         Ok(())
     }
 
-    /// Gives a slice its name, `<version>-<digest of its tensors>`, and says where it came from.
+    /// Renames a slice to `<version>-<digest of its tensors>` and records its origin.
     pub(crate) fn finish_slice(
         self,
         version: &str,
@@ -118,22 +118,22 @@ impl PartialFolder {
         Ok(folder)
     }
 
-    /// Gives the folder its name.
+    /// Renames the folder to its final name.
     pub(crate) fn finish(self, name: &str) -> Result<PathBuf, ModelProblem> {
         let folder = self.place.join(name);
-        // One of that name could not be used, or it would have been.
+        // An existing folder of that name is unusable, otherwise nothing would have been fetched.
         files::remove_folder(&folder)?;
         files::rename(&self.folder, &folder)?;
         Ok(folder)
     }
 }
 
-/// What was fetched.
+/// Result of fetching a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetched {
-    /// The tensors of layer 0, sorted.
+    /// Tensors of layer 0, sorted.
     pub(crate) tensors: Vec<String>,
-    /// Bytes that were received.
+    /// Bytes received.
     pub(crate) bytes: u64,
     /// Bytes of the whole checkpoint.
     pub(crate) checkpoint_bytes: u64,

@@ -1,4 +1,4 @@
-//! Models of the hub: found on this machine, or fetched into the cache.
+//! Finds models of the hub on this machine or fetches them into the cache.
 
 use std::path::PathBuf;
 #[cfg(feature = "cloud")]
@@ -22,11 +22,10 @@ use crate::storage::hub::reference::Reference;
 use crate::storage::retry::RetryPolicy;
 
 impl Hub {
-    /// The folder that holds what is wanted of the model that `path` means, fetched if need be.
+    /// Returns the folder with the requested part of the model at `path`, fetching it if necessary.
     ///
     /// # Errors
-    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
-    /// does not answer.
+    /// All problems: an invalid reference, a missing or unsupported model, an unreachable network.
     pub(super) fn locate(
         &self,
         path: &str,
@@ -41,7 +40,7 @@ impl Hub {
         }
     }
 
-    /// A folder on this machine that holds what is wanted of a commit.
+    /// Returns a local folder with the requested part of a commit.
     fn present(&self, model: &Reference, commit: &str, wanted: FetchKind) -> Option<PathBuf> {
         let theirs = self.home.snapshot(model, commit).into_iter();
         let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
@@ -64,7 +63,7 @@ impl Hub {
 
 #[cfg(feature = "cloud")]
 impl Hub {
-    /// Fetches what is wanted of a commit into the cache.
+    /// Fetches the requested part of a commit into the cache.
     fn fetch(
         &self,
         model: &Reference,
@@ -73,7 +72,7 @@ impl Hub {
     ) -> Result<PathBuf, Vec<ModelProblem>> {
         let one = |problem| vec![problem];
         let partial = PartialFolder::begin(&self.repository(model)).map_err(one)?;
-        // Another process may have fetched it while this one waited.
+        // Another process may have fetched it in the meantime.
         if let Some(folder) = self.present(model, commit, wanted) {
             return Ok(folder);
         }
@@ -87,7 +86,7 @@ impl Hub {
         partial.finish_slice(commit, &name, Some(&self.home.endpoint), &fetched).map_err(one)
     }
 
-    /// The files of a revision: those that the hub's libraries have fetched whole, and the hub for all others.
+    /// Returns the files of a revision: those in the cache of the hub's own libraries, the others from the hub.
     fn source(&self, model: &Reference, revision: &str) -> Result<Web, ModelProblem> {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let base = files_of(&endpoint, &model.at(revision));

@@ -1,10 +1,10 @@
-//! What of a folder elsewhere is fetched.
+//! Parts of a remote folder that can be fetched.
 
 use std::path::Path;
 
 use longsift_stages::model::ModelFolder;
 
-/// What of a folder elsewhere is wanted.
+/// Part of a remote folder to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FetchKind {
     Model,
@@ -12,7 +12,7 @@ pub(crate) enum FetchKind {
 }
 
 impl FetchKind {
-    /// Whether a folder holds it.
+    /// Whether a folder contains the part.
     pub(crate) fn is_in(self, folder: &Path) -> bool {
         match self {
             Self::Model => ModelFolder::open(folder, None).is_ok(),

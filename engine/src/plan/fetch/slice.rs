@@ -1,4 +1,4 @@
-//! Fetches layer 0 of a checkpoint, or a tokenizer, from wherever its files are.
+//! Fetches layer 0 of a checkpoint, or a tokenizer, from any source.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The small files that are fetched, and the most bytes that each may have. The first must be there.
+/// Small files to fetch, each with its maximum bytes. The first is required.
 pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
     (CONFIG, 16 << 20),
     (TOKENIZER, 1 << 30),
@@ -23,16 +23,16 @@ pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
     (INDEX, 256 << 20),
 ];
 
-/// A folder elsewhere whose files are read by name.
+/// Remote folder whose files are read by name.
 pub(crate) trait Source: RemoteWeights {
-    /// How it is called in messages.
+    /// Returns the name for messages.
     fn name(&self) -> String;
-    /// A whole file of at most `most` bytes; none where there is none of that name.
+    /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
     fn small(&self, file: &str, most: u64) -> Result<Option<Vec<u8>>, ModelProblem>;
-    /// Hands on ranges of a file, in order.
+    /// Passes ranges of a file to `sink`, in order.
     fn ranges(&self, file: &str, ranges: &[Range<u64>], sink: Sink<'_>)
     -> Result<(), ModelProblem>;
-    /// A range of a file, in one piece.
+    /// Reads a range of a file into memory.
     fn gathered(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
         let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
         self.ranges(file, &[wanted], &mut |piece| {
@@ -41,12 +41,12 @@ pub(crate) trait Source: RemoteWeights {
         })?;
         Ok(bytes)
     }
-    /// Bytes that were received so far.
+    /// Returns the bytes received so far.
     fn received(&self) -> u64;
-    /// What to do where a file is not there.
+    /// Returns the hint for a missing file.
     fn hint(&self) -> &'static str;
 
-    /// That a file which must be there is not.
+    /// Returns the error for a missing required file.
     fn no_file(&self, file: &str) -> ModelProblem {
         let problem = ModelProblem::settings(format!("`{}` has no `{file}`", self.name()));
         if file == "model.safetensors" {
@@ -57,7 +57,7 @@ pub(crate) trait Source: RemoteWeights {
     }
 }
 
-/// Fills `partial` with what a tokenizer is made of; `tokenizer.json` must be there.
+/// Fetches the tokenizer's files into `partial`; `tokenizer.json` is required.
 pub(crate) fn fetch_tokenizer(
     source: &dyn Source,
     partial: &PartialFolder,
@@ -73,7 +73,7 @@ pub(crate) fn fetch_tokenizer(
     Ok(())
 }
 
-/// Fills `partial` with config, tokenizer and layer 0 of a checkpoint.
+/// Fetches config, tokenizer and layer 0 of a checkpoint into `partial`.
 pub(crate) fn fetch_model<S: Source + 'static>(
     source: &Rc<S>,
     partial: &PartialFolder,
@@ -109,14 +109,14 @@ pub(crate) fn fetch_model<S: Source + 'static>(
     })
 }
 
-/// What to do where a file is not there.
+/// Hint for a missing file.
 pub(crate) const HINT: &str =
     "name the folder that has `config.json`, `tokenizer.json` and the safetensors files";
 
-/// A source whose files may change.
+/// Source whose files may change.
 pub(crate) trait Versioned: Source {
-    /// The version that a file has now; none where there is none of that name.
+    /// Returns the current version of a file; `None` if it does not exist.
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem>;
-    /// The versions of all files that were asked for, as they were found first.
+    /// Returns the first seen version of each requested file.
     fn seen(&self) -> Versions;
 }

@@ -3,13 +3,13 @@
 //! ```text
 //! <cache_folder>/stores/<address>/
 //!   lock                          one process fetches at a time
-//!   model, tokenizer              the folder that was used last
+//!   model, tokenizer              name of the last used folder
 //!   <versions>-<tensors>/         config.json, tokenizer.json, the slices of the weights, slice.json, versions.json
 //!   <versions>-tokenizer/         tokenizer.json, tokenizer_config.json, versions.json
 //! ```
 //!
-//! A folder of a store may change. What was fetched is used as long as every file of it has the version (entity tag or
-//! time, and length) that it had, and every file that was not there is still not there.
+//! A folder of a store may change. A fetched folder is used as long as each of its files still has the recorded version
+//! (entity tag or time, and length), and every file that was missing is still missing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,15 +23,15 @@ use crate::storage::files;
 
 pub(super) const VERSIONS: &str = "versions.json";
 
-/// Some twenty files.
+/// Limit of a file that lists about twenty files.
 const MOST_TEXT_BYTES: u64 = 1 << 20;
 
-/// Files by name, and what tells their version; of one that is not there, none.
+/// Versions by file name; `None` for missing files.
 pub(crate) type Versions = BTreeMap<String, Option<String>>;
 
-/// Models of stores, as this machine keeps them.
+/// Local copies of models of stores.
 pub(super) struct FetchedModels {
-    /// The folder of all addresses.
+    /// Parent folder of all addresses.
     root: PathBuf,
     offline: bool,
     #[cfg_attr(
@@ -41,7 +41,7 @@ pub(super) struct FetchedModels {
     pub(super) stop: Stop,
 }
 
-/// What is kept of an address.
+/// Local copy of an address.
 pub(super) struct Kept {
     pub(super) folder: PathBuf,
     #[cfg_attr(
@@ -56,7 +56,7 @@ impl FetchedModels {
         Self { root, offline, stop }
     }
 
-    /// The folder that holds what is wanted of an address.
+    /// Returns the folder with the requested part of an address.
     pub(super) fn locate(
         &self,
         address: &str,
@@ -78,7 +78,7 @@ impl FetchedModels {
         }
     }
 
-    /// What is not here and will not be fetched.
+    /// Returns the error for a copy that does not exist and will not be fetched.
     fn absent(&self, address: &str) -> ModelProblem {
         let (why, hint) = if self.offline {
             ("`--offline` keeps it from being fetched", "run once with the network")
@@ -90,7 +90,7 @@ impl FetchedModels {
     }
 }
 
-/// What was used last, if it is still whole.
+/// Returns the last used folder if it is complete.
 pub(super) fn kept(place: &Path, wanted: FetchKind) -> Option<Kept> {
     let text =
         |path: &Path| String::from_utf8(files::read_limited(path, MOST_TEXT_BYTES).ok()?).ok();
@@ -102,7 +102,7 @@ pub(super) fn kept(place: &Path, wanted: FetchKind) -> Option<Kept> {
     wanted.is_in(&folder).then_some(Kept { folder, versions })
 }
 
-/// The file that names the folder that was used last.
+/// Returns the file that contains the name of the last used folder.
 pub(super) fn pointer(wanted: FetchKind) -> &'static str {
     match wanted {
         FetchKind::Model => "model",
@@ -110,7 +110,7 @@ pub(super) fn pointer(wanted: FetchKind) -> &'static str {
     }
 }
 
-/// A folder's name for an address: legible, and different for each.
+/// Returns a readable, unique folder name for an address.
 fn folder_name(address: &str) -> String {
     let legible: String = (address.chars().take(80))
         .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })

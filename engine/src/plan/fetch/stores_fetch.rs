@@ -1,4 +1,4 @@
-//! Fetches what a store has now, unless that is what was fetched before.
+//! Fetches the current files of a store unless the local copy is up to date.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::storage::retry::RetryPolicy;
 use crate::storage::web as web_files;
 
 impl FetchedModels {
-    /// The folder that holds what an address has now.
+    /// Returns the folder with the current content of an address.
     pub(super) fn current(
         &self,
         address: &str,
@@ -42,7 +42,7 @@ impl FetchedModels {
     }
 }
 
-/// What is kept, if nothing has changed, else what is fetched now.
+/// Returns the local copy if it is up to date, otherwise fetches.
 fn fetched<S: Versioned + 'static>(
     source: impl Fn() -> Result<S, ModelProblem>,
     address: &str,
@@ -55,7 +55,7 @@ fn fetched<S: Versioned + 'static>(
         return Ok(kept);
     }
     let partial = PartialFolder::begin(place).map_err(one)?;
-    // Another process may have fetched it while this one waited.
+    // Another process may have fetched it in the meantime.
     if let Some(kept) = unchanged(&now, place, wanted).map_err(one)? {
         return Ok(kept);
     }
@@ -89,7 +89,7 @@ fn fetched<S: Versioned + 'static>(
     Ok(folder)
 }
 
-/// What is kept, if all its files are as they were.
+/// Returns the local copy if all its files are unchanged.
 fn unchanged(
     now: &impl Versioned,
     place: &Path,
@@ -99,7 +99,7 @@ fn unchanged(
     Ok(changed(now, &kept.versions)?.is_none().then_some(kept.folder))
 }
 
-/// The first file that is not as it was.
+/// Returns the first changed file.
 fn changed(now: &impl Versioned, before: &Versions) -> Result<Option<String>, ModelProblem> {
     for (file, version) in before {
         if now.version(file)? != *version {
@@ -109,7 +109,7 @@ fn changed(now: &impl Versioned, before: &Versions) -> Result<Option<String>, Mo
     Ok(None)
 }
 
-/// The address of a folder of a web server, with a slash at its end.
+/// Returns the address of a web server's folder, with a trailing slash.
 fn base(address: &str) -> Result<Url, ModelProblem> {
     let mut url = web_files::url(address)?;
     let is_plain = url.host_str().is_some() && url.query().is_none() && url.fragment().is_none();

@@ -1,4 +1,4 @@
-//! A folder of a web server, the hub among them: files below one address, read by ranges.
+//! Folder of a web server, such as the hub: files below one address, read by ranges.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use crate::storage::http::remaining::Sink;
 use crate::storage::http::{Client, RemoteFile};
 use crate::storage::{error, files, regular};
 
-/// Files below an address; those that this machine has whole in another folder are taken from there.
+/// Files below an address. Files that exist in the local folder `whole` are read from there.
 pub(crate) struct Web {
-    /// How it is called in messages.
+    /// Name for messages.
     pub(crate) name: String,
-    /// What to do where a file is not there.
+    /// Hint for a missing file.
     pub(crate) hint: &'static str,
     pub(crate) client: Client,
-    /// The address of the folder, with a slash at its end.
+    /// Address of the folder, with a trailing slash.
     pub(crate) base: Url,
     pub(crate) whole: Option<PathBuf>,
     opened: RefCell<BTreeMap<String, Rc<RemoteFile>>>,
@@ -42,7 +42,7 @@ impl Web {
         self.base.join(file).map_err(|_| wrong())
     }
 
-    /// The whole file on this machine.
+    /// Returns the local copy of a file.
     fn whole(&self, file: &str) -> Option<PathBuf> {
         self.whole.as_ref().map(|folder| folder.join(file)).filter(|path| path.is_file())
     }
@@ -127,7 +127,7 @@ impl RemoteWeights for Web {
     }
 }
 
-/// Hands on ranges of a file of this machine.
+/// Passes ranges of a local file to `sink`.
 fn copy_ranges(path: &Path, ranges: &[Range<u64>], sink: Sink<'_>) -> Result<(), ModelProblem> {
     let file: File = regular::open(path)?;
     let mut buffer = vec![0; 1 << 20];
