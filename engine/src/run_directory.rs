@@ -1,4 +1,4 @@
-//! The files of a run: their layout, who holds them, every record and table.
+//! Files of a run: layout, locks, records and tables.
 
 pub(crate) mod borrowed;
 pub(crate) mod calibration;

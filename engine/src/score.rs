@@ -1,4 +1,4 @@
-//! The score phase: measures the windows of every work unit that has no record yet.
+//! The score phase: measures the windows of every work unit that has no valid record.
 
 pub(crate) mod carried;
 pub mod context;
@@ -28,8 +28,9 @@ use crate::run_directory::units::{self, UnitRecord};
 use context::{ScoreContext, Scored, ScoredUnit};
 use tolerance::check_quarantine;
 
-/// Scores every unit without a record in `standing`; the others are taken as they are. Units are scored in order, the
-/// windows of a unit in parallel, while the documents behind them are read and tokenised.
+/// Scores every unit without a record in `standing`; the others are reused.
+///
+/// Units are scored in order and the windows of a unit in parallel, while the next documents are read and tokenised.
 pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
     let units = context.plan.units.iter().zip(&standing);
     let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
@@ -40,7 +41,7 @@ pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Re
         if scored.is_err() {
             context.programs.abandon();
         }
-        // Without a receiver the reader has nobody to read for, and ends.
+        // The reader stops when its receiver is dropped.
         drop(batches);
         scored
     })
@@ -71,7 +72,7 @@ fn score_all(
     Ok(scored)
 }
 
-/// The score phase when every unit has a record: the model is not touched.
+/// The score phase if every unit has a record: never runs the model.
 pub fn reuse(
     plan: &Plan,
     directory: &RunDirectory,
@@ -85,7 +86,7 @@ pub fn reuse(
     Ok(scored)
 }
 
-/// Records of `plan` that stand, for the figures that it asks for.
+/// Valid records of the units of `plan`, for the wanted statistics.
 pub fn standing(
     plan: &Plan,
     directory: &RunDirectory,

@@ -1,4 +1,4 @@
-//! Scores of another run (`--scores-from`), which this one reads without holding that run's directory.
+//! Reads scores of another run (`--scores-from`) without locking that run's directory.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,20 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::source;
 
-/// The score tables of another run as they were when their records were read.
+/// Score tables of another run, with the version that each file had when its record was read.
 #[derive(Debug)]
 pub struct BorrowedScores {
     directory: RunDirectory,
-    /// Each file and its version.
     files: Vec<(PathBuf, String)>,
 }
 
 impl BorrowedScores {
-    /// Notes the versions of all files of `records`. The records must be read again afterwards: a record is removed before its
-    /// files are replaced, so one that is still there belongs to these versions.
+    /// Notes the versions of all files of `records`.
     ///
-    /// # Errors
-    /// A file cannot be read.
+    /// The caller must read the records again afterwards: a run removes a record before it replaces the record's files, so a
+    /// record that still exists belongs to these versions.
+    ///
+    /// # Errors A file cannot be read.
     pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
         let parts = records.iter().flat_map(|record| record.parts());
         let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();
@@ -32,10 +32,9 @@ impl BorrowedScores {
         Ok(Self { directory: directory.clone(), files: paths.into_iter().zip(versions).collect() })
     }
 
-    /// Whether every file is still the one whose version was noted.
+    /// Checks that every file still has the noted version.
     ///
-    /// # Errors
-    /// One is gone or was replaced: what was read since may be of both.
+    /// # Errors A file was removed or replaced: data read since may mix both versions.
     pub fn check(&self) -> Result<()> {
         let concurrency = self.directory.concurrency(1);
         let same = parallel::in_order(self.files.len(), concurrency, |index| {
@@ -48,7 +47,7 @@ impl BorrowedScores {
         }
     }
 
-    /// Says that `what` was replaced.
+    /// Error: `what` was replaced.
     pub fn changed(&self, what: &str) -> crate::base::error::Failure {
         let message = format!(
             "the scores in `{}` were replaced while this run read them: `{what}`",

@@ -1,4 +1,4 @@
-//! `calibration.json`: the figures a corpus was scored and filtered with.
+//! `calibration.json`: the statistics that a corpus was scored and filtered with.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub struct CalibratedGroup {
 }
 
 impl CalibratedGroup {
-    /// Scores the samples of the group; none where no sample of it had a score.
+    /// Builds the scorer of the group; `None` if no sample of the group had a score.
     pub fn scorer(
         &self,
         terms: &[Term],
@@ -115,7 +115,7 @@ pub struct GroupDrift {
     pub stability_index: Option<f64>,
 }
 
-/// The groups whose scores have moved most, by their stability index; the first of those that moved alike.
+/// Groups with the largest stability index, at most `at_most`; ties stay in order.
 pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
     let mut groups: Vec<&GroupDrift> = drift.iter().collect();
     let index = |group: &GroupDrift| group.stability_index.unwrap_or(0.0);
@@ -124,17 +124,16 @@ pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
     groups
 }
 
-/// The largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins
-/// each. It is read into memory.
+/// Largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins each. The
+/// whole file is read into memory.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Version of the format of this file.
+/// Format version of the file.
 pub const VERSION: u32 = 4;
 
-/// Reads the bytes of the calibration at `path`, which the pipeline names at `place`.
+/// Parses the calibration at `path`, which the pipeline names at `place`.
 ///
-/// # Errors
-/// They are no calibration, or one of an older longsift, which does not say all that it is for.
+/// # Errors The bytes are not a calibration, or another version of longsift wrote them.
 pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -155,12 +154,12 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
     })
 }
 
-/// The bytes of a calibration file.
+/// Reads the bytes of a calibration file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(files::read_limited(path, MOST_BYTES)?)
 }
 
-/// Puts the bytes of a calibration into a run directory.
+/// Writes a calibration into a run directory.
 pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<()> {
     Ok(atomic::write_atomic(&directory.calibration(), calibration).map(drop)?)
 }

@@ -1,4 +1,4 @@
-//! Where every row and window went: rows in = kept + dropped by reason + quarantined.
+//! Row and window accounting: rows in = kept + dropped by reason + quarantined.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds the counts of another unit.
     pub fn add(&mut self, other: &Self) {
         self.rows = self.rows.saturating_add(other.rows);
         self.rows_scored = self.rows_scored.saturating_add(other.rows_scored);
@@ -46,17 +45,16 @@ impl Counts {
         }
     }
 
-    /// Rows set aside.
     pub fn quarantined_rows(&self) -> u64 {
         total(&self.quarantined)
     }
 
-    /// Windows cut, measured or not.
+    /// Number of windows cut, measured or not.
     pub fn windows_total(&self) -> u64 {
         self.windows.saturating_add(total(&self.windows_dropped))
     }
 
-    /// The row equation: what is wrong with it, if anything. A violation is a bug.
+    /// Checks that every row is accounted for. A violation is a bug, and is described.
     pub fn check(&self) -> Result<(), String> {
         let dropped = total(&self.rows_dropped);
         let sum = self.rows_scored.saturating_add(dropped).saturating_add(self.quarantined_rows());
@@ -72,17 +70,17 @@ impl Counts {
     }
 }
 
-/// The sum over all reasons. A record that was tampered with may hold any numbers.
+/// Sums the counts of all reasons, saturating: a modified record may hold any numbers.
 fn total(reasons: &BTreeMap<String, u64>) -> u64 {
     reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-/// Adds one to the count of a reason.
+/// Increments the count of a reason.
 pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
     *reasons.entry(reason.to_owned()).or_default() += 1;
 }
 
-/// Whether a count is left out where it is written.
+/// Whether serde omits a count.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0

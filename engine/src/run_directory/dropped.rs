@@ -1,4 +1,4 @@
-//! The table of rows and windows that are not in the output, and why: `dropped/*.parquet`.
+//! Table of rows and windows that are not in the output, with the reason: `dropped/*.parquet`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,43 +15,41 @@ use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
 use crate::storage::files;
 
-/// The reason of what a ranking left out.
+/// Reason of samples that were ranked too low.
 pub const NOT_SELECTED: &str = "not_selected";
 
-/// The reason of what has no score because a measure was not taken of it, by sampling.
+/// Reason of samples without a score because sampling excluded them from a measure.
 pub const NOT_MEASURED: &str = "not_measured";
 
-/// Whether it was a selection that did not keep something for this reason: by rank, by a guard, or without a statistic.
+/// Whether the selection dropped a sample for this reason: by rank, by a guard, or for a missing statistic.
 pub fn is_of_selection(reason: &str) -> bool {
     [NOT_SELECTED, NOT_MEASURED].contains(&reason)
         || reason.starts_with("guard_")
         || reason.starts_with("no_")
 }
 
-/// A row or a window that is not in the output.
+/// Row or window that is not in the output.
 #[derive(Clone, Debug)]
 pub struct DroppedRow {
     /// Row of the document in its file.
     pub input_row: u64,
-    /// The document's id.
     pub id: String,
-    /// Index of the window; none where the whole row was dropped.
+    /// Index of the window; `None` if the whole row was dropped.
     pub window: Option<u32>,
     /// `short_document`, `too_short`, `dropped_by_<stage>`, `not_selected`, `not_measured`, `guard_<statistic>`,
     /// `no_<statistic>`.
     pub reason: Arc<str>,
-    /// Its score, if it got one.
     pub score: Option<f64>,
 }
 
 impl DroppedRow {
-    /// A whole row without a score.
+    /// Returns a whole row without a score.
     pub fn row(input_row: u64, id: String, reason: &str) -> Self {
         Self { input_row, id, window: None, reason: Arc::from(reason), score: None }
     }
 }
 
-/// Reads the rows of a table that have no score, all in memory.
+/// Reads all rows of a table into memory, without scores.
 pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
     let hint =
         "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
@@ -77,7 +75,6 @@ pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
     Ok(found)
 }
 
-/// The schema of the table.
 pub fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("input_file", DataType::Utf8, false),
@@ -89,7 +86,7 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// Writes rows of one file as `dropped/<name>.parquet`; without rows there is no file.
+/// Writes rows of one file as `dropped/<name>.parquet`; creates no file if `rows` is empty.
 pub fn write(
     directory: &RunDirectory,
     name: &str,
@@ -100,7 +97,7 @@ pub fn write(
     write_at(&directory.root.join(&path), path, file, rows)
 }
 
-/// The same, at a path of the caller's choice.
+/// Like [`write`], at `path`.
 pub fn write_at(
     path: &Path,
     part_path: String,

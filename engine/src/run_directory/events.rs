@@ -1,5 +1,6 @@
-//! `events.jsonl`: what happened in a run directory, a JSON line each, over all runs. In an object store, where nothing can
-//! be appended, a file for each process, written anew now and then.
+//! `events.jsonl`: events of all runs in a run directory, one JSON object per line.
+//!
+//! Object stores cannot append, so there each process has its own file and rewrites it at intervals.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -14,25 +15,26 @@ use crate::base::clock;
 use crate::base::error::Result;
 use crate::storage::{atomic, error, files, regular, store};
 
-/// No line is longer than this many bytes.
+/// Maximum bytes of a line.
 const LONGEST_LINE: u64 = 1 << 16;
 
-/// The longest time that events of an object store are only in memory while more of them happen.
+/// Maximum age of events in memory when another event is appended, in an object store.
 const KEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Appends an event with its facts. Events are information: a run never reads them.
+/// Appends an event with its facts. Runs never read events.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
         return keep(directory, &line(event, facts));
     }
     let path = directory.events();
     let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
-    // One write, so that a kill rarely tears a line.
+    // Written with one call, so that a kill rarely leaves a partial line.
     file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
     Ok(())
 }
 
-/// The same where several processes append at once: nothing is cut off that another may be writing.
+/// Like [`append`], for several processes that append at once: does not truncate a partial line, which another process may be
+/// writing.
 pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
         return keep(directory, &line(event, facts));
@@ -43,7 +45,7 @@ pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Res
     Ok(())
 }
 
-/// What has happened in run directories in object stores, by directory.
+/// Events of run directories in object stores, by directory.
 static KEPT: Mutex<BTreeMap<PathBuf, Kept>> = Mutex::new(BTreeMap::new());
 
 struct Kept {
@@ -71,7 +73,7 @@ impl Kept {
     }
 }
 
-/// Writes what is only in memory when it is dropped, at the end of a run.
+/// Writes the events that are only in memory when it is dropped, at the end of a run.
 pub struct Finish<'a>(pub &'a RunDirectory);
 
 impl Drop for Finish<'_> {
@@ -94,11 +96,9 @@ fn line(event: &str, facts: Value) -> String {
     format!("{}\n", Value::Object(line))
 }
 
-/// Hands over what has happened, process by process, each in its order. Lines that are no events are passed over: the last
-/// one may be torn.
+/// Calls `each` for every event, process by process, in order. Skips lines that are not events: the last one may be partial.
 ///
-/// # Errors
-/// A file that is there and cannot be read.
+/// # Errors A file exists and cannot be read.
 pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>)) -> Result<()> {
     let mut line_read = |line: &[u8]| {
         if let Ok(Value::Object(event)) = serde_json::from_slice(line) {
@@ -128,7 +128,7 @@ pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>))
     }
 }
 
-/// Cuts off half a line that a killed run left, for a run that may have nothing to append.
+/// Cuts off a partial line that a killed run left, for a run that may not append anything.
 pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
     if store::is_address(&directory.root) {
         return Ok(());
@@ -141,7 +141,7 @@ pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
+/// Returns the length of the file up to its last line end: a killed run may have left a partial line.
 fn whole_lines(path: &Path) -> Result<u64> {
     let Some(length) = files::size(path)? else { return Ok(0) };
     let start = length.saturating_sub(LONGEST_LINE);

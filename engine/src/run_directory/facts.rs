@@ -1,7 +1,7 @@
-//! Facts: what a result depends on, as JSON objects with a fingerprint, whose differences can be named.
+//! Facts: what a result depends on, as JSON objects with a fingerprint and readable differences.
 //!
-//! `plan/identity.rs` says what they are; the lock, records, the manifest, calibrations and `longsift diff` store and
-//! compare nothing else.
+//! `plan/identity.rs` builds them. The lock, records, the manifest, calibrations and `longsift diff` store and compare only
+//! facts.
 
 use std::collections::BTreeMap;
 
@@ -16,48 +16,48 @@ use crate::base::text;
 #[serde(transparent)]
 pub struct Facts(Map<String, Value>);
 
-/// What the names of facts begin with that say what a stage does with documents before they are windows.
+/// Prefix of the names of facts about stages that process documents before they are cut into windows.
 pub const OF_DOCUMENTS: &str = "documents.";
 
 impl Facts {
-    /// The facts of a JSON object, in the order of their names; of anything else there are none.
+    /// Takes the facts of a JSON object, sorted by name; any other value has no facts.
     pub fn new(object: Value) -> Self {
         let Value::Object(mut facts) = object else { return Self::default() };
         facts.sort_keys();
         Self(facts)
     }
 
-    /// The value of a fact.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// The same without some of them.
+    /// Returns a copy without the facts called `names`.
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
         let kept = self.0.iter().filter(|(name, _)| !names.contains(&name.as_str()));
         Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
-    /// Only some of them.
+    /// Returns a copy with only the facts called `names`.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
         let kept = self.0.iter().filter(|(name, _)| names.contains(&name.as_str()));
         Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether windows that pass the bounds `other` all pass these: each of these is a bound there, on the same figures,
-    /// and at least as strict, as are those before the measure of these figures. Of what decides which windows have figures.
+    /// Whether all windows that pass the bounds `other` also pass these bounds.
+    ///
+    /// True if each of these bounds exists in `other`, on the same statistic, and is at least as strict there. The bounds that
+    /// decide which windows have the statistic are compared in the same way.
     pub fn let_pass(&self, other: &Self) -> bool {
         bounds_let_pass(&self.0, &other.0)
     }
 
-    /// The fingerprints of those that are called `documents.<stage>.…`, by stage.
+    /// Fingerprints of the facts called `documents.<stage>.…`, by stage.
     fn of_documents(&self) -> BTreeMap<String, String> {
         let mut stages: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for (name, value) in &self.0 {
@@ -68,7 +68,7 @@ impl Facts {
         stages.into_iter().map(|(stage, facts)| (stage, Self(facts).fingerprint())).collect()
     }
 
-    /// SHA-256 of their JSON; nothing where there are none.
+    /// Returns the SHA-256 of the facts as JSON; empty if there are no facts.
     pub fn fingerprint(&self) -> String {
         if self.0.is_empty() {
             return String::new();
@@ -76,7 +76,7 @@ impl Facts {
         text::sha256_hex(Value::Object(self.0.clone()).to_string().as_bytes())
     }
 
-    /// What differs from `before`, a line each: `window_tokens: 4096, was 2048`.
+    /// Lists the differences from `before`: `window_tokens: 4096, was 2048`.
     pub fn differences(&self, before: &Self) -> Vec<String> {
         differences(&self.0, &before.0)
     }
@@ -105,7 +105,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The fingerprints that records and journals of work units have.
+    /// Computes the fingerprints that are stored in records and journals of work units.
     pub fn fingerprints(&self) -> Fingerprints {
         let of = |facts: &MeasureFacts| MeasureFingerprint {
             fingerprint: facts.facts.fingerprint(),
@@ -118,12 +118,12 @@ impl Identity {
         }
     }
 
-    /// A fact of any measure that has one of that name.
+    /// Returns the first fact with this name of any measure.
     pub fn of_any_measure(&self, name: &str) -> Option<&Value> {
         self.measures.values().find_map(|measure| measure.facts.get(name))
     }
 
-    /// The measures that are in both and differ, with a line for each difference: `mask: causal, was unmasked`.
+    /// Lists the measures that exist in both and differ, with their differences: `mask: causal, was unmasked`.
     pub fn changed_measures(&self, before: &Self) -> Vec<(String, Vec<String>)> {
         let changed = self.measures.iter().filter_map(|(name, now)| {
             let lines = now.facts.differences(&before.measures.get(name)?.facts);
@@ -132,14 +132,14 @@ impl Identity {
         changed.collect()
     }
 
-    /// What differs in windows and measures, those that are in both, a line each.
+    /// Lists the differences in windows and in measures that exist in both.
     pub fn differences_of_scores(&self, before: &Self) -> Vec<String> {
         let mut lines = self.windows.differences(&before.windows);
         lines.extend(self.changed_measures(before).into_iter().flat_map(|(_, lines)| lines));
         lines
     }
 
-    /// What differs in any part, a line each.
+    /// Lists all differences.
     pub fn differences(&self, before: &Self) -> Vec<String> {
         let mut lines = self.differences_of_scores(before);
         let names = self.measures.keys().chain(before.measures.keys());
@@ -156,28 +156,28 @@ impl Identity {
     }
 }
 
-/// The fingerprints of windows and measures: whether earlier figures are those that a plan asks for.
+/// Fingerprints of windows and measures: decide whether existing statistics can be reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fingerprints {
-    /// Of [`Identity::windows`].
+    /// Fingerprint of [`Identity::windows`].
     pub windows: String,
-    /// Of what each stage that reads documents answers by, by name. Windows depend on it, too.
+    /// Fingerprint of each stage that processes documents, by name. Included in `windows`.
     #[serde(skip)]
     pub documents: BTreeMap<String, String>,
-    /// Of each measure, by name.
+    /// Fingerprint of each measure, by name.
     pub measures: BTreeMap<String, MeasureFingerprint>,
 }
 
-/// The fingerprint of a measure, and which windows it is taken of.
+/// Fingerprint of a measure, and the windows it runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MeasureFingerprint {
-    /// Of [`MeasureFacts::facts`].
+    /// Fingerprint of [`MeasureFacts::facts`].
     pub fingerprint: String,
-    /// What decides which windows have figures; empty where all have.
+    /// Conditions for a window to have these statistics; empty if all windows have them.
     pub only: Facts,
 }
 
-/// [`Facts::let_pass`] of bounds by statistic: `{min, max, of, only, merge}` each.
+/// Implements [`Facts::let_pass`] for bounds by statistic, each `{min, max, of, only, merge}`.
 fn bounds_let_pass(bounds: &Map<String, Value>, others: &Map<String, Value>) -> bool {
     bounds.iter().all(|(statistic, own)| {
         let Some(other) = others.get(statistic) else { return false };
@@ -197,7 +197,7 @@ fn bounds_let_pass(bounds: &Map<String, Value>, others: &Map<String, Value>) -> 
     })
 }
 
-/// What differs between two sets of settings, a line each: `window_tokens: 4096, was 2048`.
+/// Lists the differences between two sets of settings: `window_tokens: 4096, was 2048`.
 pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec<String> {
     let gone = before.keys().filter(|key| !now.contains_key(*key));
     now.keys()
@@ -212,7 +212,7 @@ pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec
         .collect()
 }
 
-/// A value on one line; a digest by its first characters.
+/// Formats a value on one line; shortens a digest.
 fn short(value: &Value) -> String {
     match value {
         Value::String(text)

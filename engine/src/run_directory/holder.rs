@@ -1,4 +1,4 @@
-//! Who holds a run directory, as others are told.
+//! Content of a lock file: the process that holds a run directory.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::{clock, machine};
 
-/// Who holds a run directory.
+/// Process that holds a run directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Holder {
     pub(super) pid: u32,
@@ -18,22 +18,22 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// This process, since now.
+    /// Describes this process, starting now.
     pub(super) fn this_process() -> Self {
         Self { pid: std::process::id(), host: machine::host_name(), started: clock::now_utc() }
     }
 }
 
-/// The longest lock file.
+/// Maximum bytes of a lock file.
 const MAX_LOCK_BYTES: usize = 4096;
 
-/// Whether a lock file says what those of run directories do, as far as it was written.
+/// Whether `content` is that of a lock file, possibly a partial one.
 pub(super) fn is_of_holder(content: &[u8]) -> bool {
     let begins = content.first().is_none_or(|first| *first == b'{') || content == SHARDS;
     begins && content.len() < MAX_LOCK_BYTES
 }
 
-/// Another process holds the directory. The content of the lock file is information, the lock is the system's.
+/// Error: another process holds the lock. The content of the file is only information; the operating system keeps the lock.
 pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     let mut content = String::new();
     let read = file.take(4096).read_to_string(&mut content).ok();
@@ -44,7 +44,7 @@ pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     held(root, holder)
 }
 
-/// Another process holds the directory; one that has just taken it has said nothing yet.
+/// Error: another process holds the directory. `holder` is `None` if that process has not written its lock file yet.
 pub(super) fn held(root: &Path, holder: Option<Holder>) -> Diagnostic {
     let who = holder.map_or_else(
         || "another process".to_owned(),
@@ -61,5 +61,5 @@ fn in_use(root: &Path, who: &str) -> Diagnostic {
     .hint("wait for that run to end, or give this one another `output.path`")
 }
 
-/// What the lock says while processes hold it together.
+/// Content of the lock file while several processes share the lock.
 pub(super) const SHARDS: &[u8] = b"shards";

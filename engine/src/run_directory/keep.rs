@@ -1,4 +1,4 @@
-//! Small records of a run directory: written whole or not at all, read where they are there.
+//! Small records of a run directory, written atomically.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,10 +16,10 @@ use crate::storage::error::failed;
 pub use crate::storage::files::Written;
 use crate::storage::{atomic, files, marked};
 
-/// Most records are written at once; a calibration of many groups goes piece by piece.
+/// Most records fit; a calibration with many groups is written in pieces.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Whether a file in a folder of scores or of a selection has a name that runs give.
+/// Whether a file in a folder of scores or of a selection has a name that runs create.
 fn is_of_run(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
@@ -34,7 +34,7 @@ fn is_of_run(path: &Path) -> bool {
 }
 
 impl RunDirectory {
-    /// Writes a record in one step, as JSON that people can read: whoever looks sees the old one or the new one.
+    /// Writes a record as indented JSON, atomically: readers see the old record or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<Written> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
@@ -46,7 +46,7 @@ impl RunDirectory {
         Ok(file.get_mut().commit()?)
     }
 
-    /// Writes a file of text and says what was written, by its name in the run directory.
+    /// Writes a text file and returns its part, called `name` in the run directory.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_text(&self, path: &Path, name: &str, text: &str) -> Result<Part> {
         let written = atomic::write_atomic(path, text.as_bytes())?;
@@ -54,46 +54,44 @@ impl RunDirectory {
         Ok(Part { path, rows: 0, bytes, sha256 })
     }
 
-    /// Reads a record; none where there is no file, or one that is not the record's JSON: what only informs never stands in the
-    /// way.
+    /// Reads a record; `None` if the file does not exist or is not valid: a file that is only informative never fails a run.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn read_json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let bytes = files::read_if_present(path)?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// How many of its files are asked for at a time: requests to a store wait for each other, a disk answers at once.
+    /// Number of concurrent requests for its files: high for a store, `on_disk` for a disk.
     pub fn concurrency(&self, on_disk: usize) -> usize {
         files::concurrency(&self.root, on_disk)
     }
 
-    /// Whether the marker of a finished run is there.
+    /// Whether the run is marked as finished.
     pub fn is_finished(&self) -> Result<bool> {
         Ok(files::size(&self.success())?.is_some())
     }
 
-    /// Sets the marker of a finished run.
+    /// Marks the run as finished.
     pub fn mark_finished(&self) -> Result<()> {
         Ok(atomic::write_atomic(&self.success(), b"").map(drop)?)
     }
 
-    /// Removes the list of units that a selection missed: nothing is missing any more.
+    /// Removes the list of missing work units.
     pub fn nothing_missing(&self) -> Result<()> {
         Ok(files::remove_file(&self.missing())?)
     }
 
-    /// Whether any unit has a record.
     pub fn has_units(&self) -> Result<bool> {
         Ok(!files::list_if_present(&self.units())?.is_empty())
     }
 
-    /// A text in the output's folder, beside `data/`, if there is one.
+    /// Reads a text file in the output folder, next to `data/`.
     pub fn output_text(&self, name: &str) -> Result<Option<String>> {
         let bytes = files::read_if_present(&self.output.join(name))?;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// The names of the files below `data/`, '/'-separated.
+    /// Names of the files below `data/`, separated by `/`.
     pub fn data_files(&self) -> Result<Vec<String>> {
         let data = self.data();
         let paths = files::below_if_present(&data)?;
@@ -101,7 +99,7 @@ impl RunDirectory {
         Ok(paths.iter().filter_map(name).collect())
     }
 
-    /// Empty folders to stage a selection in; what earlier attempts left is removed.
+    /// Creates empty staging folders for a selection and removes those of earlier attempts.
     pub fn begin_attempt(&self) -> Result<PartFolders> {
         self.remove_attempts()?;
         let folders = self.attempt();
@@ -112,7 +110,7 @@ impl RunDirectory {
         Ok(folders)
     }
 
-    /// Removes what a fresh start has scored, with its journals and answers on this machine.
+    /// Removes the scores of `--fresh`, with its journals and answers on this machine.
     pub fn remove_fresh(&self) -> Result<()> {
         let fresh = self.fresh();
         for folder in [fresh.journal(), fresh.answers(), fresh.root] {
@@ -121,7 +119,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The files of scores and selections that runs wrote here, by the names that they give them.
+    /// Lists the files of scores and selections that have names that runs create.
     pub fn scored_and_selected_files(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for folder in self.committed_folders() {
@@ -132,7 +130,7 @@ impl RunDirectory {
         Ok(found)
     }
 
-    /// Files in the run directory that no run wrote, by their names.
+    /// Lists files in the run directory that have names that runs do not create.
     pub fn foreign_files(&self) -> Result<Vec<PathBuf>> {
         let own: HashSet<PathBuf> = self.own_names().into_iter().collect();
         let tables: HashSet<PathBuf> = self.scored_and_selected_files()?.into_iter().collect();
@@ -151,7 +149,7 @@ impl RunDirectory {
         Ok(all.filter(|path| !is_own(path)).collect())
     }
 
-    /// Removes what is staged.
+    /// Removes staged files.
     pub fn remove_attempts(&self) -> Result<()> {
         files::remove_folder(&self.staged_data())?;
         Ok(files::remove_folder(&self.staging())?)
@@ -162,12 +160,12 @@ impl RunDirectory {
         Ok(files::remove_file(&self.intent())?)
     }
 
-    /// The journals of open units.
+    /// Lists the journals of open units.
     pub fn journals(&self) -> Result<Vec<PathBuf>> {
         Ok(files::list_if_present(&self.journal())?)
     }
 
-    /// Removes what only an unfinished run needs, and what one that was killed behind its commit may have left.
+    /// Removes files that only an unfinished run needs, and leftovers of a run that was killed after its commit.
     pub fn remove_working_files(&self) -> Result<()> {
         self.remove_attempts()?;
         files::remove_file(&self.footers())?;

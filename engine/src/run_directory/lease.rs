@@ -1,8 +1,8 @@
-//! Use of a run directory in an object store, where nothing can be locked: an object says who works there, and is written
-//! anew every few seconds. One that stays the same for a while is of a process that is gone.
+//! Lease of a run directory in an object store, which has no locks: an object names the process, which rewrites it every few
+//! seconds. If it stays unchanged for a while, the process is gone.
 //!
-//! A lease keeps runs from wasting each other's work; that nothing is lost or mixed without it is up to the commit protocol
-//! (see [`crate::write::commit`]): a process that was asleep for longer than a lease may wake up beside another.
+//! A lease only prevents duplicate work. Correctness does not depend on it but on the commit protocol (see
+//! [`crate::write::commit`]): a suspended process may resume after its lease has expired, while another process is active.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -22,29 +22,29 @@ use crate::storage::objects::Version;
 use crate::storage::objects::stored::{read_version, write_version};
 use crate::storage::retry::RetryPolicy;
 
-/// How often a lease is written anew.
+/// Interval between renewals.
 const BEAT: Duration = Duration::from_secs(5);
-/// A lease that stays the same for so long has nobody: three beats that did not come, and one that is late.
+/// A lease that stays unchanged for this long has expired: three missed renewals and a late one.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For so long a lease that was written is this process's without another look: shorter than anyone's patience.
+/// A lease renewed this recently is valid without a request. Must be much shorter than [`PATIENCE`].
 const SURE: Duration = Duration::from_secs(2);
-/// How often a lease of another process is looked at.
+/// Interval between reads of another process's lease.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the object says.
+/// Content of the object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Claim {
     #[serde(flatten)]
     holder: Holder,
-    /// Where the process number means something.
+    /// Namespace of the process number.
     place: String,
-    /// Tells leases of the same process apart.
+    /// Distinguishes leases of the same process.
     number: u64,
-    /// How often it was written.
+    /// Number of renewals.
     beats: u64,
 }
 
-/// A lease of this process, until it is dropped.
+/// Lease of this process, released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     path: PathBuf,
@@ -56,16 +56,16 @@ pub(super) struct Lease {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the object says, and which version it is. Held while it is written: of two writers at a time the second would
-    /// take the first for another process.
+    /// Last written content and its version. Locked during writes: of two concurrent writers, the second would take the first
+    /// for another process.
     object: Mutex<(Claim, Version)>,
-    /// What is known without a request; never held during one.
+    /// State that is known without a request; never locked during one.
     known: Mutex<Known>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// When the last writing of the lease began that succeeded.
+    /// Start of the last successful renewal.
     written: Instant,
     lost: bool,
 }
@@ -77,10 +77,9 @@ impl Shared {
 }
 
 impl Lease {
-    /// Takes the lease at `path`.
+    /// Acquires the lease at `path`.
     ///
-    /// # Errors
-    /// Another process has it, and writes it anew.
+    /// # Errors Another process has the lease and renews it.
     pub(super) fn take(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
         let claim = Claim { holder: Holder::this_process(), place: place(), number, beats: 0 };
@@ -118,7 +117,7 @@ impl Lease {
         })
     }
 
-    /// The same as [`Lease::check`], without a request where the lease was written a moment ago.
+    /// Like [`Lease::check`], but without a request if the lease was renewed a moment ago.
     pub(super) fn confirm(&self) -> Result<()> {
         let known = self.shared.known();
         let sure = !known.lost && known.written.elapsed() < SURE;
@@ -126,7 +125,7 @@ impl Lease {
         if sure { Ok(()) } else { self.check() }
     }
 
-    /// That no other process has taken the directory meanwhile.
+    /// Checks that no other process has acquired the directory meanwhile.
     pub(super) fn check(&self) -> Result<()> {
         beat(&self.path, &self.shared);
         if !self.shared.known().lost {
@@ -151,20 +150,20 @@ impl Drop for Lease {
             let _ = heart.join();
         }
         let lost = self.shared.known().lost;
-        // What cannot be removed ends by itself.
+        // A lease that cannot be removed expires.
         if !lost && let Err(error) = files::remove_file(&self.path) {
             tracing::debug!("{error}");
         }
     }
 }
 
-/// Writes the lease anew. What fails is tried again with the next beat.
+/// Renews the lease. A failure is retried with the next renewal.
 fn beat(path: &Path, shared: &Shared) {
     let mut object = shared.object.lock().unwrap_or_else(PoisonError::into_inner);
     let (claim, version) = &mut *object;
     claim.beats += 1;
     let begun = Instant::now();
-    // A beat that takes longer than the time to the next one is too late.
+    // A renewal that takes longer than the interval is too late.
     let policy = RetryPolicy { deadline: BEAT, ..RetryPolicy::default() };
     match write(path, claim, Some(version.clone()), policy) {
         Ok(Some(written)) => {
@@ -178,13 +177,13 @@ fn beat(path: &Path, shared: &Shared) {
 
 /// Whether a directory is in use.
 pub(super) enum Use {
-    /// By nobody.
+    /// No process uses it.
     Over,
-    /// By a living process, which may say nothing of itself.
+    /// A live process uses it; `None` if the lease does not say which.
     By(Option<Holder>),
 }
 
-/// Whether the directory whose lease is at `path` is in use: see [`wait_for_end`].
+/// Checks whether the directory with the lease at `path` is in use: see [`wait_for_end`].
 pub(super) fn look(path: &Path) -> Result<Use> {
     match read(path)? {
         Some((claim, version)) => wait_for_end(path, claim.as_ref(), &version),
@@ -192,13 +191,13 @@ pub(super) fn look(path: &Path) -> Result<Use> {
     }
 }
 
-/// What a lease says, without waiting to see whether it is of a living process.
+/// Reads the holder of a lease, without waiting to see whether it is alive.
 pub(super) fn said(path: &Path) -> Result<Option<Holder>> {
     let claim = read(path)?.and_then(|(claim, _)| claim);
     Ok(claim.filter(|claim| !is_over(claim)).map(|claim| claim.holder))
 }
 
-/// Looks at a lease until it is written anew, goes, or has been the same for too long.
+/// Polls a lease until it is renewed, is removed, or has expired.
 fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Result<Use> {
     if before.is_some_and(is_over) {
         return Ok(Use::Over);
@@ -218,13 +217,13 @@ fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Resul
     Ok(Use::Over)
 }
 
-/// Whether the process is known to be gone: one of this machine that does not run, or this one, in an earlier life.
+/// Whether the process is known to be gone: a process of this machine that has ended, or an earlier process with this number.
 fn is_over(claim: &Claim) -> bool {
     let pid = claim.holder.pid;
     claim.place == place() && (pid == std::process::id() || !is_running(pid))
 }
 
-/// Whether a process of this machine runs. A zombie counts as dead.
+/// Whether a process of this machine runs. A zombie counts as ended.
 fn is_running(pid: u32) -> bool {
     if let Some(stat) = machine::read_system(&format!("/proc/{pid}/stat")) {
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
@@ -235,7 +234,7 @@ fn is_running(pid: u32) -> bool {
         .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
-/// Names the numbering of processes: that of this boot of this machine, or of a container.
+/// Identifies the namespace of process numbers: this boot of this machine, and the container.
 fn place() -> String {
     let boot = machine::read_system("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -252,7 +251,7 @@ fn write(
     Ok(write_version(address(path), &text, instead_of, policy)?)
 }
 
-/// A lease may be damaged: then it says nothing, but it is there.
+/// Reads a lease; the content is `None` if it is damaged.
 fn read(path: &Path) -> Result<Option<(Option<Claim>, Version)>> {
     match read_version(address(path), RetryPolicy::default()) {
         Ok((bytes, version)) => Ok(Some((serde_json::from_slice(&bytes).ok(), version))),
@@ -277,11 +276,11 @@ mod tests {
         let shared = Arc::new(Shared { object: Mutex::new((claim, version)), known });
         let (path, root) = ("s3://bucket/out.run/lease".into(), "s3://bucket/out.run".into());
         let lease = Lease { path, root, shared: Arc::clone(&shared), end: None, heart: None };
-        // As while a beat is under way.
+        // As during a renewal.
         let _beat = shared.object.lock().unwrap();
         shared.known().lost = false;
         assert!(lease.confirm().is_ok());
-        // What is lost is not removed when it is dropped.
+        // A lost lease is not removed on drop.
         shared.known().lost = true;
     }
 }

@@ -1,4 +1,4 @@
-//! The manifest: what was read, run and written; enough to repeat the run and to check its files.
+//! The manifest: what was read, run and written; enough to repeat the run and to verify its files.
 
 use std::path::{Path, PathBuf};
 
@@ -71,10 +71,10 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// How a manifest shows that longsift wrote it.
+    /// Mark by which longsift recognises its manifests.
     pub const MARK: Mark = Mark::Keys(&["version", "longsift", "lock", "units"]);
 
-    /// Reads the manifest of a run directory, if it has one.
+    /// Reads the manifest of a run directory; `None` if it does not exist.
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
         let path = directory.manifest();
         let Some(bytes) = files::read_if_present(&path)? else { return Ok(None) };
@@ -89,15 +89,14 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// The manifest of a run that is finished.
+    /// Reads the manifest of a finished run.
     ///
-    /// # Errors
-    /// It is not, or the manifest cannot be read.
+    /// # Errors The run is not finished, or the manifest cannot be read.
     pub fn of_finished(directory: &RunDirectory) -> Result<Self> {
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
 
-    /// The names of the files in `data/` by a manifest of any version; none where it is damaged.
+    /// Names of the files in `data/` in a manifest of any version; empty if it is damaged.
     pub fn data_names_of_any_version(directory: &RunDirectory) -> Result<Vec<String>> {
         #[derive(Deserialize)]
         struct Named {
@@ -108,10 +107,9 @@ impl Manifest {
         Ok(named.map_or(Vec::new(), |named| named.data.into_iter().map(|part| part.path).collect()))
     }
 
-    /// Where the scores of this run are: in its own directory, or in that of the run it selected from (`--scores-from`).
+    /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
     ///
-    /// # Errors
-    /// That directory is gone.
+    /// # Errors That directory does not exist any more.
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
         match other {
@@ -120,10 +118,9 @@ impl Manifest {
         }
     }
 
-    /// Whether every file of the selection is in place.
+    /// Whether every file of the selection exists with its size.
     ///
-    /// # Errors
-    /// A folder cannot be read.
+    /// # Errors A folder cannot be read.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
         let of_run = self.dropped.iter().chain(&self.selection).chain(&self.report);
         let of_run = of_run.chain(&self.quarantined_files).chain(&self.calibration);
@@ -139,13 +136,12 @@ impl Manifest {
         Ok(in_place.into_iter().all(|in_place| in_place))
     }
 
-    /// The names of the files in `data/`.
     pub fn data_names(&self) -> Vec<String> {
         self.data.iter().map(|part| part.path.clone()).collect()
     }
 }
 
-/// Something is asked of a run that only a finished one has.
+/// Error: the command requires a finished run.
 pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
     let message = format!("`{}` has no finished run", directory.root.display());
     Diagnostic::error(Blame::Pipeline, message)
@@ -169,16 +165,16 @@ pub struct KnownFile {
 }
 
 impl Manifest {
-    /// The files of its own input, without those that earlier runs filtered.
+    /// Files of the run's own input, without those that earlier runs filtered.
     pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
         self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
     }
 }
 
 impl KnownFile {
-    /// The identities of all files of `dataset`, in its order.
+    /// Identities of all files of `dataset`, in order.
     pub fn all_of(dataset: &Dataset) -> Vec<Self> {
-        // Links are resolved: `current` may lead to another folder every day.
+        // Links are resolved: `current` may point to another folder every day.
         let root = files::canonical(&dataset.root).unwrap_or_else(|_| dataset.root.clone());
         let known = |file: &InputFile| Self {
             path: file.path.clone(),

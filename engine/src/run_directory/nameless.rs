@@ -1,4 +1,4 @@
-//! Files without a name: what a process works with and nobody else sees. They are gone with the process, however it ends.
+//! Anonymous temporary files: private to the process and gone when it ends, however it ends.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -12,22 +12,22 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::storage::files;
 
-/// How it is said that nothing can be written to a folder.
+/// Errors of a folder that is not writable.
 const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
-/// How it is said that a disk is full.
+/// Errors of a full disk.
 const FULL: [ErrorKind; 2] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
 
-/// A file without a name.
+/// Anonymous temporary file.
 #[derive(Debug)]
 pub(crate) struct Nameless {
     file: File,
-    /// The folder it lies in, for messages.
+    /// Folder of the file, for messages.
     folder: PathBuf,
 }
 
 impl Nameless {
-    /// An empty file in a run directory; of one in a store, where its journals are on this machine; of one that cannot be
-    /// written, in the system's folder of temporary files.
+    /// Creates an empty file: in the run directory if it is writable, for a store in the folder of its journals on this
+    /// machine, otherwise in the system's temporary folder.
     pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
         let mut folder = directory.nameless();
         files::create_folder(&folder)?;
@@ -47,7 +47,7 @@ impl Nameless {
         Ok(written.map_err(|error| failed(&self.folder, "written", &error))?)
     }
 
-    /// The whole of it as memory. Nothing may be appended any more.
+    /// Maps the whole file into memory.
     pub(crate) fn mapped(self) -> Result<MappedFile> {
         let mapped = MappedFile::of(&self.file);
         Ok(mapped.map_err(|error| failed(&self.folder, "read as memory", &error))?)

@@ -1,7 +1,7 @@
-//! The lock: settings as resolved, and the model, tokenizer and kernel they meant, by content.
+//! The lock: resolved settings, and the model, tokenizer and kernel by content.
 //!
-//! `longsift lock` writes it beside the pipeline file, `--locked` compares with it; every run directory has one of its
-//! own, by which a resumed run knows what its scores were made with.
+//! `longsift lock` writes it next to the pipeline file and `--locked` compares with it. Every run directory has its own, by
+//! which a resumed run knows how its scores were made.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::base::error::Result;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 
-/// Version of the format of locks, records and manifests. Raised when an older longsift's scores cannot be told from these.
+/// Format version of locks, records and manifests. Raised if scores of an older longsift could be mistaken for current ones.
 pub const VERSION: u32 = 2;
 
 /// Settings and identities.
@@ -69,14 +69,14 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// The digest of its weights, where a model of this identity is still the same.
+    /// Digest of the weights, if `identity` is that of this model.
     pub fn weights_of(&self, identity: &str) -> Option<String> {
         (self.identity == identity).then(|| self.weights.clone())
     }
 }
 
 impl PipelineLock {
-    /// Reads a lock, if there is one.
+    /// Reads a lock; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
         of_this_version(path, &bytes)?;
@@ -87,16 +87,15 @@ impl PipelineLock {
         Ok(Some(lock))
     }
 
-    /// The lock without what is known of model folders of this machine.
+    /// Returns the lock without the identities of model folders on this machine.
     #[must_use]
     pub fn without_models(&self) -> Self {
         Self { model: None, whole_models: BTreeMap::new(), ..self.clone() }
     }
 
-    /// What it takes to repeat the run.
+    /// Returns the values that repeat the run.
     ///
-    /// # Errors
-    /// A lock that does not say: of an older version, or beside a pipeline file.
+    /// # Errors The lock does not have them: an older version wrote it, or it is next to a pipeline file.
     pub fn recorded(&self) -> Result<&Recorded> {
         self.recorded.as_ref().ok_or_else(|| {
             let message = "the run directory does not say which pipeline it was";
@@ -106,25 +105,23 @@ impl PipelineLock {
         })
     }
 
-    /// How a lock shows that longsift wrote it.
+    /// Mark by which longsift recognises its locks.
     pub const MARK: Mark = Mark::Keys(&["version", "settings", "identity"]);
 
     /// Writes the lock of a pipeline file.
     ///
-    /// # Errors
-    /// There is a file that is not a lock; the file cannot be written.
+    /// # Errors The file exists and is not a lock, or it cannot be written.
     pub fn write_beside(&self, path: &Path) -> Result<()> {
         marked::check(path, Self::MARK)?;
         self.write(path)
     }
 
-    /// Writes the lock.
     pub fn write(&self, path: &Path) -> Result<()> {
         atomic::write_atomic(path, &self.json())?;
         Ok(())
     }
 
-    /// Writes the lock unless there is one, and says whether it did: of several processes one does.
+    /// Writes the lock unless it exists, and returns whether it did: only one of several processes succeeds.
     pub fn write_new(&self, path: &Path) -> Result<bool> {
         Ok(atomic::write_new(path, &self.json())?)
     }
@@ -135,7 +132,7 @@ impl PipelineLock {
         json
     }
 
-    /// Refuses a run that is not what the lock beside the pipeline says.
+    /// Refuses a run that differs from the lock next to the pipeline.
     pub fn check(&self, path: &Path) -> Result<()> {
         let Some(locked) = Self::read(path)? else {
             return Err(Diagnostic::error(
@@ -148,7 +145,7 @@ impl PipelineLock {
         let mut different = facts::differences(&flat(&self.settings), &flat(&locked.settings));
         different.extend(facts::differences(&self.params, &locked.params));
         different.extend(self.identity.differences_of_scores(&locked.identity));
-        // Of the selection, what the settings name is listed by then; what they mean is not.
+        // Of the selection, the settings are compared above; the files that they name are not.
         let files =
             |lock: &Self| lock.identity.selection.only(&["score.calibration", "input.since"]);
         different.extend(files(self).differences(&files(&locked)));
@@ -166,10 +163,9 @@ impl PipelineLock {
     }
 }
 
-/// Refuses the JSON of a lock or a manifest that an older longsift wrote.
+/// Refuses the JSON of a lock or a manifest with another format version.
 ///
-/// # Errors
-/// It has another version. What is no JSON is left to whoever reads it.
+/// # Errors The version differs. Invalid JSON is left to the caller.
 pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -190,12 +186,12 @@ pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The lock of a pipeline file: `demo.yaml` → `demo.lock`.
+/// Path of the lock of a pipeline file: `demo.yaml` → `demo.lock`.
 pub fn path_beside(pipeline: &Path) -> PathBuf {
     pipeline.with_extension("lock")
 }
 
-/// Nested settings as one map from dotted paths to values; stages by name.
+/// Flattens nested settings to a map by dotted path; stages by name.
 pub(crate) fn flat(settings: &Value) -> Map<String, Value> {
     fn add(prefix: &str, value: &Value, into: &mut Map<String, Value>) {
         let join =

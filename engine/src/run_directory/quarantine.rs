@@ -1,4 +1,4 @@
-//! The table of rows that could not be scored: the original row where it is readable, and why it is here.
+//! Table of rows that could not be scored: the original row where it is readable, and the reason.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,13 +24,12 @@ use crate::dataset::source::OpenFile;
 use crate::dataset::units::WorkUnit;
 use crate::storage::files;
 
-/// The records of files that cannot be opened, below the run directory.
+/// Records of files that cannot be opened, relative to the run directory.
 pub const FILES: &str = "quarantine/files.parquet";
-/// Rows are read again in batches of this many: bad rows are few, but may be large.
+/// Rows per batch when rows are read again: bad rows are few, but may be large.
 const BATCH_ROWS: usize = 64;
 
-/// The columns that say why a row is here. An input that has one of them is refused: its rows could not be told apart from
-/// what is said of them.
+/// Columns that state the reason. An input with one of these columns is refused: its values would be ambiguous.
 pub const COLUMNS: [&str; 6] = [
     "longsift_file",
     "longsift_row_group",
@@ -40,7 +39,7 @@ pub const COLUMNS: [&str; 6] = [
     "longsift_message",
 ];
 
-/// The schema: the input's columns, nullable, then why the row is here.
+/// Schema: the input's columns, nullable, then those of the reason.
 pub fn schema(input: &Schema) -> SchemaRef {
     let mut fields: Vec<Arc<Field>> = input
         .fields()
@@ -58,7 +57,7 @@ pub fn schema(input: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; without bad rows there is no file.
+/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; creates no file if there are none.
 pub(crate) fn write(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -93,7 +92,7 @@ pub(crate) fn write(
     Ok(Some(Part::new(part_path, &written)))
 }
 
-/// Writes a record for each file that cannot be opened, of which neither rows nor row groups are known.
+/// Writes a record for each file that cannot be opened; its rows and row groups are unknown.
 pub(crate) fn write_files(path: &Path, dataset: &Dataset) -> Result<Option<Part>> {
     let bad = &dataset.bad_files;
     if bad.is_empty() {
@@ -152,7 +151,7 @@ fn batch_with_reasons(
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 
-/// The first few quarantined rows, a line each: `books.parquet, row 12: the text is null (null_text)`.
+/// Messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`.
 pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<String>> {
     let mut messages = Vec::new();
     for path in files::list_if_present(&directory.quarantine())? {
@@ -163,7 +162,7 @@ pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<Stri
     Ok(messages)
 }
 
-/// A quarantine file that cannot be read has no messages to show: it is only read to explain another failure.
+/// Reads the messages of a file; empty if it cannot be read, since they only explain another failure.
 fn messages_of(path: &Path) -> Vec<String> {
     let Ok(builder) = OpenFile::open(path)
         .map_err(drop)
@@ -171,7 +170,7 @@ fn messages_of(path: &Path) -> Vec<String> {
     else {
         return Vec::new();
     };
-    // Not the originals, which may be large.
+    // The original rows, which may be large, are not read.
     let names = ["longsift_file", "longsift_code", "longsift_message", "longsift_row"];
     let mask = ProjectionMask::columns(builder.parquet_schema(), names);
     let builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
@@ -203,12 +202,12 @@ fn messages_of(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A row that could not be scored, and why.
+/// Row that could not be scored, with the reason.
 #[derive(Clone, Debug)]
 pub struct BadRow {
     /// Row in the file.
     pub row: u64,
-    /// The stage that could not go on: `input`, `tokenize`, `first-layer-attention`.
+    /// Stage that failed: `input`, `tokenize`, `first-layer-attention`.
     pub stage: Cow<'static, str>,
     pub error: RowError,
 }

@@ -1,8 +1,8 @@
-//! The score table: figures of every window, a Parquet file per work unit.
+//! The score table: statistics of every window, a Parquet file per work unit.
 //!
-//! The columns of the windows come first, then those of each measure in the order of the pipeline; every field of a measure
-//! carries what its statistic is, the footer the fingerprints of what measured it. It holds nothing of the selection, so that
-//! another weight, fraction or grouping never touches the model.
+//! The columns of the windows come first, then those of each measure in the order of the pipeline. The metadata of a column
+//! describes its statistic, the footer holds the fingerprints of windows and measures. Nothing depends on the selection, so
+//! that changing a weight, fraction or grouping never runs the model.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,12 +22,12 @@ use super::facts::Fingerprints;
 use super::table::Table;
 use crate::base::error::Result;
 
-/// The columns that a measure has in a score table.
+/// Columns of a measure in a score table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasureColumns {
-    /// The name of the measure in the pipeline.
+    /// Name of the measure in the pipeline.
     pub measure: String,
-    /// Its statistics, in the order of its figures, under the names that they have in the pipeline.
+    /// Statistics of the measure in order, with their names in the pipeline.
     pub columns: Vec<Column>,
 }
 
@@ -36,31 +36,31 @@ pub struct MeasureColumns {
 pub struct ScoreRow {
     /// Row of the document in its file.
     pub input_row: u64,
-    /// The document's id; `<file>:<row>` where the input has none.
+    /// Id of the document; `<file>:<row>` if the input has no ids.
     pub id: String,
-    /// Index of the window in the document, by position.
+    /// Index of the window in the document.
     pub window: u32,
-    /// How many windows the document has.
+    /// Number of windows of the document.
     pub windows: u32,
-    /// First token, in document tokens without BOS.
+    /// First token, in tokens of the document without BOS.
     pub token_start: u64,
-    /// Behind the last token.
+    /// End of the token range, exclusive.
     pub token_end: u64,
-    /// First byte of the window's text; none for pre-tokenised input.
+    /// First byte of the window's text; `None` for pre-tokenised input.
     pub byte_start: Option<u64>,
-    /// Behind the last byte.
+    /// End of the byte range, exclusive.
     pub byte_end: Option<u64>,
     /// Tokens of the document.
     pub tokens_total: u64,
-    /// Tokens of the scored sequence, BOS included.
+    /// Tokens of the scored sequence, including BOS.
     pub tokens_scored: u64,
-    /// Hash of the document's text or tokens, to recognise it at the second read.
+    /// Hash of the document's text or tokens, to detect changes when it is read again.
     pub content_hash: String,
-    /// What was measured, by measure, in the order of the pipeline.
+    /// Statistics by measure, in the order of the pipeline.
     pub figures: Vec<Figures>,
 }
 
-/// The columns that say which window a row is, whatever was measured.
+/// Columns that identify a window, independent of the measures.
 fn window_fields() -> Vec<Field> {
     let not_null = |name: &str, kind: DataType| Field::new(name, kind, false);
     vec![
@@ -79,7 +79,7 @@ fn window_fields() -> Vec<Field> {
     ]
 }
 
-/// Whether a column of this name says which window a row is.
+/// Whether a column with this name identifies a window.
 pub fn is_of_windows(name: &str) -> bool {
     window_fields().iter().any(|field| field.name() == name)
 }
@@ -92,10 +92,10 @@ fn data_type(kind: Kind) -> DataType {
     }
 }
 
-/// The key of a field's metadata that names the measure.
+/// Metadata key of the measure's name.
 const MEASURE: &str = "measure";
 
-/// The schema of a score table with these measures.
+/// Returns the schema of a score table with these measures.
 pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
     let mut fields = window_fields();
     for MeasureColumns { measure, columns } in measures {
@@ -113,7 +113,7 @@ pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What the footer of a score file says: the fingerprints of its windows and of each measure.
+/// Footer metadata of a score file: fingerprints of its windows and of each measure.
 pub fn metadata(fingerprints: &Fingerprints) -> Vec<(String, String)> {
     let measures = fingerprints.measures.iter();
     let measures: serde_json::Map<String, serde_json::Value> =
@@ -124,7 +124,7 @@ pub fn metadata(fingerprints: &Fingerprints) -> Vec<(String, String)> {
     ]
 }
 
-/// Whether a schema is that of a score table of any measures.
+/// Whether a schema is that of a score table, with any measures.
 pub fn is_table(schema: &Schema) -> bool {
     let windows = window_fields();
     let fields = schema.fields();
@@ -136,7 +136,7 @@ pub fn is_table(schema: &Schema) -> bool {
         && fields[windows.len()..].iter().all(|field| kinds.contains(field.data_type()))
 }
 
-/// The statistics of a score file that are single numbers, in the order of its columns.
+/// Statistics of a score file that are single numbers, in the order of its columns.
 pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let (schema, _) = table(path).shape()?;
     let measured = schema.fields().iter().skip(window_fields().len());
@@ -144,7 +144,7 @@ pub fn statistics(path: &Path) -> Result<Vec<String>> {
     Ok(single.map(|field| field.name().clone()).collect())
 }
 
-/// The measures that a score file has columns of, as its fields declare them; how they merge it does not say.
+/// Reads the measures of a score file from the metadata of its columns; merge rules are not stored.
 pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
     let (schema, _) = table(path).shape()?;
     let mut measures: Vec<MeasureColumns> = Vec::new();
@@ -172,7 +172,7 @@ pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
     Ok(measures)
 }
 
-/// Rows of one file as a record batch of [`schema`].
+/// Converts rows of one file to a record batch of [`schema`].
 pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]) -> RecordBatch {
     let int64 = |value: &dyn Fn(&ScoreRow) -> u64| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(value(row) as i64)).collect::<Int64Array>())
@@ -209,7 +209,7 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]
     RecordBatch::try_new(schema(measures), columns).expect("the columns are those of the schema")
 }
 
-/// Values of one statistic; what is missing is a null.
+/// Builds the column of one statistic; missing values are null.
 fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> ArrayRef {
     match kind {
         Kind::Number => Arc::new(
@@ -242,39 +242,38 @@ fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> Arr
     }
 }
 
-/// What the selection needs of a measured window; everything else stays on disk.
+/// Measured window with what the selection needs; other columns stay on disk.
 #[derive(Clone, Debug)]
 pub struct ScoredWindow {
     /// Row of the document in its file.
     pub input_row: u64,
-    /// The document's id.
     pub id: String,
     /// Index of the window in the document.
     pub window: u32,
-    /// How many windows the document has.
+    /// Number of windows of the document.
     pub windows: u32,
-    /// First and last token, in document tokens without BOS.
+    /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
-    /// First and last byte of the window's text; none for pre-tokenised input.
+    /// Byte range of the window's text; `None` for pre-tokenised input.
     pub bytes: Option<(u64, u64)>,
     /// Tokens of the document.
     pub tokens_total: u64,
-    /// Tokens of the scored sequence, BOS included.
+    /// Tokens of the scored sequence, including BOS.
     pub tokens_scored: u64,
-    /// The statistics that were asked for, in that order; none for a null.
+    /// Requested statistics, in order; `None` for a null.
     pub statistics: Vec<Option<f64>>,
     /// Hash of the document's text or tokens.
     pub content_hash: String,
 }
 
 impl ScoredWindow {
-    /// A statistic that was asked for, by its place; `NaN` for a null.
+    /// Requested statistic by index; `NaN` for a null.
     pub fn statistic(&self, place: usize) -> f64 {
         self.statistics[place].unwrap_or(f64::NAN)
     }
 }
 
-/// Reads the windows of a score file with these statistics, single numbers each, and hands them over in order.
+/// Reads the windows of a score file with these single-number statistics and calls `each` in order.
 pub fn read(
     path: &Path,
     statistics: &[&str],
@@ -291,32 +290,32 @@ pub fn read(
     )
 }
 
-/// Where a measured window lies in its document.
+/// Location of a measured window in its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Row of the document in its file.
     pub input_row: u64,
     /// Index of the window in the document.
     pub window: u32,
-    /// First and last token, in document tokens without BOS.
+    /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
-    /// First and last byte of the window's text; none for pre-tokenised input.
+    /// Byte range of the window's text; `None` for pre-tokenised input.
     pub bytes: Option<(u64, u64)>,
     /// Tokens of the document.
     pub tokens_total: u64,
 }
 
-/// The windows of a score file: where they lie, and statistics of them that are lists.
+/// Locations of the windows of a score file, and statistics that are lists.
 #[derive(Debug, Default)]
 pub struct Placed {
-    /// Where they lie, in order.
+    /// Locations in order.
     pub places: Vec<Place>,
-    /// By list that was asked for, the column in pieces; none of a list that the file does not have.
+    /// Chunks of the column of each requested list; empty if the file does not have it.
     lists: Vec<Vec<ListArray>>,
 }
 
 impl Placed {
-    /// Hands over a list of every window that has it, by the position of the window.
+    /// Calls `each` with the index of every window that has the list, and its values.
     pub fn each(&self, list: usize, mut each: impl FnMut(usize, &[f64])) {
         let mut first = 0;
         for lists in &self.lists[list] {
@@ -330,7 +329,7 @@ impl Placed {
     }
 }
 
-/// Reads where the windows of a score file lie, and those of `lists` that it has.
+/// Reads the locations of the windows of a score file, and those of `lists` that it has.
 pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
     const NUMBERS: [&str; 6] =
         ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
@@ -367,8 +366,8 @@ pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
     Ok(placed)
 }
 
-/// Reads the figures of those of `measures` that a score file has: row, index of the window, place of the measure, what was
-/// measured. Nulls alone may mean that nothing was.
+/// Reads the statistics of those of `measures` that a score file has and calls `each` with the row, the index of the window,
+/// the index of the measure and the statistics. If all are null, the window may not have been measured.
 pub fn read_figures(
     path: &Path,
     measures: &[MeasureColumns],
@@ -408,7 +407,7 @@ fn table(path: &Path) -> Table<'_> {
     Table { path, what: "score file", hint }
 }
 
-/// The column of one statistic in one batch.
+/// Column of one statistic in one batch.
 enum Statistic<'a> {
     Number(&'a Float64Array),
     Count(&'a Int64Array),
@@ -436,7 +435,7 @@ impl<'a> Statistic<'a> {
     }
 }
 
-/// A column of lists of numbers.
+/// Returns a column of lists of numbers.
 fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
     column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
 }
@@ -445,7 +444,7 @@ fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<
     batch.column_by_name(name)?.as_any().downcast_ref()
 }
 
-/// The columns of a window that [`read`] reads.
+/// Window columns that [`read`] reads.
 const WINDOW_COLUMNS: [&str; 11] = [
     "input_row",
     "id",
@@ -460,7 +459,7 @@ const WINDOW_COLUMNS: [&str; 11] = [
     "content_hash",
 ];
 
-/// The light columns of one batch of a score file.
+/// Columns of one batch of a score file.
 struct Columns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],
@@ -603,7 +602,7 @@ mod tests {
         placed.each(1, |_, _| unreachable!("there is no such column"));
         let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
-        // A measure that the file does not have is passed over.
+        // A measure that the file does not have is skipped.
         let other = [measure("three", &[("far", Kind::Number)])];
         read_figures(&path, &other, |_, _, _, _| unreachable!("there is no such column")).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The table of what a selection made of every sample, and why: `selection/*.parquet`.
+//! Table of the result of a selection for every sample, with the reason: `selection/*.parquet`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,29 +14,28 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
 
-/// What became of a sample.
+/// Result of the selection for one sample.
 #[derive(Clone, Debug)]
 pub struct SelectedRow<'a> {
     /// Row of the document in its file.
     pub input_row: u64,
-    /// The document's id.
     pub id: &'a str,
-    /// Index of the window; none for a document.
+    /// Index of the window; `None` for a document.
     pub window: Option<u32>,
     /// Value of the `within` column.
     pub group: Option<&'a str>,
-    /// The statistics of terms and guards, in the order of the table's columns; `NaN` where there is none.
+    /// Statistics of terms and guards, in the order of the table's columns; `NaN` if missing.
     pub statistics: &'a [f64],
-    /// Its score; `NaN` without one.
+    /// Score; `NaN` if missing.
     pub score: f64,
-    /// The share of the group's scores below it and half of those beside it, of samples that pass every guard, by 65,536 bins;
-    /// none for other samples.
+    /// Percentile rank in the group: the share of scores below, plus half of those in the same of 65,536 bins. Only of samples
+    /// that pass every guard; `None` for others.
     pub percentile: Option<f64>,
-    /// Why it is not kept; none where it is.
+    /// Reason for not keeping the sample; `None` if it is kept.
     pub reason: Option<&'a str>,
 }
 
-/// The columns before the statistics.
+/// Columns before the statistics.
 fn first_fields() -> Vec<Field> {
     vec![
         Field::new("input_file", DataType::Utf8, false),
@@ -47,7 +46,7 @@ fn first_fields() -> Vec<Field> {
     ]
 }
 
-/// Those behind them.
+/// Columns after the statistics.
 fn last_fields() -> Vec<Field> {
     vec![
         Field::new("score", DataType::Float64, true),
@@ -57,7 +56,7 @@ fn last_fields() -> Vec<Field> {
     ]
 }
 
-/// Whether a schema is that of such a table over any statistics.
+/// Whether a schema is that of such a table, with any statistics.
 pub fn is_table(schema: &Schema) -> bool {
     let (first, last) = (first_fields(), last_fields());
     let fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -71,12 +70,13 @@ pub fn is_table(schema: &Schema) -> bool {
         && same(&fields[fields.len() - last.len()..], &last)
 }
 
-/// Whether every sample has it, whatever is measured.
+/// Whether the column exists independent of the measures.
 pub fn is_of_samples(name: &str) -> bool {
     first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
 }
 
-/// A statistic of two terms has two columns, the second with a number behind its name: readers find columns by name.
+/// Returns the schema. A statistic of two terms has two columns, the second with a number after its name, because readers find
+/// columns by name.
 fn schema(statistics: &[&str]) -> SchemaRef {
     let mut taken = BTreeMap::new();
     let statistics = statistics.iter().map(|name| {
@@ -88,7 +88,7 @@ fn schema(statistics: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Writes the samples of one file as `path`, which the run directory calls `part_path`; without samples there is no file.
+/// Writes the samples of one file as `path`, called `part_path` in the run directory; creates no file if there are none.
 pub fn write_at(
     path: &Path,
     part_path: String,
@@ -107,7 +107,7 @@ pub fn write_at(
     Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
-/// The statistics that a table has, by the names of its columns.
+/// Names of the statistics of a table.
 pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let table = table(path);
     let (schema, _) = table.shape()?;
@@ -118,7 +118,7 @@ pub fn statistics(path: &Path) -> Result<Vec<String>> {
     Ok(schema.fields()[first..last].iter().map(|field| field.name().clone()).collect())
 }
 
-/// Hands over the samples of a table in input order.
+/// Calls `each` for the samples of a table in input order.
 pub fn read(path: &Path, mut each: impl FnMut(&SelectedRow<'_>) -> Result<()>) -> Result<()> {
     let table = table(path);
     table.read(
@@ -138,7 +138,7 @@ fn table(path: &Path) -> Table<'_> {
     Table { path, what: "table of the selection", hint }
 }
 
-/// The columns of one batch that was read back.
+/// Columns of one batch that was read.
 struct Columns<'a> {
     rows: &'a Int64Array,
     windows: &'a Int32Array,

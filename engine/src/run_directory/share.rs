@@ -1,4 +1,4 @@
-//! Taking part in a run directory beside other processes, to score a shard.
+//! Shared access to a run directory, to score a shard next to other processes.
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, Write};
@@ -11,28 +11,26 @@ use crate::base::error::Result;
 use crate::storage::store;
 use crate::storage::{error, files};
 
-/// How long to wait for a process that holds the directory alone for a moment: one that finishes a commit that an
-/// interrupted selection has begun.
+/// Maximum wait for a process that has exclusive access only briefly, to finish the commit of an interrupted selection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Use of a run directory beside others, until it is dropped.
+/// Shared access to a run directory, until it is dropped.
 #[derive(Debug)]
 pub struct SharedLock {
-    /// Locked; none in an object store.
+    /// Locked file; `None` in an object store.
     _file: Option<File>,
 }
 
 impl RunDirectory {
-    /// Makes the folders that do not exist and takes part in the directory. What other processes are writing is left
-    /// alone. A commit that an interrupted selection has begun is to be finished before.
+    /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. A commit in
+    /// progress of an interrupted selection must be finished before.
     ///
-    /// # Errors
-    /// A process that holds the directory alone: a whole run, or a selection.
+    /// # Errors A process has exclusive access: a whole run, or a selection.
     pub fn share(&self) -> Result<SharedLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let path = self.lock_path();
-        // In an object store the processes say nothing: a whole run beside them wastes work, and no more.
+        // In an object store, sharing processes write no lease: a concurrent whole run only duplicates work.
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
             return match super::lease::look(&path)? {
@@ -61,7 +59,7 @@ impl RunDirectory {
                 }
             }
         }
-        // What it says is of a run that has ended, or the same of another process beside this one.
+        // The content is that of an ended run, or equal to what other sharing processes wrote.
         file.rewind()
             .and_then(|()| file.write_all(SHARDS))
             .and_then(|()| file.set_len(SHARDS.len() as u64))

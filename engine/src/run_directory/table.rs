@@ -1,4 +1,4 @@
-//! Tables of a run directory, read back: Parquet that longsift wrote, and that anything may have happened to since.
+//! Reads tables of a run directory: Parquet files that longsift wrote, and that may have been damaged since.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -12,25 +12,23 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::dataset::source::{OpenFile, guarded};
 
-/// Rows that are decoded at once.
+/// Rows per decoded batch.
 const BATCH_ROWS: usize = 8192;
 
-/// A table, and what to do where it is damaged.
+/// Table file, with the hint for a damaged one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a> {
-    /// The file.
     pub(crate) path: &'a Path,
-    /// What it is, for messages: `score file`.
+    /// Noun for messages: `score file`.
     pub(crate) what: &'a str,
-    /// What to do if it cannot be read.
+    /// Hint if the file cannot be read.
     pub(crate) hint: &'a str,
 }
 
 impl Table<'_> {
-    /// Hands over the columns whose name is `wanted`, batch by batch.
+    /// Reads the columns whose names are `wanted` and calls `each` for every batch.
     ///
-    /// # Errors
-    /// A file that cannot be read, by the machine's fault or its own, and whatever `each` returns.
+    /// # Errors The machine cannot read the file, the file is damaged, or `each` fails.
     pub(crate) fn read(
         &self,
         wanted: impl Fn(&str) -> bool,
@@ -53,10 +51,9 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The columns and the number of rows, by the footer.
+    /// Reads the schema and the number of rows from the footer.
     ///
-    /// # Errors
-    /// A file that cannot be read, by the machine's fault or its own.
+    /// # Errors The machine cannot read the file, or the file is damaged.
     pub(crate) fn shape(&self) -> Result<(SchemaRef, u64)> {
         let file = OpenFile::open(self.path)?;
         let source = file.clone();
@@ -67,7 +64,7 @@ impl Table<'_> {
         Ok((builder.schema().clone(), rows))
     }
 
-    /// Says why reading stopped: the machine did not hand over the bytes of `source`, or they are not a table.
+    /// Error of a failed read: the machine could not read the bytes of `source`, or they are not a table.
     fn failed(&self, source: &OpenFile, why: &dyn Display) -> Failure {
         match source.refused() {
             Some(refused) => self.problem(Blame::Machine, refused),
@@ -75,7 +72,7 @@ impl Table<'_> {
         }
     }
 
-    /// Says that the file is not the table it should be.
+    /// Error: the file is not the expected table.
     pub(crate) fn damaged(&self, why: &dyn Display) -> Failure {
         self.problem(Blame::Data, why)
     }

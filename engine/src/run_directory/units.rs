@@ -1,4 +1,4 @@
-//! The records of scored work units: a unit counts once its record stands.
+//! Records of scored work units: a unit counts once its record exists.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,12 +48,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// The part behind a file that was just written.
+    /// Describes a file that was just written.
     pub fn new(path: String, written: &WrittenPart) -> Self {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
     }
 
-    /// Whether each part is below `folder`, with its size.
+    /// Whether each part exists below `folder`, with its size.
     pub fn all_in_place<'a>(
         parts: impl IntoIterator<Item = &'a Self>,
         folder: &Path,
@@ -91,18 +91,18 @@ pub struct MeasuredBy {
 }
 
 impl MeasuredBy {
-    /// Nothing yet, of a measure with this fingerprint.
+    /// Returns the state of a measure with this fingerprint before it ran.
     pub fn new(measure: &MeasureFingerprint) -> Self {
         let MeasureFingerprint { fingerprint, only } = measure.clone();
         Self { fingerprint, only, ..Self::default() }
     }
 
-    /// Whether it has been asked of every window that has a place in the scores: nulls are then what it said.
+    /// Whether the measure ran on every window of the scores, so that nulls are its results.
     pub fn is_of_all(&self) -> bool {
         !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
     }
 
-    /// Whether all figures that are wanted are here, and maybe more.
+    /// Whether all wanted statistics exist, possibly with more.
     fn has(&self, wanted: &MeasureFingerprint) -> bool {
         self.fingerprint == wanted.fingerprint
             && !self.incomplete
@@ -141,12 +141,12 @@ pub struct UnitRecord {
 }
 
 impl UnitRecord {
-    /// The files of the record, below the run directory.
+    /// Files of the record, relative to the run directory.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         std::iter::once(&self.scores).chain(&self.dropped).chain(&self.quarantine)
     }
 
-    /// Where the counts do not add up, or are not those of the files. Each is a bug.
+    /// Lists counts that do not add up or do not match the files. Each is a bug.
     pub fn violations(&self) -> Vec<String> {
         let rows = |part: &Option<Part>| part.as_ref().map_or(0, |part| part.rows);
         let counts = &self.counts;
@@ -165,17 +165,18 @@ impl UnitRecord {
         violations
     }
 
-    /// The rows that do not decode, ascending and disjoint.
+    /// Rows that cannot be decoded, ascending and disjoint.
     pub fn unreadable_rows(&self) -> Vec<Range<u64>> {
         self.unreadable.iter().map(|(start, end)| *start..*end).collect()
     }
 
-    /// SHA-256 of the record: what a selection depends on of a unit.
+    /// SHA-256 of the record, on which a selection depends.
     pub fn digest(&self) -> String {
         text::sha256_hex(&serde_json::to_vec(self).expect("a record is plain data"))
     }
 
-    /// Whether it has the figures that are `wanted`, of more windows at most, and no row is missing because of a measure that is not.
+    /// Whether the record has all `wanted` statistics, possibly of more windows, and no rows were quarantined by other
+    /// measures.
     fn serves(&self, wanted: &Fingerprints) -> bool {
         let has = |(name, measure): (&String, &MeasureFingerprint)| {
             self.measures.get(name).is_some_and(|own| own.has(measure))
@@ -187,7 +188,7 @@ impl UnitRecord {
             && others.all(|(_, own)| own.quarantined == 0)
     }
 
-    /// By measure that is wanted, of how many windows at most figures are missing.
+    /// Upper bound of the windows without statistics, by wanted measure.
     pub fn missing(&self, wanted: &Fingerprints) -> BTreeMap<String, u64> {
         let missing = |(name, measure): (&String, &MeasureFingerprint)| {
             let own = self.measures.get(name).filter(|own| own.fingerprint == measure.fingerprint);
@@ -201,7 +202,7 @@ impl UnitRecord {
         wanted.measures.iter().filter_map(missing).collect()
     }
 
-    /// Whether the record still describes `unit` as it is now, with all its files in place.
+    /// Whether the record is valid for `unit` as it is now, and all its files exist.
     fn stands(
         &self,
         directory: &RunDirectory,
@@ -216,7 +217,7 @@ impl UnitRecord {
     }
 }
 
-/// The identity of a unit's input as planned.
+/// Identity of the input of a planned unit.
 pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
     let file = &dataset.files[unit.file];
     InputIdentity {
@@ -227,19 +228,18 @@ pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
     }
 }
 
-/// What the windows of a unit are: its input, and everything they depend on besides, by this fingerprint.
+/// Fingerprint of the windows of a unit: its input, and `windows`, the fingerprint of everything else they depend on.
 pub fn fingerprint(dataset: &Dataset, unit: &WorkUnit, windows: &str) -> String {
     let content =
         json!({ "unit": unit.name(), "input": identity(dataset, unit), "windows": windows });
     text::sha256_hex(content.to_string().as_bytes())
 }
 
-/// The path of a unit's record.
 pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
-/// For each unit, its record if it still stands.
+/// Valid record of each unit.
 pub fn standing(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -252,13 +252,13 @@ pub fn standing(
     })
 }
 
-/// The record of a unit; none where there is none that can be read.
+/// Reads the record of a unit; `None` if it does not exist or cannot be read.
 fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
     let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-/// The record of one unit if it still stands.
+/// Valid record of one unit.
 pub fn standing_of(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -271,7 +271,7 @@ pub fn standing_of(
     }
 }
 
-/// The record of a unit whose input and windows are those that are wanted, but not its figures.
+/// Returns the record of a unit that has the wanted input and windows but lacks statistics.
 pub fn to_reopen(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -289,13 +289,13 @@ pub fn to_reopen(
     }
 }
 
-/// The records of units that the plan no longer has: their input file is gone, or cut differently.
+/// Records of units that are not in the plan any more: their input file is gone, or cut differently.
 pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRecord>> {
     let current: std::collections::HashSet<String> = units.iter().map(WorkUnit::name).collect();
     records(directory, |unit| !current.contains(unit))
 }
 
-/// The readable records of a run directory whose unit's name is `wanted`.
+/// Readable records of the units whose names are `wanted`.
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
     let mut paths = files::list_if_present(&directory.units())?;
     paths.retain(|path| {
@@ -310,18 +310,15 @@ pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Resul
     Ok(records.into_iter().flatten().collect())
 }
 
-/// Whether a name is that of a unit. The temporary name of a record that could not be removed is another name of a record
-/// that counts.
+/// Whether `name` is that of a unit. A temporary name that could not be removed is a second name of a valid record.
 fn is_unit(name: &str) -> bool {
     !name.starts_with('.')
 }
 
-/// Makes a unit count: writes its record. If a record that stands is there already, that one counts and is returned:
-/// of several processes that scored a unit the first to get here wins.
+/// Commits a unit by writing its record. If a valid record exists already, that one counts and is returned: the first of
+/// several processes that scored the unit wins.
 ///
-/// # Errors
-/// The earlier record has other scores, although it was made from the same input with the same settings. Then neither
-/// counts any more.
+/// # Errors The existing record has other scores, although input and settings are the same. Then neither counts.
 pub fn commit(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -335,7 +332,7 @@ pub fn commit(
         return Ok(None);
     }
     let Some(earlier) = standing_of(directory, dataset, unit, wanted)? else {
-        // A record of an earlier input or of other settings: it is replaced.
+        // A record of an earlier input or of other settings is replaced.
         atomic::write_atomic(&path, &json)?;
         return Ok(None);
     };

@@ -1,5 +1,4 @@
-//! Measures that a plan does not have any more: what they measured of a unit that is open, or opened again, goes on into its
-//! new part.
+//! Measures that were removed from the plan: their statistics of an open or reopened unit are retained in its new part.
 
 use std::path::Path;
 
@@ -10,17 +9,16 @@ use crate::base::error::Result;
 use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
-/// A measure of which a unit keeps figures, also where nothing asks for them any more.
+/// Measure whose statistics a unit retains, even if the plan no longer has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Its name in the pipeline that had it.
+    /// Name in the pipeline that had it.
     pub measure: String,
-    /// What it did with the windows of the unit.
     pub by: MeasuredBy,
     columns: Vec<CarriedColumn>,
 }
 
-/// A column as a score file declares it.
+/// Column as declared in a score file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CarriedColumn {
     name: String,
@@ -38,19 +36,18 @@ enum CarriedKind {
 }
 
 impl Carried {
-    /// A measure of which not all figures are there.
+    /// Returns a measure that lacks some statistics.
     pub fn unfinished(columns: MeasureColumns, fingerprint: String) -> Self {
         let MeasureColumns { measure, columns } = columns;
         let by = MeasuredBy { fingerprint, incomplete: true, ..MeasuredBy::default() };
         Self { measure, by, columns: columns.into_iter().map(CarriedColumn::of).collect() }
     }
 
-    /// Whether figures of the other are its figures.
+    /// Whether both are the same measure with the same fingerprint.
     pub fn is(&self, other: &Self) -> bool {
         self.measure == other.measure && self.by.fingerprint == other.by.fingerprint
     }
 
-    /// Its columns.
     pub fn columns(&self) -> MeasureColumns {
         let columns = self.columns.iter().map(CarriedColumn::column).collect();
         MeasureColumns { measure: self.measure.clone(), columns }
@@ -68,7 +65,7 @@ impl CarriedColumn {
         Self { name: name.into(), kind, unit: unit.into(), doc: doc.into() }
     }
 
-    /// Nothing merges or ranks by it as long as no plan has it.
+    /// Converts back to a column. Merge rule and orientation are placeholders: no plan uses the column.
     fn column(&self) -> Column {
         Column {
             name: self.name.clone().into(),
@@ -86,8 +83,8 @@ impl CarriedColumn {
     }
 }
 
-/// The measures of a record that are not among `planned`, with the columns that its part `path` has of them. Of one that set rows
-/// aside there are no figures of those rows.
+/// Returns the measures of a record that are not among `planned`, with their columns in its part `path`. One that quarantined
+/// rows counts as incomplete, since it lacks statistics of those rows.
 pub(super) fn of_record(
     path: &Path,
     record: &UnitRecord,
@@ -111,7 +108,7 @@ pub(super) fn of_record(
     Ok(left(carried, planned))
 }
 
-/// Those that are neither planned nor have the names of measures or columns that are, each once.
+/// Keeps the measures that are not planned and whose names and columns do not collide with planned ones; each only once.
 pub(super) fn left(
     carried: impl IntoIterator<Item = Carried>,
     planned: &[MeasureColumns],

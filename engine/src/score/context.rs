@@ -1,4 +1,4 @@
-//! What units are scored with, and what becomes of them.
+//! Context and results of scoring units.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
-/// What the score phase did.
+/// Result of the score phase.
 #[derive(Clone, Debug, Default)]
 pub struct Scored {
     /// One record per unit, in the order of the plan.
     pub records: Vec<UnitRecord>,
-    /// Where the rows of all units went.
+    /// Sum of the counts of all units.
     pub counts: Counts,
     /// Windows measured by this run.
     pub windows_scored: u64,
@@ -30,12 +30,12 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// By measure of the plan, windows that the guards of then refused when their units were scored.
+    /// Windows skipped by the guards in force when their units were scored, by measure of the plan.
     pub fn not_measured(&self, plan: &Plan) -> BTreeMap<String, u64> {
         self.by_measure(plan, |by| by.not_measured)
     }
 
-    /// By measure of the plan, windows that are not in its sample.
+    /// Windows outside the sample of a measure, by measure of the plan.
     pub fn not_sampled(&self, plan: &Plan) -> BTreeMap<String, u64> {
         self.by_measure(plan, |by| by.not_sampled)
     }
@@ -58,58 +58,55 @@ impl Scored {
     }
 }
 
-/// What became of a unit.
+/// Result of scoring one unit.
 #[derive(Debug)]
 pub(super) struct ScoredUnit {
-    /// The record that counts.
+    /// Valid record.
     pub(super) record: UnitRecord,
-    /// Windows measured here, whether or not they count.
+    /// Windows measured by this process, whether or not its record is the valid one.
     pub(super) windows_measured: u64,
-    /// Whether the record is another process's.
+    /// Whether another process committed the record.
     pub(super) by_another: bool,
 }
 
-/// The devices of a plan at work.
+/// Active devices of a plan.
 #[derive(Clone, Copy)]
 pub struct OnDevices<'a> {
-    /// The model, and what is measured with it.
+    /// Model and measures that use attention.
     pub attention: &'a Attention,
-    /// Where windows are measured.
+    /// Scheduler that distributes windows to devices.
     pub scheduler: &'a Scheduler<'a>,
-    /// What is noted of the devices.
+    /// Monitor of the devices.
     pub watch: &'a Watch<'a>,
 }
 
-/// What all units are scored with.
+/// Shared context for scoring units.
 #[derive(Clone, Copy)]
 pub struct ScoreContext<'a> {
-    /// What to do.
     pub plan: &'a Plan,
-    /// Where the results go.
+    /// Directory for the results.
     pub directory: &'a RunDirectory,
-    /// What makes the evidence that a measure needs; none where no measure needs any.
+    /// Devices that compute evidence; `None` if no measure needs any.
     pub devices: Option<OnDevices<'a>>,
-    /// The programs that measures and documents are asked of.
+    /// External programs that judge windows and documents.
     pub(crate) programs: &'a Programs<'a>,
-    /// What windows and figures depend on besides the input.
+    /// Fingerprints of windows and statistics, without the input.
     pub wanted: &'a Fingerprints,
-    /// Whether no other process works in the run directory.
+    /// Whether this process has exclusive access to the run directory.
     pub alone: bool,
-    /// What people see.
     pub progress: &'a Progress,
-    /// Whether to stop.
     pub stop: &'a Stop,
 }
 
 impl ScoreContext<'_> {
-    /// Tells of a unit that was scored and committed.
+    /// Reports a unit that was scored and committed.
     pub(super) fn done(&self, unit: &WorkUnit, counts: &Counts) {
         let quarantined = counts.quarantined_rows();
         let (rows, windows) = (counts.rows, counts.windows);
         self.progress.unit_done(&unit.name(), &unit.file_path, rows, windows, quarantined);
     }
 
-    /// Tells of a unit that an earlier run has scored.
+    /// Reports a unit that an earlier run scored.
     pub(super) fn reused(&self, unit: &WorkUnit, counts: &Counts) {
         let (windows, tokens) = (counts.windows, counts.tokens_scored);
         self.progress.unit_reused(&unit.name(), &unit.file_path, windows, tokens);

@@ -1,7 +1,7 @@
-//! Whole documents before they are tokenised: which of them programs drop, and the statistics that programs answer of them.
+//! Whole documents before tokenisation: programs drop some of them and return statistics.
 //!
-//! Answers are kept by unit, in `answers/` of the run directory, by the command, the digests of its files and the version of
-//! the stage: a unit that is opened again asks about no document twice.
+//! Answers are stored per unit in `answers/` of the run directory, by command, digests of its files and version of the stage,
+//! so that reopening a unit never queries a document twice.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,47 +24,46 @@ use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units;
 use crate::storage::files;
 
-/// A document, and what programs said of it.
+/// Document with the verdict of the programs.
 #[derive(Debug)]
 pub struct Judged {
-    /// As it was read.
+    /// Document as read.
     pub document: Document,
-    /// What is to be done with it.
     pub verdict: Verdict,
 }
 
-/// What is to be done with a document.
+/// Verdict of the programs on a document.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is cut into windows. The figures that all of them have, by the place of their measure.
+    /// The document is cut into windows. Holds the statistics that all of them share, with the index of their measure.
     Keep(Vec<(u16, Figures)>),
     /// A program drops it, for this reason.
     Drop(Arc<str>),
-    /// A program has no answer.
+    /// A program failed on it.
     Failed(BadRow),
 }
 
 impl From<Document> for Judged {
-    /// A document that no program was asked about.
+    /// Keeps a document that no program read.
     fn from(document: Document) -> Self {
         Self { document, verdict: Verdict::Keep(Vec::new()) }
     }
 }
 
-/// Asks the programs that read documents about those of a unit.
+/// Runs the programs that read documents on those of a unit.
 pub(super) struct Judge<'a> {
     context: &'a ScoreContext<'a>,
     programs: Vec<&'a Program>,
-    /// None where no program reads documents.
+    /// `None` if no program reads documents.
     kept: Option<Kept>,
 }
 
-/// Answers that are kept.
+/// Stored answers.
 struct Kept {
     journal: Journal,
-    /// By row and place of the program: whether the row is dropped, then its statistics.
+    /// Answers by row and index of the program: 1 if the row is dropped else 0, then its statistics.
     known: HashMap<FigureKey, Figures>,
-    /// Whether the journal is the one that is kept, and not one beside that of another process.
+    /// Whether the journal is the permanent one, not a temporary one next to that of another process.
     is_own: bool,
 }
 
@@ -78,7 +77,7 @@ impl<'a> Judge<'a> {
         Ok(Self { context, programs, kept })
     }
 
-    /// Asks about documents; in their order.
+    /// Judges documents, in order.
     pub(super) fn judge(&mut self, documents: Vec<Document>) -> Result<Vec<Judged>> {
         let mut judged: Vec<Judged> = documents.into_iter().map(Judged::from).collect();
         let Some(kept) = &mut self.kept else { return Ok(judged) };
@@ -139,7 +138,7 @@ impl<'a> Judge<'a> {
         Ok(judged)
     }
 
-    /// Makes the answers durable.
+    /// Syncs the answers to disk.
     pub(super) fn finish(&mut self) -> Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         if kept.is_own { kept.journal.sync() } else { Ok(files::remove_file(kept.journal.path())?) }
@@ -165,7 +164,7 @@ impl Kept {
     }
 }
 
-/// Whether a document is dropped, among what is kept of it.
+/// Column for whether a document is dropped, stored before its statistics.
 fn drop_column() -> Column {
     Column {
         name: "drop".into(),

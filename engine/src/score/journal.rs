@@ -1,16 +1,16 @@
-//! The finished figures of a work unit that is still open.
+//! Journal: finished statistics of an open work unit.
 //!
-//! An append-only file of checksummed records, made durable by a clock: whoever waits for windows calls
-//! [`Journal::sync_if_due`]. A resumed run replays it and measures only what is missing; once the unit is committed the
-//! journal is removed. A torn or damaged tail ends the replay: what stands before it is whole.
+//! An append-only file of checksummed records, synced by time: code that waits for windows calls [`Journal::sync_if_due`]. A
+//! resumed run replays it and measures only what is missing; after the commit of the unit the journal is removed. Replay stops
+//! at a partial or damaged record; everything before it is intact.
 //!
 //! ```text
 //! header  [u32 length][u32 crc32][JSON: fingerprint of the unit's windows, each measure with its fingerprint and columns]
 //! record  [u32 length][u32 crc32][row u64][window u32][measure u16][figures]   little-endian
 //! ```
 //!
-//! `measure` is a place in the header's lists. A journal whose list differs keeps the figures of the measures that both have.
-//! No figures at all say that a carried measure is known to have none of a window: whoever plans it again measures it.
+//! `measure` is an index into the header's lists. If the lists differ, statistics of measures that both have are kept. A record
+//! without statistics states that a retained measure has none of a window: if the measure is planned again, it is computed.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -27,36 +27,36 @@ use crate::base::error::Result;
 use crate::run_directory::scores::MeasureColumns;
 use crate::storage::{error, files};
 
-/// The longest time finished figures are not yet durable.
+/// Maximum time until finished statistics are synced.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A window of a unit: its row in the file and its index in the document.
+/// Window of a unit: its row in the file and its index in the document.
 pub type WindowKey = (u64, u32);
 
-/// Figures of a window: the window, and the place of the measure among those of the plan.
+/// Window, and index of the measure in the header.
 pub type FigureKey = (WindowKey, u16);
 
-/// Of a window that a measure is not taken of, for a guard or its sample, or that nothing is carried of.
+/// Marks a window without statistics of a measure: excluded by a guard or by sampling, or nothing was retained.
 pub const NOT_MEASURED: Figures = Figures(Vec::new());
 
-/// What a journal belongs to.
+/// Header of a journal: what its statistics depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Fingerprint of the unit's input and of what its windows depend on.
     pub windows: String,
-    /// The measures of the plan, in its order, as they are carried where the next plan does not have them.
+    /// Measures of the plan in order, in the form in which they are retained if the next plan does not have them.
     pub measures: Vec<Carried>,
-    /// The measures behind them, which the plan does not have and the unit keeps.
+    /// Measures after those of the plan, which the unit retains.
     pub carried: Vec<Carried>,
 }
 
 impl Header {
-    /// All measures, by place.
+    /// All measures by index.
     fn all(&self) -> impl Iterator<Item = &Carried> {
         self.measures.iter().chain(&self.carried)
     }
 
-    /// All measures of the journal at `path`, if it is of these windows.
+    /// Reads the measures of the journal at `path`; empty if it belongs to other windows.
     pub(super) fn measures_at(path: &Path, windows: &str) -> Result<Vec<Carried>> {
         let bytes = files::read_if_present(path)?.unwrap_or_default();
         let header =
@@ -66,21 +66,22 @@ impl Header {
     }
 }
 
-/// The open journal of one unit.
+/// Open journal of one unit.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: BufWriter<File>,
-    /// When something was added that is not durable yet; none where all is.
+    /// Time of the first record that is not synced.
     unsynced: Option<Instant>,
-    /// Locked as long as the journal is open: no other process writes to it.
+    /// Locked while the journal is open: no other process writes to it.
     _claim: File,
 }
 
 impl Journal {
-    /// Opens the journal of a unit and returns the figures that it already holds of measures of the header. A journal of other
-    /// windows is started afresh. Where another process writes to it, this one gets a journal of its own. `alone`: there is no
-    /// other that a file system without locks could not tell of.
+    /// Opens the journal of a unit and returns the statistics that it holds of measures in the header.
+    ///
+    /// A journal of other windows is replaced. If another process writes to it, a separate journal is created. `alone`: the
+    /// caller has exclusive access, which matters on a file system without locks.
     pub fn open(
         path: &Path,
         header: &Header,
@@ -99,7 +100,7 @@ impl Journal {
             files::fsync_folder(path.parent().unwrap_or(&path))?;
             return Ok((journal, finished));
         }
-        // Other measures, and figures that are still asked for: they are never in no file at all.
+        // The measures differ and some statistics are still needed: the new journal is synced before it replaces the old one.
         let new = beside(&path);
         let claim = files::open_read_write(&new)?;
         let _ = claim.try_lock();
@@ -120,25 +121,24 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds finished figures.
+    /// Appends finished statistics.
     pub fn append(&mut self, key: FigureKey, figures: &Figures) -> Result<()> {
         self.write(&encode(key, figures))?;
         self.unsynced.get_or_insert_with(Instant::now);
         Ok(())
     }
 
-    /// Makes what was added durable if the oldest of it has waited long enough at `now`.
+    /// Syncs if the oldest unsynced record is old enough at `now`.
     pub fn sync_if_due(&mut self, now: Instant) -> Result<()> {
         let due = |since| now.saturating_duration_since(since) >= SYNC_INTERVAL;
         if self.unsynced.is_some_and(due) { self.sync() } else { Ok(()) }
     }
 
-    /// Makes everything added so far durable.
+    /// Syncs all records.
     pub fn sync(&mut self) -> Result<()> {
         self.unsynced = None;
         let done = self.file.flush().and_then(|()| self.file.get_ref().sync_data());
@@ -157,7 +157,7 @@ impl Journal {
     }
 }
 
-/// Whether another process is writing to the journal of a unit now.
+/// Whether another process is writing to the journal of a unit.
 pub fn is_claimed(path: &Path) -> Result<bool> {
     if files::size(path)?.is_none() {
         return Ok(false);
@@ -166,8 +166,8 @@ pub fn is_claimed(path: &Path) -> Result<bool> {
     Ok(matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Locks the journal at `path`, or one beside it whose name no other process uses. A file system without locks cannot
-/// say who else writes: there every process has its own, unless it is alone.
+/// Locks the journal at `path`, or a new one next to it with a unique name. On a file system without locks, other writers
+/// cannot be detected: every process uses its own journal unless it is alone.
 fn claim(path: &Path, alone: bool) -> Result<(PathBuf, File)> {
     let file = files::open_read_write(path)?;
     match file.try_lock() {
@@ -180,7 +180,7 @@ fn claim(path: &Path, alone: bool) -> Result<(PathBuf, File)> {
     Ok((own, file))
 }
 
-/// A name beside `path` that no other process uses.
+/// Returns a unique name next to `path`.
 fn beside(path: &Path) -> PathBuf {
     let mut own = path.to_owned().into_os_string();
     own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
@@ -196,7 +196,7 @@ fn encode(((row, window), measure): FigureKey, figures: &Figures) -> Vec<u8> {
     payload
 }
 
-/// The key of a record, and the bytes of its figures.
+/// Decodes the key of a record and returns the bytes of its statistics.
 fn decode(payload: &[u8]) -> Option<(FigureKey, &[u8])> {
     let (row, rest) = payload.split_first_chunk()?;
     let (window, rest) = rest.split_first_chunk()?;
@@ -205,13 +205,13 @@ fn decode(payload: &[u8]) -> Option<(FigureKey, &[u8])> {
     Some(((key, u16::from_le_bytes(*measure)), figures))
 }
 
-/// What the bytes of a journal hold.
+/// Content of a journal.
 struct Replayed {
-    /// Figures of measures that the header of now has, by their places there.
+    /// Statistics of measures of the current header, by their index there.
     finished: HashMap<FigureKey, Figures>,
-    /// How many bytes the whole records take.
+    /// Bytes of the intact records.
     whole: usize,
-    /// Whether the header is that of now.
+    /// Whether the header equals the current one.
     same: bool,
 }
 
@@ -230,7 +230,7 @@ fn replay(bytes: &[u8], now: &Header) -> Replayed {
         let Some(((key, measure), figures)) = decode(payload) else { break };
         match places.get(usize::from(measure)) {
             None => break,
-            // Figures of a measure that is no longer asked for, or has changed.
+            // The measure is no longer planned, or has changed.
             Some(None) => {}
             Some(&Some(place)) if figures.is_empty() => {
                 if place >= now.measures.len() {
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// One of two measures, of other columns each.
+    /// Returns one of two measures with different columns.
     fn measure(&(name, fingerprint): &(&str, &str)) -> Carried {
         let columns = match name {
             "one" => vec![column(Kind::Number), column(Kind::Numbers)],
@@ -332,7 +332,7 @@ mod tests {
         journal.append(((0, 0), 1), &Figures(vec![Value::Count(9)])).unwrap();
         journal.sync().unwrap();
         drop(journal);
-        // The first has changed, a third has come, and the second is now the first.
+        // The first has changed, a third was added, and the second is now the first.
         let now = header("w", &[("two", "2"), ("one", "changed")]);
         let opened = open(&path, &now);
         let kept = HashMap::from([(((0, 0), 0), Figures(vec![Value::Count(9)]))]);

@@ -1,5 +1,5 @@
-//! Every measure of every window of a unit: from the journal where a run before this one took it, on the devices where it
-//! needs evidence, on the processor's pool where it does not.
+//! Measures every window of a unit: reuses statistics of the journal, runs measures that need evidence on devices, and the
+//! others on the thread pool.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -25,52 +25,52 @@ use crate::plan::cascade::Before;
 use crate::plan::sampling;
 use crate::plan::whole_models::WholeModelPlan;
 
-/// How often a stop signal is looked for while windows are measured.
+/// Interval of checks for a stop signal while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) type Measured = std::result::Result<Figures, RowError>;
 
-/// The measures of a unit at work.
+/// State of measuring one unit.
 pub(super) struct Measuring<'a> {
     context: &'a ScoreContext<'a>,
     journal: Journal,
-    /// The places of measures that the plan does not have.
+    /// Indexes of retained measures that the plan does not have.
     carried: Range<u16>,
-    /// Which of these have no figures of a window that they may have been taken of.
+    /// For each retained measure, whether statistics that may have existed are missing.
     lost: Vec<bool>,
-    /// Figures of the journal that no batch has asked for yet.
+    /// Statistics of the journal that no batch has used yet.
     finished: HashMap<FigureKey, Figures>,
-    /// Windows that the scheduler has, by its numbers.
+    /// Windows submitted to the scheduler, by its ids.
     submitted: BTreeMap<u64, FigureKey>,
     next_id: u64,
-    /// Windows of the batches in work.
+    /// Windows of the active batches.
     windows: HashMap<WindowKey, OpenWindow>,
-    /// Windows of which the last missing statistics were measured here.
+    /// Windows whose last missing statistics were computed by this run.
     pub(super) measured: Vec<WindowKey>,
 }
 
-/// A measure and its place among those of the plan.
+/// Measure with its index in the plan.
 type Place<'m> = (u16, &'m dyn Measure);
 
-/// A window whose figures are not all there, or have not been taken.
+/// Window that is being measured.
 struct OpenWindow {
-    /// Tokens of the scored sequence, BOS included.
+    /// Tokens of the scored sequence, including BOS.
     tokens: u64,
-    /// By measure.
+    /// By measure of the plan; `None` until it has finished.
     figures: Vec<Option<Measured>>,
-    /// By measure, whether a guard before it refuses the window. It may have figures all the same, of a run with other guards.
+    /// By measure, whether a guard before it skips the window. It may have statistics of a run with other guards all the same.
     spared: Vec<bool>,
     /// By measure that the plan does not have.
     carried: Vec<Figures>,
-    /// Whether any figures are of this run.
+    /// Whether this run computed any of the statistics.
     new: bool,
 }
 
-/// What there is of a window in the end.
+/// A fully measured window.
 pub(super) struct TakenWindow {
-    /// By measure; behind those of the plan the carried ones.
+    /// By measure: those of the plan, then the retained ones.
     pub(super) figures: Vec<Figures>,
-    /// By measure of the plan, whether a guard before it refuses the window.
+    /// By measure of the plan, whether a guard before it skips the window.
     pub(super) spared: Vec<bool>,
 }
 
@@ -101,8 +101,8 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Begins to measure the windows of a batch: what devices wait for, then on devices, and meanwhile the rest. Returns the
-    /// scheduler's numbers of those that a device has to see.
+    /// Starts measuring the windows of a batch: first the measures that devices depend on, then submits to devices, then runs
+    /// the other measures meanwhile. Returns the scheduler's ids of the submitted windows.
     pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
         let (first, cascade) = (self.next_id, &self.context.plan.cascade);
         for (document, cut) in to_measure(documents) {
@@ -144,7 +144,7 @@ impl<'a> Measuring<'a> {
         self.submitted.range(batch.clone()).next().is_some()
     }
 
-    /// Hands a window to the scheduler for the measures that need evidence and have no figures of it.
+    /// Submits a window for the measures that need evidence and have no statistics of it.
     fn submit_evidence(
         &mut self,
         key: WindowKey,
@@ -174,9 +174,11 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Spares a measure the windows of a batch that a guard before it refuses. Those that it is spared are spared what waits
-    /// for them, too. Figures that were paid for with other guards stay, but for work beside other processes, whose parts of a
-    /// unit must be the same.
+    /// Skips a measure for windows of a batch that a guard before it rejects. Windows skipped here are skipped by dependent
+    /// measures as well.
+    ///
+    /// Statistics computed with other guards are kept if this process has exclusive access. Otherwise they are discarded,
+    /// because several processes must produce the same parts.
     fn spare(&mut self, documents: &[Prepared], place: u16) {
         self.leave_out(documents, place);
         let cascade = &self.context.plan.cascade;
@@ -202,7 +204,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Spares a measure the windows of a batch that are not in its sample.
+    /// Skips a measure for windows of a batch outside its sample.
     fn leave_out(&mut self, documents: &[Prepared], place: u16) {
         let sample = self.context.plan.measure(place).sample();
         if sample.is_none() {
@@ -228,7 +230,7 @@ impl<'a> Measuring<'a> {
         sample.iter().any(is_spared) || guard.refuses(&values)
     }
 
-    /// Gives all windows of a document what programs answered of it before it was cut.
+    /// Assigns to all windows of a document the statistics that programs returned for the document.
     fn settle_answers(&mut self, documents: &[Prepared]) -> Result<()> {
         for (document, cut) in to_measure(documents) {
             for (place, figures) in &cut.answers {
@@ -243,8 +245,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Takes the figures of a batch by measures that need no device: on the processor's pool, then of programs and whole
-    /// models.
+    /// Runs measures of a batch that need no device: on the thread pool, then external programs and whole models.
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
         let plan = self.context.plan;
         for place in places {
@@ -291,7 +292,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Asks the program of a measure about the windows of a batch that have no figures of it.
+    /// Queries the program of a measure for the windows of a batch that have no statistics of it.
     fn ask(&mut self, documents: &[Prepared], place: u16, measure: &dyn Measure) -> Result<()> {
         let (plan, progress) = (self.context.plan, self.context.progress);
         let program = plan.program(place);
@@ -321,7 +322,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Takes the figures of a batch by a whole model, as many windows at a time as share a read of its weights.
+    /// Runs a whole model on a batch, with as many windows at a time as share a read of its weights.
     fn run_whole_model(
         &mut self,
         documents: &[Prepared],
@@ -354,7 +355,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Figures of this run, or why there are none.
+    /// Records a result that this run computed.
     fn ended(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
         if let Ok(figures) = &figures {
             self.journal.append(key, figures)?;
@@ -366,12 +367,12 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Figures of a window, or why there are none.
+    /// Stores the result of a measure for a window.
     fn settle(&mut self, (window, place): FigureKey, figures: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
         let was_whole = open.is_whole();
         open.figures[usize::from(place)] = Some(figures);
-        // One that no measure is taken of is done by whoever comes to it.
+        // A window that no measure runs on counts as finished here.
         let is_new = open.new || open.figures.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
         if is_new && !was_whole && open.is_whole() {
             self.measured.push(window);
@@ -379,7 +380,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Waits a little for the devices and keeps what they say; sees to the journal, the stop signal and the watch.
+    /// Waits briefly for the devices and handles a message; then polls.
     pub(super) fn wait(&mut self) -> Result<()> {
         let devices = self.context.devices;
         if let Some(message) = devices.and_then(|on| on.scheduler.wait(STOP_INTERVAL)) {
@@ -388,7 +389,7 @@ impl<'a> Measuring<'a> {
         self.look()
     }
 
-    /// What is due whatever else is waited for.
+    /// Checks the stop signal, and syncs the journal and samples device memory if due.
     pub(super) fn look(&mut self) -> Result<()> {
         self.context.stop.check()?;
         self.journal.sync_if_due(Instant::now())?;
@@ -398,7 +399,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Keeps what the scheduler says.
+    /// Handles a message of the scheduler.
     fn receive(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Window { id, result } => {
@@ -415,10 +416,9 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Figures of a window of a batch that is not open any more.
+    /// Removes a window of a finished batch and returns its statistics.
     ///
-    /// # Errors
-    /// The measure that has none, and why.
+    /// # Errors A measure failed: its index and the reason.
     pub(super) fn take(
         &mut self,
         window: WindowKey,
@@ -434,18 +434,18 @@ impl<'a> Measuring<'a> {
         Ok(TakenWindow { figures, spared: open.spared })
     }
 
-    /// By measure that the plan does not have, whether figures of it are missing that may have been there.
+    /// For each measure that the plan does not have, whether statistics that may have existed are missing.
     pub(super) fn lost(&self) -> &[bool] {
         &self.lost
     }
 
-    /// Takes windows that no device has begun back, keeps those that are under way, and makes all of it durable.
+    /// Cancels queued windows, waits for active ones and syncs the journal.
     pub(super) fn drain(&mut self) -> Result<()> {
         if let Some(OnDevices { scheduler, .. }) = self.context.devices {
             scheduler.withdraw();
             while scheduler.is_busy() {
                 match scheduler.wait(STOP_INTERVAL) {
-                    // The run ends for another reason already.
+                    // The run already ends for another reason.
                     None | Some(Message::Dead(_) | Message::Bug(_)) => {}
                     Some(message) => self.receive(message)?,
                 }
@@ -455,7 +455,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// The figures of a window of which a device has summed the attention, or why there are none.
+/// Computes the statistics of a window from attention sums of a device.
 pub(crate) fn of_attention(
     measure: &dyn Measure,
     result: std::result::Result<(Arc<WindowTokens>, HeadSums), RowError>,
@@ -466,26 +466,26 @@ pub(crate) fn of_attention(
     measure.figures(&Window { ids: &window.ids, text, text_half, document, evidence: &evidence })
 }
 
-/// The figures of a window that a program has answered of, or why there are none.
+/// Computes the statistics of a window from the answer of a program.
 pub(crate) fn of_answers(measure: &dyn Measure, answer: Answer) -> Measured {
     let evidence = [Evidence::Answers(answer?.values)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids: &[], text, text_half, document, evidence: &evidence })
 }
 
-/// The scheduler says that no device is left.
+/// Error: no device is left.
 pub(crate) fn no_device(why: &str) -> Failure {
     let message = format!("no device is left to measure windows on: {why}");
     let hint = "what was measured is kept; check the devices and run the same command to resume";
     Diagnostic::error(Blame::Machine, message).hint(hint).into()
 }
 
-/// The scheduler says that a device's thread panicked.
+/// Error: the thread of a device panicked.
 pub(crate) fn device_panicked(panic: &str) -> Failure {
     Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
 }
 
-/// The documents of a batch that have windows to measure.
+/// Documents of a batch that have windows to measure.
 fn to_measure(documents: &[Prepared]) -> impl Iterator<Item = (&Prepared, &CutDocument)> {
     documents.iter().filter_map(|document| match &document.outcome {
         Outcome::Measure(cut) => Some((document, cut)),

@@ -1,4 +1,4 @@
-//! Work on the devices of a plan: their scheduler, and a watch over it, for as long as the work lasts.
+//! Runs the scheduler of a plan's devices and a monitor of them, while work lasts.
 
 use longsift_stages::first_layer_attention::FirstLayer;
 
@@ -9,7 +9,7 @@ use crate::devices::scheduler::Scheduler;
 use crate::plan::attention::Attention;
 use crate::run_directory::summary::DeviceUse;
 
-/// Runs `work` with devices among its context; returns what it returned, and what the devices did meanwhile.
+/// Runs `work` with devices in its context; returns its result and the use of the devices.
 pub fn with<T>(
     context: ScoreContext<'_>,
     attention: &Attention,

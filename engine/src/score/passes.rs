@@ -1,4 +1,4 @@
-//! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
+//! Runs many windows at a time through a whole model, so that they share each read of a layer's weights.
 
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
 
@@ -7,7 +7,8 @@ use crate::base::error::{Failure, Result};
 use crate::base::stop::Stop;
 use crate::plan::whole_models::WholeModelPlan;
 
-/// Windows that go together, in their order: together no longer than as many of `window_tokens` as the plan has room for.
+/// Groups consecutive windows: each group has at most as many tokens as the windows of `window_tokens` that the plan has room
+/// for.
 pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
     whole: &WholeModelPlan,
     window_tokens: u64,
@@ -30,16 +31,14 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
     passes
 }
 
-/// Figures of a window, or why there are none.
 type Measured = std::result::Result<Figures, RowError>;
 
-/// What a model makes of a window, or why nothing.
+/// Output of a model for a window.
 type Made = std::result::Result<ForwardFigures, RowError>;
 
-/// The figures of the windows of one pass, in their order.
+/// Computes the statistics of the windows of one group, in order.
 ///
-/// # Errors
-/// Weights that cannot be used, by tensor; a signal that came before the pass was done.
+/// # Errors A tensor of weights cannot be used, or a signal stopped the run.
 pub(crate) fn run(
     whole: &WholeModelPlan,
     measure: &dyn Measure,
@@ -51,17 +50,16 @@ pub(crate) fn run(
     Ok(windows.iter().zip(made).map(figures).collect())
 }
 
-/// The figures that a measure takes from what a whole model makes of a window.
+/// Computes the statistics of a measure from the output of a whole model.
 pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> Measured {
     let evidence = [Evidence::Forward(made)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
 }
 
-/// What a whole model makes of windows, in their order, or why it makes nothing of one.
+/// Runs windows through a whole model and returns its output for each, in order.
 ///
-/// # Errors
-/// As of [`run`].
+/// # Errors As [`run`].
 pub(crate) fn forward(
     whole: &WholeModelPlan,
     windows: &[&[u32]],

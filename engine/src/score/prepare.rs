@@ -1,4 +1,4 @@
-//! Documents to windows of token ids: what happens to a row before anything is measured.
+//! Turns documents into windows of token ids, before anything is measured.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,23 +17,22 @@ use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
 
-/// A document, tokenised and cut.
+/// Document, tokenised and cut.
 #[derive(Debug)]
 pub struct Prepared {
     /// Row in the file.
     pub row: u64,
-    /// The document's id; `<file>:<row>` where the input has none.
+    /// Id of the document; `<file>:<row>` if the input has no ids.
     pub id: String,
-    /// What is to be done with it.
     pub outcome: Outcome,
 }
 
-/// What is to be done with a document.
+/// Outcome of preparing a document.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It cannot be scored.
+    /// The document cannot be scored.
     Quarantine(BadRow),
-    /// It has nothing to score, for this reason.
+    /// The document has no windows to score.
     Drop {
         /// Short, stable name of the reason.
         reason: Arc<str>,
@@ -42,47 +41,48 @@ pub enum Outcome {
         /// Windows that were cut and are too short for a measure.
         windows: u64,
     },
-    /// Its windows are to be measured.
+    /// The document has windows to measure.
     Measure(CutDocument),
-    /// The tokenizer is not done with it in a time that no published tokenizer needs. Another machine might be: so it ends the
-    /// run instead of costing the row.
+    /// The tokenizer timed out, after a time that no published tokenizer needs. Ends the run instead of quarantining the row,
+    /// since another machine might succeed.
     Endless(Box<Diagnostic>),
 }
 
-/// A document with windows to measure.
+/// Document with windows to measure.
 #[derive(Debug)]
 pub struct CutDocument {
     /// Token ids, without BOS.
     pub ids: Vec<u32>,
-    /// Character-completed byte ends of the tokens, and the length of the text; none for pre-tokenised documents.
+    /// End of each token in the text, moved to the end of its character, and the length of the text; `None` for pre-tokenised
+    /// documents.
     pub ends: Option<EncodedText>,
     /// Length of the text in bytes; 0 for pre-tokenised documents.
     pub text_bytes: usize,
-    /// The text itself, where a measure needs it.
+    /// Text, if a measure needs it.
     pub text: Option<Text>,
-    /// Windows to measure, by position.
+    /// Windows to measure, in order.
     pub windows: Vec<TokenWindow>,
     /// Windows that are too short for a measure.
     pub windows_too_short: u64,
     /// Hash of the text or the tokens.
     pub content_hash: String,
-    /// Figures that programs answered of the document, by the place of their measure.
+    /// Statistics that programs returned for the document, with the index of their measure.
     pub answers: Vec<(u16, Figures)>,
 }
 
 impl CutDocument {
-    /// The tokens of a window, without BOS.
+    /// Token ids of a window, without BOS.
     pub fn ids_of(&self, window: &TokenWindow) -> &[u32] {
         &self.ids[window.token_start as usize..window.token_end as usize]
     }
 
-    /// Where the text of a window is in the document's; none for pre-tokenised documents.
+    /// Byte range of a window in the document's text; `None` for pre-tokenised documents.
     pub fn bytes_of(&self, window: &TokenWindow) -> Option<Range<usize>> {
         let (start, end) = (window.token_start as usize, window.token_end as usize);
         Some(self.ends.as_ref()?.byte_range(start, end, self.text_bytes))
     }
 
-    /// The text of a window, where a measure needs it, and where the second half of its tokens begins in it, BOS counted.
+    /// Text of a window if a measure needs it, and the byte in it at which the second half of its tokens (counting BOS) begins.
     pub fn text_of(&self, window: &TokenWindow, bos: Bos) -> (Option<&[u8]>, Option<usize>) {
         let (Some(text), Some(ends)) = (&self.text, &self.ends) else { return (None, None) };
         let (start, end) = (window.token_start as usize, window.token_end as usize);
@@ -94,7 +94,7 @@ impl CutDocument {
     }
 }
 
-/// Tokenises and cuts a batch of documents, in parallel; the answers are in the order of the documents.
+/// Tokenises and cuts a batch of documents in parallel; results are in the order of the documents.
 pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared> {
     documents
         .into_par_iter()
@@ -116,7 +116,7 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared>
         .collect()
 }
 
-/// The stage that a row failed at, and why.
+/// Stage at which a row failed, with the error.
 type StageError = (&'static str, RowError);
 
 fn outcome(

@@ -1,7 +1,7 @@
-//! The programs of `external` stages at work: what is asked, in batches, of as many copies as a stage may have.
+//! Runs the programs of `external` stages: sends questions in batches to several processes of each program.
 //!
-//! A program that ends, is late or takes too much memory has its batch halved and tried again, until the row in the way stands
-//! alone: that row has no answer, the others do. One that answers something else than it was asked ends the run.
+//! If a program exits, times out or uses too much memory, its batch is split in halves and retried, until the failing row is
+//! alone. That row has no answer, the others do. A program that breaks the protocol ends the run.
 
 mod child;
 mod stream;
@@ -24,34 +24,34 @@ use crate::plan::programs::Program;
 use child::{Child, Failed};
 pub(crate) use stream::{Content, Question, Reply};
 
-/// Bytes of content that are handed over at once, at most; one question may have more.
+/// Maximum bytes of content per batch; a single question may exceed it.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// What a program answered of a question, or why there is no answer.
+/// Answer of a program to a question.
 pub(crate) type Answer = std::result::Result<Reply, RowError>;
 
-/// The programs of a plan, started when they are first asked and kept until the end.
+/// Programs of a plan, started at the first question and kept until the end.
 pub(crate) struct Programs<'a> {
     stop: &'a Stop,
     /// By stage.
     idle: HashMap<&'a str, Copies>,
-    /// By stage, of the files that answers depend on: what the identity of the figures says of them.
+    /// Digests of the files that answers depend on, by stage, as in the identity of the statistics.
     digests: BTreeMap<String, BTreeMap<String, String>>,
-    /// Whether what waits for answers should give up: the run ends for another reason.
+    /// Whether threads that wait for answers should give up, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
 
-/// The copies of one program that nobody asks now.
+/// Idle processes of one program.
 #[derive(Default)]
 struct Copies {
     idle: Mutex<Vec<Child>>,
-    /// Whether one has ever answered: then it is no mistake of the pipeline if another does not start.
+    /// Whether any has answered. If so, a failing start is not an error in the pipeline.
     has_answered: AtomicBool,
 }
 
 impl<'a> Programs<'a> {
-    /// `digests`: of the files that answers depend on, by stage ([`Program::digests`]). A program that is edited while the run
-    /// works gives no answers under the old digests.
+    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]), so that no answers of a program
+    /// that is edited during the run are recorded under the old digests.
     pub(crate) fn new(
         plan: &'a Plan,
         digests: BTreeMap<String, BTreeMap<String, String>>,
@@ -62,11 +62,10 @@ impl<'a> Programs<'a> {
         Self { stop, idle, digests, is_abandoned: AtomicBool::new(false) }
     }
 
-    /// Asks a program. `hear` is told each answer with the place of its question, in any order, and now and then that there
-    /// is none yet.
+    /// Queries a program. Calls `hear` for each answer with the index of its question, in any order, and with `None` at
+    /// intervals without an answer.
     ///
-    /// # Errors
-    /// The program does not start, or answers something else than it was asked; a signal; what `hear` returns.
+    /// # Errors The program does not start or breaks the protocol, a signal stopped the run, or `hear` fails.
     pub(crate) fn ask(
         &self,
         program: &Program,
@@ -100,15 +99,14 @@ impl<'a> Programs<'a> {
         })
     }
 
-    /// Nobody needs answers any more: the run fails.
+    /// Tells waiting threads to give up: the run fails.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// Lets all programs end.
+    /// Ends all programs.
     ///
-    /// # Errors
-    /// One has written more than it was asked for, or was edited meanwhile.
+    /// # Errors A program wrote more than its answers, or was edited meanwhile.
     pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
         for program in &plan.programs {
             self.check_unedited(program)?;
@@ -120,7 +118,7 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Refuses a program whose files are not those that the identity of its figures names.
+    /// Refuses a program whose files differ from those in the identity of its statistics.
     fn check_unedited(&self, program: &Program) -> Result<()> {
         let name = &program.settings.name;
         let Some(then) = self.digests.get(name) else { return Ok(()) };
@@ -151,7 +149,7 @@ impl Copies {
     }
 }
 
-/// The questions in batches, as even as all copies of the program are busy with.
+/// Splits the questions into batches, evenly over all processes of the program.
 fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
     let even = questions.len().div_ceil(program.settings.processes as usize);
     let most = even.clamp(1, program.settings.batch_windows as usize);
@@ -170,12 +168,12 @@ fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
     batches
 }
 
-/// Asks one copy of a program, batch after batch.
+/// Queries one process of a program, batch by batch.
 struct Asker<'a> {
     programs: &'a Programs<'a>,
     program: &'a Program,
     questions: &'a [Question<'a>],
-    /// Whether nobody hears the answers any more.
+    /// Whether the receiver of the answers is gone.
     is_over: &'a AtomicBool,
 }
 
@@ -193,7 +191,7 @@ impl Asker<'_> {
             let sent = match answers {
                 Ok(answers) => batch.clone().zip(answers).try_for_each(|one| sender.send(Ok(one))),
                 Err(failure) => {
-                    // Whatever it still writes belongs to no question.
+                    // Output that is still to come belongs to no question.
                     child = None;
                     let _ = sender.send(Err(failure));
                     break;
@@ -206,8 +204,10 @@ impl Asker<'_> {
         copies.lock().extend(child);
     }
 
-    /// The answers to a batch. Where there is none, those to its halves. A row that stands alone is asked of a program that was
-    /// asked nothing before, and `again` once, where no larger batch with it has been tried.
+    /// Queries a batch; if it fails, queries its halves.
+    ///
+    /// A single row is tried in a process that was not queried before, and `again` once more if no larger batch with it has
+    /// failed.
     fn isolate(
         &self,
         child: &mut Option<Child>,
@@ -248,7 +248,7 @@ impl Asker<'_> {
         stream::replies(self.program, questions, &batch).map_err(Failed::Wrong)
     }
 
-    /// Starts a program and asks it nothing: a batch without rows shows that it starts, and what it answers.
+    /// Starts a program and queries a batch without rows, which shows that it starts and which columns it returns.
     fn start(&self) -> std::result::Result<Child, Failed> {
         let copies = self.programs.copies(self.program);
         let has_answered = copies.has_answered.load(Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl Asker<'_> {
             .and_then(|batch| stream::replies(self.program, &[], &batch).map_err(Failed::Wrong));
         match answered {
             Ok(_) => {
-                // It has read its files by now.
+                // The program has read its files by now.
                 self.programs.check_unedited(self.program).map_err(Failed::Interrupted)?;
                 copies.has_answered.store(true, Ordering::Relaxed);
                 Ok(child)
@@ -298,17 +298,17 @@ impl Asker<'_> {
         self.programs.stop.check()?;
         let abandoned = [self.is_over, &self.programs.is_abandoned];
         if abandoned.iter().any(|flag| flag.load(Ordering::Relaxed)) {
-            // Nobody reads it: why the run ends is known elsewhere.
+            // Never shown: the reason why the run ends is reported elsewhere.
             return Err(Failure::Problems(Vec::new()));
         }
         Ok(())
     }
 }
 
-/// What the operating system says of a file that is no program.
+/// Error code for a file that is not executable code.
 const ENOEXEC: i32 = 8;
 
-/// What ends the run.
+/// Error that ends the run.
 fn failure(program: &Program, failed: Failed) -> Failure {
     let name = quoted(&program.settings.name);
     match failed {

@@ -1,5 +1,5 @@
-//! Units opened again: as if they had been stopped behind the figures that they have and that are still wanted. For
-//! quarantined rows that are tried again, and for measures that have come or changed.
+//! Reopens units, as if they had been stopped after computing the statistics that they have and that are still wanted: to retry
+//! quarantined rows, and for measures that were added or changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,19 @@ use crate::run_directory::scores;
 use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 
-/// The journal of a unit.
+/// Journal of a unit.
 pub(super) struct OpenJournal {
     pub(super) journal: Journal,
-    /// The figures that it holds.
+    /// Statistics in the journal.
     pub(super) finished: HashMap<FigureKey, Figures>,
-    /// The measures whose places are behind those of the plan.
+    /// Measures whose indexes follow those of the plan.
     pub(super) carried: Vec<Carried>,
 }
 
-/// Opens the journal of a unit. `carried`: what it is to keep besides the measures of the plan and what it keeps already; none
-/// beside other processes, whose parts of a unit must be the same: that there is a list says that this one is alone.
+/// Opens the journal of a unit.
+///
+/// `carried`: measures to retain in addition to those of the plan and those in the journal. `None` if other processes are
+/// active, which must produce the same parts; `Some` implies exclusive access.
 pub(super) fn open_journal(
     plan: &Plan,
     directory: &RunDirectory,
@@ -58,8 +60,8 @@ fn journal_path(directory: &RunDirectory, unit: &WorkUnit) -> PathBuf {
     directory.journal().join(unit.name())
 }
 
-/// Opens every unit with quarantined rows again; what it measured goes to its journal and is not measured twice. The
-/// records of these units go, so that a run which is stopped here resumes by itself. Returns how many rows are tried.
+/// Reopens every unit with quarantined rows: its statistics go to its journal and are not computed again. Removes the records
+/// of these units, so that a run that is stopped here resumes. Returns the number of rows to retry.
 pub fn reopen_quarantined(
     plan: &Plan,
     directory: &RunDirectory,
@@ -78,10 +80,11 @@ pub fn reopen_quarantined(
     Ok(rows)
 }
 
-/// Opens every unit again whose record has the windows that are wanted, but not the figures of all measures: those that it
-/// has go to its journal, and only the others are measured. Beside other processes: whoever has the journal of a unit opens
-/// it again or works on it, and leaves a record that is not to be opened again. `alone`: there are no others, and figures of
-/// measures that the plan does not have are kept, too.
+/// Reopens every unit whose record has the wanted windows but not the statistics of all measures: the existing statistics go to
+/// its journal, and only the others are computed.
+///
+/// If other processes are active, the one that has the journal of a unit reopens it or works on it, and leaves a record that
+/// need not be reopened. `alone`: there are none, and statistics of measures that the plan does not have are retained as well.
 pub fn reopen_for_measures(
     plan: &Plan,
     directory: &RunDirectory,
@@ -103,8 +106,10 @@ pub fn reopen_for_measures(
     if any { Ok(files::fsync_folder(&directory.units())?) } else { Ok(()) }
 }
 
-/// Puts those figures of a record that are wanted into the unit's journal, durably, and removes the record. Beside other
-/// processes it does nothing, and says so, where one of them has the journal or has had it since the record was read.
+/// Copies the wanted statistics of a record into the unit's journal, syncs it and removes the record.
+///
+/// If other processes are active, does nothing and returns `false` if one of them has the journal, or had it since the record
+/// was read.
 fn reopen(
     plan: &Plan,
     directory: &RunDirectory,
@@ -115,7 +120,7 @@ fn reopen(
     still_stands: Option<&dyn Fn() -> Result<bool>>,
 ) -> Result<bool> {
     let path = directory.root.join(&record.scores.path);
-    // Figures that changed since they were written are measured again.
+    // A damaged score file is measured again.
     let is_whole = files::digest(&path)?.sha256 == record.scores.sha256;
     let carried = match (alone, is_whole) {
         (true, true) => Some(carried::of_record(&path, record, &plan.measures.columns)?),
@@ -139,8 +144,8 @@ fn reopen(
     Ok(true)
 }
 
-/// Puts the figures of a record's part into the journal, of measures that are planned or carried. Of windows without any it
-/// says so where nobody is to measure them.
+/// Copies statistics of a record's part into the journal, of measures that are planned or retained. For windows without any,
+/// writes a marker for retained measures, which are not going to run.
 fn copy_figures(
     plan: &Plan,
     wanted: &Fingerprints,

@@ -1,4 +1,4 @@
-//! The score phase beside other processes: the units of a shard, in a run directory that nobody holds alone.
+//! The score phase next to other processes: scores the units of a shard, with shared access to the run directory.
 
 use serde_json::json;
 
@@ -10,19 +10,19 @@ use crate::dataset::units::WorkUnit;
 use crate::run_directory::events;
 use crate::run_directory::units::UnitRecord;
 
-/// What the processes did with the units of a shard.
+/// Work of several processes on the units of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedWork {
     /// Units measured and committed by this process.
     pub scored: u64,
-    /// Units that had a record.
+    /// Units that already had a record.
     pub reused: u64,
-    /// Units that another process committed first, also while this one measured them.
+    /// Units that another process committed first, including units that this process was measuring.
     pub by_others: u64,
 }
 
-/// Scores every unit without a record in `standing`. Units that another process works on come last, and are mostly
-/// done by then: two processes of the same shard share it, and if one of them hangs the other finishes.
+/// Scores every unit without a record in `standing`. Units that another process is working on come last and are mostly finished
+/// by then: two processes share a shard, and if one hangs the other finishes.
 pub fn score_shared(
     context: ScoreContext<'_>,
     standing: Vec<Option<UnitRecord>>,

@@ -1,4 +1,4 @@
-//! How many rows a run may set aside.
+//! Limits on the number of quarantined rows.
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -8,7 +8,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::UnitRecord;
 use crate::spec::pipeline::{OnBadFile, OnBadRow};
 
-/// That a pipeline accepts the rows which earlier runs have set aside.
+/// Checks that the pipeline accepts the rows that earlier runs quarantined.
 pub fn check_standing(
     plan: &Plan,
     standing: &[Option<UnitRecord>],
@@ -28,7 +28,7 @@ pub fn check_standing(
     check_quarantine(plan, &counts, directory)
 }
 
-/// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
+/// Ends the run if more rows are quarantined than the pipeline accepts, on this and every later attempt.
 pub(super) fn check_quarantine(
     plan: &Plan,
     counts: &Counts,

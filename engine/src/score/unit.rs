@@ -1,8 +1,7 @@
 //! Scores one work unit: read → tokenise → windows → statistics → parts → record.
 //!
-//! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two others are measured; a
-//! channel of one batch keeps them in step, so that at most four batches of documents are in memory however large the
-//! units are.
+//! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two batches are measured. A
+//! channel of one batch connects them, so that at most four batches of documents are in memory, however large the units are.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,33 +32,33 @@ use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
 use crate::spec::pipeline::{Compression, OnBadRow};
 use crate::storage::files;
 
-/// Batches whose windows are being measured: the next one begins where the last one leaves devices idle.
+/// Batches that are measured at a time: the second uses devices that the first leaves idle.
 const BATCHES_IN_WORK: usize = 2;
 
-/// What a reader hands over, unit by unit, in order.
+/// Messages of a reader, unit by unit, in order.
 pub(super) enum FromReader {
-    /// Documents of the unit, tokenised and cut; or why there are no more.
+    /// Documents of the unit, tokenised and cut, or the error that ends reading.
     Batch(Result<Vec<Prepared>>),
-    /// A row group cannot be used. Some of its documents may have been handed over, so the unit is read again from its
-    /// beginning, without this row group.
+    /// A row group cannot be used. Some of its documents may have been sent, so the unit is read again from its beginning,
+    /// without this row group.
     Restart,
-    /// The unit has no more documents; its row groups that could not be used.
+    /// End of the unit, with its row groups that could not be used.
     End(LostRowGroups),
 }
 
-/// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
+/// Reads and tokenises `units` until all are read, one fails, or the receiver is closed.
 pub(super) fn read_ahead(
     context: &ScoreContext<'_>,
     units: &[&WorkUnit],
     sender: &SyncSender<FromReader>,
 ) {
-    // A closed channel means that the other side has stopped.
+    // A closed channel means that the receiver has stopped.
     let _ = units.iter().try_for_each(|unit| read_unit(context, unit, sender));
 }
 
-/// Why a unit is not read to its end.
+/// Reason for not reading a unit to its end.
 enum Interruption {
-    /// The other side has stopped.
+    /// The receiver is closed.
     Closed,
     /// A row group cannot be used.
     RowGroup(Box<RowGroupError>),
@@ -87,7 +86,7 @@ impl From<ReadError> for Interruption {
     }
 }
 
-/// Reads all row groups of a unit that can be used.
+/// Reads all usable row groups of a unit.
 fn read_unit(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -111,7 +110,7 @@ fn read_unit(
     }
 }
 
-/// Hands over the documents of a unit without some of its row groups.
+/// Sends the documents of a unit without those of lost row groups.
 fn read_without(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -131,7 +130,7 @@ fn read_without(
     Ok(judge.finish()?)
 }
 
-/// Scores `unit` with a reader of its own and commits its record, unless another process does so first.
+/// Scores `unit` with its own reader and commits its record, unless another process does so first.
 pub(super) fn score(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
@@ -140,13 +139,13 @@ pub(super) fn score(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Score
         if scored.is_err() {
             context.programs.abandon();
         }
-        // Without a receiver the reader has nobody to read for, and ends.
+        // The reader stops when its receiver is dropped.
         drop(batches);
         scored
     })
 }
 
-/// Scores `unit` from what [`read_ahead`] gives of it, and commits its record, unless another process does so first.
+/// Scores `unit` from the messages of [`read_ahead`] and commits its record, unless another process does so first.
 pub(super) fn score_from(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
@@ -160,7 +159,7 @@ pub(super) fn score_from(
         let journal_path = opened.journal.path().to_owned();
         if let Some(record) = standing(context, unit)? {
             files::remove_file(&journal_path)?;
-            // What was read of it is not the next unit's.
+            // Discards the rest of this unit, so that it is not taken for the next one.
             while let Ok(FromReader::Batch(Ok(_)) | FromReader::Restart) = batches.recv() {}
             let windows_measured = measured.len() as u64;
             return Ok(ScoredUnit { record, windows_measured, by_another: true });
@@ -179,7 +178,7 @@ pub(super) fn score_from(
                 let windows_measured = measured.len() as u64;
                 return Ok(ScoredUnit { record, windows_measured, by_another });
             }
-            // What was measured is in the journal and is not measured again.
+            // The results are in the journal and are not computed again.
             Ok(None) => open.measuring.drain()?,
             Err(failure) => {
                 if let Err(also) = open.measuring.drain() {
@@ -191,7 +190,7 @@ pub(super) fn score_from(
     }
 }
 
-/// The record of a unit, if it stands by now.
+/// Returns the valid record of a unit.
 fn standing(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
     units::standing_of(context.directory, &context.plan.dataset, unit, context.wanted)
 }
@@ -205,18 +204,18 @@ struct OpenUnit<'a> {
     dropped: Vec<DroppedRow>,
     bad: Vec<BadRow>,
     counts: Counts,
-    /// Those of the plan, and behind them those that are carried.
+    /// Those of the plan, then the retained ones.
     measures: Vec<MeasureColumns>,
-    /// Of measures that the plan does not have.
+    /// Measures that the plan does not have.
     carried: Vec<Carried>,
-    /// By measure of the plan, windows that a guard before it refuses.
+    /// Windows skipped by a guard, by measure of the plan.
     not_measured: Vec<u64>,
-    /// By measure of the plan, windows that are not in its sample.
+    /// Windows outside the sample, by measure of the plan.
     not_sampled: Vec<u64>,
     measuring: Measuring<'a>,
 }
 
-/// A batch whose windows are being measured: its documents, and the scheduler's numbers of the windows.
+/// A batch whose windows are being measured: its documents, and the scheduler's ids of the windows.
 struct OpenBatch {
     documents: Vec<Prepared>,
     windows: Range<u64>,
@@ -263,8 +262,8 @@ impl<'a> OpenUnit<'a> {
         })
     }
 
-    /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit is to be
-    /// begun again without one.
+    /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit must be restarted
+    /// without one of them.
     fn take(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
         let mut in_work = VecDeque::new();
         let lost = loop {
@@ -290,7 +289,7 @@ impl<'a> OpenUnit<'a> {
         Ok(lost)
     }
 
-    /// Waits for the windows of a batch of documents and writes what came out.
+    /// Waits for the windows of a batch of documents and writes their results.
     fn finish_batch(&mut self, batch: OpenBatch) -> Result<()> {
         while self.measuring.is_open(&batch.windows) {
             self.measuring.wait()?;
@@ -319,7 +318,7 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// One document with all its windows measured.
+    /// Adds the rows of a document whose windows are all measured.
     fn document(
         &mut self,
         row: u64,
@@ -395,8 +394,8 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
-    /// another process's.
+    /// Writes the parts and then the record that makes them count. Returns the valid record, and whether another process
+    /// committed it.
     fn finish(self, lost: &LostRowGroups) -> Result<(UnitRecord, bool)> {
         let Self {
             context,

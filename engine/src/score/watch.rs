@@ -1,4 +1,4 @@
-//! What is noted of devices while a run works: steps of the scheduler, memory over time, memory that does not come back.
+//! Monitors devices during a run: steps of the scheduler, memory over time, memory leaks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use crate::run_directory::events;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::{DeviceUse, DeviceWork};
 
-/// How often memory is looked at for people.
+/// Interval of memory samples for the progress display.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is written to `events.jsonl`.
+/// Interval of memory samples in `events.jsonl`.
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(30);
-/// Steps of a kind that people are told of; later ones are events and counts only.
+/// Maximum warnings per kind of step; later ones are only events and counts.
 const STEPS_TOLD: u64 = 5;
-/// Growth of memory that is worth a warning, as a share of the device's.
+/// Growth of memory that causes a warning, as a fraction of the device's memory.
 const GROWTH_TOLD: f64 = 0.05;
-/// Bytes beyond the table that an idle device may hold: buffers that are kept for the next window.
+/// Bytes that an idle device may hold in addition to the table: buffers kept for the next window.
 const IDLE_SLACK: u64 = 64 << 20;
 
-/// Keeps an eye on the devices of a run.
+/// Monitor of the devices of a run.
 pub struct Watch<'a> {
     directory: &'a RunDirectory,
     progress: &'a Progress,
@@ -41,7 +41,7 @@ struct Notes {
     steps: BTreeMap<&'static str, u64>,
     looked: Option<Instant>,
     written: Option<Instant>,
-    /// Per device, the memory of others that was last told of, and whether a leak was.
+    /// Last reported memory of other programs, by device.
     others_told: Vec<Option<u64>>,
     leak_told: Vec<bool>,
     presence: Option<Presence>,
@@ -49,7 +49,7 @@ struct Notes {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over `devices`, whose events go to `directory`.
+    /// Returns a monitor of `devices` that writes events to `directory`.
     pub fn new(directory: &'a RunDirectory, progress: &'a Progress, devices: &'a [Device]) -> Self {
         let notes = Notes {
             steps: BTreeMap::new(),
@@ -67,7 +67,7 @@ impl<'a> Watch<'a> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a step of the scheduler, writes it to the events and tells people.
+    /// Counts a step of the scheduler, writes an event and logs it.
     pub fn step(&self, device: Option<usize>, step: &Step) -> Result<()> {
         let name = step.name();
         let device = device.map(|device| self.devices[device].compute.name());
@@ -90,7 +90,7 @@ impl<'a> Watch<'a> {
         events::append_shared(self.directory, name, event)
     }
 
-    /// Looks at memory if it is time to.
+    /// Samples memory if due.
     pub fn look(&self, scheduler: &Scheduler<'_>) -> Result<()> {
         let due = |at: Option<Instant>, interval| at.is_none_or(|at| at.elapsed() >= interval);
         let (look, write) = {
@@ -100,7 +100,7 @@ impl<'a> Watch<'a> {
         if look { self.look_now(scheduler, write) } else { Ok(()) }
     }
 
-    /// The last look, and what each device has done.
+    /// Samples memory a last time and records the work of each device.
     pub fn finish(&self, scheduler: &Scheduler<'_>) -> Result<()> {
         let retired = scheduler.retired().into_iter();
         let result = self.devices.iter().zip(scheduler.work()).zip(retired);
@@ -118,7 +118,7 @@ impl<'a> Watch<'a> {
         self.look_now(scheduler, true)
     }
 
-    /// What the summary says of the devices.
+    /// Returns the devices' part of the summary.
     pub fn into_use(self) -> DeviceUse {
         let notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
         let steps = notes.steps.into_iter().map(|(step, count)| (step.to_owned(), count));
@@ -130,7 +130,7 @@ impl<'a> Watch<'a> {
         let mut timeline = Vec::new();
         let mut claims = Vec::new();
         for (index, device) in self.devices.iter().enumerate() {
-            // A device that does not answer is the scheduler's business.
+            // The scheduler handles devices that fail.
             let Ok(state) = device.ledger.memory_state() else { continue };
             let utilisation = device.ledger.utilisation();
             self.progress.device(index, &row(device, &state, in_flight[index], utilisation));
@@ -163,7 +163,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Memory of others that has grown since it was last told of.
+    /// Warns if the memory of other programs has grown since the last warning.
     fn check_others(&self, index: usize, state: &MemoryState) -> Result<()> {
         let before = {
             let mut notes = self.notes();
@@ -171,7 +171,7 @@ impl<'a> Watch<'a> {
             let before = *told.get_or_insert(state.others);
             let grown = state.others.saturating_sub(before) as f64;
             if grown < GROWTH_TOLD * state.total as f64 {
-                // What is given back may be taken again: that is news, too.
+                // Memory that is released and then used again is reported again.
                 *told = Some(before.min(state.others));
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl<'a> Watch<'a> {
         events::append_shared(self.directory, "others_grew", facts)
     }
 
-    /// Memory of windows that ended long ago.
+    /// Warns once if an idle device holds memory of finished windows.
     fn check_leak(&self, index: usize, state: &MemoryState) -> Result<()> {
         let for_later = self.devices[index].compute.kept_bytes();
         let kept = state.held.saturating_sub(state.reserved).saturating_sub(for_later);
@@ -221,7 +221,7 @@ fn sample(
     })
 }
 
-/// A device on one line of a terminal.
+/// Formats the state of a device for the progress display.
 fn row(device: &Device, state: &MemoryState, in_flight: usize, utilisation: Option<u32>) -> String {
     let busy = utilisation.map_or(String::new(), |percent| format!(", {percent} % busy"));
     format!(

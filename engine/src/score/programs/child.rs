@@ -1,5 +1,5 @@
-//! One child process: what it is handed and what it answers, within its time and memory. It never blocks this process: its
-//! pipes are only touched where they are ready, and whatever it does, it is ended with its process group.
+//! A child process with limits on time and memory. Never blocks this process: pipes are non-blocking, and the child is killed
+//! together with its process group.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,40 +16,40 @@ use crate::base::error::{Failure, Result};
 use crate::base::{machine, text};
 use crate::plan::programs::Program;
 
-/// How often the time, the memory and the stop signal are looked at while a program is waited for.
+/// Interval of checks of time, memory and the stop signal while a program runs.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a program may take to end when there is nothing more to ask.
+/// Maximum time for a program to exit after its last answer.
 const END_SECONDS: u64 = 10;
-/// How long what a program wrote before it ended is waited for: it is in the pipe already.
+/// Maximum wait for output that an ended program left in the pipe.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// Bytes of the end of its standard error that are kept.
+/// Maximum bytes kept of the end of its standard error.
 const STDERR_BYTES: usize = 2048;
 
 /// A running program.
 pub(super) struct Child {
     process: std::process::Child,
-    /// Whether the system has forgotten it: its number may be another's.
+    /// Whether the process was waited for: its PID may have been reused.
     is_reaped: bool,
-    /// None once there is nothing more to ask, or the program no longer reads.
+    /// `None` after the last question, or if the program closed it.
     stdin: Option<ChildStdin>,
-    /// None once it is closed.
+    /// `None` once it is closed.
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     questions: Questions,
     answers: Answers,
-    /// Whether it has answered all that it was asked.
+    /// Whether all questions were answered.
     is_done: bool,
     stderr_end: Vec<u8>,
     time: Duration,
     memory_limit_bytes: Option<u64>,
 }
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 pub(super) enum Failed {
-    /// The program ended, or was ended because of its time or memory: another one may do better. How, and the end of its
-    /// standard error.
+    /// The program exited, or was killed because of its time or memory; another process may succeed. Holds a description with
+    /// the end of its standard error.
     Ended(String),
-    /// It wrote something else than an answer; what.
+    /// The program wrote something other than an answer; holds a description.
     Wrong(String),
     /// The run ends for another reason.
     Interrupted(Failure),
@@ -58,11 +58,10 @@ pub(super) enum Failed {
 impl Child {
     /// Starts a program.
     ///
-    /// # Errors
-    /// The operating system does not start it.
+    /// # Errors The operating system does not start it.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let settings = &program.settings;
-        // By its whole path, from which the Python of a virtual environment knows that it is one.
+        // The full path is needed: Python detects its virtual environment by it.
         let mut process = Command::new(&program.executable)
             .args(&settings.command[1..])
             .current_dir(&program.folder)
@@ -71,7 +70,7 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A signal of the terminal stops the run, which ends its programs; and they end with all that they start.
+            // A terminal signal stops only the run, which then kills each program with all of its children.
             .process_group(0)
             .spawn()?;
         let (stdin, stdout, stderr) =
@@ -100,7 +99,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Hands over a batch and waits for its answer. `interrupted` is asked again and again whether to go on.
+    /// Sends a batch and waits for its answer. Calls `interrupted` repeatedly to see whether to stop.
     pub(super) fn ask(
         &mut self,
         questions: &[Question<'_>],
@@ -112,10 +111,9 @@ impl Child {
         })
     }
 
-    /// Says that there is nothing more to ask, and waits for the program to end.
+    /// Closes standard input and waits for the program to exit.
     ///
-    /// # Errors
-    /// It wrote more than it was asked for; that it did not end well is only told.
+    /// # Errors The program wrote more than its answers. An unsuccessful exit is only logged.
     pub(super) fn end(
         mut self,
         interrupted: &dyn Fn() -> Result<()>,
@@ -142,7 +140,7 @@ impl Child {
         Ok(())
     }
 
-    /// Writes `bytes` and reads what comes until `done` has what it waits for and all is written.
+    /// Writes `bytes` and reads output until everything is written and `done` returns a value.
     fn talk<T>(
         &mut self,
         mut bytes: &[u8],
@@ -163,7 +161,7 @@ impl Child {
             if over && closed {
                 return Err(self.ended(None));
             }
-            // A process that it started may hold its pipes open for ever.
+            // Children of the program may hold its pipes open indefinitely.
             if (over || closed) && now >= *ended.get_or_insert(now + LAST_WORDS) {
                 let how = if self.is_done {
                     "closed its stdout and did not end"
@@ -190,7 +188,7 @@ impl Child {
         }
     }
 
-    /// Waits a little until a pipe is ready; writes and reads what can be.
+    /// Waits until a pipe is ready, at most `time`, then writes and reads without blocking.
     fn exchange(&mut self, bytes: &mut &[u8], time: Duration) {
         let ready = self.ready(!bytes.is_empty(), time);
         if ready.write
@@ -199,7 +197,7 @@ impl Child {
             match stdin.write(bytes) {
                 Ok(written) => *bytes = &bytes[written..],
                 Err(error) if may_come(&error) => {}
-                // It reads no more; whether it ends is seen next.
+                // The program closed its standard input; the caller checks whether it has exited.
                 Err(_) => self.stdin = None,
             }
         }
@@ -254,17 +252,17 @@ impl Child {
         self.stderr_end.drain(..over);
     }
 
-    /// Whether the process has ended. It stays a zombie, so that its group is still its own.
+    /// Whether the process has exited. It stays a zombie, so that its process group id is not reused.
     fn has_ended(&self) -> bool {
         let Some(pid) = pid(&self.process) else { return true };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)) | Err(_))
     }
 
-    /// Ends the process and its group; how it ended by itself, or why it was ended.
+    /// Kills the process and its group; returns how it exited by itself, or `why` it was killed.
     fn ended(&mut self, why: Option<String>) -> Failed {
         let status = self.kill();
-        // What it said before is in the pipe.
+        // Earlier output may still be in the pipe.
         for _ in 0..STDERR_BYTES {
             if !self.ready(false, Duration::ZERO).read_errors {
                 break;
@@ -287,7 +285,7 @@ impl Child {
 
     fn kill(&mut self) -> Option<ExitStatus> {
         if let Some(pid) = pid(&self.process).filter(|_| !self.is_reaped) {
-            // There may be nobody left in the group.
+            // The group may be empty.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         self.is_reaped = true;
@@ -301,7 +299,7 @@ impl Drop for Child {
     }
 }
 
-/// Which pipes can be used now.
+/// Pipes that are ready.
 #[derive(Default)]
 struct Ready {
     write: bool,
@@ -325,7 +323,7 @@ fn in_words(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a standard error, on one line; none where there is nothing.
+/// Formats the last lines of standard error on one line; `None` if it is empty.
 fn stderr_in_words(bytes: &[u8]) -> Option<String> {
     let said = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> =
@@ -334,5 +332,5 @@ fn stderr_in_words(bytes: &[u8]) -> Option<String> {
     (!last.is_empty()).then(|| text::line_safe(&last))
 }
 
-/// Lines of a standard error that a message repeats.
+/// Maximum lines of standard error in a message.
 const STDERR_LINES: usize = 6;

@@ -1,5 +1,4 @@
-//! What goes to a program and what comes back: Arrow streams, of which every message is held against what was asked before the
-//! library reads it.
+//! Arrow streams to and from a program. Every message is checked against the questions before the library reads it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,18 +21,17 @@ use crate::base::text::quoted;
 use crate::dataset::source::guarded;
 use crate::plan::programs::Program;
 
-/// What a program is asked about.
+/// Question to a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Question<'q> {
     /// Row of the document in its file.
     pub(crate) row: u64,
-    /// Index of the window; 0 where documents are asked about, which are not handed one.
+    /// Index of the window; 0 and not sent if the program reads documents.
     pub(crate) window: u32,
-    /// What it is handed of it.
     pub(crate) content: Content<'q>,
 }
 
-/// A text or token ids.
+/// Text or token ids.
 #[derive(Clone, Debug)]
 pub(crate) enum Content<'q> {
     Text(Cow<'q, str>),
@@ -41,7 +39,7 @@ pub(crate) enum Content<'q> {
 }
 
 impl Question<'_> {
-    /// Bytes of what is handed over.
+    /// Bytes of the content.
     pub(super) fn bytes(&self) -> usize {
         match &self.content {
             Content::Text(text) => text.len(),
@@ -50,16 +48,16 @@ impl Question<'_> {
     }
 }
 
-/// What a program answered of a row.
+/// Answer of a program for one row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reply {
-    /// Whether the document is dropped; windows never are.
+    /// Whether the document is dropped; always `false` for windows.
     pub(crate) drop: bool,
     /// In the order of the statistics.
     pub(crate) values: Vec<Value>,
 }
 
-/// The columns of questions.
+/// Schema of questions.
 fn question_schema(program: &Program) -> SchemaRef {
     let mut fields = keys(program);
     fields.push(if program.reads_text {
@@ -74,14 +72,14 @@ fn list_of_ids() -> DataType {
     DataType::List(Arc::new(Field::new("item", DataType::UInt32, false)))
 }
 
-/// The columns that say which row it is, in questions and in answers.
+/// Columns that identify a row, in questions and answers.
 fn keys(program: &Program) -> Vec<Field> {
     let window = (program.settings.reads != Reads::Document)
         .then(|| Field::new("window", DataType::Int32, false));
     std::iter::once(Field::new("row", DataType::Int64, false)).chain(window).collect()
 }
 
-/// The columns of answers.
+/// Columns of answers.
 pub(super) fn answer_fields(program: &Program) -> Vec<Field> {
     let drop = (program.settings.reads == Reads::Document)
         .then(|| Field::new("drop", DataType::Boolean, false));
@@ -116,7 +114,7 @@ impl Questions {
         Self { schema, documents: program.settings.reads == Reads::Document, stream }
     }
 
-    /// The bytes of one batch, behind those of the batches before it.
+    /// Encodes one batch, to be sent after the earlier ones.
     pub(super) fn batch(&mut self, questions: &[Question<'_>]) -> Vec<u8> {
         let rows = questions.iter().map(|question| question.row as i64);
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(rows))];
@@ -131,7 +129,7 @@ impl Questions {
         std::mem::take(self.stream.get_mut())
     }
 
-    /// The end of the stream.
+    /// Encodes the end of the stream.
     pub(super) fn end(&mut self) -> Vec<u8> {
         self.stream.finish().expect(IN_MEMORY);
         std::mem::take(self.stream.get_mut())
@@ -159,17 +157,17 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
     Arc::new(lists.finish())
 }
 
-/// The largest message of an answer: 65,536 rows of a hundred statistics take a quarter of it.
+/// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter of it.
 const LARGEST_MESSAGE_BYTES: usize = 256 << 20;
-/// The largest header of one.
+/// Maximum bytes of its header.
 const LARGEST_HEADER_BYTES: usize = 16 << 20;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Reads answers from what a program writes, as it comes.
+/// Decodes answers incrementally from the output of a program.
 pub(super) struct Answers {
     expected: Vec<Field>,
     bytes: Vec<u8>,
-    /// Of the stream, once it is there: then it is the expected one.
+    /// Schema of the stream, after it was received and checked.
     schema: Option<SchemaRef>,
 }
 
@@ -178,15 +176,14 @@ impl Answers {
         Self { expected: answer_fields(program), bytes: Vec::new(), schema: None }
     }
 
-    /// Takes in what the program has written.
+    /// Adds output of the program.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next record batch, once all of it is there.
+    /// Returns the next record batch, or `None` if it is not complete yet.
     ///
-    /// # Errors
-    /// What is there is no stream of the declared columns; why.
+    /// # Errors The output is not a stream of the declared columns.
     pub(super) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         while let Some((header, body)) = self.message()? {
             if let Some(schema) = &self.schema {
@@ -199,13 +196,13 @@ impl Answers {
         Ok(None)
     }
 
-    /// Whether the program wrote anything that was not asked for: less than the end of a stream is nothing.
+    /// Whether the program wrote more than its answers. A partial end-of-stream marker does not count.
     pub(super) fn has_more(&self) -> bool {
         let end = [CONTINUATION, [0; 4]].concat();
         !end.starts_with(&self.bytes)
     }
 
-    /// Header and body of the next whole message: a schema first, then record batches.
+    /// Returns header and body of the next complete message: a schema first, then record batches.
     fn message(&mut self) -> Result<Option<(Vec<u8>, Buffer)>, String> {
         let marked = self.bytes.iter().zip(CONTINUATION).all(|(byte, marker)| *byte == marker);
         if !marked {
@@ -218,7 +215,7 @@ impl Answers {
         let length = usize::try_from(length).ok().filter(|length| *length <= LARGEST_HEADER_BYTES);
         let length = length.ok_or("it wrote a message with a damaged length")?;
         if length == 0 {
-            // The end of the stream; what is behind it is looked at when the program ends.
+            // End of the stream; later output is checked when the program exits.
             return Ok(None);
         }
         let Some(header) = self.bytes.get(8..8 + length) else { return Ok(None) };
@@ -245,14 +242,14 @@ impl Answers {
     }
 }
 
-/// The schema of a header that has one.
+/// Decodes the schema of a header.
 fn schema(header: &[u8]) -> Result<Schema, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
     let schema = message.header_as_schema().ok_or("its first message is not a schema")?;
     try_fb_to_schema(schema).map_err(|error| error.to_string())
 }
 
-/// The record batch of a header that has one, and its body.
+/// Decodes a record batch from its header and body.
 fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
     let batch = message.header_as_record_batch().ok_or("its message is not a record batch")?;
@@ -261,14 +258,14 @@ fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatc
         .map_err(|error| format!("it wrote a damaged record batch: {error}"))
 }
 
-/// Columns with their types.
+/// Formats columns with their types.
 pub(super) fn in_words(fields: &[Field]) -> String {
     let one = |field: &Field| format!("{} {}", quoted(field.name()), field.data_type());
     let words: Vec<String> = fields.iter().map(one).collect();
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// The length of the body behind a header.
+/// Returns the length of the body after a header.
 fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
     let message =
         root_as_message(header).map_err(|error| format!("it wrote a damaged message: {error}"))?;
@@ -287,10 +284,9 @@ fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
     length.ok_or_else(|| format!("it wrote a message of {} bytes", message.bodyLength()))
 }
 
-/// What a batch answers to questions, row by row.
+/// Converts a batch to the answers of `questions`, row by row.
 ///
-/// # Errors
-/// It does not answer these questions; why.
+/// # Errors The batch does not answer these questions.
 pub(super) fn replies(
     program: &Program,
     questions: &[Question<'_>],
