@@ -1,4 +1,4 @@
-//! The id of the token that begins a sequence.
+//! Finds the id of the token that begins a sequence (BOS).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,18 +10,19 @@ use super::config::ModelConfig;
 use super::folder_files::read_small_file;
 use crate::tokenize::encoder::MOST_TOKENIZER_BYTES;
 
-/// The largest `tokenizer_config.json` that is read. Those with 128,000 added tokens have some megabytes.
+/// Maximum size of `tokenizer_config.json`. Files with 128,000 added tokens take a few megabytes.
 const MOST_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
 
 impl ModelConfig {
-    /// The BOS id: what the folder's `tokenizer_config.json` says, or `config.json` where that says nothing.
+    /// Returns the BOS id: from `tokenizer_config.json` in the model folder, otherwise from `config.json`.
     ///
-    /// A `bos_token` of `null` says that there is none, even if `config.json` names an id (Qwen2.5 does).
+    /// A `bos_token` of `null` means that the model has no BOS token, even if `config.json` names an id (as Qwen2.5
+    /// does).
     pub fn bos_token_id(&self) -> Option<u32> {
         self.bos_token_id_of(self.folder())
     }
 
-    /// The same with the tokenizer files of another folder.
+    /// Like [`Self::bos_token_id`], with the tokenizer files of another folder.
     pub(crate) fn bos_token_id_of(&self, tokenizer_folder: &Path) -> Option<u32> {
         match bos_token(tokenizer_folder) {
             Some(BosToken::Absent) => None,
@@ -40,7 +41,7 @@ enum BosToken {
     Text(String, Map<String, Value>),
 }
 
-/// What `tokenizer_config.json` says, if it is there and says anything.
+/// Reads `bos_token` from `tokenizer_config.json`; `None` if the file or the key is missing.
 fn bos_token(folder: &Path) -> Option<BosToken> {
     let bytes =
         read_small_file(&folder.join("tokenizer_config.json"), MOST_TOKENIZER_CONFIG_BYTES).ok()?;
@@ -55,14 +56,14 @@ fn bos_token(folder: &Path) -> Option<BosToken> {
     }
 }
 
-/// `added_tokens_decoder` maps ids to tokens.
+/// Looks a token's id up in `added_tokens_decoder`, which maps ids to tokens.
 fn id_in_config(config: &Map<String, Value>, text: &str) -> Option<u32> {
     let decoder = config.get("added_tokens_decoder")?.as_object()?;
     let content = |token: &Value| token.get("content").and_then(Value::as_str) == Some(text);
     decoder.iter().find(|(_, token)| content(token)).and_then(|(id, _)| id.parse().ok())
 }
 
-/// The parts of `tokenizer.json` that name ids.
+/// Parts of `tokenizer.json` that name ids.
 #[derive(Deserialize)]
 struct TokenizerFile {
     #[serde(default)]

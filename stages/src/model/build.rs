@@ -1,4 +1,4 @@
-//! Builds the layer-zero table: embedding rows in chunks → norm → query and key projection → the table's rows.
+//! Builds the layer-zero table: embedding rows in chunks → norm → query and key projections → table rows.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -15,27 +15,26 @@ use super::tensors::Role;
 use super::weights::{SmallWeights, TensorReader};
 use crate::contract::hex;
 
-/// Part of the table's fingerprint: raised when the same checkpoint gives other bits.
+/// Part of the table's fingerprint: incremented when the same checkpoint produces different bits.
 pub const TABLE_VERSION: u32 = 1;
 
-/// Memory for one chunk of rows: the embedding as read, as floats, and the projected rows.
+/// Memory for one chunk of rows: the embedding as stored, as floats, and the projected rows.
 const CHUNK_BYTES: u64 = 32 << 20;
 
-/// What building the table brought to light.
+/// Result of building a table, in addition to the rows.
 pub(crate) struct Built {
-    /// SHA-256 over name, type, shape and content of everything that was read.
+    /// SHA-256 over name, type, shape and content of every tensor that was read.
     pub(crate) weights_digest: String,
-    /// Bytes of weights read.
     pub(crate) bytes_read: u64,
-    /// What lies beside the rows, in the order of [`side_arrays`](super::side::side_arrays).
+    /// Arrays that the table file stores next to the rows, in the order of [`side_arrays`](super::side::side_arrays).
     pub(crate) side: Vec<Vec<f32>>,
 }
 
-/// Hands the table to `write`, chunk by chunk of whole rows `[rows, row_width]` in the order of token ids.
+/// Passes the table to `write` in chunks of whole rows `[rows, row_width]`, in the order of token ids.
 ///
-/// Reading, projecting and writing are each on a thread, so that the projection alone takes the time. Memory: the
-/// projection weights as f32 (twice while they are packed) and about 100 MB. `progress` hears of rows done and rows in
-/// all.
+/// Reading, projecting and writing run on one thread each, so that only the projection takes time. Memory: the
+/// projection weights as f32 (twice while they are packed) and about 100 MB. `progress` is called with the rows done
+/// and the total.
 pub(crate) fn build(
     model: &ModelFolder,
     kernel: Kernel,
@@ -85,7 +84,7 @@ pub(crate) fn build(
     Ok(Built { weights_digest: hex(&Sha256::digest(&json)), bytes_read, side })
 }
 
-/// Reads the rest of a tensor until all is read or nobody listens any more.
+/// Reads the rest of a tensor, until the end or until the receiver is dropped.
 fn read_all(
     reader: &mut TensorReader<'_>,
     chunk_rows: u64,

@@ -1,13 +1,13 @@
-//! The cache of built tables: a folder that runs, users and processes may share.
+//! Cache of built tables: a folder that runs, users and processes may share.
 //!
 //! ```text
-//! identities/<identity>.json   the digest of the weights that a model folder held when it was last read
+//! identities/<identity>.json   digest of the weights that a model folder held when it was last read
 //! tables/<fingerprint>.table   a layer-zero table
 //! ```
 //!
-//! Every file appears under its name complete and on disk, by a rename; two builders of the same table replace each
-//! other's equal file. What is damaged or of another version is built again, never trusted. A builder holds the system's
-//! lock on its partial file, so that the partial files of builders that died can be told and removed.
+//! A file is written and synced under a temporary name, then renamed; if two processes build the same table, the second
+//! replaces the first one's equal file. A damaged file, or one of another version, is rebuilt. A builder holds a file
+//! lock on its partial file, so that partial files of dead builders can be recognised and removed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -30,35 +30,33 @@ use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
-/// A partial file of another machine, whose locks may not be seen here, belongs to a process that died when it is this
-/// old.
+/// Age at which a partial file of another machine, whose locks may not be visible here, is considered abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_hours(48);
 const MOST_IDENTITY_BYTES: u64 = 4096;
 
-/// A table that is ready for use, and where it came from.
+/// A table that is ready for use, and its origin.
 #[derive(Debug)]
 pub struct OpenedTable {
-    /// The table.
     pub table: LayerZeroTable,
-    /// What the model is, by content: see [`known_digest`].
+    /// Digest of the model's content: see [`known_digest`].
     pub model_digest: String,
-    /// The part of it that is the weights': see [`known_weights_digest`].
+    /// Digest of the weights alone: see [`known_weights_digest`].
     pub weights_digest: String,
-    /// Whether it was in the cache already.
+    /// Whether the table was read from the cache.
     pub from_cache: bool,
-    /// Bytes of weights read: 0 from the cache, else exactly what [`ModelFolder::bytes_to_read`] promised.
+    /// Bytes of weights read: 0 from the cache, otherwise exactly [`ModelFolder::bytes_to_read`].
     pub bytes_read: u64,
-    /// What should be told and is no error: damaged cache files that were replaced.
+    /// Warnings, for example about damaged cache files that were replaced.
     pub warnings: Vec<String>,
 }
 
-/// What the cache remembers of a model folder.
+/// Cache entry of a model folder.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Remembered {
     identity: String,
     weights_digest: String,
-    /// SHA-256 of the two, so that a damaged file is not taken for an answer.
+    /// SHA-256 of the other two fields, which detects a damaged file.
     check: String,
 }
 
@@ -74,11 +72,11 @@ impl Remembered {
 }
 
 impl LayerZeroTable {
-    /// Opens the table of a model from the cache, or builds it and puts it there.
+    /// Opens a model's table from the cache, or builds it and stores it there.
     ///
-    /// A cached table is compared with its hash: bits that flip on a disk would change scores without a word. That reads the
-    /// whole file, in parallel, once for each process.
-    /// `progress` hears of rows done and rows in all while a table is built.
+    /// A cached table is compared with its hash, because bits that flip on a disk would change scores silently. This
+    /// reads the whole file, in parallel, once per process. While a table is built, `progress` is called with the rows
+    /// done and the total.
     ///
     /// # Errors
     /// The checkpoint is unreadable or has changed since its headers were read, or the cache cannot be written.
@@ -112,8 +110,8 @@ impl LayerZeroTable {
 }
 
 impl LayerZeroTable {
-    /// The table of a model and the [digest](known_digest) of the model, if the cache has both; reads no weights, and does not
-    /// compare the table with its hash.
+    /// Returns a model's table and the model's [digest](known_digest) if the cache has both. Reads no weights and does
+    /// not compare the table with its hash.
     pub fn cached(
         model: &ModelFolder,
         kernel: Kernel,
@@ -128,16 +126,16 @@ impl LayerZeroTable {
     }
 }
 
-/// The digest of a model whose weights have not changed since the cache last saw them; reads no weights.
+/// Returns the digest of a model whose weights have not changed since they were cached. Reads no weights.
 ///
 /// It is a SHA-256 over the digests of the weights ([`known_weights_digest`]) and of the layer
-/// ([`LayerZeroSpec::digest`](super::LayerZeroSpec::digest)): no time, no path, nothing of the machine.
+/// ([`LayerZeroSpec::digest`](super::LayerZeroSpec::digest)). It depends on no time, path or machine.
 pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
     known_weights_digest(model, cache_folder).map(|weights| model_digest(model, &weights))
 }
 
-/// SHA-256 over name, type, shape and content of the tensors that layer 0 is made of, if they have not changed since the
-/// cache last saw them; reads no weights.
+/// Returns the SHA-256 over name, type, shape and content of layer 0's tensors if they have not changed since they were
+/// cached. Reads no weights.
 pub fn known_weights_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
     Cache { folder: cache_folder }.remembered(model, &mut Vec::new())
 }
@@ -147,7 +145,7 @@ fn model_digest(model: &ModelFolder, weights_digest: &str) -> String {
     hex(&Sha256::digest(content.to_string().as_bytes()))
 }
 
-/// The header of a model's table. The rotary embedding and the logit rules do not touch the table.
+/// Returns the header of a model's table. The rotary embedding and the rules for logits do not affect the table.
 fn header(
     model: &ModelFolder,
     kernel: Kernel,
@@ -308,7 +306,7 @@ impl Cache<'_> {
     }
 }
 
-/// A file under a name of its own until it is complete. Dropped before that, it is removed.
+/// A file under a temporary name, removed when it is dropped before [`Self::commit`].
 struct Partial {
     path: PathBuf,
     committed: bool,
@@ -316,7 +314,7 @@ struct Partial {
     _file: File,
 }
 
-/// How the names of this machine's partial files begin.
+/// Prefix of the names of this machine's partial files.
 pub(super) fn machine() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
@@ -333,17 +331,17 @@ impl Partial {
                 format!("{}-{}-{}-{count}.partial", machine(), process::id(), time.as_nanos());
             let path = folder.join(name);
             let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-            // Where the file system has no locks, partial files are removed by their age alone.
+            // If the file system does not support locks, partial files are removed by age alone.
             let locked = file.try_lock().is_ok();
             let partial = Self { path, committed: false, _file: file.try_clone()? };
-            // Before it was locked, another process may have taken it for abandoned.
+            // Before the file was locked, another process may have removed it as abandoned.
             if !locked || partial.path.exists() {
                 return Ok((partial, file));
             }
         }
     }
 
-    /// Gives the file, which is on disk, its name, and brings the name to disk.
+    /// Renames the file, which has been synced, and syncs the folder.
     fn commit(mut self, name: &Path) -> io::Result<()> {
         fs::rename(&self.path, name)?;
         self.committed = true;
@@ -359,7 +357,7 @@ impl Drop for Partial {
     }
 }
 
-/// Removes what processes left behind that died while building. Failures are no one's problem.
+/// Removes partial files of processes that died while building. Errors are ignored.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let ours = format!("{}-", machine());
@@ -371,7 +369,7 @@ fn remove_abandoned(folder: &Path) {
         let Ok(file) = File::open(&path) else { continue };
         let modified = file.metadata().and_then(|metadata| metadata.modified());
         let old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED_AFTER));
-        // Held until the name is gone, so that its builder sees either the lock or the loss.
+        // Held until the file is removed, so that its builder either holds the lock or finds the file missing.
         let abandoned = match file.try_lock() {
             Ok(()) => old || name.to_string_lossy().starts_with(&ours),
             Err(TryLockError::WouldBlock) => false,

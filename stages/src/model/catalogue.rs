@@ -1,4 +1,4 @@
-//! Which files of weights a model folder has, and which tensor lies in which.
+//! Lists the weight files of a model folder and the tensors in each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,21 +15,21 @@ use super::shard::Shard;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// In the index of a checkpoint that was cut down to layer 0: bytes of the whole one.
+/// Index key of a checkpoint that was cut down to layer 0: size of the full checkpoint in bytes.
 pub(crate) const WHOLE_BYTES: &str = "longsift_whole_bytes";
-/// The largest index that is read; DeepSeek-V3's 91,991 tensors take 9 MB.
+/// Maximum size of an index; DeepSeek-V3's 91,991 tensors take 9 MB.
 const MOST_INDEX_BYTES: u64 = 64 << 20;
-/// The most tensors of an index.
+/// Maximum number of tensors in an index.
 const MOST_TENSORS: usize = 500_000;
 
-/// The tensors of a checkpoint and the files they lie in.
+/// The tensors of a checkpoint and the files that hold them.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     /// File name by tensor name.
     pub(crate) files_by_tensor: BTreeMap<String, String>,
-    /// Files whose headers had to be read to know their tensors.
+    /// Files whose headers had to be read to list their tensors.
     pub(crate) opened: Vec<Shard>,
-    /// Bytes of the whole checkpoint: of its files, or as the index states them where files are missing.
+    /// Bytes of the whole checkpoint: the sum of its files, or the index's total if files are missing.
     pub(crate) checkpoint_bytes: u64,
 }
 
@@ -40,15 +40,14 @@ struct Index {
     metadata: Option<IndexMetadata>,
 }
 
-/// What else an index says; more than this is not kept.
+/// The index's `metadata`; other keys are ignored.
 #[derive(Deserialize)]
 struct IndexMetadata {
     total_size: Option<Number>,
-    /// See [`WHOLE_BYTES`].
     longsift_whole_bytes: Option<u64>,
 }
 
-/// Refuses an index that would fill the memory before all of it is read.
+/// Deserializes an index and fails if it lists too many tensors, before it fills the memory.
 fn bounded_map<'de, D: Deserializer<'de>>(index: D) -> Result<BTreeMap<String, String>, D::Error> {
     struct Bounded;
     impl<'de> Visitor<'de> for Bounded {
@@ -73,7 +72,7 @@ fn bounded_map<'de, D: Deserializer<'de>>(index: D) -> Result<BTreeMap<String, S
 }
 
 impl Catalogue {
-    /// Looks at `model.safetensors`, else at `model.safetensors.index.json`, else at all `.safetensors` files.
+    /// Reads `model.safetensors`, otherwise `model.safetensors.index.json`, otherwise all `.safetensors` files.
     pub(crate) fn read(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
         if folder.join(SINGLE).exists() {
             return Self::of_files(folder, &[SINGLE.to_owned()]);
@@ -90,7 +89,7 @@ impl Catalogue {
         Self::of_files(folder, &files)
     }
 
-    /// The files of these names.
+    /// Reads the headers of the named files.
     pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
         let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for name in names {
@@ -106,7 +105,7 @@ impl Catalogue {
         }
     }
 
-    /// Files whose headers have been read.
+    /// Lists the tensors of files whose headers have been read.
     pub(crate) fn of_shards(opened: Vec<Shard>) -> Result<Self, Vec<ModelProblem>> {
         let mut catalogue = Self { opened, ..Self::default() };
         let mut problems = Vec::new();
@@ -171,8 +170,8 @@ fn outside(name: &str) -> ModelProblem {
     ))
 }
 
-/// Whether a name stays in its folder: one ordinary component. The file itself may be a link; the Hugging Face cache
-/// is made of links.
+/// Whether a name is one ordinary path component, so that it stays in its folder. The file itself may be a link: the
+/// Hugging Face cache consists of links.
 fn is_plain_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!(components.next(), Some(Component::Normal(part)) if part == name);

@@ -1,4 +1,4 @@
-//! A model folder with its weights located: every tensor that the table needs, checked, not yet read.
+//! A model folder in which every tensor that the table needs has been located and checked, but not read.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::unread::{self, Reads};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
-/// A model folder whose `config.json` and headers of weights have been read and agree. No weights are read yet.
+/// A model folder whose `config.json` and weight headers have been read and agree. No weights have been read.
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
@@ -28,29 +28,29 @@ pub struct ModelFolder {
     warnings: Vec<String>,
 }
 
-/// A needed tensor, how it is stored and where.
+/// A required tensor and its location.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) needed: NeededTensor,
     pub(crate) form: Box<dyn Form>,
-    /// What it is stored as, in the form's order.
+    /// The stored tensors that it consists of, in the form's order.
     pub(crate) stored: Vec<Stored>,
-    /// For each of these the file it lies in.
+    /// Index of the file of each stored tensor.
     pub(crate) shards: Vec<usize>,
 }
 
 impl Part {
-    /// Its name on disk, or that of the first tensor that it is stored as.
+    /// Name on disk, or that of the first stored tensor.
     pub(crate) fn name(&self) -> &str {
         &self.stored[0].name
     }
 
-    /// Which of the stored tensors are read once, whole.
+    /// Indices of the stored tensors that are read once and whole.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
         (0..self.stored.len()).filter(|index| self.form.slice(*index, &(0..0)).is_none())
     }
 
-    /// Bytes that the table builder reads of it.
+    /// Bytes that building the table reads for this tensor.
     pub(crate) fn bytes(&self) -> u64 {
         let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
         let sliced = |rows| {
@@ -62,15 +62,15 @@ impl Part {
 }
 
 impl ModelFolder {
-    /// Reads `config.json`, the index if there is one, and the headers of the files that layer 0 is in; no weights.
+    /// Reads `config.json`, the index (if any) and the headers of the files that hold layer 0, but no weights.
     ///
     /// # Errors
-    /// All problems of `config.json` together or, if it is fine, all problems of the files together.
+    /// All problems in `config.json`; if it is valid, all problems in the files.
     pub fn open(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         ModelConfig::read(folder, rope_theta)?.with_weights()
     }
 
-    /// What `config.json` alone tells.
+    /// The part that was read from `config.json`.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -80,12 +80,12 @@ impl ModelFolder {
         self.config.spec()
     }
 
-    /// Bytes of the whole checkpoint: of its files, or as the index states them where files are missing.
+    /// Bytes of the whole checkpoint: the sum of its files, or the index's total if files are missing.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.checkpoint_bytes
     }
 
-    /// Bytes of weights that building the table reads, exactly.
+    /// Exact number of weight bytes that building the table reads.
     pub fn bytes_to_read(&self) -> u64 {
         self.parts.iter().map(Part::bytes).sum()
     }
@@ -100,23 +100,23 @@ impl ModelFolder {
         self.config.bos_token_id()
     }
 
-    /// What should be told and is no error.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// A SHA-256 of everything that tells whether the model is still the same without reading its weights: where they
-    /// lie (`ModelFolder::weights_identity`) and what the first layer computes ([`LayerZeroSpec::digest`]).
+    /// Returns a SHA-256 that detects a changed model without reading its weights. It covers the location of the
+    /// weights (`ModelFolder::weights_identity`) and the first layer's computation ([`LayerZeroSpec::digest`]).
     ///
-    /// It changes when a file is copied or touched, and belongs to this machine. What is comparable between machines are
-    /// the digests of the layer and of the weights.
+    /// It changes when a file is copied or touched, and is valid on this machine only. The digests of the layer and of
+    /// the weights can be compared between machines.
     pub fn identity(&self) -> String {
         let identity = format!("{} {}", self.weights_identity(), self.spec().digest());
         hex(&Sha256::digest(identity.as_bytes()))
     }
 
-    /// A SHA-256 of the folder, `config.json`, name, header, size, times and inode of each file that layer 0 is in, and
-    /// which of their tensors are read how: the key under which the cache remembers the weights' digest.
+    /// Returns the key under which the cache stores the weights' digest: a SHA-256 of the folder, of `config.json`, of
+    /// the name, header, size, times and inode of each file that holds layer 0, and of the way in which each of its
+    /// tensors is read.
     pub(crate) fn weights_identity(&self) -> String {
         let folder = self.config.folder();
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
@@ -146,10 +146,10 @@ impl ModelFolder {
 }
 
 impl ModelConfig {
-    /// The second step: the headers of the safetensors files, no weights.
+    /// Reads the headers of the safetensors files, but no weights: the second step.
     ///
     /// # Errors
-    /// Everything that is wrong with the files, together.
+    /// All problems in the files.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
         open(self).map_err(|problems| {
             with_remedies(problems, "is the download complete? fetch the checkpoint again")
@@ -157,7 +157,7 @@ impl ModelConfig {
     }
 }
 
-/// Finds every needed tensor in the folder's files.
+/// Locates every required tensor in the folder's files.
 fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     let (method, catalogue) = stored(&config)?;
     let checkpoint_bytes = catalogue.checkpoint_bytes;
@@ -167,7 +167,7 @@ fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
 }
 
-/// How the weights are packed, and which files they lie in.
+/// Returns how the weights are packed, and the files that hold them.
 fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>> {
     match config.gguf() {
         None => Ok((forms::method(config.map())?, Catalogue::read(config.folder())?)),
@@ -178,7 +178,7 @@ fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>
     }
 }
 
-/// The files that some tensors lie in, and the tensors in their order. A file without a needed tensor is no part of the
+/// Returns the required tensors in order, and their files. A file without a required tensor does not belong to the
 /// model's identity.
 fn into_parts(
     tensors: StoredTensors,
@@ -200,10 +200,10 @@ fn into_parts(
     (shards, parts)
 }
 
-/// The files that some tensors of a model lie in, and the tensors in their order.
+/// Returns the required tensors in order, and their files.
 ///
 /// # Errors
-/// Everything that is missing or wrong, together.
+/// All tensors that are missing or wrong.
 pub(crate) fn opened_parts(
     config: &ModelConfig,
     needed: Vec<NeededTensor>,
@@ -218,11 +218,11 @@ pub(crate) fn opened_parts(
         .collect();
     let (mut missing, problems) = (finder.missing, finder.problems);
     let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
-    // A tensor that could not be read is not one that nobody asks for.
+    // Unread tensors are checked only if everything else could be read.
     if missing.is_empty() && problems.is_empty() {
         problems.extend(unread::check(config, &tensors, reads));
     }
-    // Queries, keys and values may lie in one tensor.
+    // Queries, keys and values may share one tensor.
     missing.dedup();
     if !missing.is_empty() {
         let more = missing.len().saturating_sub(MOST_NAMED);
@@ -234,17 +234,17 @@ pub(crate) fn opened_parts(
     if problems.is_empty() { Ok(into_parts(tensors, found)) } else { Err(problems) }
 }
 
-/// Missing tensors that a message names.
+/// Maximum number of missing tensors that a message lists.
 const MOST_NAMED: usize = 6;
 
-/// Every needed tensor with how it is stored and where, and the reading of config.json that fits them.
+/// The location of every required tensor, and the interpretation of `config.json` that fits them.
 pub(crate) struct Located {
     config: ModelConfig,
     found: Vec<(NeededTensor, Found)>,
     warnings: Vec<String>,
 }
 
-/// Finds every needed tensor among the stored ones.
+/// Locates every required tensor among the stored ones.
 pub(crate) fn locate(
     config: ModelConfig,
     method: &Method,
@@ -297,7 +297,7 @@ fn finder<'a>(
 }
 
 fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem {
-    // Queries and keys may lie in one tensor.
+    // Queries and keys may share one tensor.
     names.dedup();
     let names = names.join("`, `");
     let quantised = config.quantization().map(|method| format!("quantised (`{method}`) "));
@@ -308,7 +308,8 @@ fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem
     .with_hint("is the download complete, and does `model_type` in config.json fit the weights?")
 }
 
-/// Biases that the checkpoint has and config.json does not ask for. The transformers library ignores them as well.
+/// Lists biases that the checkpoint has and `config.json` does not request. The transformers library ignores them as
+/// well.
 fn ignored_biases(config: &ModelConfig, finder: &Finder<'_>) -> Vec<String> {
     let tensors = config.tensors();
     let unasked =

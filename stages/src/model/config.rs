@@ -1,4 +1,4 @@
-//! `config.json`: the first of the two steps into a model folder, and all that `inspect` needs.
+//! Reads `config.json`: the first of two steps that open a model folder, and the only one that `inspect` needs.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
 use crate::load_partial_model::Precision;
 
-/// The largest `config.json` that is read, in bytes. Real ones have a few thousand.
+/// Maximum size of `config.json` in bytes. Real files have a few thousand.
 const MOST_CONFIG_BYTES: u64 = 4 << 20;
 
-/// A model folder of which only `config.json` has been read: enough to know the first layer, not to build its table.
+/// A model folder of which only `config.json` has been read. Describes the first layer, but cannot build its table.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     files: WeightFiles,
@@ -36,13 +36,13 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` of a model folder and nothing else. `rope_theta` replaces the checkpoint's base frequency.
+    /// Reads only `config.json`. `rope_theta` replaces the checkpoint's base frequency.
     ///
-    /// `path` may also be a GGUF file, or a folder with one: without a `config.json` beside it, its header says what
-    /// would be in there.
+    /// `path` may also be a GGUF file, or a folder with one. If there is no `config.json` next to it, the equivalent
+    /// entries are taken from its header.
     ///
     /// # Errors
-    /// Everything that is wrong with it, together.
+    /// All problems in `config.json`.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         let unreadable = |problem| {
             with_remedies(vec![problem], "`model` is a checkpoint's folder, with its config.json")
@@ -108,10 +108,10 @@ impl ModelConfig {
         }
     }
 
-    /// What `config.json` says of the whole model.
+    /// Interprets `config.json` as a whole model.
     ///
     /// # Errors
-    /// A model type of which only the first layer is known; everything else that is wrong with it, together.
+    /// The model type is supported for its first layer only; otherwise all problems in `config.json`.
     pub(crate) fn whole(&self) -> Result<(FirstLayer, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
@@ -125,14 +125,15 @@ impl ModelConfig {
         }
     }
 
-    /// The other reading of a `config.json` that lacks a key on which the tensors depend: with the key `null`.
+    /// Returns the alternative interpretation of a `config.json` that lacks a key on which the tensors depend: with the
+    /// key set to `null`.
     pub(crate) fn otherwise(&self) -> Option<Self> {
         let mut map = self.map.clone();
         map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
         Self::understood(self.files.clone(), self.bytes.clone(), map, self.rope_theta).ok()
     }
 
-    /// What `config.json` leaves open and the weights will decide, in words.
+    /// Describes the choice that `config.json` leaves open and the weights decide.
     pub fn undecided(&self) -> Option<String> {
         let key = self.tensors.absent_key?;
         let rank = self.spec.latent.as_ref()?.query_rank?;
@@ -142,25 +143,24 @@ impl ModelConfig {
         ))
     }
 
-    /// The first layer.
     pub fn spec(&self) -> &LayerZeroSpec {
         &self.spec
     }
 
-    /// The folder, as it was given.
+    /// The folder as given by the caller.
     pub fn folder(&self) -> &Path {
         &self.files.folder
     }
 
-    /// The number format that `config.json` says the weights have (`dtype`, formerly `torch_dtype`), without
-    /// looking at them.
+    /// The number format of the weights as stated by `config.json` (`dtype`, formerly `torch_dtype`). The weights are
+    /// not inspected.
     pub fn stated_dtype(&self) -> Option<&str> {
         let text = |name| self.value(name).and_then(Value::as_str);
         text("dtype").or_else(|| text("torch_dtype"))
     }
 
-    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, …; `gguf` where they
-    /// lie in such a file.
+    /// The quantisation method that `config.json` states: `gptq`, `fp8`, `mlx`, …; `gguf` if the weights are in a GGUF
+    /// file; `None` if they are not quantised.
     pub fn quantization(&self) -> Option<&str> {
         if self.files.gguf.is_some() {
             return Some("gguf");
@@ -173,7 +173,7 @@ impl ModelConfig {
         Some(quantized.get("quant_method").and_then(Value::as_str).unwrap_or("mlx"))
     }
 
-    /// Whether the head is the embedding: as config.json says, else as the model type's default.
+    /// Whether the head shares the embedding's weights, from `config.json` or the model type's default.
     pub(crate) fn is_tied(&self) -> bool {
         match self.value("tie_word_embeddings").and_then(Value::as_bool) {
             Some(tied) => tied,
@@ -181,17 +181,17 @@ impl ModelConfig {
         }
     }
 
-    /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which asks the tokenizer first.
+    /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which reads the tokenizer's files first.
     pub fn stated_bos_token_id(&self) -> Option<u32> {
         self.value("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
     }
 
-    /// An entry of `config.json`, else of the text model's part of a multimodal one.
+    /// Returns an entry of `config.json`, or of its `text_config` in a multimodal model.
     fn value(&self, name: &str) -> Option<&Value> {
         self.map.get(name).or_else(|| self.map.get("text_config")?.get(name))
     }
 
-    /// What building the table would read if all weights had `bytes_per_number` bytes each.
+    /// Bytes that building the table would read if all weights had `bytes_per_number` bytes each.
     pub fn bytes_to_read_at(&self, bytes_per_number: u64) -> u64 {
         self.tensors
             .needed(&self.spec)
@@ -200,7 +200,7 @@ impl ModelConfig {
             .sum()
     }
 
-    /// Bytes of the layer-zero table, with what lies beside its rows.
+    /// Bytes of the layer-zero table, including the arrays next to its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
         let rows = self.spec.vocabulary_size * self.row_bytes(precision);
         match side_arrays(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
@@ -209,12 +209,13 @@ impl ModelConfig {
         }
     }
 
-    /// Bytes of one row of the layer-zero table: what each further vocabulary entry takes.
+    /// Bytes per row of the layer-zero table, that is, per vocabulary entry.
     pub fn row_bytes(&self, precision: Precision) -> u64 {
         self.spec.row_width() * precision.bytes()
     }
 
-    /// Bytes of projections that stay in memory beside the table, for models whose heads are projected per window.
+    /// Bytes of projections that stay in memory in addition to the table, for models whose heads are projected per
+    /// window.
     pub fn packed_bytes(&self) -> u64 {
         packed_bytes(&self.spec)
     }
@@ -223,7 +224,7 @@ impl ModelConfig {
         &self.bytes
     }
 
-    /// Whether there are files with weights at all, also such as are refused.
+    /// Whether the folder has any weight files, including formats that are refused.
     pub fn has_weights(&self) -> bool {
         let names = || file_names(&self.files.folder).unwrap_or_default();
         self.files.gguf.is_some()
@@ -243,16 +244,16 @@ impl ModelConfig {
     }
 }
 
-/// The folder, and the GGUF files in it if the weights lie in such.
+/// The folder, and its GGUF files if they hold the weights.
 #[derive(Clone, Debug)]
 struct WeightFiles {
     folder: PathBuf,
     gguf: Option<(Vec<String>, &'static Architecture)>,
-    /// What the GGUF file says in numbers.
+    /// Numbers stated by the GGUF file's header.
     stated: Vec<Stated>,
 }
 
-/// Where the model's files are, and the bytes of its config.json.
+/// Locates the model's files and reads its `config.json`.
 fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let ModelFiles { folder, gguf } = ModelFiles::find(path)?;
     let place = folder.join("config.json");
@@ -281,8 +282,8 @@ fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProble
     })
 }
 
-/// Replaces `NaN` and `Infinity`, which Python writes and JSON does not have, by strings: a key that is not used may hold
-/// one, and a key that needs a number is refused with it.
+/// Replaces `NaN` and `Infinity`, which Python writes although JSON does not allow them, by strings. An unused key may
+/// hold one; a key that requires a number is refused.
 fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
     let (mut quoted, mut rest) = (Vec::with_capacity(json.len() + 64), json);
     while let [first, ..] = rest {
@@ -302,7 +303,7 @@ fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// Bytes of the JSON string that a text begins with, quotes included.
+/// Length in bytes of the JSON string at the start of a text, including quotes.
 fn string_length(text: &[u8]) -> usize {
     let mut is_escaped = true;
     let end = text.iter().position(|byte| {

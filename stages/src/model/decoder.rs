@@ -1,6 +1,6 @@
-//! A whole model as one description: what its layers compute besides queries and keys, and what comes after the last.
+//! Description of a whole model: the parts of its layers other than queries and keys, and the head.
 //!
-//! Names are those of layer 0; [`at_layer`] makes another layer's of them.
+//! Tensor names are those of layer 0; [`at_layer`] converts them to another layer's.
 
 use serde::Serialize;
 
@@ -8,41 +8,42 @@ use super::rope::RopeSpec;
 use super::spec::Norm;
 use super::tensors::Projection;
 
-/// Everything about a model that its [`LayerZeroSpec`](super::LayerZeroSpec) does not say.
+/// Properties of a model that its [`LayerZeroSpec`](super::LayerZeroSpec) does not describe.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Decoder {
     pub(crate) order: Order,
-    /// The rotary embedding of each layer; `None`: that of the first.
+    /// Rotary embedding of each layer; `None` if all layers use the first layer's.
     pub(crate) ropes: Option<Vec<Option<RopeSpec>>>,
-    /// Whether layer `i` divides its logits by `i + 1` (GPT-2 on request).
+    /// Whether layer `i` divides its logits by `i + 1` (an option of GPT-2).
     pub(crate) scale_by_depth: bool,
     pub(crate) value: Projection,
     pub(crate) output: Projection,
-    /// Of what attention gives.
+    /// Norm of the attention output.
     pub(crate) after_attention: NamedNorm,
-    /// Of what the feed-forward part reads.
+    /// Norm of the feed-forward input.
     pub(crate) before_feed_forward: NamedNorm,
     pub(crate) feed_forward: FeedForward,
-    /// Of what the feed-forward part gives.
+    /// Norm of the feed-forward output.
     pub(crate) after_feed_forward: NamedNorm,
-    /// What both are multiplied by before they join the residual stream.
+    /// Multiplier of both outputs before they are added to the residual stream.
     pub(crate) residual_multiplier: f64,
     pub(crate) last_norm: NamedNorm,
     pub(crate) head: Head,
 }
 
-/// How attention and the feed-forward part join the residual stream.
+/// Order in which attention and the feed-forward part are added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Order {
     /// One after the other.
     Sequential,
-    /// Both read the layer's input; without a norm of its own the feed-forward part reads what attention reads.
+    /// Both read the layer's input. Without a norm of its own, the feed-forward part reads attention's normalised
+    /// input.
     Parallel,
-    /// One after the other; the norms after them are of the sums (OPT-350M).
+    /// One after the other; the norms are applied to the sums (OPT-350M).
     NormalisedSums,
 }
 
-/// A norm and its tensors.
+/// A norm and the names of its tensors.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct NamedNorm {
     pub(crate) norm: Norm,
@@ -51,7 +52,7 @@ pub(crate) struct NamedNorm {
 }
 
 impl NamedNorm {
-    /// With a weight, `{name}.weight`, and perhaps a bias.
+    /// Creates a norm with the weight `{name}.weight` and an optional bias.
     pub(crate) fn new(norm: Norm, name: &str, bias: bool) -> Self {
         Self {
             norm,
@@ -60,17 +61,17 @@ impl NamedNorm {
         }
     }
 
-    /// Without tensors.
+    /// Creates a norm without tensors.
     pub(crate) fn bare(norm: Norm) -> Self {
         Self { norm, weight: None, bias: None }
     }
 }
 
-/// What a layer does to each token by itself.
+/// The feed-forward part of a layer, applied to each token separately.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum FeedForward {
     Dense(Perceptron),
-    /// A router chooses some experts a token; their weights are the softmax over the chosen.
+    /// A router selects `chosen` experts per token, weighted by the softmax over their router logits.
     Experts {
         router: Projection,
         chosen: u64,
@@ -79,7 +80,7 @@ pub(crate) enum FeedForward {
 }
 
 impl FeedForward {
-    /// Its perceptrons: one, or the experts in order.
+    /// The single perceptron, or the experts in order.
     pub(crate) fn perceptrons(&self) -> &[Perceptron] {
         match self {
             Self::Dense(part) => std::slice::from_ref(part),
@@ -88,7 +89,7 @@ impl FeedForward {
     }
 }
 
-/// `down(activation(up x))`, or with a gate `down(activation(gate x) · up x)`.
+/// Computes `down(activation(up x))`, or with a gate `down(activation(gate x) · up x)`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Perceptron {
     pub(crate) gate: Option<Projection>,
@@ -97,11 +98,10 @@ pub(crate) struct Perceptron {
     pub(crate) activation: Activation,
 }
 
-/// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Activation {
     Silu,
-    /// By the error function.
+    /// Exact GELU, by the error function.
     Gelu,
     GeluTanh,
     Relu,
@@ -109,7 +109,7 @@ pub(crate) enum Activation {
 }
 
 impl Activation {
-    /// As `config.json` names it.
+    /// Parses an activation's name in `config.json`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "silu" | "swish" => Some(Self::Silu),
@@ -122,24 +122,24 @@ impl Activation {
     }
 }
 
-/// From the last hidden state to logits.
+/// Projection of the last hidden state to logits.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Head {
-    /// The tensor; `None`: the embedding.
+    /// Name of the weight tensor; `None` if the embedding is used.
     pub(crate) weight: Option<String>,
     pub(crate) bias: Option<String>,
-    /// What the hidden state is projected by first (OPT-350M).
+    /// Projection applied to the hidden state first (OPT-350M).
     pub(crate) projection: Option<Projection>,
     pub(crate) multiplier: f64,
     pub(crate) softcap: Option<f64>,
 }
 
-/// The name that a tensor of layer 0 has in another layer.
+/// Converts the name of a tensor of layer 0 to that of another layer.
 pub(crate) fn at_layer(name: &str, layer: u64) -> String {
     name.replacen(".0.", &format!(".{layer}."), 1)
 }
 
-/// A projection of another layer.
+/// Converts a projection of layer 0 to that of another layer.
 pub(crate) fn projection_at(projection: &Projection, layer: u64) -> Projection {
     Projection {
         weight: at_layer(&projection.weight, layer),

@@ -1,4 +1,4 @@
-//! One line of the header of a file of weights: a tensor's type, shape and place.
+//! One tensor in the header of a weights file: type, shape and location.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use safetensors::Dtype;
 
 use super::forms::BlockType;
 
-/// The type of a stored tensor's numbers.
+/// Type of a stored tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredType {
-    /// Numbers one after the other.
+    /// A plain array of numbers.
     Numbers(Dtype),
-    /// Blocks of codes with scales among them (GGUF).
+    /// Blocks of codes with their scales (GGUF).
     Blocks(BlockType),
-    /// Another type of GGUF, by its number: no one can say how many bytes it takes.
+    /// A GGUF type that is not supported, by its number; its size in bytes is unknown.
     Unknown(u32),
 }
 
@@ -28,18 +28,17 @@ impl fmt::Display for StoredType {
     }
 }
 
-/// One tensor's line in the header of its file. The header was checked: the bytes are those of the shape and type, and
-/// they lie in the file.
+/// One tensor's entry in the header of its file. The header has been checked: the byte range matches the shape and
+/// type, and lies within the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) dtype: StoredType,
     pub(crate) shape: Vec<u64>,
-    /// From the start of the file.
+    /// Range in the file.
     pub(crate) bytes: Range<u64>,
 }
 
 impl Entry {
-    /// How many bytes the tensor has.
     pub(crate) fn byte_length(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }

@@ -1,6 +1,6 @@
-//! The model families: one short file each, from `config.json` to the layer-zero specification.
+//! The model families, one file each: from `config.json` to the specification of the first layer.
 //!
-//! A family is known or it is refused; nothing is guessed from tensor names.
+//! An unknown family is refused; nothing is guessed from tensor names.
 
 mod alibi;
 mod attention_span;
@@ -49,7 +49,7 @@ pub(crate) use first_layer::FirstLayer;
 
 type Family = fn(&Fields<'_>, Option<f64>) -> FirstLayer;
 
-/// The known families by `model_type`, and whether their arithmetic has been compared with the model's own code.
+/// Families by `model_type`, and whether their arithmetic has been compared with the model's own code.
 const FAMILIES: [(&str, Family, bool); 60] = [
     ("baichuan", baichuan::first_layer, UNVERIFIED),
     ("bloom", bloom::first_layer, VERIFIED),
@@ -117,7 +117,7 @@ const UNVERIFIED: bool = false;
 
 type Rest = fn(&Fields<'_>, &FirstLayer) -> Decoder;
 
-/// The families whose whole models are known, each compared with the model's own code.
+/// Families supported as whole models, each compared with the model's own code.
 const WHOLE: [(&str, Rest); 23] = [
     ("cohere", cohere::cohere_rest),
     ("falcon", falcon::rest),
@@ -144,11 +144,12 @@ const WHOLE: [(&str, Rest); 23] = [
     ("starcoder2", starcoder2::rest),
 ];
 
-/// Multimodal configurations that keep their text model in `text_config`, and its `model_type` where that says none.
+/// Multimodal configurations that keep their text model in `text_config`, with the `model_type` to assume if that has
+/// none.
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
-/// The first layer that `config` describes, or `None` with the reason noted.
+/// Returns the first layer that `config` describes, or `None` with the problem noted.
 pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Option<FirstLayer> {
     let Some(model_type) = config.optional_text("model_type") else {
         if config.value("model_type").is_none() {
@@ -170,7 +171,7 @@ pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Optio
     of_type(config, model_type, rope_theta)
 }
 
-/// What `config` says of the layers after the first one's queries and keys, or `None` with the reason noted.
+/// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
 pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Option<Decoder> {
     let model_type = first.spec.model_type.as_str();
     let Some((_, rest)) = WHOLE.iter().find(|(name, _)| *name == model_type) else {
@@ -205,8 +206,8 @@ fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Op
     Some(first)
 }
 
-/// The projections have the rows that the heads are made of: whatever config.json says, nothing else reaches the
-/// builder.
+/// Checks that head sizes, projection rows and rotary dimensions agree, so that the builder receives consistent shapes
+/// only.
 fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
     let spec = &first.spec;
     if let Some(rope) = &spec.rope
@@ -233,7 +234,7 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
     }
 }
 
-/// The `model_type`s that can be scored, sorted.
+/// Returns the `model_type`s that can be scored, sorted.
 pub(crate) fn known_model_types() -> Vec<&'static str> {
     let names = FAMILIES.iter().map(|(name, _, _)| *name);
     let mut names: Vec<&str> = names.chain(WRAPPERS.iter().map(|(name, _)| *name)).collect();
@@ -245,7 +246,7 @@ fn known_types() -> String {
     format!("known model types: {}", known_model_types().join(", "))
 }
 
-/// A model that cannot be scored, or is not known.
+/// Returns the problem of a model type that is unknown or cannot be scored.
 fn unknown_type(config: &Fields<'_>, model_type: &str) -> ModelProblem {
     without_attention::problem(config, model_type).unwrap_or_else(|| {
         ModelProblem::settings(format!("model type `{model_type}` is not known"))

@@ -1,4 +1,4 @@
-//! Typed reading of `config.json`: every wrong value is noted, and reading goes on.
+//! Typed access to `config.json`: wrong values are noted, and reading continues.
 
 use std::cell::RefCell;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::problem::ModelProblem;
 
-/// The entries of one JSON object of `config.json`. `null` counts as absent, as the transformers library treats it.
+/// Entries of one JSON object of `config.json`. `null` counts as absent, as in the transformers library.
 ///
-/// A method that finds a wrong value notes a problem and returns a harmless stand-in (1 for sizes), so that all
-/// problems of a file are found in one go; nothing is built while there are problems.
+/// A method that finds a wrong value notes a problem and returns a harmless placeholder (1 for sizes), so that all
+/// problems of a file are found at once. Nothing is built while there are problems.
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     place: String,
@@ -17,7 +17,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `map`, which messages call `place` (`config.json`).
+    /// Reads `map`, which messages refer to as `place` (`config.json`).
     pub(crate) fn new(
         map: &'a Map<String, Value>,
         place: &str,
@@ -26,32 +26,30 @@ impl<'a> Fields<'a> {
         Self { map, place: place.to_owned(), problems }
     }
 
-    /// Notes a problem of the file.
+    /// Records a problem of the file.
     pub(crate) fn note(&self, problem: ModelProblem) {
         self.problems.borrow_mut().push(problem);
     }
 
-    /// The raw value, with `null` as absent.
+    /// The raw value; `null` counts as absent.
     pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is there, be it `null`.
+    /// Whether the key exists, even as `null`.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)
     }
 
-    /// Whether nothing is wrong so far. Values are compared with each other only then.
+    /// Whether no problem has been noted. Values are compared with each other only in that case.
     pub(crate) fn is_clean(&self) -> bool {
         self.problems.borrow().is_empty()
     }
 
-    /// Whether the object has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The names of all entries.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'a String> + use<'a> {
         self.map.keys()
     }
@@ -64,7 +62,7 @@ impl<'a> Fields<'a> {
         )));
     }
 
-    /// A size between 1 and `most`, or absent.
+    /// Returns a size between 1 and `most`, or `None` if absent.
     pub(crate) fn optional_size(&self, name: &str, most: u64) -> Option<u64> {
         let value = self.value(name)?;
         match value.as_u64() {
@@ -76,7 +74,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A size between 1 and `most` that must be there.
+    /// Returns a required size between 1 and `most`.
     pub(crate) fn size(&self, name: &str, most: u64) -> u64 {
         if self.value(name).is_none() {
             self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.place)));
@@ -85,7 +83,7 @@ impl<'a> Fields<'a> {
         self.optional_size(name, most).unwrap_or(1)
     }
 
-    /// A size under the first of several names that is there; without any, the default or a problem.
+    /// Returns a size under the first of several keys that is present; otherwise the default, or notes a problem.
     pub(crate) fn size_of(&self, names: &[&str], most: u64, default: Option<u64>) -> u64 {
         let name = names.iter().find(|name| self.value(name).is_some());
         match (name, default) {
@@ -95,12 +93,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Where these fields are: `config.json`, or a name for the object inside it.
+    /// Name for messages: `config.json`, or the path of the object in it.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// A list of finite numbers, or absent.
+    /// Returns a list of finite numbers, or `None` if absent.
     pub(crate) fn optional_numbers(&self, name: &str) -> Option<Vec<f64>> {
         let value = self.value(name)?;
         let finite = |item: &Value| item.as_f64().filter(|number| number.is_finite());
@@ -111,7 +109,7 @@ impl<'a> Fields<'a> {
         numbers
     }
 
-    /// A whole number from 0, or absent.
+    /// Returns a whole number from 0, or `None` if absent.
     pub(crate) fn optional_count(&self, name: &str) -> Option<u64> {
         let value = self.value(name)?;
         if value.as_u64().is_none() {
@@ -120,7 +118,7 @@ impl<'a> Fields<'a> {
         value.as_u64()
     }
 
-    /// A finite number, or absent.
+    /// Returns a finite number, or `None` if absent.
     pub(crate) fn optional_number(&self, name: &str) -> Option<f64> {
         let value = self.value(name)?;
         match value.as_f64() {
@@ -132,7 +130,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A finite number greater than 0, or absent.
+    /// Returns a finite number greater than 0, or `None` if absent.
     pub(crate) fn optional_positive(&self, name: &str) -> Option<f64> {
         let number = self.optional_number(name)?;
         if number > 0.0 {
@@ -142,7 +140,7 @@ impl<'a> Fields<'a> {
         None
     }
 
-    /// A finite number greater than 0 that must be there.
+    /// Returns a required finite number greater than 0.
     pub(crate) fn positive(&self, name: &str) -> f64 {
         if self.value(name).is_none() {
             self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.place)));
@@ -150,7 +148,7 @@ impl<'a> Fields<'a> {
         self.optional_positive(name).unwrap_or(1.0)
     }
 
-    /// `true` or `false`, or the default where it is absent.
+    /// Returns a boolean, or the default if absent.
     pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
         let Some(value) = self.value(name) else { return default };
         if value.as_bool().is_none() {
@@ -159,7 +157,7 @@ impl<'a> Fields<'a> {
         value.as_bool().unwrap_or(default)
     }
 
-    /// A text, or absent.
+    /// Returns a text, or `None` if absent.
     pub(crate) fn optional_text(&self, name: &str) -> Option<&'a str> {
         let value = self.value(name)?;
         if value.as_str().is_none() {
@@ -168,7 +166,7 @@ impl<'a> Fields<'a> {
         value.as_str()
     }
 
-    /// A list of texts, or absent.
+    /// Returns a list of texts, or `None` if absent.
     pub(crate) fn optional_texts(&self, name: &str) -> Option<Vec<&'a str>> {
         let value = self.value(name)?;
         let texts = value.as_array().and_then(|items| items.iter().map(Value::as_str).collect());
@@ -178,7 +176,7 @@ impl<'a> Fields<'a> {
         texts
     }
 
-    /// A nested object, or absent.
+    /// Returns a nested object, or `None` if absent.
     pub(crate) fn optional_object(&self, name: &str) -> Option<Fields<'a>> {
         let value = self.value(name)?;
         if value.as_object().is_none() {

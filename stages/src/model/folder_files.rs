@@ -1,4 +1,4 @@
-//! The files of a model folder: their names, what these say of their format, and small ones read whole.
+//! Files of a model folder: listing them, recognising formats by name, and reading small ones.
 
 use std::fs;
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::problem::ModelProblem;
 use crate::contract::open_regular;
 
-/// The names of all entries of a folder, sorted.
+/// Lists the names of a folder's entries, sorted.
 pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(|error| ModelProblem::reading(folder, &error))?;
@@ -17,17 +17,17 @@ pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     Ok(names)
 }
 
-/// Whether a file's name says that it is safetensors.
+/// Whether a file name has the extension of safetensors.
 pub(crate) fn is_safetensors(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "safetensors")
 }
 
-/// Whether a file's name says that it is GGUF.
+/// Whether a file name has the extension of GGUF.
 pub(crate) fn is_gguf(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether a file's name says that `PyTorch` pickled it.
+/// Whether a file name is one of `PyTorch`'s pickle formats.
 pub(crate) fn is_pickled(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")

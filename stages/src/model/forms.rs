@@ -1,8 +1,7 @@
-//! The forms in which checkpoints keep a matrix: plain numbers, or packed codes with scales beside them.
+//! Storage forms of a matrix in a checkpoint: plain numbers, or packed codes with scales.
 //!
-//! A form is one file: it finds the tensors that a matrix is stored as, checks their types and shapes against
-//! `config.json`, says which of their bytes some rows are made of, and turns these into floats. The table builder sees
-//! rows of floats and nothing else.
+//! Each form is one file. It finds the stored tensors of a matrix, checks their types and shapes against `config.json`,
+//! lists the bytes that some rows need, and converts these to floats. The table builder only receives rows of floats.
 
 mod architecture;
 mod awq;

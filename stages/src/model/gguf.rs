@@ -1,7 +1,7 @@
 //! The header of a GGUF file, checked against the file before anything is allocated.
 //!
-//! Written here because the published readers either map and read whole files or trust their lengths. Layout, version 2
-//! and 3, little-endian:
+//! Published readers either map and read whole files or trust their lengths, hence this one. Layout, version 2 and 3,
+//! little-endian:
 //!
 //! ```text
 //! "GGUF"  version u32  tensors u64  entries u64
@@ -10,7 +10,7 @@
 //! zeros to a multiple of `general.alignment`, then the tensors, each at its offset
 //! ```
 //!
-//! Long lists and texts are walked through and not kept, but for the tokenizer's where it is asked for.
+//! Long lists and texts are skipped, except the tokenizer's if requested.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,32 +24,31 @@ use super::entry::{Entry, StoredType};
 use super::forms::BlockType;
 use crate::contract::open_regular;
 
-/// Texts and lists longer than this are not kept.
+/// Texts and lists longer than this are skipped.
 const MOST_KEPT: u64 = 4096;
 const MOST_NAME_BYTES: u64 = 1 << 16;
-/// What the entries of the tokenizer begin with, and the longest of its lists that is kept.
+/// Prefix of the tokenizer's keys, and maximum length of its lists.
 const TOKENIZER: &str = "tokenizer.";
 const MOST_TOKENS: u64 = 1 << 21;
-/// The largest header that is read: a tokenizer of 256,000 tokens takes 20 MB.
+/// Maximum size of a header: a tokenizer of 256,000 tokens takes 20 MB.
 const MOST_HEADER_BYTES: u64 = 64 << 20;
-/// The most entries; real files have some dozens.
+/// Maximum number of entries; real files have a few dozen.
 const MOST_ENTRIES: u64 = 1 << 14;
-/// The most tensors; split files of the largest models have some thousands in all.
+/// Maximum number of tensors; split files of the largest models have a few thousand in total.
 const MOST_TENSORS: u64 = 1 << 17;
 const MOST_DIMENSIONS: u32 = 4;
 const MOST_ALIGNMENT: u64 = 1 << 20;
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) metadata: Metadata,
     pub(crate) tensors: BTreeMap<String, Entry>,
-    /// SHA-256 of the header.
     pub(crate) digest: [u8; 32],
 }
 
-/// The entries of a header that are short enough to be kept.
+/// Entries of a header that are short enough to be kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metadata(BTreeMap<String, Value>);
 
@@ -61,12 +60,12 @@ enum Value {
     Flag(bool),
     Text(String),
     List(Vec<Value>),
-    /// Too long to be kept.
+    /// Value that was too long to be kept.
     Long,
 }
 
 impl Metadata {
-    /// A text, if the entry is one.
+    /// Returns a text; `None` if the entry has another type.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         match self.0.get(key)? {
             Value::Text(text) => Some(text),
@@ -74,7 +73,7 @@ impl Metadata {
         }
     }
 
-    /// A whole number, or the first of a list with one per layer.
+    /// Returns a whole number, or the first of a list with one per layer.
     pub(crate) fn whole(&self, key: &str) -> Option<u64> {
         match self.0.get(key)? {
             Value::Whole(number) => Some(*number),
@@ -86,7 +85,8 @@ impl Metadata {
         }
     }
 
-    /// A number. Single-precision ones are the shortest decimal number that is stored so: 1e-5, not 9.99999974e-6.
+    /// Returns a number. Single-precision values become the shortest decimal number with the same rounding: 1e-5, not
+    /// 9.99999974e-6.
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
         match self.0.get(key)? {
             Value::Float(number) => Some(*number),
@@ -96,7 +96,7 @@ impl Metadata {
         }
     }
 
-    /// A list of texts, if the entry is one and was kept.
+    /// Returns a list of texts, if the entry is one and was kept.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
         self.list(key, |value| match value {
             Value::Text(text) => Some(text.as_str()),
@@ -104,7 +104,7 @@ impl Metadata {
         })
     }
 
-    /// A list of numbers, if the entry is one and was kept.
+    /// Returns a list of numbers, if the entry is one and was kept.
     pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.list(key, |value| match value {
             Value::Float(number) => Some(*number),
@@ -121,7 +121,6 @@ impl Metadata {
         }
     }
 
-    /// The names of all entries.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -131,7 +130,6 @@ impl Metadata {
         self.flag(key) == Some(false) || self.number(key) == Some(0.0)
     }
 
-    /// `true` or `false`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.0.get(key)? {
             Value::Flag(flag) => Some(*flag),
@@ -140,10 +138,10 @@ impl Metadata {
     }
 }
 
-/// What a file says about its model and its tokenizer, whose long lists are kept.
+/// Reads a file's entries about its model and its tokenizer, including the tokenizer's long lists.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A message about what is wrong with the file.
 pub(crate) fn tokenizer_metadata(path: &Path) -> Result<Metadata, String> {
     let (metadata, file) = open_regular(path).map_err(|error| error.to_string())?;
     Ok(read_keeping(&file, metadata.len(), Some(TOKENIZER))?.metadata)
@@ -152,12 +150,12 @@ pub(crate) fn tokenizer_metadata(path: &Path) -> Result<Metadata, String> {
 /// Reads the header of a file of `file_bytes` bytes.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message about what is wrong with it.
 pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
     read_keeping(file, file_bytes, None)
 }
 
-/// `kept`: what keys begin with whose long values are kept.
+/// `kept` is the prefix of keys whose long values are kept.
 fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Header, String> {
     let mut source = Source {
         reader: BufReader::with_capacity(1 << 16, file),
@@ -210,7 +208,7 @@ fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Head
     Ok(Header { metadata, tensors, digest: source.hash.finalize().into() })
 }
 
-/// A tensor's line in the header, with an offset from the first tensor's place.
+/// A tensor's entry in the header, with an offset relative to the first tensor.
 struct Line {
     dtype: StoredType,
     shape: Vec<u64>,
@@ -218,7 +216,7 @@ struct Line {
     offset: u64,
 }
 
-/// The tensors' places in the file: inside it, aligned, without overlaps.
+/// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps.
 fn placed(
     lines: BTreeMap<String, Line>,
     start: u64,
@@ -254,12 +252,12 @@ fn placed(
     }
 }
 
-/// What is left of a file, read in order.
+/// Sequential reader of the remaining file.
 struct Source<'a> {
     reader: BufReader<&'a File>,
     left: u64,
     read: u64,
-    /// What is wrong when nothing is left.
+    /// Message if the file ends early.
     early: String,
     hash: Sha256,
     /// Whether long texts and lists are kept.
@@ -294,7 +292,7 @@ impl Source<'_> {
         Ok(u64::from_le_bytes(self.bytes()?))
     }
 
-    /// Reads bytes and keeps nothing of them.
+    /// Reads and discards bytes.
     fn skip(&mut self, mut bytes: u64) -> Result<(), String> {
         if bytes > self.left {
             return Err(self.early.clone());
@@ -308,7 +306,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// A text of at most `most` bytes; a longer one is `None`.
+    /// Reads a text of at most `most` bytes; `None` if it is longer.
     fn text(&mut self, most: u64) -> Result<Option<String>, String> {
         let length = self.u64()?;
         if length > most {
@@ -355,7 +353,7 @@ impl Source<'_> {
             return Err("an entry has lists of lists of lists".to_owned());
         }
         let (kind, length) = (self.u32()?, self.u64()?);
-        // Every value takes at least a byte.
+        // Every value takes at least one byte.
         if length > self.left {
             return Err(self.early.clone());
         }
@@ -403,7 +401,7 @@ impl Source<'_> {
     }
 }
 
-/// Bytes of a value of a type whose values all have the same.
+/// Returns the size of a value in bytes, for types of fixed size.
 fn width(kind: u32) -> Option<u64> {
     match kind {
         0 | 1 | 7 => Some(1),
@@ -418,7 +416,7 @@ fn signed(number: i64) -> Value {
     u64::try_from(number).map_or(Value::Negative(number), Value::Whole)
 }
 
-/// The shortest decimal number that this is the nearest single-precision one to.
+/// Returns the shortest decimal number that rounds to this single-precision number.
 fn shortest(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| number.into())
 }

@@ -1,7 +1,7 @@
-//! `config.json` as it would be for a GGUF file that has none beside it.
+//! `config.json` derived from the header of a GGUF file.
 //!
-//! The keys are those of llama.cpp's conversion; what they become is what the transformers library reads from them. Only
-//! what the first layer needs is taken.
+//! Keys are those of llama.cpp's conversion, values become what the transformers library reads from them. Only entries
+//! that the first layer needs are used.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::spec::{LayerZeroSpec, Norm};
 
 const MOST_FREQUENCIES: u64 = 1 << 12;
 
-/// The architecture that the file says it is of.
+/// Returns the architecture that the file states.
 pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, ModelProblem> {
     match shard.metadata().and_then(|metadata| metadata.text("general.architecture")) {
         Some(name) => Architecture::of(name),
@@ -27,7 +27,7 @@ pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, Model
     }
 }
 
-/// What config.json would say.
+/// Derives the content of config.json.
 pub(crate) fn config(
     shard: &Shard,
     architecture: &Architecture,
@@ -66,7 +66,7 @@ pub(crate) fn config(
         return Err(beside(&format!("does not say the epsilon of its norms (`{}`)", key(EPSILON))));
     };
     config.insert("rms_norm_eps".to_owned(), json!(eps));
-    // Defaults of llama.cpp, which are not those of all model types.
+    // Defaults of llama.cpp, which differ from those of some model types.
     let theta = metadata.number(&key(THETA)).unwrap_or(1e4);
     config.insert("rope_theta".to_owned(), json!(theta));
     let size = |field: &str| config.get(field).and_then(Value::as_u64).filter(|size| *size > 0);
@@ -116,7 +116,7 @@ pub(crate) fn config(
 const EPSILON: &str = "attention.layer_norm_rms_epsilon";
 const THETA: &str = "rope.freq_base";
 
-/// Entries of an architecture that are read, or that nothing of what is read depends on.
+/// Entries of an architecture that are read, or that do not affect what is read.
 const KNOWN: [&str; 17] = [
     "embedding_length",
     "block_count",
@@ -146,7 +146,7 @@ pub(crate) struct Stated {
     value: f64,
 }
 
-/// The numbers of a file that a first layer has as well.
+/// Returns the numbers of a file that also describe a first layer.
 pub(crate) fn stated(shard: &Shard, architecture: &Architecture) -> Vec<Stated> {
     let names = [
         "embedding_length",
@@ -162,14 +162,14 @@ pub(crate) fn stated(shard: &Shard, architecture: &Architecture) -> Vec<Stated> 
         let key = format!("{}.{name}", architecture.name);
         let metadata = shard.metadata()?;
         let value = metadata.number(&key).or_else(|| Some(metadata.whole(&key)? as f64))?;
-        // Of architectures with several bases, that of layer 0 is written elsewhere.
+        // For architectures with several bases, layer 0's is stored elsewhere.
         (name != THETA || architecture.alone).then_some(Stated { key, name, value })
     });
     stated.collect()
 }
 
 impl Stated {
-    /// What is wrong if a model is to be scored with another number.
+    /// Returns the problem if the model is to be scored with another number.
     pub(crate) fn contradiction(
         &self,
         spec: &LayerZeroSpec,
@@ -205,7 +205,7 @@ impl Stated {
     }
 }
 
-/// The rope scaling: factors of frequencies that the file holds as a tensor, or linear or `YaRN` by its metadata.
+/// Returns the rope scaling: frequency factors that the file stores as a tensor, or linear or `YaRN` from its metadata.
 fn scaling(
     shard: &Shard,
     metadata: &Metadata,
@@ -242,7 +242,7 @@ fn scaling(
             }
             Ok(Some(yarn))
         }
-        // Llama 3.1 and later: each frequency is divided by a factor of its own.
+        // Llama 3.1 and later: each frequency is divided by its own factor.
         ("none" | "linear", None | Some(1.0), Some(factors)) => Ok(Some(json!({
             "rope_type": "longrope",
             "short_factor": factors,
@@ -256,7 +256,7 @@ fn scaling(
     }
 }
 
-/// `rope_freqs.weight`, `[head_dim / 2]`.
+/// Reads `rope_freqs.weight`, `[head_dim / 2]`.
 fn frequency_factors(shard: &Shard) -> Result<Option<Vec<f32>>, ModelProblem> {
     let Some(entry) = shard.tensor("rope_freqs.weight") else { return Ok(None) };
     let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);

@@ -1,4 +1,4 @@
-//! What a pipeline's `model` points at: a folder, or a GGUF file.
+//! Resolves a pipeline's `model`: a folder, or a GGUF file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use super::folder_files::{file_names, is_gguf, is_safetensors};
 use super::problem::{ModelProblem, ProblemKind};
 
-/// The most parts of a split GGUF file.
+/// Maximum number of parts of a split GGUF file.
 const MOST_PARTS: u32 = 1000;
 
-/// The folder with `config.json` and the tokenizer, and the GGUF files if the weights lie in such.
+/// The folder with `config.json` and the tokenizer, and the GGUF files if they hold the weights.
 #[derive(Debug)]
 pub(crate) struct ModelFiles {
     pub(crate) folder: PathBuf,
-    /// One name, or those of all parts of a split file, in order.
+    /// One name, or the names of all parts of a split file, in order.
     pub(crate) gguf: Vec<String>,
 }
 
 impl ModelFiles {
-    /// Looks at the path and, for a folder, at the names in it. GGUF files count where there are no safetensors.
+    /// Inspects the path and, for a folder, the names in it. GGUF files are used if there are no safetensors.
     pub(crate) fn find(path: &Path) -> Result<Self, ModelProblem> {
         let shown = path.display();
         let metadata = fs::metadata(path).map_err(|error| {
@@ -45,7 +45,7 @@ impl ModelFiles {
         {
             return Ok(Self { folder, gguf: Vec::new() });
         }
-        // Projectors of images lie beside the models that they belong to.
+        // Image projectors are stored next to their models.
         let files = names.iter().filter(|name| is_gguf(name) && !name.starts_with("mmproj"));
         let models: Vec<&String> =
             files.filter(|name| part(name).is_none_or(|(_, part, _)| part == 1)).collect();
@@ -70,7 +70,7 @@ fn not_a_model(message: String) -> ModelProblem {
     )
 }
 
-/// Of `{stem}-00001-of-00003.gguf` the stem, the part's number and how many there are.
+/// Splits `{stem}-00001-of-00003.gguf` into stem, part number and number of parts.
 fn part(name: &str) -> Option<(&str, u32, u32)> {
     let (stem, count) = name.get(..name.len().checked_sub(5)?)?.rsplit_once("-of-")?;
     let (stem, part) = stem.rsplit_once('-')?;
@@ -80,7 +80,7 @@ fn part(name: &str) -> Option<(&str, u32, u32)> {
     Some((stem, number(part)?, number(count)?))
 }
 
-/// The names of all parts.
+/// Returns the names of all parts.
 fn parts(name: &str) -> Vec<String> {
     match part(name) {
         Some((stem, _, count)) => {

@@ -4,7 +4,7 @@ use longsift_kernels::{layer_norm, rms_norm};
 
 use super::spec::Norm;
 
-/// Normalises one row in place. `weight` and `bias` are as long as the row, or empty: 1 and 0 then.
+/// Normalises one row in place. `weight` and `bias` are as long as the row, or empty for 1 and 0.
 pub(crate) fn normalise(norm: &Norm, weight: &[f32], bias: &[f32], row: &mut [f32]) {
     match *norm {
         Norm::Rms { eps, offset } => rms_norm(row, eps, weight, offset),

@@ -1,4 +1,4 @@
-//! What can be wrong with a model folder, and whose fault it is.
+//! Problems of a model folder, and who has to fix them.
 
 use std::io;
 use std::path::Path;
@@ -7,32 +7,31 @@ use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
-/// Something that keeps a model folder from being used. Messages are lower case and name the file or the value.
+/// A problem that makes a model folder unusable. Messages are lower case and name the file or the value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Error)]
 #[error("{message}")]
 pub struct ModelProblem {
-    /// Whose fault it is: it decides the exit code.
+    /// Decides the exit code.
     pub kind: ProblemKind,
-    /// What is wrong, where, with the values involved.
     pub message: String,
-    /// What to do about it, where something can be done.
+    /// Suggested fix, if any.
     pub hint: Option<String>,
 }
 
-/// Whose fault a [`ModelProblem`] is.
+/// Cause of a [`ModelProblem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProblemKind {
-    /// The pipeline names a model that this program cannot use (exit code 2).
+    /// The pipeline names a model that this program does not support (exit code 2).
     Settings,
     /// The checkpoint is damaged, incomplete or contradicts itself (exit code 3).
     Checkpoint,
-    /// The machine: a read or write failed, no space left (exit code 4, a retry may help).
+    /// A machine failure: reading or writing failed, or the disk is full (exit code 4, a retry may help).
     Machine,
 }
 
 impl ModelProblem {
-    /// A model that cannot be used, though nothing is broken.
+    /// A model that is valid but not supported.
     pub fn settings(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Settings, message: message.into(), hint: None }
     }
@@ -42,26 +41,25 @@ impl ModelProblem {
         Self { kind: ProblemKind::Checkpoint, message: message.into(), hint: None }
     }
 
-    /// A failure of the machine.
     pub fn machine(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Machine, message: message.into(), hint: None }
     }
 
-    /// The same problem with advice.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// A checkpoint file that could not be read: `Checkpoint` where trying again cannot help, `Machine` otherwise.
+    /// A checkpoint file that could not be read: `Checkpoint` if a retry cannot help, otherwise `Machine`.
     pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read `{}`: {error}", path.display());
         if Errno::from_io_error(error) == Some(Errno::LOOP) {
             return Self::checkpoint(message);
         }
         match error.kind() {
-            // Who may read it is decided outside of the checkpoint, and may be put right while the job waits.
+            // Permissions are set outside the checkpoint and can be corrected while the job waits.
             io::ErrorKind::PermissionDenied => Self::machine(message)
                 .with_hint("check the owner and the mode of the file and its folder"),
             io::ErrorKind::NotFound
@@ -81,8 +79,8 @@ impl ModelProblem {
     }
 }
 
-/// Gives problems without advice the usual one: of a checkpoint `of_checkpoint`, of a model that cannot be scored that
-/// another one is needed.
+/// Adds default hints to problems that have none: `of_checkpoint` for a checkpoint, choosing another model for an
+/// unsupported one.
 pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
     let advised = |problem: ModelProblem| match problem.kind {
         _ if problem.hint.is_some() => problem,

@@ -1,7 +1,7 @@
-//! A checkpoint that lies elsewhere: which of its bytes layer 0 is made of, and a small checkpoint of these alone.
+//! Reduces a remote checkpoint to the bytes of layer 0, as a small checkpoint.
 //!
-//! The small one is an ordinary model folder. Its files have the names of the whole ones, with the tensors of layer 0 and no
-//! others; its index is that of the whole checkpoint. Opened, it gives the same first layer and the same digest.
+//! The small checkpoint is an ordinary model folder. Its files have the original names, but contain only the tensors of
+//! layer 0; its index is the original one. It opens to the same first layer and the same digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,32 +19,32 @@ use super::remote_weights::RemoteWeights;
 use super::shard::Shard;
 use super::stored::{Files, Stored, StoredTensors};
 
-/// What a sliced `model.safetensors` is called: a folder with that file has no index.
+/// Name of a reduced `model.safetensors`: a folder with the original name would have no index.
 const ONLY: &str = "model-00001-of-00001.safetensors";
 
-/// A checkpoint cut down to layer 0, as a recipe.
+/// Instructions for reducing a checkpoint to layer 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sliced {
-    /// The files, sorted by name.
+    /// Sorted by name.
     pub files: Vec<SlicedFile>,
-    /// What `model.safetensors.index.json` of the small checkpoint holds.
+    /// Content of `model.safetensors.index.json` of the small checkpoint.
     pub index: Vec<u8>,
     /// Bytes of the whole checkpoint.
     pub checkpoint_bytes: u64,
-    /// The tensors, sorted.
+    /// Sorted.
     pub tensors: Vec<String>,
 }
 
-/// A file of the small checkpoint: a header, and behind it some ranges of the whole file, one after the other.
+/// A file of the small checkpoint: a header followed by ranges of the original file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicedFile {
-    /// The whole file.
+    /// Name of the original file.
     pub source: String,
-    /// The small one.
+    /// Name of the small file.
     pub name: String,
-    /// Its first bytes: the length of the header, and the header.
+    /// First bytes of the small file: the length of the header, and the header.
     pub header: Vec<u8>,
-    /// What follows, in bytes of the whole file: ascending, none touching the next.
+    /// Ranges of the original file that follow the header: ascending, none adjacent.
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -56,11 +56,12 @@ impl SlicedFile {
     }
 }
 
-/// Finds the tensors of layer 0. The folder of `config` has the checkpoint's index, or the checkpoint is the one file
-/// `model.safetensors`. Headers of the files that layer 0 is in are read, and tensors that say how others are packed.
+/// Locates the tensors of layer 0. The folder of `config` holds the checkpoint's index, or the checkpoint is the single
+/// file `model.safetensors`. Reads the headers of the files that hold layer 0, and the tensors that describe how others
+/// are packed.
 ///
 /// # Errors
-/// What opening the whole checkpoint would find wrong, and files that cannot be read.
+/// All problems that opening the whole checkpoint would report, and files that cannot be read.
 pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,
@@ -73,7 +74,7 @@ pub fn slice(
         Catalogue::of_shards(vec![shard])?
     };
     let checkpoint_bytes = match catalogue.checkpoint_bytes {
-        // An index without `total_size`.
+        // The index has no `total_size`.
         0 => all_bytes(&catalogue, weights.as_ref()).map_err(|problem| vec![problem])?,
         stated => stated,
     };
@@ -120,7 +121,7 @@ fn sliced_file(source: &str, mut stored: Vec<&Stored>) -> SlicedFile {
         }
     }
     let mut text = Value::Object(header).to_string().into_bytes();
-    // Data begins at a multiple of 8, as writers of the format leave it.
+    // Data is aligned to 8 bytes, as writers of the format do.
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut header = (text.len() as u64).to_le_bytes().to_vec();
     header.extend(text);

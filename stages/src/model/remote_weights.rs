@@ -1,13 +1,13 @@
-//! Files of weights that lie elsewhere.
+//! Access to remote weight files.
 
 use std::ops::Range;
 
 use super::problem::ModelProblem;
 
-/// Files of weights that are asked for ranges of their bytes.
+/// Remote weight files that are read by byte ranges.
 pub trait RemoteWeights {
-    /// Bytes of a file.
+    /// Returns the size of a file.
     fn length(&self, file: &str) -> Result<u64, ModelProblem>;
-    /// Exactly these bytes of a file.
+    /// Reads exactly these bytes of a file.
     fn read(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, ModelProblem>;
 }

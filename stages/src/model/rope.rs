@@ -1,29 +1,28 @@
 //! Rotary position embedding: the inverse frequencies of a window, as the transformers library computes them.
 //!
-//! Source of all formulas: `transformers/modeling_rope_utils.py` (5.x). The library works in 32-bit floats; so does
-//! this file, operation by operation, with powers rounded from 64 bits, because the rounded frequencies are what
-//! the model was trained with. Powers and logarithms are those of the crate `libm`, whose bits are the same on every
-//! machine, unlike the C library's. The angles are the kernels' business.
+//! Source of all formulas: `transformers/modeling_rope_utils.py` (5.x). The library works in 32-bit floats, and so does
+//! this file, operation by operation, with powers rounded from 64 bits: models are trained with the rounded
+//! frequencies. Powers and logarithms are from the crate `libm`, whose results have the same bits on every machine,
+//! unlike the C library's. The angles are the kernels' business.
 
 use std::f64::consts::PI;
 
 use longsift_kernels::{RopeStyle, Rotation};
 use serde::Serialize;
 
-/// The rotary embedding of the first layer.
+/// Rotary embedding of the first layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RopeSpec {
-    /// Which dimensions form a rotating pair.
     pub pairing: Pairing,
-    /// How many of a head's dimensions rotate, even; the rest pass unchanged.
+    /// Number of dimensions of each head that rotate, even; the others are unchanged.
     pub rotary_dims: u64,
-    /// The base frequency.
+    /// Base frequency.
     pub theta: f64,
-    /// How the frequencies are stretched for long windows.
+    /// Scaling of the frequencies for long windows.
     pub scaling: RopeScaling,
 }
 
-/// Which dimensions form a rotating pair.
+/// Dimensions that form a rotating pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pairing {
@@ -42,72 +41,72 @@ impl From<Pairing> for RopeStyle {
     }
 }
 
-/// How the frequencies are stretched for windows longer than the model was first trained on.
+/// Scaling of the frequencies for windows longer than the original training length.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Unscaled.
     Default,
-    /// All frequencies divided by `factor`.
+    /// All frequencies are divided by `factor`.
     Linear {
-        /// The divisor.
+        /// Divisor.
         factor: f64,
     },
-    /// A base that grows with the window beyond `max_positions` (dynamic NTK). It is a function of the window's own
-    /// length: no window changes the frequencies of another.
+    /// The base grows with the window beyond `max_positions` (dynamic NTK). It depends on the window's own length only:
+    /// windows do not affect each other.
     Dynamic {
-        /// How far the base is stretched.
+        /// Factor by which the base grows.
         factor: f64,
-        /// The window length up to which the base stays as it is.
+        /// Longest window with the unchanged base.
         max_positions: u64,
     },
-    /// High frequencies kept, low ones divided by `factor`, a ramp between (`YaRN`).
+    /// High frequencies are unchanged, low ones divided by `factor`, with a ramp in between (`YaRN`).
     Yarn {
-        /// The divisor of the low frequencies.
+        /// Divisor of the low frequencies.
         factor: f64,
-        /// The window length of the first training.
+        /// Original training length.
         original_positions: u64,
-        /// Rotations within `original_positions` above which a frequency is kept.
+        /// Rotations within `original_positions` above which a frequency is unchanged.
         beta_fast: f64,
-        /// Rotations below which a frequency is divided by `factor`.
+        /// Rotations within `original_positions` below which a frequency is divided by `factor`.
         beta_slow: f64,
         /// Whether the ends of the ramp are rounded outwards to whole dimensions.
         truncate: bool,
-        /// What cos and sin are multiplied by.
+        /// Multiplier of cos and sin.
         attention_factor: f64,
     },
-    /// Each frequency divided by a factor of its own: short factors up to the first training's length, long ones beyond
-    /// it. A function of the window's own length (`LongRoPE`).
+    /// Each frequency is divided by its own factor (`LongRoPE`): a short factor up to the original training length, a
+    /// long one beyond it. Depends on the window's own length only.
     LongRope {
         /// `[rotary_dims / 2]`
         short_factors: Vec<f64>,
         /// `[rotary_dims / 2]`
         long_factors: Vec<f64>,
-        /// The window length of the first training.
+        /// Original training length.
         original_positions: u64,
-        /// What cos and sin are multiplied by, for windows of any length.
+        /// Multiplier of cos and sin, for windows of any length.
         attention_factor: f64,
     },
-    /// A base that grows in steps with the window beyond `trained` (Qwen 1).
+    /// The base grows in steps with the window beyond `trained` (Qwen 1).
     Stepped {
-        /// The window length up to which the base stays as it is.
+        /// Longest window with the unchanged base.
         trained: u64,
     },
-    /// Llama 3.1: as `YaRN` with the ramp over wavelengths.
+    /// Llama 3.1: like `YaRN`, with the ramp over wavelengths.
     Llama3 {
-        /// The divisor of the low frequencies.
+        /// Divisor of the low frequencies.
         factor: f64,
-        /// `original_positions` divided by this is the wavelength above which `factor` applies.
+        /// `factor` applies to wavelengths above `original_positions` divided by this.
         low_freq_factor: f64,
-        /// `original_positions` divided by this is the wavelength below which nothing changes.
+        /// Wavelengths below `original_positions` divided by this are unchanged.
         high_freq_factor: f64,
-        /// The window length of the first training.
+        /// Original training length.
         original_positions: u64,
     },
 }
 
 impl RopeSpec {
-    /// The inverse frequencies, `[rotary_dims / 2]`, for a window of `tokens` tokens, in radians per position.
+    /// Returns the inverse frequencies for a window of `tokens` tokens, `[rotary_dims / 2]`, in radians per position.
     pub fn inverse_frequencies(&self, tokens: u64) -> Vec<f32> {
         match &self.scaling {
             RopeScaling::LongRope { short_factors, long_factors, original_positions, .. } => {
@@ -169,7 +168,7 @@ impl RopeSpec {
         }
     }
 
-    /// What the rotation of a window of `tokens` tokens is computed from.
+    /// Returns the parameters of the rotation of a window of `tokens` tokens.
     pub(crate) fn rotation(&self, tokens: usize) -> Rotation {
         Rotation {
             style: self.pairing.into(),
@@ -178,7 +177,7 @@ impl RopeSpec {
         }
     }
 
-    /// What cos and sin are multiplied by (1 but for `YaRN` and `LongRoPE`), so logits by its square.
+    /// Multiplier of cos and sin, so that logits are multiplied by its square. 1 except for `YaRN` and `LongRoPE`.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. }
@@ -187,7 +186,7 @@ impl RopeSpec {
         }
     }
 
-    /// Whether all that the kernels are given is finite, for short windows and long ones.
+    /// Whether the kernels' parameters are finite, for both short and long windows.
     pub(crate) fn is_finite(&self) -> bool {
         let lengths = [1, 1 << 20];
         let finite =
@@ -195,7 +194,7 @@ impl RopeSpec {
         lengths.into_iter().all(finite) && self.attention_factor().is_finite()
     }
 
-    /// The longest window that has the frequencies of one of `tokens` tokens.
+    /// Returns the longest window with the same frequencies as one of `tokens` tokens.
     pub(crate) fn same_frequencies_up_to(&self, tokens: u64) -> u64 {
         match self.scaling {
             RopeScaling::Dynamic { max_positions, .. } => max_positions.max(tokens),
@@ -211,12 +210,12 @@ impl RopeSpec {
     }
 }
 
-/// `base ^ exponent` in 64 bits, rounded once to 32.
+/// Computes `base ^ exponent` in 64 bits, rounded once to 32.
 fn power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// `base ^ (2i / dims)` for each pair `i`.
+/// Computes `base ^ (2i / dims)` for each pair `i`.
 fn position_frequencies(base: f32, dims: u64) -> impl Iterator<Item = f32> {
     (0..dims / 2).map(move |pair| power(base, (2 * pair) as f32 / dims as f32))
 }
@@ -225,7 +224,7 @@ fn unscaled(base: f32, dims: u64) -> Vec<f32> {
     position_frequencies(base, dims).map(|frequency| 1.0 / frequency).collect()
 }
 
-/// The base for a window of `tokens` tokens; the written one up to `max_positions`.
+/// Returns the base for a window of `tokens` tokens, unchanged up to `max_positions`.
 fn dynamic_base(theta: f64, dims: u64, factor: f64, max_positions: u64, tokens: u64) -> f32 {
     if tokens <= max_positions {
         return theta as f32;
@@ -235,20 +234,20 @@ fn dynamic_base(theta: f64, dims: u64, factor: f64, max_positions: u64, tokens: 
     theta as f32 * power(stretch, exponent as f32)
 }
 
-/// `LongRoPE`: `1 / (factor · base ^ (2i / dims))`.
+/// Computes `LongRoPE`'s `1 / (factor · base ^ (2i / dims))`.
 fn long_rope(base: f32, dims: u64, factors: &[f64]) -> Vec<f32> {
     let frequencies = position_frequencies(base, dims).zip(factors);
     frequencies.map(|(frequency, factor)| 1.0 / (*factor as f32 * frequency)).collect()
 }
 
-/// Qwen's base: stretched by `2 ^ ⌈log2(tokens / trained) + 1⌉ - 1`, at least 1, as an NTK factor.
+/// Returns Qwen's base, with the NTK factor `2 ^ ⌈log2(tokens / trained) + 1⌉ - 1`, at least 1.
 fn stepped_base(theta: f64, dims: u64, trained: u64, tokens: u64) -> f32 {
     let context = libm::log2(tokens as f64 / trained as f64) + 1.0;
     let alpha = (libm::exp2(context.ceil()) - 1.0).max(1.0);
     (theta * libm::pow(alpha, dims as f64 / (dims as f64 - 2.0))) as f32
 }
 
-/// The dimension whose frequency makes `rotations` turns within the original positions.
+/// Returns the dimension whose frequency makes `rotations` turns within the original positions.
 fn correction_dimension(rotations: f64, rope: &RopeSpec, original_positions: u64) -> f64 {
     let turns = original_positions as f64 / (rotations * 2.0 * PI);
     rope.rotary_dims as f64 * libm::log(turns) / (2.0 * libm::log(rope.theta))
@@ -280,7 +279,7 @@ fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32
     (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
 }
 
-/// The attention factor that `YaRN` implies where config.json gives none.
+/// Returns `YaRN`'s attention factor for a config.json that states none.
 pub(crate) fn yarn_attention_factor(
     factor: f64,
     mscale: Option<f64>,
@@ -323,8 +322,8 @@ mod tests {
         assert!(scaled.windows(2).all(|pair| pair[0] > pair[1]));
     }
 
-    /// All frequencies of a window and the attention factor, folded. The C library's powers and logarithms have other
-    /// last bits from one machine to the next.
+    /// Folds all frequencies of a window and the attention factor. The C library's powers and logarithms would differ
+    /// in the last bits between machines.
     #[test]
     fn frequencies_have_these_bits_on_every_machine() {
         let yarn = RopeScaling::Yarn {

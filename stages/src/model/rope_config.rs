@@ -1,4 +1,4 @@
-//! The rotary embedding as `config.json` writes it, in the old style (`rope_theta`, `rope_scaling`) and the new one
+//! Reads the rotary embedding from `config.json`, in the old style (`rope_theta`, `rope_scaling`) or the new one
 //! (`rope_parameters`).
 
 use super::fields::Fields;
@@ -8,23 +8,23 @@ use super::rope::{Pairing, RopeScaling, RopeSpec, yarn_attention_factor};
 const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3, longrope";
 const MOST_POSITIONS: u64 = 1 << 32;
 
-/// What a family knows about its rotary embedding.
+/// Properties of a family's rotary embedding.
 pub(crate) struct RopeDefaults {
-    /// Which dimensions form a pair.
     pub(crate) pairing: Pairing,
-    /// The base frequency where config.json gives none: the default of the family's configuration class.
+    /// Default of the base frequency, from the family's configuration class.
     pub(crate) theta: f64,
-    /// How many dimensions of a head rotate.
+    /// Number of dimensions of each head that rotate.
     pub(crate) rotary_dims: u64,
-    /// `max_position_embeddings`, as written or by the family's default.
+    /// `max_position_embeddings`, as stated or the family's default.
     pub(crate) max_positions: u64,
-    /// Where the family reads the length of the first training beside the scaling: its default there.
+    /// Default of the original training length, if the family reads that next to the scaling.
     pub(crate) original_positions: Option<u64>,
     /// Whether `dynamic` scaling may be given by `alpha`, a factor of the base (Hunyuan).
     pub(crate) alpha: bool,
 }
 
-/// How many of a head's `head_dim` dimensions rotate: `partial_rotary_factor`, in the old place or the new one.
+/// Returns the number of a head's `head_dim` dimensions that rotate, from `partial_rotary_factor` at the old or the new
+/// location.
 pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {
     let types = config.optional_texts("layer_types");
     let first = types.and_then(|types| types.first().copied());
@@ -42,13 +42,13 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     dims.clamp(1, head_dim.max(1))
 }
 
-/// Reads the rotary embedding. `theta`, where given, replaces the checkpoint's base and keeps its scaling.
+/// Reads the rotary embedding. If `theta` is given, it replaces the checkpoint's base; the scaling is unchanged.
 pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f64>) -> RopeSpec {
     let types = config.optional_texts("layer_types");
     read_of(config, defaults, theta, types.and_then(|types| types.first().copied()))
 }
 
-/// The same of the layers of one type, where config.json has one object per type.
+/// Reads the rotary embedding of one layer type, for a config.json with one object per type.
 pub(crate) fn read_of(
     config: &Fields<'_>,
     defaults: &RopeDefaults,
@@ -73,7 +73,8 @@ pub(crate) fn read_of(
     }
 }
 
-/// The nested object, unless it is absent, `null` or empty; of one object per layer type, that of `layer_type`.
+/// Returns the nested object, or that of `layer_type` if it has one object per layer type; `None` if it is absent,
+/// `null` or empty.
 fn filled<'a>(config: &Fields<'a>, name: &str, layer_type: Option<&str>) -> Option<Fields<'a>> {
     let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
     match layer_type.filter(|kind| rope.has(kind)) {
@@ -88,7 +89,7 @@ fn kind<'a>(rope: &Fields<'a>) -> &'a str {
 
 fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> RopeScaling {
     let kind = kind(rope);
-    // An entry beside `rope_scaling` wins over the one inside, and the model's own positions stand in for both.
+    // An entry next to `rope_scaling` takes precedence over the one inside; the model's own positions replace both.
     let original = || {
         let outside = config.optional_size("original_max_position_embeddings", MOST_POSITIONS);
         let inside = || rope.optional_size("original_max_position_embeddings", MOST_POSITIONS);
@@ -115,7 +116,7 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
             max_positions: defaults.max_positions,
         },
         "longrope" | "su" => long_rope(rope, original(), defaults),
-        // Phi-3's first releases called it so.
+        // Name in Phi-3's first releases.
         "yarn" if defaults.original_positions.is_some() && rope.has("long_factor") => {
             long_rope(rope, original(), defaults)
         }
@@ -132,7 +133,8 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
 }
 
 fn yarn(rope: &Fields<'_>, original_positions: u64, max_positions: u64) -> RopeScaling {
-    // The library takes the ratio of the positions where `factor` is null; without the key it refuses the config.
+    // If `factor` is null, the library uses the ratio of the positions; if it is missing, the library refuses the
+    // configuration.
     let ratio = max_positions as f64 / original_positions as f64;
     let null = rope.has("factor") && rope.value("factor").is_none();
     let factor = if null { ratio } else { rope.positive("factor") };

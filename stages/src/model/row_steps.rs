@@ -1,4 +1,4 @@
-//! From embeddings to rows of the table: scale, norm, projection, clip and norms over heads, whatever a family has.
+//! Computes rows of the table from embeddings: scale, norm, projection, clip and norms over heads.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(crate) struct RowSteps {
     embedding_norm: RowNorm,
     embedding_projection: Option<PackedWeights>,
     norm: RowNorm,
-    /// Onto the table's rows; `None` where these are the embeddings.
+    /// Projection to the table's rows; `None` if these are the embeddings.
     projection: Option<PackedWeights>,
     clip: Option<f32>,
     slice_norms: Vec<SliceNorm>,
@@ -40,7 +40,7 @@ impl RowNorm {
     }
 }
 
-/// A norm over parts of a row, `group` numbers each. Weights are those of one group, or of all groups in order.
+/// A norm over parts of a row, `group` numbers each. The weights are those of one group, or of all groups in order.
 struct SliceNorm {
     norm: Norm,
     range: Range<usize>,
@@ -106,7 +106,7 @@ impl RowSteps {
         }
     }
 
-    /// The table's rows of some embeddings, `[rows, embedding_width]`.
+    /// Computes the table's rows from embeddings `[rows, embedding_width]`.
     pub(crate) fn apply(&self, mut rows: Vec<f32>) -> Vec<f32> {
         let count = rows.len() / self.embedding_width;
         if let Some(multiplier) = self.multiplier {
@@ -140,7 +140,7 @@ impl RowSteps {
     }
 }
 
-/// The projections of the hidden state, weight and bias, that a row is made of.
+/// Returns the projections of the hidden state (weight, bias) that form a row.
 fn first_projections(spec: &LayerZeroSpec) -> ((Role, Role), (Role, Role)) {
     let query = (Role::QueryWeight, Role::QueryBias);
     match &spec.latent {

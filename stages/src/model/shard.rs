@@ -1,4 +1,4 @@
-//! One file of weights, safetensors or GGUF: its header, checked against the file before anything is allocated or read.
+//! One weights file, safetensors or GGUF: its header is checked against the file before anything is allocated or read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,14 +16,14 @@ use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
 use crate::contract::{FileStamp, SIGNATURE_BYTES, Signature, hex, open_regular};
 
-/// Bytes before the header: its length.
+/// Bytes of the header's length, which precedes it.
 const LENGTH_BYTES: u64 = 8;
-/// The largest header that is read, and the most tensors. DeepSeek-V3's 91,991 would take 14 MB in one file; decoded, a
-/// tensor takes about 600 bytes.
+/// Maximum size of a header, and maximum number of tensors. DeepSeek-V3's 91,991 tensors would take 14 MB in one file;
+/// decoded, a tensor takes about 600 bytes.
 const MOST_HEADER_BYTES: u64 = 24 << 20;
 const MOST_TENSORS: usize = 1 << 17;
 
-/// One file of weights with a valid header. Symbolic links are followed: the Hugging Face cache is made of them.
+/// A weights file with a valid header. Symbolic links are followed: the Hugging Face cache consists of links.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     pub(crate) path: PathBuf,
@@ -31,13 +31,13 @@ pub(crate) struct Shard {
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
     tensors: BTreeMap<String, Entry>,
-    /// Of a GGUF file.
+    /// Metadata of a GGUF file.
     metadata: Option<gguf::Metadata>,
 }
 
 impl Shard {
-    /// Opens a file and checks its header: of safetensors its length, JSON, and that the tensors tile the rest of the
-    /// file exactly, each as large as its shape and type say; of GGUF see [`gguf`].
+    /// Opens a file and checks its header. For safetensors: its length, its JSON, and that the tensors tile the rest of
+    /// the file exactly, with the sizes that their shapes and types imply. For GGUF see [`gguf`].
     pub(crate) fn open(folder: &Path, name: &str) -> Result<Self, ModelProblem> {
         let path = folder.join(name);
         let unread = |error: io::Error| ModelProblem::reading(&path, &error);
@@ -76,7 +76,7 @@ impl Shard {
         Ok(Self { path, name, stamp, header_digest, tensors, metadata })
     }
 
-    /// The same of a file that lies elsewhere; safetensors only.
+    /// Opens a remote file; safetensors only.
     pub(crate) fn remote(weights: &dyn RemoteWeights, name: &str) -> Result<Self, ModelProblem> {
         let bytes = weights.length(name)?;
         let damaged = |why: String| {
@@ -94,27 +94,24 @@ impl Shard {
         })
     }
 
-    /// What a GGUF file says about the model.
     pub(crate) fn metadata(&self) -> Option<&gguf::Metadata> {
         self.metadata.as_ref()
     }
 
-    /// Size of the file.
     pub(crate) fn bytes(&self) -> u64 {
         self.stamp.bytes()
     }
 
-    /// The tensor of that name.
     pub(crate) fn tensor(&self, name: &str) -> Option<&Entry> {
         self.tensors.get(name)
     }
 
-    /// The names of all tensors, sorted.
+    /// Names of all tensors, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.tensors.keys()
     }
 
-    /// Opens the file for reading tensors, if it is still the file whose header was checked.
+    /// Opens the file for reading tensors if it is unchanged since its header was checked.
     pub(crate) fn reader(&self) -> Result<ShardReader<'_>, ModelProblem> {
         let unread = |error: io::Error| ModelProblem::reading(&self.path, &error);
         let (_, file) = open_regular(&self.path).map_err(unread)?;
@@ -128,7 +125,7 @@ impl Shard {
     }
 }
 
-/// The tensors of a safetensors header: they tile what follows it.
+/// Returns the tensors of a safetensors header, after checking that they tile the rest of the file.
 fn tiling(
     header: &[u8],
     file_bytes: u64,
@@ -165,7 +162,7 @@ fn tiling(
     Ok(metadata.offset_keys().into_iter().map(entry).collect())
 }
 
-/// The header behind its length; `read` gives so many bytes from a place.
+/// Reads the header after its length; `read` takes offset and number of bytes.
 fn header_bytes(
     read: impl Fn(u64, u64) -> Result<Vec<u8>, ModelProblem>,
     file_bytes: u64,
@@ -185,7 +182,7 @@ fn header_bytes(
     read(LENGTH_BYTES, length)
 }
 
-/// Reads tensors of one file by position and counts the bytes.
+/// Reads tensors of one file by offset and counts the bytes.
 pub(crate) struct ShardReader<'a> {
     shard: &'a Shard,
     file: File,
@@ -221,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with that header text and `data` zero bytes.
+    /// Creates a file with that header text and `data` zero bytes.
     fn file(folder: &Path, header: &str, data: usize) -> Result<Shard, ModelProblem> {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.as_bytes());

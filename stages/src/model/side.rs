@@ -1,9 +1,9 @@
-//! What a table holds beside its rows: small arrays that the hot path needs, all f32.
+//! Auxiliary arrays in a table file, next to its rows.
 
 use super::norm::normalise;
 use super::spec::{LayerZeroSpec, Norm};
 
-/// Arrays of a table beside its rows, all f32.
+/// Small f32 arrays in a table file that are used for each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SideArray {
     /// `[query_heads]`
@@ -12,13 +12,13 @@ pub(crate) enum SideArray {
     QueryNorm,
     /// `[head_dim]`
     KeyNorm,
-    /// `[query heads · projected numbers of a head, inputs]`
+    /// `[query heads · projected numbers per head, inputs]`
     QueryWeight,
-    /// `[query heads · projected numbers of a head]`
+    /// `[query heads · projected numbers per head]`
     QueryBias,
-    /// `[key heads · projected numbers of a head, inputs]`
+    /// `[key heads · projected numbers per head, inputs]`
     KeyWeight,
-    /// `[key heads · projected numbers of a head]`
+    /// `[key heads · projected numbers per head]`
     KeyBias,
     /// `[learned_positions, hidden_size]`
     Positions,
@@ -29,7 +29,7 @@ pub(crate) enum SideArray {
 }
 
 impl SideArray {
-    /// Its name in a table file.
+    /// Name in a table file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sinks => "sinks",
@@ -46,7 +46,7 @@ impl SideArray {
     }
 }
 
-/// The arrays of a model's table and their lengths, in the order of the file.
+/// Lists the arrays of a model's table and their lengths, in the order of the file.
 pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
     let mut arrays = Vec::new();
     if spec.sinks {
@@ -82,7 +82,7 @@ pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
     arrays
 }
 
-/// Bytes of the projections that are packed for the kernel when the first window comes.
+/// Bytes of the projections that are packed for the kernel with the first window.
 pub(crate) fn packed_bytes(spec: &LayerZeroSpec) -> u64 {
     let projections = |(array, _): &(SideArray, u64)| {
         matches!(array, SideArray::QueryWeight | SideArray::KeyWeight)
@@ -94,7 +94,8 @@ pub(crate) fn packed_bytes(spec: &LayerZeroSpec) -> u64 {
         .sum()
 }
 
-/// The hidden states of a window before the projections, `[tokens, hidden_size]`: embedding + position, normalised.
+/// Computes the hidden states of a window before the projections, `[tokens, hidden_size]`: embedding + position,
+/// normalised.
 pub(crate) fn hidden_states(
     norm: &Norm,
     (weight, bias): (&[f32], &[f32]),

@@ -1,11 +1,11 @@
-//! The arrays beside a table's rows, out of the weights.
+//! Creates the auxiliary arrays of a table from the weights.
 
 use super::side::{SideArray, side_arrays};
 use super::spec::{LayerZeroSpec, Norm};
 use super::tensors::Role;
 use super::weights::SmallWeights;
 
-/// Takes the arrays out of the weights, in the order of [`side_arrays`]. Absent weights are 1, absent biases 0.
+/// Takes the arrays from the weights, in the order of [`side_arrays`]. Missing weights are 1, missing biases 0.
 pub(crate) fn collect(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<Vec<f32>> {
     let take = |(array, length): (SideArray, u64)| {
         let (role, absent) = match array {
@@ -22,7 +22,7 @@ pub(crate) fn collect(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<V
         };
         let mut numbers = weights.take(role);
         if array == SideArray::NormWeight && numbers.is_empty() {
-            // A norm without weights multiplies by 1 whatever its offset says.
+            // A norm without weights multiplies by 1 for any offset.
             let offset = match spec.norm {
                 Norm::Rms { offset, .. } | Norm::Layer { offset, .. } => offset,
                 Norm::None => 0.0,

@@ -1,4 +1,4 @@
-//! The layer-zero specification: a model's first layer, whatever its family.
+//! The layer-zero specification: a model's first layer, independent of its family.
 
 use longsift_kernels::cuda::SourceSizes;
 use longsift_kernels::{AttentionShape, LogitRules, Rotation};
@@ -11,85 +11,84 @@ use super::steps::is_default;
 pub use super::steps::{EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 use crate::contract::hex;
 
-/// Everything the table builder and the kernels need to know of a model's first layer, whatever its family.
+/// Everything that the table builder and the kernels need to know about a model's first layer.
 ///
-/// It is a function of `config.json` (and the settings' `rope_theta`) alone and enters fingerprints as JSON.
+/// It depends on `config.json` and the setting `rope_theta` only, and enters fingerprints as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerZeroSpec {
-    /// The family, as `config.json` names it.
+    /// Model type in `config.json`.
     pub model_type: String,
     /// Layers of the whole model.
     pub layers: u64,
-    /// Numbers in one embedding.
+    /// Numbers per embedding.
     pub hidden_size: u64,
-    /// Query heads.
     pub query_heads: u64,
-    /// Key heads; a divisor of `query_heads`, query head `h` looks at key head `h / (query_heads / key_heads)`.
+    /// Key heads; a divisor of `query_heads`. Query head `h` attends to key head `h / (query_heads / key_heads)`.
     pub key_heads: u64,
-    /// Numbers in one query or key.
+    /// Numbers per query or key.
     pub head_dim: u64,
-    /// Token ids run from 0 to this, exclusive.
+    /// Token ids are smaller than this.
     pub vocabulary_size: u64,
-    /// The norm between the embedding and the projections.
+    /// Norm between the embedding and the projections.
     pub norm: Norm,
     /// Whether queries and keys have a bias.
     pub bias: bool,
-    /// What `q·k` is multiplied by: `1/√head_dim` for most families.
+    /// Multiplier of `q·k`: `1/√head_dim` for most families.
     pub scale: f64,
-    /// Logits become `c·tanh(logit / c)`.
+    /// Bounds logits to `c·tanh(logit / c)`.
     pub softcap: Option<f64>,
-    /// Per query head, what each position of distance takes from the logit.
+    /// Reduction of the logit per position of distance, for each query head.
     pub alibi_slopes: Option<Vec<f64>>,
     /// A key is visible iff its distance is below this.
     pub window: Option<u64>,
-    /// A key is visible iff it lies in the same chunk of this many positions.
+    /// A key is visible iff it is in the same chunk of this many positions.
     pub chunk: Option<u64>,
-    /// The rotary embedding, if the first layer has one.
+    /// Rotary embedding; `None` if the first layer does not rotate.
     pub rope: Option<RopeSpec>,
-    /// `max_position_embeddings`: as written, or the default of the family's configuration class.
+    /// `max_position_embeddings`, as stated or the default of the family's configuration class.
     pub max_positions: Option<u64>,
-    /// The first layer that sees all earlier tokens, if any does. For messages.
+    /// First layer that sees all earlier tokens, if any; for messages.
     pub first_layer_that_sees_all: Option<u64>,
-    /// What is done to an embedding before `norm`.
+    /// Steps applied to an embedding before `norm`.
     #[serde(skip_serializing_if = "is_default")]
     pub embedding: EmbeddingSteps,
-    /// Queries and keys are cut to ±`clip` before anything else is done to them.
+    /// Bound of queries and keys: they are clipped to ±`clip` first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
-    /// A norm over queries and keys.
+    /// Norm over queries and keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_norm: Option<HeadNorm>,
-    /// Multi-head latent attention: keys, and mostly queries too, come out of a low rank.
+    /// Multi-head latent attention: keys, and usually queries, are computed from a low rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
-    /// How many learned positions there are to be added to the embedding: no longer window has scores.
+    /// Number of learned positions, which are added to the embedding. Longer windows cannot be scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learned_positions: Option<u64>,
-    /// Whether each head has a learned logit that joins its softmax and belongs to no key.
+    /// Whether each head has a learned logit that is added to its softmax and belongs to no key.
     #[serde(skip_serializing_if = "is_default")]
     pub sinks: bool,
-    /// A factor per query that grows with its position.
+    /// Factor per query that grows with its position.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_scale: Option<QueryScale>,
-    /// Whether this family's arithmetic has never been compared with the model's own code.
+    /// Whether this family's arithmetic has not been compared with the model's own code.
     #[serde(skip_serializing_if = "is_default")]
     pub unverified: bool,
 }
 
-/// What one row of the table holds.
+/// Content of one row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowContent {
     /// All query heads, then all key heads.
     Heads,
-    /// The latent numbers of the queries (or the query heads), those of the keys, then the shared rotating ones.
+    /// The latent vector of the queries (or the query heads), that of the keys, then the shared rotating numbers.
     Latents,
-    /// The embedding, to which a position must be added before anything else.
+    /// The embedding, to which a position must be added first.
     Embedding,
 }
 
 impl LayerZeroSpec {
-    /// A first layer with nothing special about it: every field that families set later has its neutral value.
-    /// The model type is set last, when the family is done.
+    /// Creates a specification in which every optional field has its neutral value. The model type is set last, after
+    /// the family's fields.
     pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
         Self {
             model_type: String::new(),
@@ -120,17 +119,17 @@ impl LayerZeroSpec {
         }
     }
 
-    /// SHA-256 of what the first layer computes, `rope_theta` of the settings included: two models of the same weights
-    /// and the same digest here have the same scores.
+    /// Returns the SHA-256 of the first layer's computation, including the setting `rope_theta`. Two models with the
+    /// same weights and digest have the same scores.
     pub fn digest(&self) -> String {
-        // Whether somebody has verified the family changes no score.
+        // Verification of a family does not change scores.
         let spec = Self { unverified: false, ..self.clone() };
         let json = serde_json::to_vec(&spec).expect("a specification is plain data");
         hex(&Sha256::digest(&json))
     }
 
-    /// Numbers in one row of the table: all queries of a token, then all its keys; fewer where these come out of a low
-    /// rank, and the embedding itself where positions are learned.
+    /// Numbers per row of the table: a token's queries, then its keys. Fewer if these are computed from a low rank; the
+    /// embedding if positions are learned.
     pub fn row_width(&self) -> u64 {
         match (&self.latent, self.row_content()) {
             (Some(latent), RowContent::Latents) => {
@@ -141,7 +140,7 @@ impl LayerZeroSpec {
         }
     }
 
-    /// Numbers of a row that the queries come from.
+    /// Numbers per row from which the queries are computed.
     pub(crate) fn latent_query_width(&self, latent: &Latent) -> u64 {
         latent.query_rank.unwrap_or(self.query_heads * self.head_dim)
     }
@@ -156,12 +155,12 @@ impl LayerZeroSpec {
         }
     }
 
-    /// Numbers in one embedding as it lies in the checkpoint.
+    /// Numbers per embedding in the checkpoint.
     pub(crate) fn embedding_width(&self) -> u64 {
         self.embedding.width.unwrap_or(self.hidden_size)
     }
 
-    /// The shape of a window of `tokens` tokens, for the kernels.
+    /// Returns the kernels' shape of a window of `tokens` tokens.
     pub fn attention_shape(&self, tokens: usize) -> AttentionShape {
         AttentionShape {
             tokens,
@@ -171,7 +170,8 @@ impl LayerZeroSpec {
         }
     }
 
-    /// How logits come from `q·k`, for the kernels. `causal: false` is the published script's softmax over all keys.
+    /// Returns the kernels' rules for computing logits from `q·k`. `causal: false` is the softmax over all keys of the
+    /// published script.
     pub(crate) fn logit_rules(&self, causal: bool) -> LogitRules {
         LogitRules {
             scale: self.scale as f32,
@@ -188,18 +188,18 @@ impl LayerZeroSpec {
         }
     }
 
-    /// The factor of each query of a window of `tokens` tokens, where there is one.
+    /// Returns the factors of the queries of a window of `tokens` tokens; `None` if the model has none.
     pub(crate) fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
 
-    /// Memory that a window of `tokens` tokens takes for its queries and keys before they are asked for, in bytes: 0 but
-    /// for learned positions.
+    /// Bytes that the queries and keys of a window of `tokens` tokens take before they are used: 0 except for learned
+    /// positions.
     pub fn source_bytes(&self, tokens: u64) -> u64 {
         if self.learned_positions.is_some() { tokens * self.hidden_size * 4 } else { 0 }
     }
 
-    /// Why windows of `window_tokens` tokens cannot be scored at all: a learned position has no continuation.
+    /// Returns the problem if windows of `window_tokens` tokens cannot be scored: learned positions end.
     pub fn window_problem(&self, window_tokens: u64) -> Option<ModelProblem> {
         let positions = self.learned_positions.filter(|positions| window_tokens > *positions)?;
         let message = format!(
@@ -211,19 +211,19 @@ impl LayerZeroSpec {
         )))
     }
 
-    /// What the rotation of a window of `tokens` tokens is computed from, or `None` where the first layer has no rotary
+    /// Returns the parameters of the rotation of a window of `tokens` tokens; `None` if the first layer has no rotary
     /// embedding.
     pub fn rotation(&self, tokens: usize) -> Option<Rotation> {
         Some(self.rope.as_ref()?.rotation(tokens))
     }
 
-    /// Whether a device makes queries and keys of its own copy of the table; otherwise the processor computes them for
-    /// each window and sends them.
+    /// Whether a device computes queries and keys from its own copy of the table; otherwise the CPU computes and sends
+    /// them for each window.
     pub fn gathers_on_device(&self) -> bool {
         self.row_content() == RowContent::Heads
     }
 
-    /// The shape of a window of `tokens` tokens as devices measure it, and what its memory there depends on.
+    /// Returns a window's shape on devices, and the sizes that determine its memory there.
     pub fn device_window(&self, tokens: usize) -> (AttentionShape, SourceSizes) {
         let shape = self.attention_shape(tokens);
         if !self.gathers_on_device() {
@@ -239,12 +239,12 @@ impl LayerZeroSpec {
         (shape, sizes)
     }
 
-    /// Numbers that the keys of all heads end with.
+    /// Trailing numbers of a key that are shared by all heads.
     pub(crate) fn shared_key_width(&self) -> usize {
         self.latent.as_ref().map_or(0, |latent| latent.rotary_dims as usize)
     }
 
-    /// Distances below this are visible somewhere; `None` where all are.
+    /// Distances below this are visible to some query; `None` if all are.
     pub fn visible_distances(&self) -> Option<u64> {
         match (self.window, self.chunk) {
             (Some(window), Some(chunk)) => Some(window.min(chunk)),
@@ -252,9 +252,9 @@ impl LayerZeroSpec {
         }
     }
 
-    /// Why the first layer can say nothing about keys at `distance` or more, or `None` if it can.
+    /// Returns the problem if the first layer cannot see keys at `distance` or more.
     ///
-    /// `distance` is k for windows of the full length. Everything far would be masked, and every score 0.
+    /// `distance` is k for windows of the full length. All distant keys would be masked, and every score would be 0.
     pub fn distance_problem(&self, distance: u64) -> Option<ModelProblem> {
         let visible = self.visible_distances().filter(|visible| distance >= *visible)?;
         let kind =
@@ -274,11 +274,11 @@ impl LayerZeroSpec {
         )))
     }
 
-    /// How many positions the model was trained for, as far as `config.json` tells.
+    /// Returns the number of positions the model was trained for, according to `config.json`.
     ///
-    /// `max_position_embeddings`, except for `YaRN`, where configurations differ in whether it is the length before
-    /// or after the stretch: there the larger of it and `factor · original_max_position_embeddings`. Linear and
-    /// dynamic scaling count as written: the library's documentation asks not to raise it for them.
+    /// This is `max_position_embeddings`, except for `YaRN`: configurations differ in whether that is the length before
+    /// or after scaling, so the maximum of it and `factor · original_max_position_embeddings` is used. Linear and
+    /// dynamic scaling use the stated value, since the library's documentation asks not to raise it for them.
     pub fn trained_positions(&self) -> Option<u64> {
         let written = self.max_positions?;
         match self.rope.as_ref().map(|rope| &rope.scaling) {
@@ -289,7 +289,7 @@ impl LayerZeroSpec {
         }
     }
 
-    /// A warning if windows of `window_tokens` tokens go beyond the positions the model was trained for.
+    /// Returns a warning if windows of `window_tokens` tokens exceed the positions the model was trained for.
     pub fn positions_warning(&self, window_tokens: u64) -> Option<String> {
         let trained = self.trained_positions().filter(|trained| window_tokens > *trained)?;
         Some(format!(
@@ -299,7 +299,7 @@ impl LayerZeroSpec {
     }
 }
 
-/// The sizes that config.json states.
+/// Sizes that config.json states.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) layers: u64,

@@ -1,4 +1,4 @@
-//! The steps between an embedding and a logit that some families have, as the specification names them.
+//! Optional steps between an embedding and a logit.
 
 use serde::Serialize;
 
@@ -6,75 +6,75 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What is done to an embedding before the norm, in this order.
+/// Steps applied to an embedding before the norm, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EmbeddingSteps {
-    /// Every number is multiplied by this.
+    /// Multiplier of every number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multiplier: Option<f64>,
-    /// A norm of the embedding itself (Bloom).
+    /// Norm of the embedding itself (Bloom).
     #[serde(skip_serializing_if = "is_default")]
     pub norm: Norm,
-    /// Numbers of an embedding that is projected to `hidden_size` first (OPT-350M).
+    /// Width of an embedding that is first projected to `hidden_size` (OPT-350M).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u64>,
 }
 
-/// A norm over queries and keys: before the rotary embedding it ends in the table, after it in the hot path.
+/// Norm over queries and keys. Before the rotary embedding, it is part of the table; after it, it is applied per
+/// window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadNorm {
-    /// Its kind.
     pub norm: Norm,
-    /// What one mean is taken over, and how many weights there are.
+    /// Numbers that share a mean, and number of weights.
     pub over: NormScope,
     /// Whether there are weights.
     pub weight: bool,
     /// Whether there are biases.
     pub bias: bool,
-    /// Whether it comes after the rotary embedding.
+    /// Whether it follows the rotary embedding.
     pub after_rope: bool,
 }
 
-/// What a norm over queries and keys takes its mean over.
+/// Numbers that share a mean in a norm over queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NormScope {
     /// Each head; all heads share `head_dim` weights.
     Head,
-    /// Each head; every head has weights of its own.
+    /// Each head; every head has its own weights.
     EachHead,
     /// All heads of a token together.
     AllHeads,
 }
 
-/// Multi-head latent attention (DeepSeek): a head is `head_dim - rotary_dims` numbers of its own, then `rotary_dims`
-/// that rotate; those of a key are the same for all heads.
+/// Multi-head latent attention (DeepSeek). A head has `head_dim - rotary_dims` numbers without position, then
+/// `rotary_dims` rotating ones; all heads share a key's rotating numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latent {
-    /// Numbers that the queries come out of; `None`: they are projected from the hidden state directly.
+    /// Rank of the queries; `None` if they are projected from the hidden state.
     pub query_rank: Option<u64>,
-    /// Numbers that the keys come out of.
+    /// Rank of the keys.
     pub key_rank: u64,
-    /// Numbers of a head that rotate.
+    /// Rotating numbers per head.
     pub rotary_dims: u64,
-    /// `eps` of the RMS norms over the latent numbers.
+    /// `eps` of the RMS norms over the latent vectors.
     pub eps: f64,
 }
 
-/// A factor per query, by its position `i` from 0.
+/// Factor of a query by its position `i`, counted from 0.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum QueryScale {
     /// `ln(i + 1) / ln(trained)`, at least 1 (Qwen).
     LogN {
-        /// The window length of the training.
+        /// Training length.
         trained: u64,
     },
     /// `1 + scale · ln(1 + ⌊(i + shift) / floor⌋)` (Llama 4, Ministral 3).
     Temperature {
         /// Positions before the factor grows.
         floor: f64,
-        /// How fast it grows.
+        /// Rate of growth.
         scale: f64,
         /// Added to the position.
         shift: f64,
@@ -82,7 +82,7 @@ pub enum QueryScale {
 }
 
 impl QueryScale {
-    /// The factors of a window of `tokens` tokens.
+    /// Returns the factors of a window of `tokens` tokens.
     pub(crate) fn factors(&self, tokens: usize) -> Vec<f32> {
         let factor = |position: usize| match *self {
             Self::LogN { trained } => {
@@ -96,7 +96,7 @@ impl QueryScale {
     }
 }
 
-/// A norm. Means are taken over all numbers it is given.
+/// A norm. Means are over all numbers that it is applied to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Norm {
@@ -104,18 +104,18 @@ pub enum Norm {
     Rms {
         /// Added to the mean square.
         eps: f64,
-        /// Added to the weight: 1 for the Gemma family, else 0.
+        /// Added to the weight: 1 for the Gemma family, otherwise 0.
         offset: f64,
     },
     /// `(x - mean(x)) / √(variance(x) + eps) · (weight + offset) + bias`.
     Layer {
         /// Added to the variance.
         eps: f64,
-        /// Added to the weight: 1 for Nemotron, else 0.
+        /// Added to the weight: 1 for Nemotron, otherwise 0.
         #[serde(skip_serializing_if = "is_default")]
         offset: f64,
     },
-    /// None: the numbers stay as they are.
+    /// No norm: numbers are unchanged.
     #[default]
     None,
 }

@@ -1,4 +1,4 @@
-//! The tensors of a model folder's files as they are stored, found by name; headers are read when they are needed.
+//! Stored tensors of a model folder, found by name; headers are read on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
 use super::shard::Shard;
 
-/// A tensor, its name on disk and the file it lies in.
+/// A tensor, its name on disk and its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) name: String,
@@ -21,7 +21,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The type of its numbers, once it was checked to have such.
+    /// Type of its numbers. Blocks and unknown types are refused before this is called.
     pub(crate) fn dtype(&self) -> Dtype {
         match self.entry.dtype {
             StoredType::Numbers(dtype) => dtype,
@@ -30,7 +30,7 @@ impl Stored {
     }
 }
 
-/// Where files of weights lie.
+/// Location of weight files.
 pub(crate) enum Files {
     Folder(PathBuf),
     Remote(Rc<dyn RemoteWeights>),
@@ -44,7 +44,7 @@ impl Files {
         }
     }
 
-    /// All bytes of a tensor.
+    /// Reads all bytes of a tensor.
     fn read(&self, shard: &Shard, entry: &Entry) -> Result<Vec<u8>, ModelProblem> {
         match self {
             Self::Folder(_) => {
@@ -57,15 +57,15 @@ impl Files {
     }
 }
 
-/// All tensors of a model's files. Headers of files are read when the first of their tensors is asked for.
+/// All tensors of a model's files. A file's header is read when the first of its tensors is requested.
 pub(crate) struct StoredTensors {
     files: Files,
     files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
     shards: BTreeMap<String, Option<Shard>>,
-    /// Those that were asked for and are there, by name.
+    /// Requested tensors that were found, by name.
     found: BTreeMap<String, Stored>,
-    /// What is wrong with the files that were opened.
+    /// Problems of the files that were opened.
     pub(crate) problems: Vec<ModelProblem>,
 }
 
@@ -81,12 +81,12 @@ impl StoredTensors {
         }
     }
 
-    /// Whether there is a tensor of that name; opens no file.
+    /// Whether a tensor of that name exists; opens no file.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.files_by_tensor.contains_key(name)
     }
 
-    /// The tensor of that name. `None`: there is none, or a problem of its file was noted.
+    /// Finds a tensor by name; `None` if it does not exist or a problem of its file was noted.
     pub(crate) fn find(&mut self, name: &str) -> Option<Stored> {
         let file = self.files_by_tensor.get(name)?.clone();
         let shard = self.shard(&file)?;
@@ -101,7 +101,7 @@ impl StoredTensors {
         None
     }
 
-    /// All bytes of a small tensor, which the form needs to be checked at all; `None` with the problem noted.
+    /// Reads all bytes of a small tensor that is needed to check a form; `None` with the problem noted.
     pub(crate) fn read(&mut self, stored: &Stored) -> Option<Vec<u8>> {
         self.shard(&stored.file)?;
         let shard = self.shards[&stored.file].as_ref()?;
@@ -123,17 +123,17 @@ impl StoredTensors {
         self.shards[file].as_ref()
     }
 
-    /// The file of every tensor, by the tensor's name.
+    /// File name by tensor name.
     pub(crate) fn files_by_tensor(&self) -> &BTreeMap<String, String> {
         &self.files_by_tensor
     }
 
-    /// The tensors that were asked for and are there.
+    /// Requested tensors that were found.
     pub(crate) fn found(&self) -> impl Iterator<Item = &Stored> {
         self.found.values()
     }
 
-    /// The named files, sorted.
+    /// Returns the named files, sorted.
     pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<Shard> {
         let shards = self.shards.into_iter().filter(|(name, _)| files.contains(name));
         shards.filter_map(|(_, shard)| shard).collect()

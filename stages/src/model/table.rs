@@ -7,9 +7,9 @@
 //! 16   length of the header                             8 bytes
 //! 24   header: JSON, padded with spaces to a multiple of 64 bytes from the file's start
 //!      rows: [rows, row_width] in the header's precision
-//!      zeros to a multiple of 64 bytes, then the header's side arrays, f32, one after the other: where there are any
-//!      length of the rows and side arrays in bytes      8 bytes
-//!      SHA-256 over the header and the SHA-256 of each block of what lies between    32 bytes
+//!      zeros to a multiple of 64 bytes, then the header's auxiliary arrays, f32, one after the other, if any
+//!      length of the rows and auxiliary arrays in bytes      8 bytes
+//!      SHA-256 over the header and the SHA-256 of each block in between    32 bytes
 //! ```
 
 use std::fs::File;
@@ -30,24 +30,24 @@ const MAGIC: &[u8; 16] = b"longsift-table-1";
 const PREFIX_BYTES: usize = 24;
 const TRAILER_BYTES: usize = 40;
 pub(crate) const ALIGNMENT: usize = 64;
-/// Each block of rows has a hash of its own, so that blocks are checked in parallel.
+/// Size of a hashed block. Blocks are hashed separately so that they can be verified in parallel.
 const BLOCK_BYTES: usize = 4 << 20;
-/// As much is brought to disk at a time, while the next rows are computed; at the end there is little left to wait for.
+/// Bytes between syncs. Syncing while the next rows are computed leaves little to wait for at the end.
 const SYNC_BYTES: u64 = 64 << 20;
 
-/// What a table file says about itself. `fingerprint` stands for everything its content follows from.
+/// Header of a table file. `fingerprint` covers everything that determines the content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableHeader {
-    /// Weights, norm and projections, precision, kernel and builder version.
+    /// Covers weights, norm and projections, precision, kernel and builder version.
     pub(crate) fingerprint: String,
-    /// Token ids.
+    /// Number of token ids.
     pub(crate) rows: u64,
-    /// Numbers in a row: all queries of a token, then all its keys.
+    /// Numbers per row: all queries of a token, then all its keys.
     pub(crate) row_width: u64,
-    /// The format of a number.
+    /// Number format.
     pub(crate) precision: Precision,
-    /// Name and length of each array beside the rows.
+    /// Name and length of each auxiliary array.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) side: Vec<(String, u64)>,
 }
@@ -57,7 +57,7 @@ impl TableHeader {
         self.rows.checked_mul(self.row_width)?.checked_mul(self.precision.bytes())
     }
 
-    /// Where the side arrays begin, from the first row on.
+    /// Offset of the auxiliary arrays from the first row.
     fn side_start(&self) -> Option<u64> {
         self.row_bytes()?.checked_next_multiple_of(ALIGNMENT as u64)
     }
@@ -82,7 +82,7 @@ pub(crate) struct TableWriter {
 }
 
 impl TableWriter {
-    /// Starts with space for the header, whose fingerprint is known only when all rows are.
+    /// Reserves space for the header, whose fingerprint is known only after all rows.
     pub(crate) fn new(file: File, header: TableHeader) -> io::Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&vec![0; head(&header).len()])?;
@@ -108,7 +108,7 @@ impl TableWriter {
         }
     }
 
-    /// Appends the side arrays, in the header's order, once all rows are written.
+    /// Appends the auxiliary arrays in the header's order, after all rows.
     pub(crate) fn write_side(&mut self, arrays: &[Vec<f32>]) -> io::Result<()> {
         if arrays.is_empty() {
             return Ok(());
@@ -144,7 +144,7 @@ impl TableWriter {
         }
     }
 
-    /// Writes the trailer and the header with its fingerprint, and waits until all of it is on disk.
+    /// Writes the trailer and the header with its fingerprint, and syncs the file.
     pub(crate) fn finish(mut self, fingerprint: String) -> io::Result<()> {
         assert_eq!(
             self.header.data_bytes(),
@@ -165,7 +165,7 @@ impl TableWriter {
     }
 }
 
-/// Everything before the rows.
+/// Returns everything before the rows.
 fn head(header: &TableHeader) -> Vec<u8> {
     let mut json = serde_json::to_vec(header).expect("a header is plain data");
     json.resize((PREFIX_BYTES + json.len()).next_multiple_of(ALIGNMENT) - PREFIX_BYTES, b' ');
@@ -173,7 +173,7 @@ fn head(header: &TableHeader) -> Vec<u8> {
     [MAGIC.as_slice(), &length, &json].concat()
 }
 
-/// The trailer's hash, from the head and a hash that has been fed the hash of every block.
+/// Returns the trailer's hash from the head and a hash over the hashes of all blocks.
 fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
     let mut root = Sha256::new();
     root.update(head);
@@ -181,13 +181,13 @@ fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
     root.finalize().into()
 }
 
-/// The layer-zero table of a model, memory-mapped: for each token id its queries and keys before the rotary
-/// embedding, `[vocabulary_size, (query_heads + key_heads) · head_dim]`, or what they are projected from
+/// The layer-zero table of a model, memory-mapped: for each token id its queries and keys before the rotary embedding,
+/// `[vocabulary_size, (query_heads + key_heads) · head_dim]`, or the vectors that they are projected from
 /// ([`LayerZeroSpec::row_width`](super::LayerZeroSpec::row_width)).
 pub struct LayerZeroTable {
     file: MappedFile,
     header: TableHeader,
-    /// Rows and side arrays.
+    /// Rows and auxiliary arrays.
     data: Range<usize>,
     rows: Range<usize>,
 }
@@ -205,7 +205,7 @@ impl LayerZeroTable {
     /// Maps a table file and checks magic, header, fingerprint and lengths.
     ///
     /// # Errors
-    /// Why the file is not the table that `expected` describes.
+    /// The reason why the file is not the table that `expected` describes.
     pub(crate) fn open(path: &Path, expected: &TableHeader) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
         let data = data_range(file.bytes(), expected)?;
@@ -219,7 +219,7 @@ impl LayerZeroTable {
     /// Reads the whole table and compares it with its hash, in parallel.
     ///
     /// # Errors
-    /// That the file is damaged.
+    /// The file is damaged.
     pub fn verify(&self) -> Result<(), String> {
         let bytes = self.file.bytes();
         let blocks: Vec<_> =
@@ -236,7 +236,8 @@ impl LayerZeroTable {
         }
     }
 
-    /// That the table takes memory of this process's own, where others may rewrite its file at `path`.
+    /// Returns a warning if the table at `path` was copied into this process's memory because others may rewrite the
+    /// file.
     pub(crate) fn memory_warning(&self, path: &Path) -> Option<String> {
         (!self.file.is_mapped()).then(|| {
             format!(
@@ -248,7 +249,6 @@ impl LayerZeroTable {
         })
     }
 
-    /// The rows.
     pub fn view(&self) -> TableView<'_> {
         self.try_view().expect("the view was taken once when the table was opened")
     }
@@ -263,7 +263,7 @@ impl LayerZeroTable {
         .map_err(|error| error.to_string())
     }
 
-    /// An array beside the rows, if the model has it.
+    /// An auxiliary array, if the model has it.
     pub(crate) fn side(&self, array: SideArray) -> Option<&[f32]> {
         let mut start = self.data.start + self.header.side_start()? as usize;
         for (name, length) in &self.header.side {
@@ -276,28 +276,27 @@ impl LayerZeroTable {
         None
     }
 
-    /// Token ids: rows of the table.
+    /// Number of token ids.
     pub fn rows(&self) -> usize {
         self.header.rows as usize
     }
 
-    /// Numbers in a row.
+    /// Numbers per row.
     pub fn row_width(&self) -> usize {
         self.header.row_width as usize
     }
 
-    /// The format of a number.
     pub fn precision(&self) -> Precision {
         self.header.precision
     }
 
-    /// Bytes of the rows and of what lies beside them.
+    /// Bytes of the rows and auxiliary arrays.
     pub fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
 }
 
-/// Where the rows are, if the file is the table that `expected` describes.
+/// Returns the range of rows and auxiliary arrays, if the file is the table that `expected` describes.
 fn data_range(bytes: &[u8], expected: &TableHeader) -> Result<Range<usize>, String> {
     let expected_head = head(expected);
     if bytes.len() < expected_head.len() + TRAILER_BYTES {
@@ -334,7 +333,7 @@ mod tests {
 
     /// An opened table is read-only: it can be replaced, not rewritten.
     fn create(path: &Path) -> File {
-        let _ = fs::remove_file(path); // there is none the first time
+        let _ = fs::remove_file(path); // missing the first time
         File::create(path).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint the layer-zero table is made of.
+//! Tensors of a checkpoint that form the layer-zero table.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::spec::LayerZeroSpec;
 
-/// The tensors that a family's first layer is made of, named without the prefix that checkpoints may put before.
+/// Tensors of a family's first layer, named without the prefix that checkpoints may add.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerZeroTensors {
-    /// Prefixes that checkpoints of this family use, the usual one first.
+    /// Prefixes in checkpoints of this family, the usual one first.
     pub(crate) prefixes: &'static [&'static str],
     /// `[vocabulary_size, embedding width]`.
     pub(crate) embedding: String,
@@ -17,53 +17,51 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) norm_weight: Option<String>,
     /// `[hidden_size]`, for a norm with a bias.
     pub(crate) norm_bias: Option<String>,
-    /// The query projection.
     pub(crate) query: Projection,
-    /// The key projection.
     pub(crate) key: Projection,
-    /// Whatever else the family has.
+    /// Other tensors of the family.
     pub(crate) more: Vec<WholeTensor>,
-    /// A key that config.json lacks although it decides which tensors there are. Where the tensors of its default
-    /// are missing, the checkpoint is read as if the key were `null`.
+    /// A key that is missing in config.json although it determines the tensors. If the tensors of its default are
+    /// missing, the checkpoint is read as if the key were `null`.
     pub(crate) absent_key: Option<&'static str>,
 }
 
-/// A tensor of which all rows from `first` on are read.
+/// A tensor of which all rows starting with `first` are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeTensor {
     pub(crate) role: Role,
-    /// Its name without a prefix.
+    /// Name without a prefix.
     pub(crate) name: String,
     /// One or two sizes.
     pub(crate) shape: Vec<u64>,
-    /// Rows that come before those that are wanted.
+    /// Number of leading rows that are skipped.
     pub(crate) first: u64,
 }
 
-/// Rows of a projection `[outputs, inputs]`: a whole tensor, or the parts of a fused one.
+/// Rows of a projection `[outputs, inputs]`: a whole tensor, or parts of a fused one.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Projection {
-    /// The weight's name.
+    /// Name of the weight.
     pub(crate) weight: String,
-    /// The bias's name: `[outputs]`, of the same rows.
+    /// Name of the bias, `[outputs]`, of which the same rows are used.
     pub(crate) bias: Option<String>,
     /// Rows of the whole tensor.
     pub(crate) outputs: u64,
-    /// Rows that are wanted, in the order of heads.
+    /// Rows that are used, in the order of heads.
     pub(crate) rows: Vec<Range<u64>>,
     /// Numbers that it is applied to; `None`: the hidden state.
     pub(crate) inputs: Option<u64>,
-    /// Whether the tensor lies as `[inputs, outputs]` (GPT-2).
+    /// Whether the tensor is stored as `[inputs, outputs]` (GPT-2).
     pub(crate) transposed: bool,
 }
 
 impl Projection {
-    /// All `outputs` rows of a tensor of its own: `{name}.weight`, and `{name}.bias` if it has one.
+    /// Creates a projection of all `outputs` rows of a tensor: `{name}.weight`, and `{name}.bias` if it has one.
     pub(crate) fn whole(name: &str, bias: bool, outputs: u64) -> Self {
         Self::part(name, bias, outputs, std::iter::once(0..outputs))
     }
 
-    /// Rows of a fused tensor of `outputs` rows.
+    /// Creates a projection of some rows of a fused tensor with `outputs` rows.
     pub(crate) fn part(
         name: &str,
         bias: bool,
@@ -80,8 +78,8 @@ impl Projection {
         }
     }
 
-    /// Queries and keys of a tensor whose rows come in `groups` groups: `queries` heads of queries, one of keys, one of
-    /// values, `head_dim` rows each.
+    /// Creates the projections of queries and keys from a tensor whose rows form `groups` groups: `queries` heads of
+    /// queries, one of keys, one of values, `head_dim` rows each.
     pub(crate) fn grouped(
         name: &str,
         bias: bool,
@@ -98,13 +96,14 @@ impl Projection {
         (part(rows(0, keys)), part(rows(keys, keys + head_dim)))
     }
 
-    /// Queries and keys of a tensor of all queries, then all keys, then as many values as keys.
+    /// Creates the projections of queries and keys from a tensor of all queries, then all keys, then the same number of
+    /// values.
     pub(crate) fn stacked(name: &str, bias: bool, queries: u64, keys: u64) -> (Self, Self) {
         let part = |rows| Self::part(name, bias, queries + 2 * keys, std::iter::once(rows));
         (part(0..queries), part(queries..queries + keys))
     }
 
-    /// Its tensors, for a hidden state of `hidden_size` numbers.
+    /// Returns its tensors, for a hidden state of `hidden_size` numbers.
     pub(crate) fn needed(&self, hidden_size: u64, weight: Role, bias: Role) -> Vec<NeededTensor> {
         let inputs = self.inputs.unwrap_or(hidden_size);
         let shape = if self.transposed { [inputs, self.outputs] } else { [self.outputs, inputs] };
@@ -126,7 +125,7 @@ impl Projection {
     }
 }
 
-/// A transposed projection's wanted columns are one range.
+/// Returns the columns of a transposed projection, which form one range.
 fn span(rows: &[Range<u64>]) -> Range<u64> {
     let start = rows.first().map_or(0, |range| range.start);
     start..rows.last().map_or(start, |range| range.end)
@@ -136,7 +135,7 @@ fn all(rows: u64) -> Vec<Range<u64>> {
     std::iter::once(0..rows).collect()
 }
 
-/// What a needed tensor is for.
+/// Purpose of a required tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Role {
     NormWeight,
@@ -146,29 +145,30 @@ pub(crate) enum Role {
     KeyWeight,
     KeyBias,
     Embedding,
-    /// Of the norm over the embedding itself.
+    /// Norm over the embedding itself.
     EmbeddingNormWeight,
     EmbeddingNormBias,
     /// `[hidden_size, embedding width]`
     EmbeddingProjection,
     /// `[positions, hidden_size]`
     Positions,
-    /// Over queries and keys; several tensors of one role are joined in order.
+    /// Norms over queries and keys; several tensors of one role are concatenated in order.
     QueryNormWeight,
     QueryNormBias,
     KeyNormWeight,
     KeyNormBias,
     /// `[query_heads]`
     Sinks,
-    /// From the hidden state to what the queries come out of: `[query_rank, hidden_size]`.
+    /// Projection from the hidden state to the latent vector of the queries: `[query_rank, hidden_size]`.
     QueryDownWeight,
     QueryDownBias,
     QueryDownNorm,
-    /// From the hidden state to what the keys come out of, and the rotating numbers: `[key_rank + rotary, hidden_size]`.
+    /// Projection from the hidden state to the latent vector of the keys and the rotating numbers: `[key_rank + rotary,
+    /// hidden_size]`.
     KeyDownWeight,
     KeyDownBias,
     KeyDownNorm,
-    /// From here on what a whole model reads besides.
+    /// The roles below are read by whole models only.
     ValueWeight,
     ValueBias,
     OutputWeight,
@@ -177,7 +177,7 @@ pub(crate) enum Role {
     AfterAttentionBias,
     FeedForwardNormWeight,
     FeedForwardNormBias,
-    /// Over the experts: `[experts, hidden_size]`.
+    /// Router of the experts: `[experts, hidden_size]`.
     RouterWeight,
     RouterBias,
     GateWeight,
@@ -190,7 +190,7 @@ pub(crate) enum Role {
     AfterFeedForwardBias,
     LastNormWeight,
     LastNormBias,
-    /// From the hidden state to what the head reads: `[embedding width, hidden_size]`.
+    /// Projection from the hidden state to the head's input: `[embedding width, hidden_size]`.
     HeadProjection,
     HeadProjectionBias,
     /// `[vocabulary_size, embedding width]`
@@ -198,47 +198,46 @@ pub(crate) enum Role {
     HeadBias,
 }
 
-/// A tensor that must be there, with the shape that config.json implies.
+/// A required tensor, with the shape that config.json implies.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeededTensor {
-    /// What it is for.
     pub(crate) role: Role,
-    /// Its name without a prefix.
+    /// Name without a prefix.
     pub(crate) name: String,
-    /// Its shape: one or two sizes.
+    /// One or two sizes.
     pub(crate) shape: Vec<u64>,
-    /// The rows of it that are read.
+    /// Rows that are read.
     pub(crate) rows: Vec<Range<u64>>,
-    /// The columns of each row that are read; all where there is no range.
+    /// Columns of each row that are read; `None` for all.
     pub(crate) columns: Option<Range<u64>>,
 }
 
 impl NeededTensor {
-    /// How many numbers are read.
+    /// Count of numbers that are read.
     pub(crate) fn numbers(&self) -> u64 {
         let rows: u64 = self.rows.iter().map(|rows| rows.end - rows.start).sum();
         rows * self.row_numbers()
     }
 
-    /// Numbers in one row.
+    /// Numbers per row.
     pub(crate) fn row_width(&self) -> u64 {
         self.shape.get(1).copied().unwrap_or(1)
     }
 
-    /// Numbers of one row that are read.
+    /// Numbers per row that are read.
     pub(crate) fn row_numbers(&self) -> u64 {
         self.columns.as_ref().map_or(self.row_width(), |columns| columns.end - columns.start)
     }
 }
 
 impl LayerZeroTensors {
-    /// A tensor of the family's own, all of it.
+    /// Adds a whole tensor specific to the family.
     pub(crate) fn need(&mut self, role: Role, name: &str, shape: &[u64]) {
         let shape = shape.to_vec();
         self.more.push(WholeTensor { role, name: name.to_owned(), shape, first: 0 });
     }
 
-    /// Everything the builder reads.
+    /// Lists everything the builder reads.
     pub(crate) fn needed(&self, spec: &LayerZeroSpec) -> Vec<NeededTensor> {
         let hidden = spec.hidden_size;
         let mut needed = Vec::new();

@@ -1,8 +1,8 @@
-//! Tensors that belong to what is read and would change its numbers, but are asked for by nobody: refused by name.
+//! Refuses checkpoints with additional tensors that would change the result.
 //!
-//! A family asks for the tensors that its arithmetic has. A checkpoint with another one says something else than is
-//! computed, so the set is closed: what is not read is known to come later, to hold no numbers of the model, or is
-//! refused.
+//! A family reads the tensors that its arithmetic uses. A checkpoint with other tensors may describe a different
+//! computation, so every unread tensor must be known to be used later or to hold no model parameters; otherwise it is
+//! refused by name.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use super::config::ModelConfig;
 use super::problem::ModelProblem;
 use super::stored::StoredTensors;
 
-/// Which part of a model is read.
+/// Part of a model that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// Queries and keys of layer 0.
     QueriesAndKeys,
-    /// So many layers, and what is above them if these are all.
+    /// `count` layers, and the head (`above`) if these are all.
     Layers { count: u64, above: bool },
 }
 
-/// Unread tensors that a message names.
+/// Maximum number of unread tensors that a message lists.
 const MAX_LISTED: usize = 6;
 
-/// Parts of names of what a layer computes after its queries and keys, outside attention.
+/// Name parts of a layer's modules outside attention, which are computed after its queries and keys.
 const AFTER_ATTENTION: [&str; 18] = [
     "mlp",
     "ffn",
@@ -43,9 +43,9 @@ const AFTER_ATTENTION: [&str; 18] = [
     "router",
     "layer_output_norm",
 ];
-/// Modules that one model type alone has after attention: `opt-350m` normalises there, and other OPT models before.
+/// Modules that follow attention in one model type only: `opt-350m` normalises there, other OPT models before.
 const AFTER_ATTENTION_OF: [(&str, &str); 1] = [("opt", "self_attn_layer_norm")];
-/// How names inside attention begin of what is computed after queries and keys.
+/// Name prefixes, inside attention, of tensors that are used after queries and keys.
 const AFTER_KEYS: [&str; 18] = [
     "v_proj",
     "o_proj",
@@ -66,7 +66,7 @@ const AFTER_KEYS: [&str; 18] = [
     "out",
     "value",
 ];
-/// The same in GGUF, behind `blk.0.`.
+/// GGUF names, after `blk.0.`, of tensors that are used after queries and keys.
 const GGUF_AFTER_KEYS: [&str; 10] = [
     "attn_v.",
     "attn_v_",
@@ -79,9 +79,10 @@ const GGUF_AFTER_KEYS: [&str; 10] = [
     "ffn_",
     "exp_probs_b",
 ];
-/// Tensors of a whole GGUF file that are used otherwise, or come after the layers.
+/// Tensors of a whole GGUF file that are used elsewhere, or follow the layers.
 const GGUF_ELSEWHERE: [&str; 3] = ["rope_freqs.", "rope_factors_", "cls."];
-/// Endings of tensors without numbers of the model: buffers, and what servers and packed forms keep beside weights.
+/// Name suffixes of tensors without model parameters: buffers, and companions that servers and packed forms store next
+/// to weights.
 const BUFFERS: [&str; 17] = [
     "position_ids",
     "inv_freq",
@@ -140,7 +141,7 @@ fn stem(name: &str) -> Option<&str> {
     Some(name.rsplit_once('.')?.0)
 }
 
-/// Whether a tensor of a GGUF file changes what is read.
+/// Whether a tensor of a GGUF file changes the result.
 fn changes_gguf(name: &str, reads: Reads) -> bool {
     let begins = |starts: &[&str], name: &str| starts.iter().any(|start| name.starts_with(start));
     if begins(&GGUF_ELSEWHERE, name) {
@@ -157,16 +158,16 @@ fn changes_gguf(name: &str, reads: Reads) -> bool {
     }
 }
 
-/// How the tensors of a family are called in one checkpoint.
+/// Tensor names of a family in one checkpoint.
 struct Names<'a> {
     model_type: &'a str,
-    /// What this checkpoint puts before all of them.
+    /// Prefix of all names in this checkpoint.
     prefix: &'a str,
-    /// What the name of a layer begins with, before its number.
+    /// Prefix of a layer's names, before its number.
     layers: &'a str,
-    /// The module with queries and keys, behind the number of the layer.
+    /// Module with queries and keys, after the number of the layer.
     attention: &'a str,
-    /// Queries and keys, without `.weight`: a bias that they do not have is told elsewhere.
+    /// Queries and keys, without `.weight`. A bias that they do not expect is reported elsewhere.
     projections: [&'a str; 2],
 }
 
@@ -189,7 +190,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether a tensor changes what is read.
+    /// Whether a tensor changes the result.
     fn changes(&self, name: &str, stems: &BTreeSet<&str>, reads: Reads) -> bool {
         let Some(own) = name.strip_prefix(self.prefix) else { return false };
         if BUFFERS.iter().any(|ending| {
@@ -212,7 +213,7 @@ impl<'a> Names<'a> {
             Reads::QueriesAndKeys => layer == 0,
             Reads::Layers { count, .. } => layer < count,
         };
-        // Masks of causal attention, and biases that config.json does not ask for.
+        // Masks of causal attention, and biases that config.json does not request.
         let in_attention =
             rest.strip_prefix(self.attention).and_then(|rest| rest.strip_prefix('.'));
         let is_known = in_attention == Some("bias")

@@ -1,4 +1,4 @@
-//! Needed tensors, read from disk as 32-bit floats.
+//! Reads required tensors from disk as 32-bit floats.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use super::stored::Stored;
 use super::tensors::Role;
 use crate::contract::hex;
 
-/// Bytes of floats that are made at a time.
+/// Bytes of floats that are created at a time.
 const CHUNK_BYTES: u64 = 16 << 20;
 
-/// Reads one needed tensor in order, in chunks of whole rows, hashing what it reads.
+/// Reads one required tensor in order, in chunks of whole rows, and hashes the bytes.
 pub(crate) struct TensorReader<'a> {
     part: &'a Part,
     sources: Vec<Source<'a>>,
-    /// Of each stored tensor what the next floats are made of.
+    /// Bytes of each stored tensor for the next floats.
     bytes: Vec<Vec<u8>>,
     /// Rows still to be read, in order.
     rows: Vec<Range<u64>>,
 }
 
-/// One stored tensor's file, and the hash of what was read of it.
+/// File of one stored tensor, and the hash of the bytes read so far.
 struct Source<'a> {
     entry: &'a Entry,
     reader: ShardReader<'a>,
@@ -33,7 +33,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Reads some stretches of the tensor, one after the other.
+    /// Reads and concatenates several ranges of the tensor.
     fn read(&mut self, stretches: &[(u64, u64)]) -> Result<Vec<u8>, ModelProblem> {
         let total: u64 = stretches.iter().map(|(_, length)| length).sum();
         let mut bytes = vec![0; total as usize];
@@ -48,12 +48,12 @@ impl Source<'_> {
 }
 
 impl<'a> TensorReader<'a> {
-    /// Opens the files and reads what is kept in memory.
+    /// Opens the files and reads the parts that stay in memory.
     pub(crate) fn new(shards: &'a [Shard], part: &'a Part) -> Result<Self, ModelProblem> {
         Self::of_rows(shards, part, &part.needed.rows)
     }
 
-    /// The same for some rows, in that order.
+    /// Like `new`, for some rows in the given order.
     pub(crate) fn of_rows(
         shards: &'a [Shard],
         part: &'a Part,
@@ -75,7 +75,7 @@ impl<'a> TensorReader<'a> {
         Ok(Self { part, sources, bytes, rows })
     }
 
-    /// The next rows, at most about `most_rows`, as floats; empty at the end.
+    /// Returns the next rows as floats, at most about `most_rows`; empty at the end.
     pub(crate) fn next(&mut self, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
         let Some(mut range) = self.rows.pop() else { return Ok(Vec::new()) };
         let end = chunk_end(&range, most_rows, self.part.form.row_step());
@@ -100,7 +100,7 @@ impl<'a> TensorReader<'a> {
         })
     }
 
-    /// All that is left of the tensor.
+    /// Reads the rest of the tensor.
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
         let mut numbers = Vec::with_capacity(self.part.needed.numbers() as usize);
         while !self.rows.is_empty() {
@@ -109,7 +109,7 @@ impl<'a> TensorReader<'a> {
         Ok(numbers)
     }
 
-    /// What was read, for the weights' digest, and how many bytes it took.
+    /// Returns the tensor's part of the weights' digest, and the number of bytes read.
     pub(crate) fn finish(self) -> (TensorDigest, u64) {
         let needed = &self.part.needed;
         let bytes_read = self.sources.iter().map(|source| source.reader.bytes_read).sum();
@@ -131,8 +131,8 @@ impl<'a> TensorReader<'a> {
     }
 }
 
-/// The largest chunk of a tensor that is read at most `most_rows` rows at a time, in bytes: what is stored of it, with what
-/// is kept in memory all along, and its floats.
+/// Maximum size in bytes of a tensor's chunk of at most `most_rows` rows: its stored bytes, including those that stay
+/// in memory, and its floats.
 pub(crate) fn chunk_bytes(part: &Part, most_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
@@ -145,27 +145,28 @@ pub(crate) fn chunk_bytes(part: &Part, most_rows: u64) -> (u64, u64) {
     chunks.max().unwrap_or((kept, 0))
 }
 
-/// The memory that [`SmallWeights`] take at most beside a tensor's array while it is read, in bytes: a chunk of it, or a second
-/// array where it is turned.
+/// Maximum memory in bytes that [`SmallWeights`] use, in addition to a tensor's array, while reading it: one chunk, or
+/// a second array if it is transposed.
 pub(crate) fn bytes_beside(part: &Part) -> u64 {
     let (stored, floats) = chunk_bytes(part, rows_of_chunk(part));
     let turned = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
     stored + floats.max(turned)
 }
 
-/// How many rows of a tensor are read at a time.
+/// Rows of a tensor that are read at a time.
 fn rows_of_chunk(part: &Part) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }
 
-/// Where a chunk of at most `most` rows ends, or of `step` if that is more: at the range's end or a multiple of `step`.
+/// Returns the end of a chunk of at most `most` rows (or `step` rows if that is more): the range's end or a multiple of
+/// `step`.
 fn chunk_end(range: &Range<u64>, most: u64, step: u64) -> u64 {
     let before = range.start.saturating_add(most.max(1)) / step * step;
     let end = if before > range.start { before } else { (range.start / step + 1) * step };
     end.min(range.end)
 }
 
-/// One tensor's share in the weights' digest: content only.
+/// One tensor's part of the weights' digest, from its content only.
 #[derive(serde::Serialize)]
 pub(crate) struct TensorDigest {
     name: String,
@@ -178,13 +179,13 @@ pub(crate) struct TensorDigest {
 }
 
 impl TensorDigest {
-    /// The name without a prefix.
+    /// Name without a prefix.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// Everything but the embedding: small enough to be held in memory.
+/// All tensors except the embedding: small enough to be held in memory.
 pub(crate) struct SmallWeights {
     arrays: Vec<(Role, Vec<f32>)>,
     pub(crate) digests: Vec<TensorDigest>,
@@ -192,7 +193,7 @@ pub(crate) struct SmallWeights {
 }
 
 impl SmallWeights {
-    /// Reads every needed tensor but the embedding.
+    /// Reads every required tensor except the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
         Self::of(
             model.shards(),
@@ -200,7 +201,7 @@ impl SmallWeights {
         )
     }
 
-    /// Reads all of some tensors.
+    /// Reads some tensors completely.
     pub(crate) fn of<'a>(
         shards: &'a [Shard],
         parts: impl IntoIterator<Item = &'a Part>,
@@ -227,7 +228,7 @@ impl SmallWeights {
         Ok(weights)
     }
 
-    /// Several tensors of one role are one array, in the order in which they are needed.
+    /// Concatenates several tensors of one role in the order in which they are required.
     fn add(&mut self, role: Role, numbers: Vec<f32>) {
         match self.arrays.iter_mut().find(|(found, _)| *found == role) {
             Some((_, array)) => array.extend(numbers),
@@ -235,13 +236,13 @@ impl SmallWeights {
         }
     }
 
-    /// The numbers of a role; empty where the model has none.
+    /// Removes and returns the numbers of a role; empty if the model has none.
     pub(crate) fn take(&mut self, role: Role) -> Vec<f32> {
         let place = self.arrays.iter().position(|(found, _)| *found == role);
         place.map_or_else(Vec::new, |place| self.arrays.swap_remove(place).1)
     }
 
-    /// A projection onto the rows of `one`, then those of `other`, both `[outputs, inputs]`, with their biases.
+    /// Creates a projection to the rows of `one`, then those of `other`, both `[outputs, inputs]`, with their biases.
     pub(crate) fn joined(
         &mut self,
         one: (Role, Role),
@@ -256,7 +257,7 @@ impl SmallWeights {
     }
 }
 
-/// `[columns, rows]` of `[rows, columns]`.
+/// Transposes `[rows, columns]` to `[columns, rows]`.
 fn transposed(numbers: &[f32], columns: usize) -> Vec<f32> {
     let rows = numbers.len() / columns.max(1);
     let column = |column: usize| (0..rows).map(move |row| numbers[row * columns + column]);

@@ -1,7 +1,8 @@
-//! Whole models: every tensor of every layer located and checked, losses and hidden states of windows computed.
+//! Whole models: locates and checks every tensor of every layer, and computes losses and hidden states of windows.
 //!
-//! A window is computed layer by layer, never token by token: memory holds its hidden states, one layer's keys and
-//! values and one layer's weights, whatever the number of layers. Several windows share each layer's read.
+//! Windows are computed layer by layer, not token by token. Memory holds a window's hidden states and one layer's
+//! weights, keys and values, regardless of the number of layers. Each layer's weights are read once for several
+//! windows.
 
 mod embedding;
 mod feed_forward;

@@ -1,4 +1,4 @@
-//! The queries and keys of one window, whatever the table's rows hold: heads, latent numbers or embeddings.
+//! Queries and keys of one window, from rows that hold heads, latent vectors or embeddings.
 
 use longsift_kernels::{
     AttentionShape, HeadNorms, Kernel, PackedWeights, ProjectedWindow, QueryKeySource, Rope, Side,
@@ -9,10 +9,10 @@ use super::side::{SideArray, hidden_states};
 use super::spec::{LayerZeroSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
 
-/// What of a table is the same for all windows, in the form that a kernel wants.
+/// Parts of a table that all windows share, in the kernel's layout.
 #[derive(Debug, Default)]
 pub(crate) struct PackedProjections {
-    /// The projections that are left to be done per window, one per head.
+    /// Projections that remain to be computed per window, one per head.
     query: Option<Vec<PackedWeights>>,
     key: Option<Vec<PackedWeights>>,
     /// Norms after the rotary embedding.
@@ -20,7 +20,7 @@ pub(crate) struct PackedProjections {
 }
 
 impl PackedProjections {
-    /// Memory: one more copy of the weights that the table holds beside its rows.
+    /// Memory: one more copy of the projection weights in the table's auxiliary arrays.
     pub(crate) fn new(spec: &LayerZeroSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
         let pack = |weight, bias, inputs: u64, heads: u64| {
             let (inputs, heads) = (inputs as usize, heads as usize);
@@ -31,7 +31,7 @@ impl PackedProjections {
                 let weight = &weight[head * outputs * inputs..][..outputs * inputs];
                 PackedWeights::new(kernel, weight, bias, inputs)
             };
-            // On one thread: the caller holds a lock that work stolen meanwhile could ask for.
+            // On one thread: the caller holds a lock, which work stolen meanwhile could request.
             Some((0..heads).map(head).collect())
         };
         let hidden = spec.hidden_size;
@@ -45,7 +45,6 @@ impl PackedProjections {
         }
     }
 
-    /// Norms after the rotary embedding, if there are any.
     pub(crate) fn head_norms(&self) -> Option<&HeadNorms> {
         self.head_norms.as_ref()
     }
@@ -62,7 +61,7 @@ fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms>
     Some(HeadNorms { epsilon: eps, query_weight, key_weight })
 }
 
-/// One window of a model: everything that its queries and keys come from.
+/// A window of a model: inputs of its queries and keys.
 pub(crate) struct WindowParts<'a> {
     pub(crate) spec: &'a LayerZeroSpec,
     pub(crate) table: &'a LayerZeroTable,
@@ -74,7 +73,7 @@ pub(crate) struct WindowParts<'a> {
 }
 
 impl WindowParts<'_> {
-    /// Hands the window's queries and keys to `measure`.
+    /// Passes the window's queries and keys to `measure`.
     pub(crate) fn with_source<T>(&self, measure: impl FnOnce(&dyn QueryKeySource) -> T) -> T {
         match self.spec.row_content() {
             RowContent::Heads => measure(&self.heads()),
@@ -106,7 +105,7 @@ impl WindowParts<'_> {
         self.projected(rows, query_width, rotary, query_width + rank)
     }
 
-    /// Keys begin at `key_first` of a row; `shared` numbers from `tail` on end the keys of all heads. The last
+    /// Keys begin at `key_first` of a row. The `shared` numbers from `tail` on end the keys of all heads. The last
     /// dimensions rotate.
     fn projected<'a>(
         &'a self,
@@ -132,7 +131,7 @@ impl WindowParts<'_> {
         }
     }
 
-    /// `[tokens, hidden_size]`: embedding + position, normalised.
+    /// Computes embedding + position, normalised, `[tokens, hidden_size]`.
     fn hidden_states(&self) -> Vec<f32> {
         let hidden = self.table.row_width();
         let mut embeddings = vec![0.0; self.ids.len() * hidden];

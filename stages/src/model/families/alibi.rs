@@ -1,7 +1,8 @@
-//! The slopes of linear biases (`ALiBi`), per query head.
+//! Slopes of linear biases (`ALiBi`), one per query head.
 
-/// As the paper's authors compute them: powers of `2^(-8/n)`; where the number of heads is no power of two, the slopes
-/// of the power below, then every other slope of the power above. Bloom, Falcon, Baichuan.
+/// Returns the slopes of the `ALiBi` paper's code: powers of `2^(-8/n)`. If the number of heads is not a power of two,
+/// the slopes of the next lower power of two are followed by every other slope of the next higher one. Used by Bloom,
+/// Falcon and Baichuan.
 pub(super) fn slopes(heads: u64) -> Vec<f64> {
     let below = 1 << heads.max(1).ilog2();
     let powers = |count: u64, step: usize| {
@@ -11,7 +12,8 @@ pub(super) fn slopes(heads: u64) -> Vec<f64> {
     powers(below, 1).chain(powers(2 * below, 2)).take(heads as usize).collect()
 }
 
-/// As MPT computes them: the slopes of the power of two above, `2^(-most/n)` each step, odd places first.
+/// Returns MPT's slopes: powers of `2^(-most/n)`, where `n` is the number of heads rounded up to a power of two. If
+/// that rounds up, slopes at odd positions come first.
 pub(super) fn mpt_slopes(heads: u64, most: f64) -> Vec<f64> {
     let above = heads.next_power_of_two();
     let slope = |power: u64| libm::exp2(-most * power as f64 / above as f64);

@@ -1,11 +1,11 @@
-//! What layer 0 sees: all earlier tokens, or a window of them.
+//! Attention span of the layers: all earlier tokens, or a sliding window.
 
 use super::first_layer::{FirstLayer, Sliding};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
-/// Sets that every layer slides over `window` tokens. The transformers library does so for these model types
-/// whatever `layer_types` says; a list that says otherwise is a contradiction, and nothing is guessed.
+/// Makes every layer slide over `window` tokens. The transformers library does so for these model types regardless of
+/// `layer_types`; a list that contradicts it is refused.
 pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, window: Option<u64>) {
     let Some(window) = window else { return };
     let types = config.optional_texts("layer_types").unwrap_or_default();
@@ -21,9 +21,9 @@ pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, wind
     first.sliding = Some(Sliding { window, layers: vec![true; first.spec.layers as usize] });
 }
 
-/// Sets what layer 0 sees where each layer either slides over `window` tokens or sees all.
+/// Sets the attention span of a model in which each layer either slides over `window` tokens or sees all.
 ///
-/// `layer_types` of config.json decides where it is there; otherwise `slides` says it of a layer's index.
+/// `layer_types` of config.json decides if it is present, otherwise `slides` does, by layer index.
 pub(super) fn slide(
     first: &mut FirstLayer,
     config: &Fields<'_>,
@@ -48,7 +48,7 @@ pub(super) fn slide(
     }
 }
 
-/// Sets what layer 0 sees where `slides` says of each layer whether it sees only `window` tokens.
+/// Sets the attention span of layers that slide over `window` tokens if `slides` returns `true`.
 pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(u64) -> bool) {
     if slides(0) {
         first.spec.window = Some(window);
@@ -57,7 +57,7 @@ pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(
     first.sliding = Some(Sliding { window, layers: (0..first.spec.layers).map(slides).collect() });
 }
 
-/// Whether layer 0 slides: as `layer_types` says, or by the family's default.
+/// Whether layer 0 slides, from `layer_types` or the family's default.
 pub(super) fn layer_zero_slides(config: &Fields<'_>, default: bool) -> bool {
     let types = config.optional_texts("layer_types").unwrap_or_default();
     types.first().map_or(default, |kind| *kind == "sliding_attention")

@@ -6,7 +6,7 @@ use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
-/// The models with linear biases are those that state no `max_position_embeddings`.
+/// Models with linear biases have no `max_position_embeddings`.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first =
         llama_like(config, &LlamaLike { max_positions: 4096, ..LlamaLike::default() }, rope_theta);

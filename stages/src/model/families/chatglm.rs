@@ -1,4 +1,4 @@
-//! `ChatGLM` 2 and 3 and GLM-4-9B as first published: key heads for groups, half of a head rotates in pairs.
+//! `ChatGLM` 2 and 3, and GLM-4-9B as first published: grouped key heads; half of each head rotates, in adjacent pairs.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{named, plain_rope};

@@ -1,4 +1,4 @@
-//! Command-R and Command-A: a layer norm without bias, rotating pairs side by side.
+//! Command-R and Command-A: a layer norm without bias, adjacent rotating pairs.
 
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, NormScope};
 
-/// Every layer sees all tokens. `use_qk_norm` (Command-R+) gives each head a layer norm of its own.
+/// Every layer sees all tokens. With `use_qk_norm` (Command-R+), each head has its own layer norm.
 pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = llama_like(config, &family(config, 5e5), rope_theta);
     if config.flag("use_qk_norm", false) {
@@ -25,7 +25,7 @@ pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     first
 }
 
-/// Three layers of four slide, the first among them, and only these rotate.
+/// Three layers of four slide, starting with the first, and only these rotate.
 pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = llama_like(config, &family(config, 1e4), rope_theta);
     let default = (!config.has("sliding_window")).then_some(4096);

@@ -10,15 +10,15 @@ use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{Latent, LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role};
 
-/// What the families with latent attention differ in: the defaults of their configuration classes.
+/// Differences between the families with latent attention: defaults of their configuration classes.
 struct LatentLike {
     max_positions: u64,
     eps: f64,
     pairing: Pairing,
     ranks: (u64, u64),
-    /// Numbers of a head: own, rotating, of a value.
+    /// Dimensions per head: without position, rotating, of a value.
     dims: (u64, u64, Option<u64>),
-    /// The key of the number that embeddings are multiplied by, and its default.
+    /// Key of the embedding multiplier, and its default.
     multiplier: Option<(&'static str, f64)>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     latent_like(config, &family, rope_theta)
 }
 
-/// `MiniCPM3`: rotating pairs half apart, a multiplied embedding.
+/// `MiniCPM3`: rotating pairs half a head apart, a scaled embedding.
 pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LatentLike {
         max_positions: 32_768,
@@ -79,7 +79,7 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
         ..SizeDefaults::default()
     };
     let mut sizes = sizes(config, &LLAMA_NAMES, &defaults);
-    // `head_dim` of these configurations is the rotating part, if it is there at all; every head has keys of its own.
+    // `head_dim` of these configurations is the rotating part, if it is present at all; every head has its own keys.
     (sizes.head_dim, sizes.key_heads) = (own + rotary, sizes.query_heads);
     let value = size("v_head_dim", value.unwrap_or(sizes.hidden_size / sizes.query_heads));
     let written = config.optional_size("q_lora_rank", MOST_ENTRIES);
@@ -98,7 +98,7 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
     let plain = LayerZeroSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
     let mut spec = LayerZeroSpec {
         scale: plain.scale * mscale(config, &rope.scaling).powi(2),
-        // The norms of the latent numbers keep the library's default, whatever config.json says.
+        // The norms of the latent vectors use the library's default, regardless of config.json.
         latent: Some(Latent { query_rank, key_rank, rotary_dims: rotary, eps: 1e-6 }),
         rope: Some(rope),
         ..plain
@@ -120,7 +120,8 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
     first
 }
 
-/// From the latent numbers to the heads; queries from the hidden state where they have no low rank.
+/// Returns the projections from the latent vectors to the heads. Queries without a low rank are projected from the
+/// hidden state.
 fn up_projections(spec: &LayerZeroSpec, own: u64, value: u64) -> (Projection, Projection) {
     let latent = spec.latent.as_ref().expect("latent attention has latent numbers");
     let name = if latent.query_rank.is_some() { "q_b_proj" } else { "q_proj" };
@@ -135,7 +136,7 @@ fn up_projections(spec: &LayerZeroSpec, own: u64, value: u64) -> (Projection, Pr
     (query, key)
 }
 
-/// From the hidden state to the latent numbers, with their norms.
+/// Adds the projections from the hidden state to the latent vectors, with their norms.
 fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
     let bias = config.flag("attention_bias", false);
     let (hidden, latent) = (first.spec.hidden_size, first.spec.latent.clone());
@@ -157,7 +158,7 @@ fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
     down(roles, ["kv_a_proj_with_mqa", "kv_a_layernorm"], rank + latent.rotary_dims, rank);
 }
 
-/// What logits are multiplied by, squared, where `mscale_all_dim` of the rope scaling is set.
+/// Returns the multiplier of logits, which is squared, if `mscale_all_dim` of the rope scaling is set.
 fn mscale(config: &Fields<'_>, scaling: &RopeScaling) -> f64 {
     let nested = config.optional_object("rope_scaling");
     let nested = nested.filter(|rope| !rope.is_empty());

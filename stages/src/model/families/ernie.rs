@@ -1,4 +1,4 @@
-//! ERNIE 4.5, dense and with experts: Llama with rotating pairs side by side.
+//! ERNIE 4.5, dense and with experts: Llama with adjacent rotating pairs.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};

@@ -1,4 +1,4 @@
-//! Falcon in its layouts: one key head for all queries (7B), key heads for groups (40B, 180B).
+//! Falcon's layouts: one key head for all queries (7B), grouped key heads (40B, 180B).
 
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
@@ -63,7 +63,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
 }
 
-/// Attention and MLP have a norm each in the grouped layout, unless config.json says that they share one.
+/// In the grouped layout, attention and MLP have separate norms unless config.json says that they share one.
 fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
     let norms = config.optional_size("num_ln_in_parallel_attn", 2);
     let parallel = config.flag("parallel_attn", true);
@@ -78,7 +78,7 @@ fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
     "h.0.input_layernorm"
 }
 
-/// Attention and feed-forward part side by side, with a norm each or one for both; one after the other without
+/// Attention and feed-forward part in parallel, with separate norms or a shared one; sequential without
 /// `parallel_attn`.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;

@@ -1,4 +1,4 @@
-//! A family's answer: what its first layer computes, and from which tensors.
+//! The first layer of a family: its computation and its tensors.
 
 use crate::model::spec::LayerZeroSpec;
 use crate::model::tensors::LayerZeroTensors;
@@ -7,15 +7,15 @@ use crate::model::tensors::LayerZeroTensors;
 pub(crate) struct FirstLayer {
     pub(crate) spec: LayerZeroSpec,
     pub(crate) tensors: LayerZeroTensors,
-    /// Which layers slide over how many tokens; `None`: none does.
+    /// Layers with a sliding window; `None` if all see every token.
     pub(crate) sliding: Option<Sliding>,
 }
 
-/// Layers that see a window of tokens.
+/// Layers with a sliding window.
 #[derive(Clone, Debug)]
 pub(crate) struct Sliding {
     pub(crate) window: u64,
-    /// `[layers]`
+    /// Whether each layer slides, `[layers]`.
     pub(crate) layers: Vec<bool>,
 }
 

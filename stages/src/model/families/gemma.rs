@@ -1,4 +1,4 @@
-//! Gemma 1, 2 and 3: the embedding times `√hidden_size`, norms that multiply by `1 + weight`.
+//! Gemma 1, 2 and 3: the embedding is multiplied by `√hidden_size`, norms multiply by `1 + weight`.
 
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
@@ -18,7 +18,7 @@ pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
     base(config, 16, 1e4, 8192, &SizeDefaults::default(), rope_theta)
 }
 
-/// Layers slide and see all in turn, the first slides; logits are bounded.
+/// Layers alternate between sliding and full attention, starting with sliding; logits are bounded.
 pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = base(config, 4, 1e4, 8192, &SizeDefaults::default(), rope_theta);
     attention(&mut first, config, Some(50.0));
@@ -26,8 +26,8 @@ pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     first
 }
 
-/// Five layers of six slide, the first among them, with a rotary base of their own; each head has a norm. Published
-/// configurations leave out what is the default.
+/// Five layers of six slide, starting with the first, with a separate rotary base; each head has a norm. Published
+/// configurations omit default values.
 pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults {
         hidden: Some(2304),
@@ -76,7 +76,7 @@ fn base(
     first
 }
 
-/// The scale is of its own, whatever the width of a head; logits may be bounded.
+/// The scale does not depend on the head size; logits may be bounded.
 fn attention(first: &mut FirstLayer, config: &Fields<'_>, softcap: Option<f64>) {
     let scalar = config.optional_positive("query_pre_attn_scalar").unwrap_or(256.0);
     first.spec.scale = 1.0 / scalar.sqrt();
@@ -89,7 +89,7 @@ fn window(config: &Fields<'_>) -> Option<u64> {
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
-/// Gemma 1: a gate with the tanh form of GELU, whatever `hidden_act: gelu` says: so in the library.
+/// Gemma 1: a gate with tanh-approximated GELU, even for `hidden_act: gelu`, as in the library.
 pub(super) fn gemma_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     rest(config, first, "hidden_act")
 }
@@ -99,7 +99,7 @@ pub(super) fn gemma2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     four_norms(config, first, Some(30.0))
 }
 
-/// Gemma 3: layers that slide have a rotary base of their own.
+/// Gemma 3: sliding layers have a separate rotary base.
 pub(super) fn gemma3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let (sliding, full) = (rope_of(config, first, None, true), rope_of(config, first, None, false));
     let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
@@ -136,7 +136,7 @@ fn four_norms(config: &Fields<'_>, first: &FirstLayer, softcap: Option<f64>) -> 
     decoder
 }
 
-/// The rotary embedding of the layers that slide, or of those that see all (Gemma 3).
+/// Returns the rotary embedding of the sliding layers, or of those with full attention (Gemma 3).
 fn rope_of(
     config: &Fields<'_>,
     first: &FirstLayer,

@@ -1,4 +1,4 @@
-//! GLM-4-9B and GLM-4-0414 in the transformers library's own form, and GLM-4.5.
+//! GLM-4-9B and GLM-4-0414 in the transformers library's format, and GLM-4.5.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
@@ -8,7 +8,7 @@ use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::NormScope;
 
-/// Half of a head rotates, in pairs side by side; queries and keys have a bias.
+/// Half of each head rotates, in adjacent pairs; queries and keys have a bias.
 pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(2),
@@ -23,7 +23,7 @@ pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     llama_like(config, &family, rope_theta)
 }
 
-/// GLM-4.5: pairs half a head apart, and `use_qk_norm` for a norm over each head.
+/// GLM-4.5: pairs half a head apart; `use_qk_norm` adds a norm over each head.
 pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(8),
@@ -41,7 +41,7 @@ pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     first
 }
 
-/// GLM-4-0414: norms before and after both parts. Gate and up in one tensor.
+/// GLM-4-0414: norms before and after both parts; gate and up projection in one tensor.
 pub(super) fn glm4_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let mut decoder = glm_rest(config, first);
     let names = ["layers.0.post_self_attn_layernorm", "layers.0.post_mlp_layernorm"];
@@ -49,7 +49,7 @@ pub(super) fn glm4_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     decoder
 }
 
-/// GLM-4-9B. Gate and up in one tensor.
+/// GLM-4-9B: gate and up projection in one tensor.
 pub(super) fn glm_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &LlamaRest { fused_gate: true, ..LlamaRest::default() })
 }

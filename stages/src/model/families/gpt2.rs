@@ -1,4 +1,4 @@
-//! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected on its own.
+//! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected separately.
 
 use super::attention_span::slide_window;
 use super::first_layer::FirstLayer;
@@ -20,7 +20,7 @@ pub(super) const GPT_NAMES: SizeNames = SizeNames {
     positions: &["n_positions", "max_position_embeddings"],
 };
 
-/// One tensor of queries, keys and values, lying transposed.
+/// One transposed tensor of queries, keys and values.
 pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let spec = spec(config, &GPT_NAMES, 1024);
     let (mut query, mut key) =
@@ -29,7 +29,7 @@ pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     finished(spec, (query, key))
 }
 
-/// As GPT-2, not transposed; mostly all query heads share one key head.
+/// Like GPT-2, not transposed; usually all query heads share one key head.
 pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let mut spec = spec(config, &GPT_NAMES, 1024);
     let (heads, head_dim, name) = (spec.query_heads, spec.head_dim, "h.0.attn.c_attn");
@@ -42,7 +42,7 @@ pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     finished(spec, projections)
 }
 
-/// Products are not scaled. Layers see all or slide over `window_size` tokens, as `attention_types` says.
+/// Logits are not scaled. Layers see all tokens or slide over `window_size` tokens, as `attention_types` says.
 pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let names = SizeNames {
         hidden: &["hidden_size"],
@@ -67,7 +67,7 @@ pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     first
 }
 
-/// `[[["global", "local"], 12]]`: which layers are local. `None` where config.json does not say.
+/// Returns whether each layer is local, from `[[["global", "local"], 12]]`; `None` if config.json has no such key.
 fn local_layers(config: &Fields<'_>) -> Option<Vec<bool>> {
     let types = config.value("attention_types")?;
     let mut layers = Vec::new();
@@ -109,7 +109,7 @@ fn finished(spec: LayerZeroSpec, projections: (Projection, Projection)) -> First
     first
 }
 
-/// Everything lies transposed; the feed-forward part is four times as wide unless config.json says otherwise.
+/// All projections are transposed; the feed-forward part is four times as wide unless config.json says otherwise.
 pub(super) fn gpt2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     if config.flag("add_cross_attention", false) {

@@ -1,4 +1,4 @@
-//! GPT-NeoX, Pythia and their kin: one tensor of queries, keys and values head by head; Persimmon has the same one.
+//! GPT-NeoX, Pythia and relatives: one tensor of queries, keys and values, head by head; Persimmon has the same layout.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like, named};
@@ -11,7 +11,7 @@ use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
 use crate::model::tensors::Projection;
 
-/// The rotating share and the base have names of their own: `rotary_pct`, `rotary_emb_base`.
+/// The rotating fraction and the base have different keys: `rotary_pct`, `rotary_emb_base`.
 pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
@@ -60,7 +60,7 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     first
 }
 
-/// Both parts read the layer's input, each through a norm of its own, unless `use_parallel_residual` says otherwise.
+/// Both parts read the layer's input, each through its own norm, unless `use_parallel_residual` says otherwise.
 pub(super) fn gpt_neox_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let width = width(config, &["intermediate_size"], None);

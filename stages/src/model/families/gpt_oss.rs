@@ -1,4 +1,4 @@
-//! gpt-oss: a learned logit per head that joins the softmax, layers that slide and see all in turn.
+//! gpt-oss: a learned logit per head is added to the softmax; layers alternate between sliding and full attention.
 
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
@@ -7,7 +7,7 @@ use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
 use crate::model::tensors::Role;
 
-/// The first layer slides. Without any rope scaling in config.json the default is `YaRN` from 4,096 positions on.
+/// The first layer slides. Without rope scaling in config.json, the default is `YaRN` from 4,096 positions on.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(8),

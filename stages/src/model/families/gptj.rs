@@ -1,4 +1,4 @@
-//! GPT-J: rotating pairs side by side, `rotary_dim` dimensions of each head.
+//! GPT-J: adjacent rotating pairs, `rotary_dim` dimensions of each head.
 
 use super::first_layer::FirstLayer;
 use super::gpt2::GPT_NAMES;

@@ -1,4 +1,4 @@
-//! Granite 3, dense and with experts: Llama with a multiplied embedding and a scale of its own.
+//! Granite 3, dense and with experts: Llama with a scaled embedding and a configurable attention scale.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
@@ -15,7 +15,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first
 }
 
-/// Both parts are multiplied before they join the residual stream, logits are divided.
+/// Outputs of both parts are multiplied before they are added to the residual stream; logits are divided.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let rest = LlamaRest {
         output_bias: first.spec.bias,

@@ -5,7 +5,7 @@ use super::llama_like::{LlamaLike, head_norm, llama_like};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 
-/// Every layer sees all tokens. `dynamic` rope scaling by `alpha` stretches the base once, for windows of any length.
+/// Every layer sees all tokens. `dynamic` rope scaling by `alpha` changes the base once, for windows of any length.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),

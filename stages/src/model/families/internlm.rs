@@ -1,17 +1,17 @@
-//! `InternLM` 1 to 3: Llama with biases, then with one tensor in groups, then without either.
+//! `InternLM` 1 to 3: Llama with biases; with one grouped tensor; without either.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
-/// The first: a `bias` on queries and keys.
+/// `InternLM` 1: `bias` for queries and keys.
 pub(super) fn internlm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let bias = config.flag("bias", true);
     llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
 }
 
-/// The second: one tensor, in groups of queries, a key and a value.
+/// `InternLM` 2: one tensor, in groups of queries, a key and a value.
 pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let bias = config.flag("bias", false);
     let mut first = llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta);
@@ -26,7 +26,7 @@ pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     first
 }
 
-/// The third is Llama with `qkv_bias`.
+/// `InternLM` 3: Llama with `qkv_bias`.
 pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(2),

@@ -1,4 +1,4 @@
-//! Llama 1 to 3.3, `TinyLlama`, Yi, DeepSeek-LLM and everything else that calls itself `llama`; Seed-OSS.
+//! Llama 1 to 3.3, `TinyLlama`, Yi, DeepSeek-LLM and all other models of type `llama`; Seed-OSS.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
@@ -35,7 +35,7 @@ pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &rest)
 }
 
-/// The output projection has a flag of its own.
+/// The output projection has a separate flag.
 pub(super) fn seed_oss_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let rest = LlamaRest {
         output_bias: config.flag("attention_out_bias", false),

@@ -7,7 +7,7 @@ use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
 
-/// Layers that rotate normalise each head after it, without weights; the others scale queries by their position.
+/// Layers that rotate normalise each head afterwards, without weights; the others scale queries by position.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(8),

@@ -1,4 +1,4 @@
-//! What most families share: a norm, separate query and key projections, a rotary embedding, norms over heads.
+//! Parts shared by most families: a norm, separate query and key projections, a rotary embedding, norms over heads.
 
 use super::first_layer::FirstLayer;
 use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
@@ -8,24 +8,23 @@ use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
 use crate::model::tensors::{LayerZeroTensors, Projection, Role};
 
-/// What the families around Llama differ in.
+/// Differences between the families built like Llama.
 pub(super) struct LlamaLike {
-    /// `num_key_value_heads` where config.json has no such key; `None` for as many as query heads.
+    /// Default of `num_key_value_heads`; `None`: the number of query heads.
     pub(super) key_heads: Option<u64>,
-    /// `head_dim` where config.json has no such key; `None` for `hidden_size / num_attention_heads`.
+    /// Default of `head_dim`; `None`: `hidden_size / num_attention_heads`.
     pub(super) head_dim: Option<u64>,
-    /// The first norm.
     pub(super) norm: NormKind,
-    /// The key of the norm's `eps`, and its default.
+    /// Key of the norm's `eps`, and its default.
     pub(super) eps: (&'static str, f64),
     pub(super) rope_theta: f64,
     pub(super) max_positions: u64,
     /// Whether queries and keys have a bias.
     pub(super) bias: bool,
     pub(super) pairing: Pairing,
-    /// The share of a head that rotates where config.json has no `partial_rotary_factor`; `None`: it may not have one.
+    /// Default of `partial_rotary_factor`; `None` if the key is not allowed.
     pub(super) partial_rotary: Option<f64>,
-    /// Where the length of the first training is read beside the rope scaling: its default.
+    /// Default of the original training length, if it is read next to the rope scaling.
     pub(super) original_positions: Option<u64>,
     /// Whether `dynamic` rope scaling may be given by `alpha`.
     pub(super) alpha: bool,
@@ -49,14 +48,14 @@ impl Default for LlamaLike {
     }
 }
 
-/// The kind of a norm, without its `eps`.
+/// Kind of a norm, without its `eps`.
 #[derive(Clone, Copy)]
 pub(super) enum NormKind {
     /// With a weight.
     Rms { offset: f64 },
-    /// With a weight and, perhaps, a bias.
+    /// With a weight and an optional bias.
     Layer { offset: f64, bias: bool },
-    /// The projections read the embedding.
+    /// No norm: the projections read the embedding.
     None,
 }
 
@@ -70,10 +69,10 @@ impl NormKind {
     }
 }
 
-/// A norm, separate query and key projections, a rotary embedding: Llama and everything built like it.
+/// Describes a first layer with a norm, separate query and key projections and a rotary embedding, as in Llama.
 ///
-/// Defaults are those of the transformers library's configuration classes; `null` for `num_key_value_heads` and
-/// `head_dim` means "derive it", as there.
+/// Defaults are those of the transformers library's configuration classes; as there, `null` for `num_key_value_heads`
+/// and `head_dim` means that they are derived.
 pub(super) fn llama_like(
     config: &Fields<'_>,
     family: &LlamaLike,
@@ -82,7 +81,7 @@ pub(super) fn llama_like(
     llama_like_of(config, family, &SizeDefaults::default(), rope_theta)
 }
 
-/// As [`llama_like`], with defaults for sizes that config.json may leave out.
+/// Like [`llama_like`], with defaults for sizes that config.json may omit.
 pub(super) fn llama_like_of(
     config: &Fields<'_>,
     family: &LlamaLike,
@@ -134,7 +133,8 @@ pub(super) fn llama_like_of(
     FirstLayer::new(spec, tensors)
 }
 
-/// A first layer whose names are its own. `norm` is named `{norm}.weight` and, with `norm_bias`, `{norm}.bias`.
+/// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
+/// `{norm}.bias`.
 pub(super) fn named(
     spec: LayerZeroSpec,
     prefixes: &'static [&'static str],
@@ -154,12 +154,12 @@ pub(super) fn named(
     FirstLayer::new(spec, tensors)
 }
 
-/// A plain rotary embedding of a family that reads its own base.
+/// Returns an unscaled rotary embedding, for families that read the base themselves.
 pub(super) fn plain_rope(pairing: Pairing, rotary_dims: u64, theta: f64) -> RopeSpec {
     RopeSpec { pairing, rotary_dims, theta, scaling: RopeScaling::Default }
 }
 
-/// A norm over queries and keys, with weights named `{query}.weight` and `{key}.weight`.
+/// Adds a norm over queries and keys, with weights `{query}.weight` and `{key}.weight`.
 pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key: &str) {
     let spec = &first.spec;
     let sides = [
@@ -183,14 +183,14 @@ pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key
     first.spec.head_norm = Some(norm);
 }
 
-/// The RMS norm of each head before the rotary embedding, `q_norm` and `k_norm` (Qwen3, Gemma 3).
+/// Adds an RMS norm of each head before the rotary embedding: `q_norm` and `k_norm` (Qwen3, Gemma 3).
 pub(super) fn rms_head_norm(first: &mut FirstLayer, eps: f64, offset: f64, over: NormScope) {
     let norm = Norm::Rms { eps, offset };
     let norm = HeadNorm { norm, over, weight: true, bias: false, after_rope: false };
     head_norm(first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
 }
 
-/// `eps` of the first norm, which many families use for their other norms too.
+/// Returns the first norm's `eps`, which many families use for their other norms as well.
 pub(super) fn eps(norm: &Norm) -> f64 {
     match *norm {
         Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,

@@ -8,8 +8,8 @@ use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
 
-/// Every layer slides over `sliding_window` tokens; `null` there means none does, a missing key means 4,096, as in
-/// the transformers library.
+/// Every layer slides over `sliding_window` tokens. As in the transformers library, `null` disables the window and a
+/// missing key means 4,096.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = llama_like(config, &family(1e-6), rope_theta);
     slide_everywhere(&mut first, config, window(config));
@@ -23,7 +23,7 @@ pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     first
 }
 
-/// `YaRN`, and queries that grow with their position beyond the first training's length.
+/// `YaRN`, and queries that are scaled with their position beyond the original training length.
 pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike { head_dim: Some(128), max_positions: 262_144, ..family(1e-5) };
     let mut first = llama_like(config, &family, rope_theta);
@@ -54,7 +54,7 @@ fn window(config: &Fields<'_>) -> Option<u64> {
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
-/// No biases behind the first projections.
+/// No biases after the first projections.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &LlamaRest::default())
 }

@@ -1,4 +1,4 @@
-//! Mixtral: Mistral's attention in front of a mixture of experts.
+//! Mixtral: Mistral's attention followed by a mixture of experts.
 
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
@@ -7,7 +7,7 @@ use super::rest::{LlamaRest, llama_rest, sized, width};
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
-/// Every layer slides over `sliding_window` tokens where it is given; by default none does.
+/// Every layer slides over `sliding_window` tokens if it is given; by default, none does.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(8),

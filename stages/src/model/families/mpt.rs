@@ -18,7 +18,7 @@ const NAMES: SizeNames = SizeNames {
     positions: &["max_seq_len"],
 };
 
-/// One tensor of queries, keys and values, clipped where `clip_qkv` says so. No biases.
+/// One tensor of queries, keys and values, clipped if `clip_qkv` is set. No biases.
 pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &NAMES, &defaults);
@@ -36,7 +36,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
         let most = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
         spec.alibi_slopes = Some(mpt_slopes(sizes.query_heads, most.unwrap_or(8.0)));
     } else {
-        // The transformers library has MPT with linear biases only.
+        // The transformers library supports MPT with linear biases only.
         spec.unverified = true;
         if config.flag("learned_pos_emb", true) {
             spec.learned_positions = sizes.max_positions;

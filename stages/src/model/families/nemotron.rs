@@ -1,4 +1,4 @@
-//! Nemotron and Minitron: a layer norm that multiplies by `1 + weight`, half of a head rotates.
+//! Nemotron and Minitron: a layer norm that multiplies by `1 + weight`; half of each head rotates.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like};

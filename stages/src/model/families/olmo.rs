@@ -1,4 +1,4 @@
-//! `OLMo` 1 to 3 and `OLMoE`: no weights in the first norm or no first norm at all, norms over all heads together.
+//! `OLMo` 1 to 3 and `OLMoE`: a first norm without weights or none at all, norms over all heads together.
 
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
@@ -10,10 +10,10 @@ use crate::model::rope::Pairing;
 use crate::model::spec::Norm;
 use crate::model::spec::NormScope;
 
-/// The norm has no weights, queries and keys may be clipped.
+/// The norm has no weights; queries and keys may be clipped.
 pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let norm = NormKind::Layer { offset: 0.0, bias: false };
-    // The `eps` is the library's own: config.json has none.
+    // `eps` is fixed in the library: config.json has no key for it.
     let eps = ("layer_norm_eps of OLMo is not configurable", 1e-5);
     let family = LlamaLike { norm, eps, bias: bias(config), ..LlamaLike::default() };
     let mut first = llama_like(config, &family, rope_theta);
@@ -22,13 +22,13 @@ pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     first
 }
 
-/// Norms come after attention and MLP; the first layer reads the embedding. One norm over all heads of the queries,
-/// one over all of the keys.
+/// Norms follow attention and MLP; the first layer reads the embedding. One norm covers all query heads, another all
+/// key heads.
 pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     without_first_norm(config, 1e4, rope_theta)
 }
 
-/// As `OLMo` 2; three layers of four slide, the first among them, without rope scaling.
+/// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
 pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = without_first_norm(config, 5e5, rope_theta);
     let default = (!config.has("sliding_window")).then_some(4096);
@@ -44,7 +44,7 @@ pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
     first
 }
 
-/// As `OLMo` 2 with a first norm. Clipping, which would come after the norms over all heads, is refused.
+/// Like `OLMo` 2 with a first norm. Clipping, which would follow the norms over all heads, is refused.
 pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
@@ -80,7 +80,7 @@ fn bias(config: &Fields<'_>) -> bool {
     config.flag("attention_bias", false)
 }
 
-/// `OLMo` 1: no norm has weights.
+/// `OLMo` 1: norms have no weights.
 pub(super) fn olmo_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let norm = || NamedNorm::bare(first.spec.norm.clone());
     let rest = LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() };

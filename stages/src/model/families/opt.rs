@@ -1,4 +1,4 @@
-//! OPT: learned positions that begin with the third row, so each window is projected on its own.
+//! OPT: learned positions, so each window is projected separately.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
@@ -9,17 +9,17 @@ use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role, WholeTensor};
 
-/// Rows of the positions that stand for no position.
+/// First row of the position tensor that is used.
 const OFFSET: u64 = 2;
 
-/// OPT-350M has its norms after attention, so that layer 0 reads the embedding, and projects narrower embeddings first.
+/// OPT-350M has its norms after attention, so layer 0 reads the embedding; narrower embeddings are projected first.
 pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);
     let (hidden, positions) = (sizes.hidden_size, sizes.max_positions.unwrap_or(2048));
     let before = config.flag("do_layer_norm_before", true);
-    // The `eps` is the library's own: config.json has none.
+    // `eps` is fixed in the library: config.json has no key for it.
     let norm = if before { Norm::Layer { eps: 1e-5, offset: 0.0 } } else { Norm::None };
     let bias = config.flag("enable_bias", true);
     let mut spec = LayerZeroSpec {
@@ -51,7 +51,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     first
 }
 
-/// With `do_layer_norm_before: false` norms are of the sums, and there is none after the last layer.
+/// With `do_layer_norm_before: false`, norms are applied to the sums, and the last layer is not followed by one.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let before = config.flag("do_layer_norm_before", true);

@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Projection;
 
-/// A layer norm, biases everywhere, half of a head rotates (Phi-2: 0.4).
+/// A layer norm, biases everywhere; half of each head rotates (Phi-2: 0.4).
 pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         norm: NormKind::Layer { offset: 0.0, bias: true },
@@ -33,8 +33,8 @@ pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     first
 }
 
-/// One tensor of queries, keys and values; `LongRoPE` in the models of 128,000 tokens; a share of a head rotates in
-/// Phi-4-mini. Every layer slides where `sliding_window` is given.
+/// One tensor of queries, keys and values; `LongRoPE` in the models for 128,000 tokens; a fraction of each head rotates
+/// in Phi-4-mini. Every layer slides if `sliding_window` is given.
 pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
@@ -66,7 +66,7 @@ pub(super) fn phi_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     Decoder { order: Order::Parallel, ..plain(first, output, norms, feed_forward, head) }
 }
 
-/// Gate and up in one tensor.
+/// Gate and up projection in one tensor.
 pub(super) fn phi3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &LlamaRest { fused_gate: true, ..LlamaRest::default() })
 }

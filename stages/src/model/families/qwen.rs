@@ -1,4 +1,4 @@
-//! Qwen, the first: one tensor of queries, keys and values; the base and the queries grow with the window.
+//! The first Qwen: one tensor of queries, keys and values; rotary base and query scale grow with the window.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{named, plain_rope};
@@ -17,7 +17,7 @@ const NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings", "n_positions"],
 };
 
-/// `seq_length` is the length of the training: `use_dynamic_ntk` and `use_logn_attn` act beyond it.
+/// `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults {
         positions: Some(8192),

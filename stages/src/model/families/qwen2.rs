@@ -7,8 +7,8 @@ use super::rest::{LlamaRest, llama_rest};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
-/// Queries and keys always have a bias. With `use_sliding_window`, the layers from `max_window_layers` on slide, so
-/// layer 0 does only where that is 0 (or `layer_types` says so).
+/// Queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
+/// does only if that is 0 (or `layer_types` says so).
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(32),
@@ -24,7 +24,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first
 }
 
-/// With `use_sliding_window`, every other layer below `max_window_layers` slides, the first among them.
+/// With `use_sliding_window`, every other layer below `max_window_layers` slides, starting with the first.
 pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(16),
@@ -46,7 +46,7 @@ fn window(config: &Fields<'_>) -> Option<u64> {
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
-/// No biases behind the first projections.
+/// No biases after the first projections.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &LlamaRest::default())
 }

@@ -8,7 +8,7 @@ use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::NormScope;
 
-/// With `use_sliding_window`, the layers from `max_window_layers` on slide.
+/// With `use_sliding_window`, layers from `max_window_layers` on slide.
 pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = base(config, 32, Some(128), rope_theta);
     let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
@@ -48,7 +48,7 @@ fn window(config: &Fields<'_>) -> Option<u64> {
     window.filter(|_| config.flag("use_sliding_window", false))
 }
 
-/// `attention_bias` is for all projections of attention.
+/// `attention_bias` applies to all projections of attention.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     llama_rest(config, first, &LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() })
 }

@@ -1,4 +1,4 @@
-//! What families say of a whole model besides its first layer's queries and keys.
+//! Parts of whole models other than the first layer's queries and keys.
 
 use super::first_layer::FirstLayer;
 use super::sizes::MOST_ENTRIES;
@@ -9,20 +9,20 @@ use crate::model::rope::RopeSpec;
 use crate::model::spec::Norm;
 use crate::model::tensors::Projection;
 
-/// Names and biases of a family built like Llama; the defaults are Llama's.
+/// Names and biases of a family built like Llama; defaults are Llama's.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each says of one property whether a family has it"
 )]
 pub(super) struct LlamaRest {
-    /// Of the output projection.
+    /// Whether the output projection has a bias.
     pub(super) output_bias: bool,
     pub(super) feed_forward_bias: bool,
-    /// Gate and up in one tensor, `gate_up_proj`.
+    /// Whether gate and up projection share one tensor, `gate_up_proj`.
     pub(super) fused_gate: bool,
-    /// The key of the activation, and its default.
+    /// Key of the activation, and its default.
     pub(super) activation: (&'static str, &'static str),
-    /// Whether the head is the embedding where config.json does not say.
+    /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
 }
 
@@ -38,7 +38,8 @@ impl Default for LlamaRest {
     }
 }
 
-/// A norm before each part, a gated feed-forward part, a norm after the last layer: Llama and everything built like it.
+/// Describes a model with a norm before each part, a gated feed-forward part and a norm after the last layer, as in
+/// Llama.
 pub(super) fn llama_rest(config: &Fields<'_>, first: &FirstLayer, rest: &LlamaRest) -> Decoder {
     let norm = first.spec.norm.clone();
     let bias = first.tensors.norm_bias.is_some();
@@ -49,7 +50,7 @@ pub(super) fn llama_rest(config: &Fields<'_>, first: &FirstLayer, rest: &LlamaRe
     plain(first, output, (before, last), feed_forward, head(config, rest.tied))
 }
 
-/// One after the other, with norms before both parts and at the end.
+/// Describes sequential layers with norms before both parts and at the end.
 pub(super) fn plain(
     first: &FirstLayer,
     output: Projection,
@@ -73,7 +74,8 @@ pub(super) fn plain(
     }
 }
 
-/// The values lie where the keys lie: in a tensor of their own, or behind the keys of each group of a fused one.
+/// Returns the projection of values: a separate tensor next to the keys' tensor, or the rows after the keys of each
+/// group in a fused one.
 fn value(key: &Projection) -> Projection {
     let of_keys: u64 = key.rows.iter().map(|rows| rows.end - rows.start).sum();
     if of_keys == key.outputs {
@@ -85,18 +87,18 @@ fn value(key: &Projection) -> Projection {
     Projection { rows: key.rows.iter().map(behind).collect(), ..key.clone() }
 }
 
-/// From all heads to the hidden state.
+/// Returns the projection from all heads to the hidden state.
 pub(super) fn output(first: &FirstLayer, name: &str, bias: bool) -> Projection {
     let spec = &first.spec;
     sized(name, bias, spec.hidden_size, spec.query_heads * spec.head_dim)
 }
 
-/// `[outputs, inputs]`.
+/// Returns a projection of shape `[outputs, inputs]`.
 pub(super) fn sized(name: &str, bias: bool, outputs: u64, inputs: u64) -> Projection {
     Projection { inputs: Some(inputs), ..Projection::whole(name, bias, outputs) }
 }
 
-/// The first of some names that config.json has, else `default`.
+/// Returns the first of several keys in config.json, or `default`.
 pub(super) fn width(config: &Fields<'_>, names: &[&str], default: Option<u64>) -> u64 {
     config.size_of(names, MOST_ENTRIES, default)
 }
@@ -117,7 +119,7 @@ fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, rest: &LlamaRest) 
     Perceptron { gate: Some(gate), up, down, activation }
 }
 
-/// Two projections, `{up}` and `{down}`, without a gate.
+/// Describes two projections without a gate, `{up}` and `{down}`.
 pub(super) fn two_projections(
     first: &FirstLayer,
     (up, down): (&str, &str),
@@ -130,7 +132,7 @@ pub(super) fn two_projections(
     Perceptron { gate: None, up, down, activation }
 }
 
-/// The activation under the first of some names that config.json has.
+/// Reads the activation from the first of several keys in config.json.
 pub(super) fn activation(config: &Fields<'_>, names: &[&str], default: &str) -> Activation {
     let written = names.iter().find_map(|name| Some((*name, config.optional_text(name)?)));
     let (key, name) = written.unwrap_or((names[0], default));
@@ -142,19 +144,19 @@ pub(super) fn activation(config: &Fields<'_>, names: &[&str], default: &str) -> 
     })
 }
 
-/// `lm_head`, or the embedding where `tie_word_embeddings` says so.
+/// Returns `lm_head`, or the embedding if `tie_word_embeddings` is set.
 pub(super) fn head(config: &Fields<'_>, tied: bool) -> Head {
     head_named(config, tied, "lm_head")
 }
 
-/// The same under another name.
+/// Like [`head`], with another tensor name.
 pub(super) fn head_named(config: &Fields<'_>, tied: bool, name: &str) -> Head {
     let tied = config.flag("tie_word_embeddings", tied);
     let weight = (!tied).then(|| format!("{name}.weight"));
     Head { weight, bias: None, projection: None, multiplier: 1.0, softcap: None }
 }
 
-/// The rotary embedding of each layer, where layers differ in it.
+/// Returns the rotary embedding of each layer, for models whose layers differ.
 pub(super) fn ropes(
     first: &FirstLayer,
     of_layer: impl Fn(u64) -> Option<RopeSpec>,
@@ -162,7 +164,7 @@ pub(super) fn ropes(
     (0..first.spec.layers).map(of_layer).collect()
 }
 
-/// Norms of layer 0 after attention and after the feed-forward part.
+/// Sets the norms after attention and after the feed-forward part.
 pub(super) fn norms_after(decoder: &mut Decoder, norm: &Norm, attention: &str, feed_forward: &str) {
     let named = |name: &str| NamedNorm::new(norm.clone(), name, false);
     decoder.after_attention = named(attention);

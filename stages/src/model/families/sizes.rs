@@ -1,15 +1,15 @@
-//! The sizes of a model, under whatever names config.json writes them.
+//! Sizes of a model, under the various keys that config.json uses.
 
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::Sizes;
 
-/// Most entries along any dimension that config.json may claim: products of three stay within 64 bits.
+/// Maximum entries along any dimension in config.json: the product of three fits in 64 bits.
 pub(super) const MOST_ENTRIES: u64 = 1 << 20;
 pub(super) const MOST_HEADS: u64 = 1 << 12;
 pub(super) const MOST_TOKENS: u64 = 1 << 24;
 
-/// Under which names config.json writes sizes, the usual one first.
+/// Keys of each size in config.json, the usual one first.
 pub(super) struct SizeNames {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
@@ -28,21 +28,21 @@ pub(super) const LLAMA_NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings"],
 };
 
-/// Sizes where config.json has no such key: mostly none, it must be there.
+/// Defaults of sizes; a size without one is required.
 #[derive(Default)]
 pub(super) struct SizeDefaults {
     pub(super) hidden: Option<u64>,
     pub(super) layers: Option<u64>,
     pub(super) heads: Option<u64>,
     pub(super) vocabulary: Option<u64>,
-    /// Key heads; `None` for as many as query heads.
+    /// Default of the key heads; `None`: the number of query heads.
     pub(super) key_heads: Option<u64>,
     /// `None`: `hidden_size / query heads`.
     pub(super) head_dim: Option<u64>,
     pub(super) positions: Option<u64>,
 }
 
-/// Reads the sizes and holds them against each other. `null` for key heads and `head_dim` means "derive it".
+/// Reads the sizes and checks that they agree. `null` for key heads or `head_dim` means that they are derived.
 pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefaults) -> Sizes {
     let hidden_size = config.size_of(names.hidden, MOST_ENTRIES, defaults.hidden);
     let query_heads = config.size_of(names.heads, MOST_HEADS, defaults.heads);
@@ -66,7 +66,7 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
     }
 }
 
-/// All dimensions rotate: a share of them is refused rather than ignored.
+/// Returns `head_dim` for models whose heads rotate completely; refuses a `partial_rotary_factor`.
 pub(super) fn whole_head(config: &Fields<'_>, head_dim: u64) -> u64 {
     if config.optional_number("partial_rotary_factor").is_some_and(|part| (part - 1.0).abs() > 1e-9)
     {

@@ -1,4 +1,4 @@
-//! `SmolLM3`: Llama with layers that have no positions at all.
+//! `SmolLM3`: Llama, with some layers that have no positions.
 
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
@@ -7,8 +7,8 @@ use super::rest::{LlamaRest, llama_rest, ropes};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
-/// `no_rope_layers` has a 1 for each layer that rotates; by default each but every fourth. With `use_sliding_window`
-/// those without positions slide.
+/// `no_rope_layers` has a 1 for each layer that rotates; by default, all but every fourth. With `use_sliding_window`,
+/// layers without positions slide.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = base(config, rope_theta);
     let rotates = rotating_layers(config);
@@ -33,7 +33,8 @@ fn base(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     llama_like(config, &family, rope_theta)
 }
 
-/// Which layers rotate: `no_rope_layers`, or each but every `no_rope_layer_interval`th. Llama 4 has the same two keys.
+/// Returns whether a layer rotates: from `no_rope_layers`, otherwise all but every `no_rope_layer_interval`th. Llama 4
+/// has the same two keys.
 pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
     let written = config.optional_numbers("no_rope_layers").filter(|layers| !layers.is_empty());
     let interval = config.optional_size("no_rope_layer_interval", 1 << 20).unwrap_or(4);
@@ -43,7 +44,7 @@ pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Layers without positions are those that `no_rope_layers` says.
+/// `no_rope_layers` lists the layers without positions.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let rest = LlamaRest {
         output_bias: first.spec.bias,

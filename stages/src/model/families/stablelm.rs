@@ -1,4 +1,4 @@
-//! `StableLM` 2 and 3B: a layer norm, a quarter of a head rotates.
+//! `StableLM` 2 and 3B: a layer norm; a quarter of each head rotates.
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
@@ -8,8 +8,8 @@ use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Role;
 
-/// `use_qkv_bias` gives queries and keys a bias, `qk_layernorm` each head a layer norm of its own, in a tensor of its
-/// own.
+/// `use_qkv_bias` adds a bias to queries and keys; `qk_layernorm` adds a layer norm to each head, with separate
+/// tensors.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(32),
@@ -44,7 +44,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first
 }
 
-/// With `use_parallel_residual` both parts read the same norm.
+/// With `use_parallel_residual`, both parts read the same norm.
 pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let mut decoder = llama_rest(config, first, &LlamaRest::default());
     if config.flag("use_parallel_residual", false) {

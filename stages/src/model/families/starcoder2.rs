@@ -1,4 +1,4 @@
-//! `StarCoder2`: a layer norm, biases, and mostly a sliding window in every layer.
+//! `StarCoder2`: a layer norm, biases, and usually a sliding window in every layer.
 
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
@@ -7,7 +7,7 @@ use super::rest::{activation, head, output, plain, two_projections, width};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 
-/// Every layer slides over `sliding_window` tokens where it is given.
+/// Every layer slides over `sliding_window` tokens if it is given.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(2),

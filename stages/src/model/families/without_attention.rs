@@ -1,9 +1,9 @@
-//! Model types that mix other layers with attention, or have none: their first layer has nothing to score.
+//! Model types without attention in their first layer, which therefore cannot be scored.
 
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
-/// What the first layer of these model types is.
+/// First layer of each of these model types.
 const TYPES: [(&str, &str); 25] = [
     ("bailing_hybrid", "linear attention"),
     ("bamba", "a state-space (Mamba) layer"),
@@ -32,7 +32,7 @@ const TYPES: [(&str, &str); 25] = [
     ("zamba2", "a state-space (Mamba) layer"),
 ];
 
-/// Why a model of this type cannot be scored, if it is one of them and its first layer is what that type has there.
+/// Returns the reason why a model of this type cannot be scored; `None` if its first layer has attention.
 pub(super) fn problem(config: &Fields<'_>, model_type: &str) -> Option<ModelProblem> {
     let (_, layer) = TYPES.iter().find(|(name, _)| *name == model_type)?;
     let first = first_attention_layer(config, model_type);
@@ -50,7 +50,7 @@ pub(super) fn problem(config: &Fields<'_>, model_type: &str) -> Option<ModelProb
     })
 }
 
-/// The first layer with softmax attention, as far as config.json tells.
+/// Returns the first layer with softmax attention according to config.json.
 fn first_attention_layer(config: &Fields<'_>, model_type: &str) -> Option<u64> {
     let place = |found: Option<usize>| found.map(|place| place as u64);
     for name in ["layer_types", "layers_block_type", "block_types", "_block_types"] {

@@ -1,16 +1,16 @@
-//! The architectures of GGUF files, and what llama.cpp's conversion does to their tensors.
+//! Architectures of GGUF files, and llama.cpp's changes to their tensors.
 
 use crate::model::problem::ModelProblem;
 
-/// A `general.architecture` that is followed.
+/// A supported `general.architecture`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Architecture {
     pub(crate) name: &'static str,
-    /// The model types that are stored under it, the usual one first.
+    /// Model types stored under this architecture, the usual one first.
     pub(crate) model_types: &'static [&'static str],
-    /// Whether the file alone says all that the first layer needs.
+    /// Whether the file alone describes the first layer completely.
     pub(crate) alone: bool,
-    /// Whether rotated pairs of queries and keys are neighbours.
+    /// Whether rotated pairs of queries and keys are adjacent.
     pub(super) neighbours: bool,
     /// Whether 1 is added to the weights of norms.
     pub(super) norms_plus_one: bool,
@@ -40,10 +40,10 @@ const ARCHITECTURES: [Architecture; 9] = [
 ];
 
 impl Architecture {
-    /// The architecture of that name.
+    /// Returns the architecture of that name.
     ///
     /// # Errors
-    /// It is not followed.
+    /// The architecture is not supported.
     pub(crate) fn of(name: &str) -> Result<&'static Self, ModelProblem> {
         let found = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
         found.ok_or_else(|| {

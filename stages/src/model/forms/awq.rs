@@ -1,7 +1,7 @@
-//! AWQ in its gemm layout: four-bit codes packed along the outputs, eight to a word in an order of their own.
+//! AWQ in its gemm layout: four-bit codes packed along the outputs, eight per word in a special order.
 //!
 //! ```text
-//! qweight [inputs, outputs / 8]   eight outputs a word
+//! qweight [inputs, outputs / 8]   eight outputs per word
 //! qzeros  [groups, outputs / 8]   likewise
 //! scales  [groups, outputs]       f16, bf16 or f32
 //! ```
@@ -18,9 +18,8 @@ use super::form::{Form, Slice};
 use super::numbers::{floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 
-/// Codes in a word.
 const PACKED: u64 = 8;
-/// Where in a word the code of output `8 · word + place` is, in steps of four bits: autoawq's `AWQ_REVERSE_ORDER`.
+/// Position of the code of output `8 · word + place` in its word, in steps of four bits: autoawq's `AWQ_REVERSE_ORDER`.
 const PLACES: [u32; PACKED as usize] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[derive(Debug)]
@@ -31,7 +30,7 @@ struct Gemm {
     scale_type: Dtype,
 }
 
-/// `{stem}.qweight` and what belongs to it.
+/// Finds `{stem}.qweight` and its companion tensors.
 pub(super) fn find(
     finder: &mut Finder<'_>,
     stem: &str,
@@ -51,13 +50,13 @@ pub(super) fn find(
 }
 
 impl Gemm {
-    /// The words that some outputs are packed in.
+    /// Returns the range of words that hold some outputs.
     fn words(rows: &Range<u64>) -> Range<u64> {
         rows.start / PACKED..rows.end.div_ceil(PACKED)
     }
 }
 
-/// The code of an output, in the row of words that begins with output `8 · first`.
+/// Returns the code of an output, from a row of words that starts with output `8 · first`.
 fn code(row: &[u32], first: u64, output: u64) -> f32 {
     let word = row[(output / PACKED - first) as usize];
     (word >> (4 * PLACES[(output % PACKED) as usize]) & 15) as f32

@@ -1,17 +1,17 @@
-//! bitsandbytes: four-bit codes of a table (nf4, fp4) in blocks with a largest absolute value, or int8 rows.
+//! bitsandbytes: four-bit codes into a table (nf4, fp4), in blocks with a maximum absolute value; or int8 rows.
 //!
 //! ```text
-//! weight                             [numbers / 2, 1]  two codes a byte, the first one in the high half
-//! weight.absmax                      [blocks]  f32, or u8 where it is quantised itself
-//! weight.quant_map                   [16]      f32, what a code stands for
+//! weight                             [numbers / 2, 1]  two codes per byte, the first one in the high half
+//! weight.absmax                      [blocks]  f32, or u8 if it is quantised itself
+//! weight.quant_map                   [16]      f32, value of each code
 //! weight.nested_absmax               [blocks / nested_blocksize]  f32
 //! weight.nested_quant_map            [256]     f32
 //! weight.quant_state.bitsandbytes__* JSON: type, block sizes, shape, the type of the result
 //! ```
 //!
 //! Four bits: `quant_map[code] · absmax`, rounded to `dtype` of the state, with `absmax = nested_quant_map[code] ·
-//! nested_absmax + nested_offset` in float32 where that is quantised: as in `dequantize_4bit`. Int8: `code · SCB ·
-//! 1/127` in float32, as in `int8_vectorwise_dequant`.
+//! nested_absmax + nested_offset` in float32 if that is quantised, as in `dequantize_4bit`. Int8: `code · SCB · 1/127`
+//! in float32, as in `int8_vectorwise_dequant`.
 
 use std::ops::Range;
 
@@ -26,14 +26,14 @@ use crate::model::problem::ModelProblem;
 use crate::model::stored::Stored;
 use crate::model::tensors::NeededTensor;
 
-/// The largest quantisation state that is read, in bytes; real ones have about 170.
+/// Maximum size of a quantisation state in bytes; real ones have about 170.
 const MOST_STATE_BYTES: u64 = 1 << 16;
 const MOST_BLOCK: u64 = 1 << 20;
 const DAMAGED: &str = "download the checkpoint again";
-/// What `int8_vectorwise_dequant` multiplies by: 1/127.
+/// Multiplier in `int8_vectorwise_dequant`: 1/127.
 const PER_STEP: f32 = 7.874_016e-3;
 
-/// The quantisation state of a four-bit matrix.
+/// Quantisation state of a four-bit matrix.
 #[derive(Debug, Deserialize)]
 struct State {
     quant_type: String,
@@ -55,7 +55,7 @@ struct FourBits {
     nested: Option<(u64, f32)>,
 }
 
-/// `{name}`, a packed weight, and what belongs to it.
+/// Finds the packed weight `{name}` and its companion tensors.
 pub(super) fn four_bits(
     finder: &mut Finder<'_>,
     name: &str,
@@ -123,9 +123,9 @@ fn state(finder: &mut Finder<'_>, stored: &Stored) -> Option<State> {
 }
 
 impl FourBits {
-    /// Codes, `absmax`, the table, and the two of a quantised `absmax`, with types and shapes checked.
+    /// Finds codes, `absmax`, the table and, if `absmax` is quantised, its two tensors, and checks types and shapes.
     fn stored(&self, finder: &mut Finder<'_>, name: &str) -> Option<Vec<Stored>> {
-        // The storage may pretend to be of another type, so that it is sharded with the rest.
+        // The storage may have another type, so that it is sharded with the other tensors.
         let types = [Dtype::U8, Dtype::I8, Dtype::F16, Dtype::BF16, Dtype::F32];
         let codes = finder.typed(name, &types).filter(|codes| {
             let fits = codes.entry.byte_length() == self.numbers.div_ceil(2);
@@ -148,7 +148,7 @@ impl FourBits {
         stored.into_iter().collect()
     }
 
-    /// The largest absolute value of each block.
+    /// Returns the maximum absolute value of each block.
     fn absmax(&self, stored: &[Vec<u8>]) -> Vec<f32> {
         let Some((size, offset)) = self.nested else { return floats(Dtype::F32, &stored[1]) };
         let (outer, map) = (floats(Dtype::F32, &stored[3]), floats(Dtype::F32, &stored[4]));
@@ -194,7 +194,7 @@ struct EightBits {
     columns: u64,
 }
 
-/// `{stem}.weight` and `{stem}.SCB`.
+/// Finds `{stem}.weight` and `{stem}.SCB`.
 pub(super) fn eight_bits(
     finder: &mut Finder<'_>,
     stem: &str,

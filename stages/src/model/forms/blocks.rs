@@ -1,7 +1,7 @@
-//! GGUF's blocks: 32 or 256 numbers whose codes, scales and offsets lie together.
+//! GGUF's blocks: 32 or 256 numbers stored with their codes, scales and offsets.
 //!
-//! Each block as gguf's `dequantize_blocks` turns it into float32, with its order of operations, so that every rounding
-//! is the same.
+//! Each block is converted to float32 in the order of operations of gguf's `dequantize_blocks`, so that every rounding
+//! agrees.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::form::{Form, Slice};
 
-/// The types of blocks that are read.
+/// Supported block types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockType {
     Q4_0,
@@ -25,7 +25,7 @@ pub(crate) enum BlockType {
     Q6K,
 }
 
-/// Type, GGUF's number for it, its name, numbers in a block and its bytes.
+/// Type, its number in GGUF, its name, numbers per block, bytes per block.
 const TYPES: [(BlockType, u32, &str, u64, u64); 10] = [
     (BlockType::Q4_0, 2, "q4_0", 32, 18),
     (BlockType::Q4_1, 3, "q4_1", 32, 20),
@@ -40,7 +40,7 @@ const TYPES: [(BlockType, u32, &str, u64, u64); 10] = [
 ];
 
 impl BlockType {
-    /// The type that GGUF has under a number.
+    /// Returns the type with that number in GGUF.
     pub(crate) fn of(number: u32) -> Option<Self> {
         TYPES.iter().find(|(_, code, ..)| *code == number).map(|(kind, ..)| *kind)
     }
@@ -53,12 +53,12 @@ impl BlockType {
         self.row().2
     }
 
-    /// Numbers in a block.
+    /// Numbers per block.
     pub(crate) fn numbers(self) -> u64 {
         self.row().3
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub(crate) fn bytes(self) -> u64 {
         self.row().4
     }
@@ -96,13 +96,13 @@ impl BlockType {
     }
 }
 
-/// A little-endian f16.
+/// Reads a little-endian f16.
 fn float(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// 32 codes, the first sixteen in the low halves of sixteen bytes, the others in the high ones; their fifth bits, where
-/// they have such, one after the other.
+/// Decodes 32 codes: the first sixteen in the low halves of sixteen bytes, the others in the high halves; fifth bits,
+/// if any, one after the other.
 fn halves(codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32], number: impl Fn(u8) -> f32) {
     for (index, place) in numbers.iter_mut().enumerate() {
         let code = codes[index % 16] >> (index / 16 * 4) & 15;
@@ -111,7 +111,7 @@ fn halves(codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32], number: impl 
     }
 }
 
-/// Scales of four bits and offsets of four bits for sixteen numbers each.
+/// Four-bit scales and four-bit offsets, one each per sixteen numbers.
 fn two_bits(block: &[u8], numbers: &mut [f32]) {
     let (scales, codes) = (&block[..16], &block[16..80]);
     let (scale, least) = (float(&block[80..]), float(&block[82..]));
@@ -123,7 +123,7 @@ fn two_bits(block: &[u8], numbers: &mut [f32]) {
     }
 }
 
-/// The third bit is stored apart, and the other way round; scales have six bits, the upper two apart.
+/// The third bit is stored separately and inverted; scales have six bits, the upper two stored separately.
 fn three_bits(block: &[u8], numbers: &mut [f32]) {
     let (upper, codes, scales, scale) =
         (&block[..32], &block[32..96], &block[96..108], float(&block[108..]));
@@ -138,7 +138,7 @@ fn three_bits(block: &[u8], numbers: &mut [f32]) {
     }
 }
 
-/// Scales and offsets of six bits for 32 numbers each, in twelve bytes.
+/// Six-bit scales and offsets, one each per 32 numbers, in twelve bytes.
 fn four_or_five_bits(block: &[u8], codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32]) {
     let (scale, least, packed) = (float(&block[0..]), float(&block[2..]), &block[4..16]);
     for (part, numbers) in numbers.chunks_exact_mut(32).enumerate() {
@@ -159,7 +159,7 @@ fn four_or_five_bits(block: &[u8], codes: &[u8], fifth: Option<&[u8]>, numbers: 
     }
 }
 
-/// Scales of eight bits for sixteen numbers each; the codes' upper two bits apart.
+/// Eight-bit scales, one per sixteen numbers; the upper two bits of codes are stored separately.
 fn six_bits(block: &[u8], numbers: &mut [f32]) {
     let (lower, upper, scales, scale) =
         (&block[..128], &block[128..192], &block[192..208], float(&block[208..]));
@@ -172,7 +172,7 @@ fn six_bits(block: &[u8], numbers: &mut [f32]) {
     }
 }
 
-/// A matrix of blocks along its rows.
+/// A matrix whose rows consist of blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
     pub(super) kind: BlockType,

@@ -1,4 +1,4 @@
-//! How and where each needed tensor is stored, whatever the form.
+//! Locates required tensors, in any storage form.
 
 use safetensors::Dtype;
 
@@ -10,12 +10,12 @@ use crate::model::problem::ModelProblem;
 use crate::model::tensors::{NeededTensor, Role};
 
 impl Finder<'_> {
-    /// Whether the checkpoint names all of these; opens no file.
+    /// Whether the checkpoint lists all of these tensors; opens no file.
     pub(crate) fn has_all(&self, needed: &[NeededTensor]) -> bool {
         needed.iter().all(|needed| self.place(needed).is_some())
     }
 
-    /// How and where a needed tensor is stored; `None` with the reason noted.
+    /// Locates a required tensor and its form; `None` with the problem noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
         match self.place(needed) {
             Some(Place::Named(name)) => match self.method {
@@ -40,14 +40,14 @@ impl Finder<'_> {
         }
     }
 
-    /// What a needed matrix is stored as, where config.json names no method that stores it so.
+    /// Name of a stored tensor that suggests a packed matrix, although config.json names no such method.
     fn unexplained(&self, needed: &NeededTensor) -> Option<String> {
         let stem = matrix_stem(&needed.name, needed)?;
         let names = ["qweight", "weight_packed"].map(|marker| format!("{stem}.{marker}"));
         names.iter().find_map(|name| self.on_disk(name))
     }
 
-    /// Under which name a needed tensor is stored.
+    /// Returns the name under which a required tensor is stored.
     fn place(&self, needed: &NeededTensor) -> Option<Place> {
         if let Method::Gguf { .. } = self.method {
             return gguf::name_of(&needed.name)
@@ -69,7 +69,7 @@ impl Finder<'_> {
         Some(Place::Packed(name.strip_suffix(marker)?.strip_suffix('.')?.to_owned()))
     }
 
-    /// A tensor that is stored under its own name: plain, or codes with other tensors beside them.
+    /// Locates a tensor stored under its own name: plain, or codes with companion tensors.
     fn named(&mut self, name: &str, needed: &NeededTensor) -> Option<Found> {
         let dtype = self.tensors.find(name)?.dtype();
         let Some(stem) = matrix_stem(name, needed) else { return plain::find(self, name, needed) };
@@ -103,7 +103,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A matrix that is stored under another name than its own.
+    /// Locates a matrix stored under another name.
     fn packed(&mut self, stem: &str, needed: &NeededTensor) -> Option<Found> {
         if needed.columns.is_some() {
             return self.transposed(stem);
@@ -119,7 +119,7 @@ impl Finder<'_> {
         }
     }
 
-    /// GPT-2 keeps its projections as inputs by outputs, and packages differ in what they make of that.
+    /// GPT-2 stores its projections as inputs by outputs, and packages differ in how they pack those.
     fn transposed(&mut self, name: &str) -> Option<Found> {
         let why = format!("`{name}` is packed, which is not supported for this model type");
         self.problems.push(method::refused(&why));
@@ -127,20 +127,20 @@ impl Finder<'_> {
     }
 }
 
-/// Where a needed tensor is.
+/// Name of a stored tensor.
 enum Place {
     /// The tensor itself, or its codes.
     Named(String),
-    /// What other names begin with.
+    /// Common prefix of its parts.
     Packed(String),
 }
 
-/// The name of a matrix without `.weight`: nothing else is ever packed.
+/// Returns the name of a matrix without `.weight`: only matrices are packed.
 fn matrix_stem<'a>(name: &'a str, needed: &NeededTensor) -> Option<&'a str> {
     name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2)
 }
 
-/// Codes under a matrix's own name, and what they need to be numbers.
+/// Codes under a matrix's own name, and their companion tensors.
 enum Beside {
     EightBits,
     FourBits,

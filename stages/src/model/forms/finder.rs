@@ -1,4 +1,4 @@
-//! Stored tensors by name, checked for type and shape; what is missing or wrong is noted.
+//! Finds stored tensors by name and checks type and shape; notes missing and wrong ones.
 
 use safetensors::Dtype;
 
@@ -8,39 +8,39 @@ use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
 use crate::model::stored::{Stored, StoredTensors};
 
-/// The types that plain weights, scales and biases have.
+/// Types of plain weights, scales and biases.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
-/// A matrix, how it is stored and where.
+/// A matrix, its form and its location.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) form: Box<dyn Form>,
-    /// In the form's order.
+    /// Stored tensors in the form's order.
     pub(crate) stored: Vec<Stored>,
 }
 
-/// Looks for the tensors that a needed one is stored as, and notes what is missing or wrong.
+/// Finds the stored tensors of a required one and notes problems.
 pub(crate) struct Finder<'a> {
     pub(crate) tensors: &'a mut StoredTensors,
-    /// Prefixes that names on disk may have, the usual one first.
+    /// Possible name prefixes on disk, the usual one first.
     pub(crate) prefixes: &'static [&'static str],
-    /// What `config.json` calls the quantisation, for messages.
+    /// Name of the quantisation in `config.json`, for messages.
     pub(crate) quantization: Option<&'a str>,
     pub(crate) method: &'a Method,
-    /// Whether the head and the embedding are one tensor, which may be stored as either.
+    /// Whether head and embedding share one tensor, which may be stored under either name.
     pub(crate) tied: bool,
     pub(crate) missing: Vec<String>,
     pub(crate) problems: Vec<ModelProblem>,
 }
 
 impl Finder<'_> {
-    /// The name with the prefix that this checkpoint uses.
+    /// Returns the name with this checkpoint's prefix.
     pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
         let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
         names.into_iter().find(|name| self.tensors.has(name))
     }
 
-    /// A tensor that must be there.
+    /// Finds a required tensor.
     pub(super) fn stored(&mut self, name: &str) -> Option<Stored> {
         if !self.tensors.has(name) {
             self.missing.push(name.to_owned());
@@ -48,7 +48,7 @@ impl Finder<'_> {
         self.tensors.find(name)
     }
 
-    /// A tensor that must be there, of one of some types.
+    /// Finds a required tensor of one of some types.
     pub(super) fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<Stored> {
         let stored = self.stored(name)?;
         if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {
@@ -72,7 +72,7 @@ impl Finder<'_> {
         None
     }
 
-    /// A tensor that must be there, of one of some types and exactly that shape.
+    /// Finds a required tensor of one of some types and an exact shape.
     pub(super) fn shaped(&mut self, name: &str, types: &[Dtype], shape: &[u64]) -> Option<Stored> {
         let stored = self.typed(name, types)?;
         if stored.entry.shape == shape {

@@ -1,30 +1,30 @@
-//! What every form answers.
+//! Interface of all storage forms.
 
 use std::fmt;
 use std::ops::Range;
 
-/// How a matrix `[rows, columns]` is stored. What is left of rounding is said by each form; tests compare with the
-/// package that wrote the form.
+/// Storage form of a matrix `[rows, columns]`. Each form documents its rounding; tests compare it with the package that
+/// writes the form.
 pub(crate) trait Form: fmt::Debug + Send + Sync {
     /// The form with all its parameters: part of the weights' digest.
     fn name(&self) -> String;
 
-    /// The part of stored tensor `index` that some rows are made of, or `None` if that tensor is read once and kept.
+    /// Returns the part of stored tensor `index` that some rows need, or `None` if that tensor is read once and kept.
     fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice>;
 
-    /// Reading may pause before rows that are multiples of this: no byte then belongs to both sides.
+    /// Reading may be split before rows that are multiples of this: no byte is needed on both sides.
     fn row_step(&self) -> u64 {
         1
     }
 
-    /// The wanted numbers of some rows, `[rows, columns]`, from the slices of each stored tensor.
+    /// Converts the slices of each stored tensor to the numbers of some rows, `[rows, columns]`.
     ///
     /// # Errors
-    /// What is wrong with the values.
+    /// A message about invalid values.
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String>;
 }
 
-/// Some rows of a stored tensor, of each row some bytes.
+/// Some rows of a stored tensor, and a range of bytes in each row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) rows: Range<u64>,
@@ -33,17 +33,16 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Whole rows.
+    /// Selects whole rows.
     pub(crate) fn rows(rows: &Range<u64>, row_bytes: u64) -> Self {
         Self { rows: rows.clone(), row_bytes, columns: 0..row_bytes }
     }
 
-    /// How many bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
         (self.rows.end - self.rows.start) * (self.columns.end - self.columns.start)
     }
 
-    /// Offset in the tensor and length of each stretch of bytes.
+    /// Returns offset in the tensor and length of each contiguous range of bytes.
     pub(crate) fn stretches(&self) -> Vec<(u64, u64)> {
         let width = self.columns.end - self.columns.start;
         if width == self.row_bytes {

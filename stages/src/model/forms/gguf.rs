@@ -1,7 +1,7 @@
-//! GGUF's names, and what llama.cpp's conversion does to a checkpoint: undone here.
+//! GGUF's tensor names, and reversal of llama.cpp's conversion.
 //!
-//! For `llama`, the rows of a query or key head are reordered so that the two halves of each rotated pair are
-//! neighbours; norms of Gemma are stored with 1 added. Tensors are plain or made of [`blocks`](super::blocks).
+//! For `llama`, the rows of a query or key head are reordered so that the two halves of each rotated pair are adjacent;
+//! norms of Gemma are stored with 1 added. Tensors are plain or made of [`blocks`](super::blocks).
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::model::problem::ModelProblem;
 use crate::model::stored::Stored;
 use crate::model::tensors::{NeededTensor, Role};
 
-/// GGUF's name of a tensor, for models built like Llama.
+/// Returns GGUF's name of a tensor, for models built like Llama.
 pub(super) fn name_of(name: &str) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
     match name {
@@ -44,7 +44,7 @@ pub(super) fn name_of(name: &str) -> Option<String> {
     Some(format!("blk.{layer}.{module}.{part}"))
 }
 
-/// The tensor under its GGUF name, in the order that the model's own code has.
+/// Finds a tensor under its GGUF name and restores the order of the model's own code.
 pub(super) fn find(
     finder: &mut Finder<'_>,
     name: &str,

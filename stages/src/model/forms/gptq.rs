@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! qweight [inputs · bits / 32, outputs]   a column's codes, one after the other from the lowest bit
-//! qzeros  [groups, outputs · bits / 32]   likewise along a row; the first format stores each zero point less one
+//! qzeros  [groups, outputs · bits / 32]   likewise along a row; format 1 stores each zero point minus one
 //! scales  [groups, outputs]               f16, bf16 or f32
-//! g_idx   [inputs]                        the group of each input; without it groups follow one another
+//! g_idx   [inputs]                        the group of each input; if missing, groups are consecutive
 //! ```
 //!
-//! The weight is `scale · (code - zero)`, rounded to the type of the scales, as in gptqmodel's `dequantize_weight`. The
-//! first format is undone as there: one is added to every zero point of a packed word at once, so that zero points of 0
-//! get back what they borrowed; three-bit ones wrap each for itself.
+//! The weight is `scale · (code - zero)`, rounded to the type of the scales, as in gptqmodel's `dequantize_weight`.
+//! Format 1 is reversed as there: one is added to all zero points of a packed word at once, so that a zero point of 0
+//! carries into its neighbour; three-bit zero points wrap separately.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ struct Packed {
     scale_type: Dtype,
 }
 
-/// `{stem}.qweight` and what belongs to it.
+/// Finds `{stem}.qweight` and its companion tensors.
 pub(super) fn find(
     finder: &mut Finder<'_>,
     stem: &str,
@@ -51,7 +51,7 @@ pub(super) fn find(
     let zeros = [groups, packed(outputs)];
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &zeros);
     let order = format!("{stem}.g_idx");
-    // One group has no order.
+    // A single group has no order.
     let ordered = finder.tensors.has(&order) || method.ordered && groups > 1;
     let order = if ordered { Some(finder.shaped(&order, &[Dtype::I32], &[inputs])?) } else { None };
     let (codes, scales, zeros) = (codes?, scales?, zeros?);
@@ -70,7 +70,7 @@ pub(super) fn find(
 }
 
 impl Packed {
-    /// The group of each input.
+    /// Returns the group of each input.
     fn order(&self, stored: &[Vec<u8>]) -> Result<Vec<usize>, String> {
         if !self.ordered {
             return Ok((0..self.inputs).map(|input| (input / self.group_size) as usize).collect());
@@ -83,7 +83,7 @@ impl Packed {
         words(&stored[3]).into_iter().map(group).collect()
     }
 
-    /// All zero points, `[groups, outputs]`.
+    /// Returns all zero points, `[groups, outputs]`.
     fn zeros(&self, stored: &[u8]) -> Vec<u32> {
         let mut packed = words(stored);
         let ones = match self.bits {

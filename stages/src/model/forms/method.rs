@@ -1,4 +1,4 @@
-//! Which form `config.json` says the weights have.
+//! The storage form that `config.json` states.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use crate::model::problem::ModelProblem;
 
 const MOST_GROUP: u64 = 1 << 20;
 
-/// The form of the matrices that are not plain. Which matrices these are, the tensors themselves tell: lists of modules
-/// that were left out are not needed.
+/// Storage form of matrices that are not plain. The tensors themselves show which matrices these are, so lists of
+/// excluded modules are not read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Method {
     /// All matrices of layer 0 must be plain.
@@ -24,31 +24,31 @@ pub(crate) enum Method {
     },
     BitsAndBytes,
     Fp8 {
-        /// Rows and columns that share a scale, where not all do.
+        /// Rows and columns that share a scale; `None` if all do.
         block: Option<(u64, u64)>,
     },
     CompressedTensors(CompressedTensors),
     Mlx(Mlx),
-    /// The files are GGUF, whatever config.json says.
+    /// GGUF files, regardless of config.json.
     Gguf {
         architecture: &'static Architecture,
         head_dim: u64,
     },
 }
 
-/// How GPTQ packs its codes.
+/// GPTQ's packing parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gptq {
     pub(crate) bits: u64,
     /// Inputs that share a scale; `None` for all.
     pub(crate) group_size: Option<u64>,
-    /// Whether zero points are stored as they are, not less one.
+    /// Whether zero points are stored unchanged (format 2), not minus one.
     pub(crate) second_format: bool,
-    /// Whether inputs are in another order than their groups (`desc_act`).
+    /// Whether inputs are ordered differently from their groups (`desc_act`).
     pub(crate) ordered: bool,
 }
 
-/// What the groups of compressed-tensors allow; the shapes of the tensors choose among it.
+/// Layouts that the groups of compressed-tensors allow; tensor shapes decide between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CompressedTensors {
     pub(crate) bits: Vec<u64>,
@@ -61,12 +61,12 @@ pub(crate) struct CompressedTensors {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Mlx {
     pub(crate) all: (u64, u64),
-    /// Of modules that differ, by name.
+    /// Modules with other values, by name.
     pub(crate) modules: BTreeMap<String, (u64, u64)>,
 }
 
 impl Method {
-    /// What a matrix `{stem}.weight` is stored as in its place, as `{stem}.{marker}`.
+    /// Suffix of the tensor `{stem}.{marker}` that replaces `{stem}.weight`.
     pub(super) fn marker(&self) -> Option<&'static str> {
         match self {
             Self::Gptq(_) | Self::Awq { .. } => Some("qweight"),
@@ -80,17 +80,17 @@ impl Method {
     }
 }
 
-/// Methods whose attention weights are plain: they pack the experts alone.
+/// Methods that pack only the experts and leave attention weights plain.
 const EXPERTS_ONLY: [&str; 1] = ["mxfp4"];
 
 const SUPPORTED: &str = "supported are gptq, awq, bitsandbytes, fp8, compressed-tensors (float-quantized, int-quantized \
                          and pack-quantized), MLX's affine form and GGUF";
 
-/// What to do about packed weights that config.json does not explain.
+/// Hint for packed weights that config.json does not explain.
 pub(super) const NO_METHOD: &str = "take the config.json that came with these weights; what older GPTQ checkpoints keep in quantize_config.json belongs \
      into it as `quantization_config`, with `\"quant_method\": \"gptq\"`";
 
-/// The form that `quantization_config` or `quantization` of `config.json` describes.
+/// Reads the form that `quantization_config` or `quantization` of `config.json` describes.
 pub(crate) fn read(config: &Map<String, Value>) -> Result<Method, Vec<ModelProblem>> {
     let problems = RefCell::new(Vec::new());
     let fields = Fields::new(config, "config.json", &problems);
@@ -124,13 +124,13 @@ fn of_config(config: &Fields<'_>) -> Method {
         Some(name) if EXPERTS_ONLY.contains(&name) => Method::Plain,
         Some(name) => not_followed(&settings, &format!("`{name}` is not supported")),
         None if settings.is_empty() => Method::Plain,
-        // What mlx-lm writes as `quantization`, it writes under this name too.
+        // mlx-lm writes the content of `quantization` under this key as well.
         None if settings.has("group_size") && settings.has("bits") => mlx(&settings),
         None => not_followed(&settings, "config.json does not say how (no `quant_method`)"),
     }
 }
 
-/// A quantisation that is not followed.
+/// Returns the problem of an unsupported quantisation.
 pub(crate) fn refused(why: &str) -> ModelProblem {
     ModelProblem::settings(format!("the checkpoint is quantised: {why}")).with_hint(format!(
         "use the checkpoint it was made from, or one in another form: {SUPPORTED}"
@@ -181,7 +181,7 @@ fn awq(settings: &Fields<'_>) -> Method {
     Method::Awq { group_size: group_size(settings) }
 }
 
-/// `group_size`, where -1 stands for all inputs.
+/// Reads `group_size`; -1 means all inputs.
 fn group_size(settings: &Fields<'_>) -> Option<u64> {
     let all = |name| settings.value(name).and_then(Value::as_i64) == Some(-1);
     if all("group_size") || all("q_group_size") {
@@ -199,7 +199,7 @@ fn fp8(settings: &Fields<'_>) -> Method {
     Method::Fp8 { block: block.flatten() }
 }
 
-/// Rows and columns of a block.
+/// Reads rows and columns of a block.
 fn block(settings: &Fields<'_>, name: &str) -> Option<(u64, u64)> {
     let sizes = settings.optional_numbers(name)?;
     let whole = |size: f64| size.fract() == 0.0 && (1.0..=MOST_GROUP as f64).contains(&size);
@@ -256,7 +256,7 @@ fn compressed_tensors(settings: &Fields<'_>) -> Method {
         else {
             continue;
         };
-        // Groups of inputs in another order, whose tensor is followed nowhere any more.
+        // Inputs in another group order: the tensor that describes it is no longer supported anywhere.
         let order = weights.value("actorder");
         if order.is_some_and(|order| {
             ["group", "dynamic", "true"].contains(&order.as_str().unwrap_or(&order.to_string()))

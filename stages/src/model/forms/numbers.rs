@@ -1,4 +1,4 @@
-//! Stored numbers as floats, and floats rounded to what a package would have returned.
+//! Conversion of stored numbers to floats, and rounding of floats to a stored type.
 
 use std::borrow::Cow;
 
@@ -9,9 +9,9 @@ use safetensors::Dtype;
 /// Numbers that a thread converts at a time.
 const PIECE: usize = 1 << 14;
 
-/// Little-endian numbers as 32-bit floats: exact for f32, f16 and bf16.
+/// Converts little-endian numbers to 32-bit floats: exact for f32, f16 and bf16.
 ///
-/// The loops are those of libraries, which are compiled with optimisation in builds for tests too.
+/// The loops are in library code, which is optimised in test builds as well.
 pub(crate) fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let size = dtype.bitsize() / 8;
     let mut floats = vec![0.0; bytes.len() / size];
@@ -25,7 +25,7 @@ pub(crate) fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     floats
 }
 
-/// The numbers where they are, or a copy where they lie at an odd address; processors are little-endian, as files are.
+/// Borrows the numbers, or copies them if they are not aligned. Processors are little-endian, as files are.
 fn aligned<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &[u8]) -> Cow<'_, [T]> {
     const { assert!(cfg!(target_endian = "little")) };
     match bytemuck::try_cast_slice(bytes) {
@@ -34,7 +34,7 @@ fn aligned<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &[u8]) -> Cow
     }
 }
 
-/// A number rounded to a type of stored floats, to nearest with ties to even, as a package's result of that type is.
+/// Rounds a number to a stored type, to nearest with ties to even, like a package's result of that type.
 pub(super) fn rounded(dtype: Dtype, number: f32) -> f32 {
     match dtype {
         Dtype::F16 => f16::from_f32(number).to_f32(),
@@ -43,7 +43,7 @@ pub(super) fn rounded(dtype: Dtype, number: f32) -> f32 {
     }
 }
 
-/// A number of f8 e4m3 (without infinities: all ones are NaN), exactly.
+/// Converts an f8 e4m3 number exactly (there are no infinities: all ones are NaN).
 pub(super) fn float8(byte: u8) -> f32 {
     let (exponent, fraction) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {
@@ -54,12 +54,13 @@ pub(super) fn float8(byte: u8) -> f32 {
     if byte >> 7 == 1 { -size } else { size }
 }
 
-/// Little-endian 32-bit words.
+/// Reads little-endian 32-bit words.
 pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
     aligned(bytes).into_owned()
 }
 
-/// `count` bits (at most 32) of packed words from bit `start` on, counted from the lowest bit of the first word.
+/// Returns `count` (at most 32) bits of packed words starting at bit `start`, counted from the lowest bit of the first
+/// word.
 pub(super) fn bits_at(words: &[u32], start: u64, count: u64) -> u32 {
     let (word, shift) = ((start / 32) as usize, start % 32);
     let low = u64::from(words[word]);

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! compressed-tensors  weight_packed [rows, columns · bits / 32], weight_scale [rows, groups], weight_shape [2],
-//!                     weight_zero_point [rows · bits / 32, groups] (packed down the rows) where it is asymmetric
+//!                     weight_zero_point [rows · bits / 32, groups] (packed along the rows) if asymmetric
 //! MLX                 weight [rows, columns · bits / 32], scales [rows, groups], biases [rows, groups]
 //! ```
 //!
-//! In both, codes follow one another from the lowest bit on. compressed-tensors: `(code - zero) · scale`, both stored
-//! with 2^(bits - 1) added, rounded to the type of the scales, as its `dequantize`. MLX: see [`Affine`].
+//! In both, codes are consecutive from the lowest bit on. compressed-tensors: `(code - zero) · scale`, both stored with
+//! 2^(bits - 1) added, rounded to the type of the scales, as its `dequantize`. MLX: see [`Affine`].
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use super::method::refused;
 use super::numbers::{bits_at, floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 
-/// The packed rows that both forms have.
+/// Packed rows, shared by both forms.
 #[derive(Debug)]
 struct PackedRows {
     bits: u64,
@@ -44,7 +44,7 @@ impl PackedRows {
         self.groups() * self.scale_type.bitsize() as u64 / 8
     }
 
-    /// The numbers of some rows: `number(row, group, code)`, rows counted from the first.
+    /// Returns the numbers of some rows, computed by `number(row, group, code)`; rows are counted from the first one.
     fn floats(&self, codes: &[u8], number: impl Fn(usize, usize, f32) -> f32 + Sync) -> Vec<f32> {
         let words = words(codes);
         let width = (self.code_bytes() / 4) as usize;
@@ -63,12 +63,12 @@ impl PackedRows {
 #[derive(Debug)]
 struct Compressed {
     packed: PackedRows,
-    /// Rows of scales: one for all, or as many as rows.
+    /// Rows of scales: one for all rows, or one per row.
     scale_rows: u64,
     zeros: bool,
 }
 
-/// `{stem}.weight_packed` and what belongs to it. `bits` and `groups` are those that config.json names.
+/// Finds `{stem}.weight_packed` and its companion tensors. `bits` and `groups` are those that config.json names.
 pub(super) fn compressed(
     finder: &mut Finder<'_>,
     stem: &str,
@@ -162,12 +162,12 @@ impl Form for Compressed {
     }
 }
 
-/// MLX's affine form: `scale · code + bias`, each of the two steps rounded to the type of the scales, as mlx computes
-/// `dequantize` on the CPU.
+/// MLX's affine form: `scale · code + bias`, both steps rounded to the type of the scales, like mlx's `dequantize` on
+/// the CPU.
 #[derive(Debug)]
 struct Affine(PackedRows);
 
-/// `{stem}.weight` and what belongs to it.
+/// Finds `{stem}.weight` and its companion tensors.
 pub(super) fn affine(
     finder: &mut Finder<'_>,
     stem: &str,

@@ -24,7 +24,7 @@ impl Plain {
     }
 }
 
-/// The tensor itself, with the shape that config.json implies.
+/// Finds the tensor and checks that it has the shape that config.json implies.
 pub(super) fn find(finder: &mut Finder<'_>, name: &str, needed: &NeededTensor) -> Option<Found> {
     let stored = finder.shaped(name, &FLOATS, &needed.shape)?;
     let form = Plain::new(stored.dtype(), needed);

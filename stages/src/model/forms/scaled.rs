@@ -1,9 +1,9 @@
-//! One code a number, f8 e4m3 or int8, with a scale for the whole matrix, for each row or for each block.
+//! One code per number, f8 e4m3 or int8, with one scale for the matrix, per row or per block.
 //!
 //! ```text
 //! weight      [rows, columns]   f8 e4m3, or int8
-//! its scales  [] or [1]; [rows] or [rows, 1]; or the grid of blocks, the last ones cut where the matrix ends
-//! zero points [rows, 1] or the grid, int8, where the quantisation is asymmetric
+//! its scales  [] or [1]; [rows] or [rows, 1]; or the grid of blocks, the last ones cut at the matrix's edge
+//! zero points [rows, 1] or the grid, int8, if the quantisation is asymmetric
 //! ```
 //!
 //! Scales are called `weight_scale_inv` by `fp8` (DeepSeek-V3, transformers), `weight_scale` by compressed-tensors. The
@@ -30,15 +30,15 @@ struct Scaled {
     zeros: bool,
 }
 
-/// What the scales are called, and the blocks that they may be for.
+/// Name of the scales, and the blocks that they may cover.
 pub(super) struct Scales {
     pub(super) name: &'static str,
     pub(super) blocks: Vec<(u64, u64)>,
-    /// Whether there must be zero points.
+    /// Whether zero points are required.
     pub(super) zeros: bool,
 }
 
-/// `{stem}.weight` and what belongs to it.
+/// Finds `{stem}.weight` and its companion tensors.
 pub(super) fn find(
     finder: &mut Finder<'_>,
     stem: &str,
@@ -76,7 +76,7 @@ pub(super) fn find(
     Some(Found { form: Box::new(form), stored })
 }
 
-/// The rows and columns that share a scale, by the shape of the scales.
+/// Returns the rows and columns that share a scale, from the shape of the scales.
 fn block(shape: &[u64], (rows, columns): (u64, u64), blocks: &[(u64, u64)]) -> Option<(u64, u64)> {
     match shape {
         [] | [1] | [1, 1] => Some((rows, columns)),

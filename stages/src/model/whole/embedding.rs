@@ -1,4 +1,4 @@
-//! From token ids to what the first layer reads.
+//! Computes the input of the first layer from token ids.
 
 use std::ops::Range;
 
@@ -14,9 +14,11 @@ use crate::model::weights::{SmallWeights, TensorReader};
 /// Rows of the embedding that are read at a time.
 pub(super) const ROWS: u64 = 1 << 12;
 
-/// The hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for all windows.
+/// Computes the initial hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for
+/// all windows.
 ///
-/// Every pass begins here: from the first on, what a layer frees goes back to the system before the next is read.
+/// Every pass starts here, so this also makes the allocator return freed memory to the system: a layer's weights are
+/// released before the next layer is read.
 pub(super) fn hidden_states(
     model: &WholeModel,
     windows: &[&[u32]],
@@ -65,7 +67,7 @@ pub(super) fn hidden_states(
     Ok(windows.iter().map(of_window).collect())
 }
 
-/// The embeddings of some ids, ascending, `[ids, embedding width]`.
+/// Reads the embeddings of some ascending ids, `[ids, embedding width]`.
 fn read_rows(model: &WholeModel, ids: &[u32]) -> Result<Vec<f32>, ModelProblem> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for id in ids.iter().copied().map(u64::from) {

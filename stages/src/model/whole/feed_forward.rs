@@ -1,4 +1,4 @@
-//! The feed-forward part of a layer: one perceptron, or some experts of many.
+//! The feed-forward part of a layer: a single perceptron, or a mixture of experts.
 
 use longsift_kernels::{Kernel, PackedWeights, Pointwise, project};
 
@@ -7,7 +7,6 @@ use crate::model::decoder::{Activation, FeedForward, Perceptron};
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
 
-/// The weights.
 pub(super) enum FeedForwardWeights {
     Dense(PerceptronWeights),
     Experts {
@@ -20,7 +19,6 @@ pub(super) enum FeedForwardWeights {
     },
 }
 
-/// One perceptron's weights.
 pub(super) struct PerceptronWeights {
     gate: Option<PackedWeights>,
     up: PackedWeights,
@@ -53,7 +51,7 @@ impl FeedForwardWeights {
                 let (ups, downs) = (weights.take(Role::UpWeight), weights.take(Role::DownWeight));
                 let expert = |(index, part): (usize, &Perceptron)| {
                     let width = part.down.inputs.unwrap_or(1) as usize;
-                    // Without biases, and all of one size: they were joined in the order of the experts.
+                    // Experts have no biases and equal sizes; they are concatenated in order.
                     let of = |all: &[f32], inputs: usize| {
                         let own = &all[index * hidden * width..][..hidden * width];
                         PackedWeights::new(kernel, own, None, inputs)
@@ -77,7 +75,7 @@ impl FeedForwardWeights {
         }
     }
 
-    /// What it makes of some rows, `[rows, hidden_size]`.
+    /// Computes the output for some rows, `[rows, hidden_size]`.
     pub(super) fn apply(&self, rows: &[f32]) -> Vec<f32> {
         match self {
             Self::Dense(part) => part.apply(rows),
@@ -112,7 +110,8 @@ impl FeedForwardWeights {
     }
 }
 
-/// The experts with the largest logits, the first of equal ones, each with its weight: a softmax over the chosen.
+/// Selects the experts with the largest logits (the first among equal ones), each with its weight: a softmax over the
+/// selected logits.
 fn choose(logits: &[f32], count: usize) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|one, other| logits[*other].total_cmp(&logits[*one]));

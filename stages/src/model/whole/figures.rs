@@ -1,20 +1,20 @@
-//! What a whole model makes of a window, and the sums behind it.
+//! Output of a whole model for one window, and mean squares.
 
 use rayon::prelude::*;
 
-/// What a whole model makes of one window.
+/// Output of a whole model for one window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
-    /// `[tokens - 1]`: the loss of each token but the first, in nats.
+    /// Loss of each token except the first, in nats, `[tokens - 1]`.
     pub losses: Vec<f64>,
-    /// `[layers + 2]`: the root of the mean square of what the first layer reads, of what each layer leaves in the
-    /// residual stream, and of what the head reads.
+    /// Root mean square of the first layer's input, of the residual stream after each layer, and of the head's input,
+    /// `[layers + 2]`.
     pub hidden_rms: Vec<f64>,
-    /// `[vocabulary_size]`: the logits behind the last token.
+    /// Logits after the last token, `[vocabulary_size]`.
     pub last_logits: Vec<f32>,
 }
 
-/// Numbers whose squares are added together before they join the sum, so that threads change no bit of it.
+/// Numbers per partial sum of squares. Fixed, so that the sum has the same bits for any number of threads.
 const SUMMED: usize = 1 << 14;
 
 pub(super) fn root_mean_square(numbers: &[f32]) -> f64 {

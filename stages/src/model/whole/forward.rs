@@ -1,4 +1,4 @@
-//! The way of windows through all layers.
+//! Runs windows through the model.
 
 use std::path::Path;
 
@@ -12,38 +12,37 @@ use super::ropes::Ropes;
 use super::{embedding, head};
 use crate::model::problem::{ModelProblem, with_remedies};
 
-/// Part of the identity of everything that whole models compute: raised when the same weights and tokens give other bits.
+/// Part of the identity of all results of whole models: incremented when the same weights and tokens produce different
+/// bits.
 pub const FORWARD_VERSION: u32 = 1;
 
 impl WholeModel {
     /// Locates every tensor of the model and checks shapes and types; reads no weights.
     ///
     /// # Errors
-    /// Everything that is wrong with config.json or with the files, together; a model type of which only the first
-    /// layer is known.
+    /// All problems in config.json or in the files; the model type is supported for its first layer only.
     pub fn open(path: &Path) -> Result<Self, Vec<ModelProblem>> {
         Self::open_to(path, None)
     }
 
-    /// The same of the embedding and the first layers alone, where no more are asked for; what comes above need not be
-    /// there.
+    /// Like [`Self::open`], for the embedding and the first `layers` layers only; tensors above these may be missing.
     ///
     /// # Errors
-    /// As [`Self::open`]; a layer that the model does not have.
+    /// As [`Self::open`]; `layers` exceeds the model's layers.
     pub fn open_to(path: &Path, layers: Option<u64>) -> Result<Self, Vec<ModelProblem>> {
         located::open(path, layers).map_err(|problems| {
             with_remedies(problems, "is the download complete? fetch the checkpoint again")
         })
     }
 
-    /// Losses and hidden states of some windows. Nothing is prepended; positions begin at 0 in each.
+    /// Computes losses and hidden states of some windows. No token is prepended; positions start at 0 in each window.
     ///
-    /// Runs in the current rayon pool and gives the same bits for any number of threads, and whatever windows stand beside
-    /// one another. Memory: [`Self::memory`].
+    /// Runs in the current rayon pool. The result has the same bits for any number of threads and any combination of
+    /// windows. Memory: [`Self::memory`].
     ///
     /// # Errors
     /// A window without tokens, ids beyond the vocabulary, more tokens than learned positions; weights that cannot be
-    /// read or are not finite, by tensor; figures that are not finite, by layer.
+    /// read or are not finite, by tensor; results that are not finite, by layer.
     pub fn forward(&self, windows: &[&[u32]]) -> Result<Vec<Forward>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;
@@ -69,11 +68,11 @@ impl WholeModel {
         Ok(rms.into_iter().zip(ended).map(forward).collect())
     }
 
-    /// Takes all states through a layer; returns the root of the mean square of each, and nothing where `go_on` says no
+    /// Runs all states through a layer and returns the root mean square of each, or `None` if `go_on` returns `false`
     /// meanwhile.
     ///
-    /// States go side by side where together they have no more tokens than the longest, so that short windows keep many
-    /// threads busy and the memory is that of the longest.
+    /// States run in parallel as long as their tokens together do not exceed those of the longest state. Short windows
+    /// thus use all threads, with the memory of the longest one.
     pub(super) fn pass(
         &self,
         index: usize,
@@ -123,7 +122,8 @@ impl WholeModel {
     }
 }
 
-/// How many states of these lengths go through a layer together: each group has no more numbers than the longest state.
+/// Returns how many consecutive states of these lengths run through a layer in parallel: no group is longer than the
+/// longest state.
 pub(super) fn side_by_side(lengths: &[usize]) -> Vec<usize> {
     let most = lengths.iter().copied().max().unwrap_or(0);
     let mut groups: Vec<(usize, usize)> = Vec::new();

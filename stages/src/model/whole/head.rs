@@ -1,4 +1,5 @@
-//! From the last hidden states to losses: the vocabulary in pieces, so that no row of logits is ever whole but the last.
+//! Computes losses from the last hidden states. The vocabulary is processed in pieces, so that only the last token's
+//! logits are held completely.
 
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
@@ -13,46 +14,46 @@ use crate::model::weights::{SmallWeights, TensorReader};
 
 /// Bytes of the head's rows, as float32, that are read at a time.
 const PIECE_BYTES: u64 = 8 << 20;
-/// The fewest and the most rows of a piece: each thread holds the logits of a block of tokens for it.
+/// Minimum and maximum rows of a piece: each thread holds the logits of a block of tokens for it.
 const PIECE_ROWS: (u64, u64) = (64, 4096);
 
-/// Rows of the head in a piece, for rows of `width` numbers.
+/// Returns the rows of the head in a piece, for rows of `width` numbers.
 pub(super) fn piece_rows(width: u64) -> u64 {
     (PIECE_BYTES / (4 * width.max(1))).clamp(PIECE_ROWS.0, PIECE_ROWS.1)
 }
 
-/// Some tokens of a window on their way through the vocabulary.
+/// Some tokens of a window, while the vocabulary is processed.
 struct Block<'a> {
     /// `[tokens, width]`
     rows: &'a [f32],
-    /// The id that comes after each token; the window's last token has none.
+    /// The id after each token; the window's last token has none.
     targets: &'a [u32],
     sums: LogSumExp,
-    /// The logit of each target, once its piece has passed.
+    /// Logit of each target, set when its piece has been processed.
     found: Vec<f32>,
-    /// The logits behind the window's last token, if it is in this block.
+    /// Logits after the window's last token, if it is in this block.
     last: Option<Vec<f32>>,
 }
 
-/// What is asked of the end of a window's way.
+/// Results requested from the head for one window.
 pub(super) struct End<'a> {
     pub(super) ids: &'a [u32],
-    /// The first row whose next token's loss is asked for.
+    /// First row whose next token's loss is requested.
     pub(super) from: usize,
-    /// Whether the logits behind the last token are.
+    /// Whether the logits after the last token are requested.
     pub(super) last_logits: bool,
 }
 
-/// The end of a window's way.
+/// Results of the head for one window.
 pub(super) struct Ended {
-    /// Of the tokens behind the rows that are asked for, in nats.
+    /// Losses of the tokens after the requested rows, in nats.
     pub(super) losses: Vec<f64>,
-    /// The root of the mean square of what the head reads.
+    /// Root mean square of the head's input.
     pub(super) rms: f64,
     pub(super) last_logits: Vec<f32>,
 }
 
-/// The end of every window's way.
+/// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
     ends: &[End<'_>],
@@ -126,7 +127,7 @@ fn blocks_of<'a>(end: &End<'a>, state: &'a [f32], width: usize) -> Vec<Block<'a>
 }
 
 impl Block<'_> {
-    /// Takes the logits of the piece of the vocabulary that begins with `first`.
+    /// Adds the logits of the vocabulary piece that starts with `first`.
     fn meet(&mut self, model: &WholeModel, piece: &PackedWeights, first: usize, kernel: Kernel) {
         let count = piece.outputs();
         let mut logits = vec![0.0; self.found.len() * count];

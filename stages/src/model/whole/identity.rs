@@ -1,4 +1,4 @@
-//! What tells one whole model from another: without reading weights on this machine, and by content anywhere.
+//! Identity of a whole model: on this machine without reading weights, and by content on any machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,15 +17,15 @@ use crate::model::problem::ModelProblem;
 const PIECE_BYTES: u64 = 8 << 20;
 
 impl WholeModel {
-    /// A SHA-256 of what the layers that are asked for compute, whatever their weights are.
+    /// Returns a SHA-256 of the requested layers' computation, independent of the weights.
     pub fn description_digest(&self) -> String {
         let layers: Vec<String> = self.layers.iter().map(|layer| layer.spec.digest()).collect();
         let description = json!({ "decoder": self.decoder, "layers": layers });
         hex(&Sha256::digest(description.to_string().as_bytes()))
     }
 
-    /// A SHA-256 of everything that tells whether the model is still the same without reading its weights: the folder,
-    /// headers, sizes and times of its files, and what is computed of them. It belongs to this machine.
+    /// Returns a SHA-256 that detects a changed model without reading its weights: the folder, headers, sizes and times
+    /// of its files, and the computation. Valid on this machine only.
     pub fn identity(&self) -> String {
         let folder = self.config().folder();
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
@@ -41,15 +41,16 @@ impl WholeModel {
         hex(&Sha256::digest(identity.to_string().as_bytes()))
     }
 
-    /// Bytes of weights that are read for one pass.
+    /// Bytes of weights that one pass reads.
     pub fn weights_bytes(&self) -> u64 {
         self.stored().values().map(|(_, entry)| entry.byte_length()).sum()
     }
 
-    /// A SHA-256 of the content of every tensor that is read; none where `go_on` says no meanwhile. Reads them all.
+    /// Returns a SHA-256 of the content of every tensor that is read; `None` if `go_on` returns `false` meanwhile.
+    /// Reads all weights.
     ///
     /// # Errors
-    /// A file that cannot be read, or has changed since it was opened.
+    /// A file cannot be read, or has changed since it was opened.
     pub fn weights_digest(
         &self,
         go_on: &(dyn Fn() -> bool + Sync),
@@ -81,7 +82,7 @@ impl WholeModel {
         std::iter::once(&self.embedding).chain(ends).chain(layers)
     }
 
-    /// Each stored tensor that is read, once, by name.
+    /// Returns each stored tensor that is read, once, by name.
     fn stored(&self) -> BTreeMap<&str, (usize, &Entry)> {
         let all = self.all_parts().flat_map(|part| part.stored.iter().zip(&part.shards));
         all.map(|(stored, shard)| (&*stored.name, (*shard, &stored.entry))).collect()

@@ -1,4 +1,4 @@
-//! One layer: its weights, and what it makes of the hidden states of a window.
+//! One layer: its weights, and its effect on the hidden states of a window.
 
 use longsift_kernels::{
     AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope,
@@ -17,7 +17,7 @@ use crate::model::weights::SmallWeights;
 
 /// A layer with its weights in memory, as float32.
 pub(super) struct Layer<'a> {
-    /// What its attention asks and is asked.
+    /// Norm and projections of its queries and keys.
     pub(super) asks: QueryKeys<'a>,
     order: Order,
     residual_multiplier: f64,
@@ -78,8 +78,8 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Turns the hidden states of a window, `[tokens, hidden_size]`, into those behind this layer.
-    /// Where `go_on` says no meanwhile they are nothing of use.
+    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. If `go_on` returns
+    /// `false` meanwhile, they are undefined.
     pub(super) fn apply(
         &self,
         rope: Option<&Rope>,
@@ -100,7 +100,7 @@ impl<'a> Layer<'a> {
             asks.clip(values);
         });
         let window = Window { rules: &rules, packed: &packed, rope, scales };
-        // The last rows of a causal window see the most keys: they start first.
+        // The last rows of a causal window see the most keys, so they start first.
         state.par_chunks_mut(BLOCK_ROWS * hidden).enumerate().rev().for_each_init(
             AttendScratch::default,
             |scratch, (block, rows)| {
@@ -111,7 +111,7 @@ impl<'a> Layer<'a> {
         );
     }
 
-    /// The rows from `first` on.
+    /// Computes the rows starting with `first`.
     fn block(
         &self,
         window: &Window<'_>,
@@ -141,7 +141,7 @@ impl<'a> Layer<'a> {
         self.join_normalised(&self.after_feed_forward, rows, fed);
     }
 
-    /// Adds what a part gives, with the norm that comes after it.
+    /// Adds the output of a part after normalising it.
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
         let hidden = self.asks.spec.hidden_size as usize;
         if self.order == Order::NormalisedSums {
@@ -158,7 +158,7 @@ impl<'a> Layer<'a> {
         rows.iter_mut().zip(given).for_each(|(x, given)| *x += given * multiplier);
     }
 
-    /// What attention makes of some rows, `[rows, query_heads · head_dim]`.
+    /// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
     fn attend(
         &self,
         window: &Window<'_>,
@@ -190,6 +190,6 @@ struct Window<'a> {
     rules: &'a LogitRules,
     packed: &'a KeyValues,
     rope: Option<&'a Rope>,
-    /// `[tokens]`: factors of queries.
+    /// Factors of the queries, `[tokens]`.
     scales: Option<Vec<f32>>,
 }

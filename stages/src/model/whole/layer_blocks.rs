@@ -1,4 +1,4 @@
-//! How the blocks of a window attend to each other in any layer.
+//! Attention between the blocks of a window, in any layer.
 
 use longsift_kernels::{BlockAttention, BlockShares};
 
@@ -10,17 +10,17 @@ use super::ropes::Ropes;
 use crate::model::problem::ModelProblem;
 
 impl WholeModel {
-    /// How the blocks of a window that end before the tokens `ends` attend to each other in layer `index`: mean over heads, or
-    /// of one query head.
+    /// Returns the attention in layer `index` between the blocks of a window that end before the tokens `ends`: the
+    /// mean over heads, or that of one query head.
     ///
-    /// The layers below are computed whole, of this one only queries and keys. Runs in the current rayon pool and gives the
-    /// same bits for any number of threads. Memory: [`Self::layer_blocks_bytes`].
+    /// Lower layers are computed completely, this one's queries and keys only. Runs in the current rayon pool; the
+    /// result has the same bits for any number of threads. Memory: [`Self::layer_blocks_bytes`].
     ///
     /// # Errors
     /// As [`Self::measure`].
     ///
     /// # Panics
-    /// If the model has no such layer or head, or blocks are not of the window.
+    /// If the model has no such layer or head, or the blocks exceed the window.
     pub fn layer_blocks(
         &self,
         index: usize,
@@ -45,7 +45,7 @@ impl WholeModel {
         }))
     }
 
-    /// The heap memory that [`Self::layer_blocks`] holds at most for a window of `tokens` tokens in `blocks` blocks.
+    /// Peak heap memory of [`Self::layer_blocks`] for a window of `tokens` tokens in `blocks` blocks.
     pub fn layer_blocks_bytes(&self, tokens: u64, blocks: usize, threads: usize) -> u64 {
         let (spec, kernel) = (self.spec(), self.kernel);
         let shape = spec.attention_shape(tokens as usize);

@@ -1,4 +1,4 @@
-//! Where every tensor of a whole model lies.
+//! Locates every tensor of a whole model.
 
 use std::path::Path;
 
@@ -14,63 +14,61 @@ use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, Role};
 use crate::model::unread::Reads;
 
-/// More layers than any model has: what a hostile config.json may claim.
+/// Maximum number of layers: more than any model has, as a hostile config.json may claim any number.
 const MOST_LAYERS: u64 = 1 << 10;
 
-/// A model of which all layers are known, with every tensor that is asked for located. No weights are read yet.
+/// A model with all requested tensors located, but no weights read.
 #[derive(Debug)]
 pub struct WholeModel {
     config: ModelConfig,
-    /// Multiplies everything.
+    /// Kernel of all matrix products.
     pub(super) kernel: Kernel,
     pub(super) decoder: Decoder,
     pub(super) shards: Vec<Shard>,
     pub(super) embedding: Part,
-    /// Positions, and what else stands between the embedding and the first layer.
+    /// Positions and other tensors between the embedding and the first layer.
     pub(super) before: Vec<Part>,
-    /// All layers, or those that are asked for.
+    /// All layers, or the requested ones.
     pub(super) layers: Vec<LocatedLayer>,
-    /// The last norm and what else stands before the head.
+    /// The last norm and other tensors before the head.
     pub(super) after: Vec<Part>,
-    /// `None`: the embedding.
+    /// `None` if the head is the embedding.
     pub(super) head: Option<Part>,
 }
 
-/// One layer.
 #[derive(Debug)]
 pub(super) struct LocatedLayer {
-    /// What it computes up to its logits.
+    /// Computation of the layer up to its logits.
     pub(super) spec: LayerZeroSpec,
     pub(super) parts: Vec<Part>,
 }
 
 impl WholeModel {
-    /// The first layer, and what all layers have in common.
+    /// The first layer, and properties that all layers share.
     pub fn spec(&self) -> &LayerZeroSpec {
         self.config.spec()
     }
 
-    /// The kernel that computes it: the fastest of this machine, unless [`Self::with_kernel`] chose another.
+    /// Kernel that computes the model: the fastest on this machine, unless [`Self::with_kernel`] selects another.
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }
 
-    /// The same model, computed by another kernel.
+    /// Selects another kernel.
     ///
     /// # Panics
-    /// If this machine does not run the kernel, or it is not one for float32 numbers.
+    /// If this machine does not support the kernel, or it is not one for float32 numbers.
     #[must_use]
     pub fn with_kernel(self, kernel: Kernel) -> Self {
         assert!(kernel.is_supported() && kernel.is_for(ElementType::F32), "{kernel:?}");
         Self { kernel, ..self }
     }
 
-    /// What `config.json` says.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The head, be it the embedding.
+    /// The head, or the embedding if they are tied.
     pub(super) fn head(&self) -> &Part {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
@@ -117,7 +115,7 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     Ok(WholeModel { config, kernel, decoder, shards, embedding, before, layers, after, head })
 }
 
-/// Says of a head that is missing what could be meant.
+/// Adds a hint if the head is missing.
 fn explained(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
     let head = decoder.head.weight.as_deref();
     let missing = |problem: &ModelProblem| {
@@ -147,7 +145,7 @@ fn is_before_layers(role: Role) -> bool {
     )
 }
 
-/// What a layer computes up to its logits.
+/// Returns the specification of a layer up to its logits.
 fn spec_of(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
     let mut spec = first.spec.clone();
     if let Some(sliding) = &first.sliding {
@@ -216,7 +214,7 @@ fn whole(rows: u64) -> Vec<std::ops::Range<u64>> {
     std::iter::once(0..rows).collect()
 }
 
-/// Between the last layer and the head.
+/// Lists the tensors between the last layer and the head.
 fn after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;

@@ -1,4 +1,4 @@
-//! Figures of windows for a measure: losses of whole and of short windows, attention of chosen layers, in one pass.
+//! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
 use super::head::End;
 use super::layer::Layer;
@@ -14,14 +14,14 @@ use crate::model::problem::ModelProblem;
 /// A sequence that the model runs.
 struct Sequence<'a> {
     ids: &'a [u32],
-    /// The window that it is of.
+    /// Index of its window.
     window: usize,
-    /// Of a short window, its first token whose loss counts; none of a whole one.
+    /// First token whose loss counts, for a short window; `None` for a whole window.
     first_scored: Option<usize>,
 }
 
 impl<'a> Sequence<'a> {
-    /// The losses that count.
+    /// Returns the losses that count.
     fn end(&self) -> End<'a> {
         let from = self.first_scored.map_or(0, |token| token - 1);
         End { ids: self.ids, from, last_logits: false }
@@ -29,16 +29,16 @@ impl<'a> Sequence<'a> {
 }
 
 impl WholeModel {
-    /// What `request` asks of some windows; none where `go_on` says no meanwhile.
+    /// Computes the statistics in `request` for some windows; `None` if `go_on` returns `false` meanwhile.
     ///
-    /// Every layer's weights are read once for all windows. Runs in the current rayon pool and gives the same bits for any
-    /// number of threads, and whatever windows stand beside one another. A short window is a sequence of its own:
-    /// positions begin at 0, nothing is prepended. Tokens before the short context have no short losses: they would be
-    /// those of the whole window. Memory: [`Self::measuring_memory`].
+    /// Each layer's weights are read once for all windows. Runs in the current rayon pool. The result has the same bits
+    /// for any number of threads and any combination of windows. A short window is a separate sequence: positions start
+    /// at 0, no token is prepended. Tokens within the first short context have no short loss, since it would equal that
+    /// of the whole window. Memory: [`Self::measuring_memory`].
     ///
     /// # Errors
-    /// A window that does not fit the model; weights that cannot be read or are not finite, by tensor; figures that are not
-    /// finite, by layer.
+    /// A window that does not fit the model; weights that cannot be read or are not finite, by tensor; results that are
+    /// not finite, by layer.
     pub fn measure(
         &self,
         request: &ForwardRequest,
@@ -90,8 +90,8 @@ impl WholeModel {
         Ok(Some(figures))
     }
 
-    /// The heap memory that [`Self::measure`] holds at most for `windows` windows of `tokens` tokens on `threads` threads.
-    /// The number of layers does not enter.
+    /// Peak heap memory of [`Self::measure`] for `windows` windows of `tokens` tokens on `threads` threads. Independent
+    /// of the number of layers.
     pub fn measuring_memory(
         &self,
         request: &ForwardRequest,
@@ -109,7 +109,7 @@ impl WholeModel {
     }
 }
 
-/// Adds the sums over a layer's attention matrices to the figures of each window; false where `go_on` says no meanwhile.
+/// Adds a layer's attention sums to each window's statistics; `false` if `go_on` returns `false` meanwhile.
 fn add_attention(
     asks: &QueryKeys<'_>,
     ropes: &Ropes<'_>,
@@ -119,7 +119,7 @@ fn add_attention(
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> bool {
     let hidden = asks.spec.hidden_size as usize;
-    // The whole windows come first.
+    // Whole windows come first.
     for (figures, state) in figures.iter_mut().zip(states) {
         if !go_on() {
             return false;
@@ -130,7 +130,7 @@ fn add_attention(
     true
 }
 
-/// The windows, then the short windows of each, in order.
+/// Returns the windows, then the short windows of each, in order.
 fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> Vec<Sequence<'a>> {
     let whole = windows.iter().enumerate();
     let whole = whole.map(|(window, ids)| Sequence { ids, window, first_scored: None });
@@ -138,7 +138,7 @@ fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> Vec<Sequenc
     let short = windows.iter().enumerate().flat_map(|(window, ids)| {
         let of = context.map(|context| context as usize).filter(|context| *context < ids.len());
         let of = of.into_iter().flat_map(|context| {
-            // The first scores tokens of which the whole window knows no more.
+            // The first short window scores tokens whose context is the same in the whole window.
             short_windows(ids.len(), context, short_stride(context)).skip(1)
         });
         of.map(move |short| Sequence {

@@ -1,4 +1,4 @@
-//! How much memory a whole model takes at most, known before any weight is read.
+//! Peak memory of a whole model, computed before any weight is read.
 
 use longsift_kernels::{KeyValues, PackedWeights, span_bytes};
 use serde::Serialize;
@@ -13,29 +13,29 @@ use crate::model::checkpoint::Part;
 use crate::model::decoder::FeedForward;
 use crate::model::weights::{bytes_beside, chunk_bytes};
 
-/// The memory of windows on their way through the layers.
+/// Memory of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The hidden states and rotations of all windows.
+    /// Hidden states and rotations of all windows.
     pub window_bytes: u64,
-    /// One layer's keys and values of the windows that are side by side.
+    /// One layer's keys and values of the windows that run in parallel.
     pub keys_and_values_bytes: u64,
-    /// The largest layer's weights, as float32.
+    /// Weights of the largest layer, as float32.
     pub layer_bytes: u64,
-    /// What the threads hold of the rows they work on.
+    /// Buffers of all threads.
     pub threads_bytes: u64,
-    /// The most of all of it at a time.
+    /// Peak of the sum.
     pub peak_bytes: u64,
 }
 
 impl WholeModel {
-    /// The heap memory that [`Self::forward`] holds at most for one window of `tokens` tokens on `threads` threads. The
-    /// number of layers does not enter.
+    /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
+    /// number of layers.
     pub fn memory(&self, tokens: u64, threads: u64) -> Memory {
         self.memory_of(&[tokens], None, true, threads)
     }
 
-    /// The same for sequences of these lengths, the longest first, and for what is asked of each.
+    /// Like [`Self::memory`], for sequences of these lengths, the longest first, and the requested results.
     pub(super) fn memory_of(
         &self,
         lengths: &[u64],
@@ -65,14 +65,15 @@ impl WholeModel {
         let layer_bytes = self.layers.iter().map(|of| floats_of(&of.parts)).max().unwrap_or(0);
         let scratch = PackedWeights::scratch_bytes();
 
-        // 1. The embedding: rows of the ids that there are, then the states that they become.
+        // 1. Embedding: rows of the distinct ids, then the states computed from them.
         let rows = 4 * tokens.min(spec.vocabulary_size) * width;
         let (stored, chunk) = chunk_bytes(&self.embedding, embedding::ROWS.min(tokens));
         let before: u64 = floats_of(&self.before);
         let projected = if width == hidden { 0 } else { 4 * tokens * width };
         let states = 4 * tokens * hidden + projected + before.max(reading(&self.before));
         let starting = 4 * tokens + rows + states.max(stored + chunk);
-        // 2. A layer is read, one array after the other; then each is there twice while it is packed, experts all together.
+        // 2. Reading a layer, one array after the other. Each array exists twice while it is packed; experts are packed
+        //    all at once.
         let experts = matches!(self.decoder.feed_forward, FeedForward::Experts { .. });
         let packing = |parts: &[Part]| {
             let all = floats_of(parts);
@@ -80,7 +81,7 @@ impl WholeModel {
         };
         let layers = self.layers.iter().map(|of| reading(&of.parts).max(packing(&of.parts)));
         let reading = window_bytes + layers.max().unwrap_or(0);
-        // 3. It is applied; before that, attention of whole windows is summed, one after the other.
+        // 3. Applying the layer; before that, attention of whole windows is summed, one after the other.
         let heads = spec.query_heads * spec.head_dim;
         let wide = self.decoder.feed_forward.perceptrons();
         let wide = wide.iter().map(|part| 2 * part.up.outputs).max().unwrap_or(0);
@@ -93,7 +94,7 @@ impl WholeModel {
         });
         let applying = (keys_and_values_bytes + threads_bytes).max(summing);
         let applying = window_bytes + layer_bytes + applying;
-        // 4. The head, in pieces: as stored, as floats and packed; then packed, with the logits of a block for each thread.
+        // 4. The head, in pieces: stored, as floats and packed; then packed, with the logits of one block per thread.
         let ending = if losses {
             let (stored, chunk) = chunk_bytes(self.head(), head::piece_rows(width));
             let piece = head::piece_rows(width).min(spec.vocabulary_size);
@@ -108,7 +109,7 @@ impl WholeModel {
     }
 }
 
-/// A tensor as float32.
+/// Bytes of a tensor as float32.
 fn floats(part: &Part) -> u64 {
     4 * part.needed.numbers()
 }
@@ -117,7 +118,7 @@ fn floats_of(parts: &[Part]) -> u64 {
     parts.iter().map(floats).sum()
 }
 
-/// The most that is held while tensors are read, one after the other.
+/// Peak memory while tensors are read one after the other.
 fn reading(parts: &[Part]) -> u64 {
     let mut read = 0;
     let with_chunk = |part: &Part| {

@@ -6,7 +6,7 @@ use crate::model::spec::{HeadNorm, Norm, NormScope};
 /// A norm over whole rows.
 pub(super) struct RowNorm {
     pub(super) norm: Norm,
-    /// As long as a row, or empty: 1 and 0 then.
+    /// Weight and bias are as long as a row, or empty for 1 and 0.
     pub(super) weight: Vec<f32>,
     pub(super) bias: Vec<f32>,
 }
@@ -23,7 +23,7 @@ impl RowNorm {
         }
     }
 
-    /// A normalised copy.
+    /// Returns a normalised copy.
     pub(super) fn of(&self, width: usize, rows: &[f32]) -> Vec<f32> {
         let mut rows = rows.to_vec();
         self.apply(width, &mut rows);

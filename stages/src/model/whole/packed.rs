@@ -1,14 +1,14 @@
-//! Projections as the kernels read them.
+//! Projections in the kernels' packed layout.
 
 use longsift_kernels::{Kernel, PackedWeights};
 
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
 
-/// Rows that a thread takes at a time.
+/// Rows that a thread processes at a time.
 pub(super) const BLOCK_ROWS: usize = 96;
 
-/// Packs a projection and its bias, where it has one.
+/// Packs a projection and its bias, if it has one.
 pub(super) fn packed(
     weights: &mut SmallWeights,
     kernel: Kernel,

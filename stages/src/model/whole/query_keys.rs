@@ -1,4 +1,4 @@
-//! What a layer's attention asks and is asked: norm, projections and rotations of queries and keys.
+//! Query and key projections of a layer, with their norms and rotation.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::model::spec::LayerZeroSpec;
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
 
-/// The part of a layer that queries and keys come from.
+/// Norm and projections of a layer's queries and keys.
 pub(super) struct QueryKeys<'a> {
     pub(super) spec: &'a LayerZeroSpec,
     pub(super) kernel: Kernel,
@@ -30,7 +30,7 @@ pub(super) struct QueryKeys<'a> {
     key_norm: Option<HeadsNorm>,
 }
 
-/// The parts of a layer that queries and keys need.
+/// Whether a part is needed for queries and keys.
 fn of_query_keys(part: &Part) -> bool {
     matches!(
         part.needed.role,
@@ -48,7 +48,7 @@ fn of_query_keys(part: &Part) -> bool {
 }
 
 impl<'a> QueryKeys<'a> {
-    /// Reads nothing else of layer `index`.
+    /// Reads only the queries' and keys' weights of layer `index`.
     pub(super) fn read(
         model: &'a WholeModel,
         index: usize,
@@ -60,7 +60,7 @@ impl<'a> QueryKeys<'a> {
         Ok(Self::new(&layer.spec, kernel, &mut weights))
     }
 
-    /// Takes its own of the weights of a layer.
+    /// Takes the required weights out of a layer's weights.
     pub(super) fn new(spec: &'a LayerZeroSpec, kernel: Kernel, weights: &mut SmallWeights) -> Self {
         let hidden = spec.hidden_size as usize;
         let own = NamedNorm::bare(spec.norm.clone());
@@ -84,12 +84,13 @@ impl<'a> QueryKeys<'a> {
         Self { spec, kernel, norm, query, key, query_norm, key_norm }
     }
 
-    /// Numbers of a row of queries.
+    /// Numbers per row of queries.
     pub(super) fn query_width(&self) -> usize {
         self.query.outputs()
     }
 
-    /// The queries of the rows from `first` on, whose hidden states are normed: `[rows, query_heads · head_dim]`.
+    /// Computes the queries of rows from `first` on, given their normalised hidden states: `[rows, query_heads ·
+    /// head_dim]`.
     pub(super) fn queries(
         &self,
         first: usize,
@@ -101,13 +102,13 @@ impl<'a> QueryKeys<'a> {
         self.finish((first, self.query.outputs()), self.query_norm.as_ref(), rope, out);
     }
 
-    /// The keys, likewise: `[rows, key_heads · head_dim]`.
+    /// Computes the keys of rows from `first` on, given their normalised hidden states: `[rows, key_heads · head_dim]`.
     pub(super) fn keys(&self, first: usize, normed: &[f32], rope: Option<&Rope>, out: &mut [f32]) {
         self.key.apply(normed, out);
         self.finish((first, self.key.outputs()), self.key_norm.as_ref(), rope, out);
     }
 
-    /// Clips, normalises and rotates the heads of the rows from `first` on, `width` numbers a row.
+    /// Clips, normalises and rotates the heads of the rows from `first` on, `width` numbers per row.
     fn finish(
         &self,
         (first, width): (usize, usize),
@@ -138,9 +139,9 @@ impl<'a> QueryKeys<'a> {
         }
     }
 
-    /// Sums over the attention matrix of a window whose hidden states before this layer are `state`.
+    /// Computes attention sums of a window with the hidden states `state` before this layer.
     ///
-    /// Memory besides: the queries and keys of the window, and what the kernel takes for it.
+    /// Additional memory: the window's queries and keys, and the kernel's buffers.
     pub(super) fn attention(
         &self,
         rope: Option<&Rope>,
@@ -152,7 +153,7 @@ impl<'a> QueryKeys<'a> {
         })
     }
 
-    /// Hands shape, rules, queries and keys of such a window to `of`.
+    /// Passes shape, rules, queries and keys of such a window to `of`.
     pub(super) fn with_source<T>(
         &self,
         rope: Option<&Rope>,
@@ -206,7 +207,7 @@ impl<'a> QueryKeys<'a> {
 /// The queries and keys of a window, `[tokens, heads, head_dim]`.
 struct Rows {
     head_dim: usize,
-    /// Of a row of queries, and of keys.
+    /// Numbers per row of queries, and of keys.
     widths: (usize, usize),
     queries: Vec<f32>,
     keys: Vec<f32>,

@@ -1,4 +1,4 @@
-//! The rotations of windows, shared by layers, and by windows of all lengths that have the same frequencies.
+//! Rotation tables, shared by layers and by windows of all lengths with the same frequencies.
 
 use longsift_kernels::{Rope, Rotation};
 
@@ -8,13 +8,13 @@ use crate::model::rope::RopeSpec;
 /// Tables of cosines and sines.
 pub(super) struct Ropes<'a> {
     needed: Needed<'a>,
-    /// As many as there are rotations.
+    /// One per distinct rotation.
     tables: Vec<Rope>,
 }
 
 impl<'a> Ropes<'a> {
-    /// Those of all layers below `depth` for windows of these lengths. Where frequencies depend on the length, it is the
-    /// window's.
+    /// Creates the tables of all layers below `depth` for windows of these lengths. If frequencies depend on the
+    /// length, a window uses those of its own length.
     pub(super) fn of(
         model: &'a WholeModel,
         depth: usize,
@@ -26,7 +26,7 @@ impl<'a> Ropes<'a> {
         Self { needed, tables }
     }
 
-    /// The rotations of a layer for a window of `tokens`.
+    /// Returns the rotation of a layer for a window of `tokens` tokens.
     pub(super) fn get(&self, spec: Option<&RopeSpec>, tokens: usize) -> Option<&Rope> {
         let (_, lengths) = self.needed.specs.iter().find(|(known, _)| Some(*known) == spec)?;
         let fitting = lengths.iter().filter(|(longest, _)| *longest >= tokens);
@@ -45,12 +45,12 @@ impl<'a> Ropes<'a> {
     }
 }
 
-/// Which rotations are needed, and by whom.
+/// Required rotations, and the rotary embeddings that use them.
 #[derive(Default)]
 struct Needed<'a> {
-    /// With the longest window of each.
+    /// Each with its longest window.
     rotations: Vec<(Rotation, usize)>,
-    /// Every kind of rotary embedding, with the longest window of each rotation that it needs and the place of that.
+    /// Each kind of rotary embedding, with the longest window and the index of each rotation that it uses.
     specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
 }
 
@@ -67,8 +67,8 @@ impl<'a> Needed<'a> {
         needed
     }
 
-    /// Adds what windows of these lengths need, the longest first. A forward pass asks for the memory of many windows many
-    /// times, so frequencies are computed only where the length changes them.
+    /// Adds the rotations for windows of these lengths, the longest first. Memory estimates call this for many windows,
+    /// so frequencies are computed only if the length changes them.
     fn add(&mut self, spec: &'a RopeSpec, lengths: &[usize]) {
         let mut places: Vec<(usize, usize)> = Vec::new();
         for &tokens in lengths {

@@ -1,21 +1,22 @@
-//! A window as the sequences that a model runs: the whole, and the short windows that its tokens' losses are taken of again.
+//! Splits a window into the sequences that a model runs: the whole window, and short windows that repeat its losses
+//! with less context.
 
-/// A window as a sequence of its own, and the first token of it whose loss counts.
+/// A short window as a separate sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortWindow {
-    /// Its first token in the long window.
+    /// First token, as an index in the long window.
     pub start: usize,
-    /// One past its last.
+    /// One past the last token.
     pub end: usize,
-    /// The first token in the long window that it gives the loss of.
+    /// First token whose loss counts, as an index in the long window.
     pub first_scored: usize,
 }
 
-/// The short windows of a window of `tokens` tokens: `context` tokens each, one every `stride`.
+/// Returns the short windows of a window of `tokens` tokens: `context` tokens each, one every `stride`.
 ///
-/// The first scores all its tokens, each later one those that no earlier one has scored: token `t ≥ context` once, by
-/// `(t - context) / stride + 1`, of between `context - stride` and `context - 1` tokens before it. The last ends with the
-/// window and may be shorter.
+/// The first scores all its tokens, each later one those that no earlier one has scored. Token `t ≥ context` is scored
+/// once, by short window `(t - context) / stride + 1`, after between `context - stride` and `context - 1` tokens. The
+/// last short window ends with the window and may be shorter.
 pub fn short_windows(
     tokens: usize,
     context: usize,
@@ -29,7 +30,7 @@ pub fn short_windows(
     })
 }
 
-/// The step between short windows of `context` tokens: half of them overlap.
+/// Step between short windows of `context` tokens: they overlap by half.
 pub fn short_stride(context: usize) -> usize {
     (context / 2).max(1)
 }
