@@ -1,4 +1,4 @@
-//! Calibrations: the figures a corpus was scored and filtered with, computed here or saved by an earlier run.
+//! Calibrations: the statistics that a corpus was scored and filtered with, computed by this run or saved by an earlier one.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,7 +21,7 @@ use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Thre
 use crate::run_directory::facts::Identity;
 use crate::spec::pipeline::Samples;
 
-/// What a calibration says of groups, with what was decided of each.
+/// Builds the calibrations of groups from their decisions.
 pub(super) fn groups<'r>(
     criteria: &Criteria,
     ranked: impl Iterator<Item = (&'r Option<String>, &'r Ranked)>,
@@ -52,7 +52,7 @@ pub(super) fn groups<'r>(
     ranked.map(of_group).collect()
 }
 
-/// A calibration of these groups.
+/// Builds a calibration from those of its groups.
 pub(super) fn of_groups(
     criteria: &Criteria,
     identity: &Identity,
@@ -67,7 +67,7 @@ pub(super) fn of_groups(
     }
 }
 
-/// How a document's values follow from those of its windows, by statistic; nothing where samples are windows.
+/// Describes how a document's value is computed from those of its windows, by statistic; empty if samples are windows.
 fn merges(criteria: &Criteria) -> BTreeMap<String, String> {
     if criteria.samples == Samples::Windows {
         return BTreeMap::new();
@@ -88,8 +88,8 @@ fn merges(criteria: &Criteria) -> BTreeMap<String, String> {
     criteria.statistics.iter().map(|of| (of.name.clone(), name(&of.merge))).collect()
 }
 
-/// Puts the thresholds of a calibration into the order of the filter's budgets, which have to be those that it was made with: the
-/// same groups and lengths, whatever their order and amounts. Returns what stands against it.
+/// Reorders the thresholds of a calibration to the order of the filter's budgets. The budgets must have the same groups and
+/// lengths as those of the calibration, in any order and with any amounts. Returns the differences.
 fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<String> {
     let now = criteria.filter.budgets.as_deref().unwrap_or_default();
     let then = std::mem::take(&mut calibration.budgets);
@@ -118,18 +118,18 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
     problems
 }
 
-/// What scores the samples of a group as its calibration says; none where no sample of it had a score.
+/// Builds the scorer of a calibrated group; `None` if no sample of the group had a score.
 pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Scorer> {
     known.scorer(&criteria.terms, criteria.combine, criteria.standardise)
 }
 
-/// What a calibration does not have of what these criteria need; none where it fits.
+/// Describes what a calibration lacks for these criteria; `None` if it fits.
 fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
-    // Of a group without scores it may lack any.
+    // A group without scores may lack any statistic.
     for (index, statistic) in criteria.statistics.iter().enumerate().filter(|_| known.count > 0) {
         let name = &statistic.name;
         if !known.figures.contains_key(name) {
-            // Samples have scores without the statistic of an optional term.
+            // Samples can have scores without the statistic of an optional term.
             if !criteria.requires(index) {
                 continue;
             }
@@ -145,7 +145,7 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
         return Some(format!("the bounds of {guards} guards: it has those of {has}"));
     }
     let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
-        // Of samples that have scores there are quantiles, too.
+        // If samples have scores, quantiles exist as well.
         let asked = (guard.min_quantile, guard.max_quantile);
         known.count > 0
             && (asked.0.is_some() && bounds.low.is_none()
@@ -159,11 +159,11 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores: it has {deciles}"))
 }
 
-/// Samples that a calibration may speak of: as many as a float counts.
+/// Maximum samples in a calibration: integers that a float represents exactly.
 const MOST_SAMPLES: u64 = 1 << 53;
 
-/// What a calibration says of a group that cannot be so of any samples; none where there is nothing. `cutoffs`: how many
-/// thresholds it has to have.
+/// Describes why a calibration of a group is impossible for any samples; `None` if it is consistent. `cutoffs`: the required
+/// number of thresholds.
 fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
     let CalibratedGroup {
         count,
@@ -230,7 +230,7 @@ fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
     })
 }
 
-/// Figures of statistics that no values have, as far as rounding leaves no doubt.
+/// Describes statistics that no values have, allowing for rounding.
 fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option<String> {
     figures.iter().find_map(|(name, of)| {
         let (spread, size) = (of.max - of.min, of.max.abs().max(of.min.abs()));
@@ -246,7 +246,7 @@ fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option
     })
 }
 
-/// Reads a saved calibration that has what these criteria need.
+/// Reads a saved calibration and checks that it fits these criteria.
 fn read(
     plan: &Plan,
     criteria: &Criteria,
@@ -310,8 +310,8 @@ fn damaged(message: String) -> Diagnostic {
     Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
-/// The same, made for these scores: with the same windows, and the same settings of every measure that the selection uses and
-/// `identity` has. What is known before anything is measured.
+/// Like [`read`], and checks that the calibration was made with the same windows and the same settings of every measure that
+/// the selection uses and `identity` has. Needs no measured windows.
 pub(super) fn fitting_calibration(
     plan: &Plan,
     criteria: &Criteria,
@@ -337,7 +337,7 @@ pub(super) fn fitting_calibration(
     Ok(calibration)
 }
 
-/// The same for the groups of a corpus, which it must know all of.
+/// Like [`fitting_calibration`], and checks that the calibration has all groups of the corpus.
 pub(super) fn saved_calibration(
     plan: &Plan,
     criteria: &Criteria,

@@ -1,5 +1,5 @@
-//! What named scores would keep, beside the selection (`output.compare`): from the same statistics, with the same groups and
-//! amount and without guards.
+//! Alternative selections (`output.compare`): the samples that named scores would keep, with the same statistics, groups and
+//! amount but without guards.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,11 +18,11 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::ScoredWindow;
 use crate::run_directory::units::UnitRecord;
 
-/// What one of the scores keeps.
+/// Alternative selection by one score.
 #[derive(Debug)]
 pub(super) struct Compared {
     pub(super) criteria: Criteria,
-    /// By number of the group, its value of the `within` column and what decides of its samples.
+    /// Value of the `within` column and rule of each group, by number of the group.
     rules: Vec<(Option<Arc<str>>, Rule)>,
 }
 
@@ -43,8 +43,8 @@ impl Compared {
     }
 }
 
-/// Selects by each score of `output.compare`, one after the other; each reads the score tables once. The columns of the last
-/// are those of all, behind those of `own`.
+/// Selects by each score of `output.compare` in turn, reading the score tables once for each. The columns of the last are those
+/// of all, after those of `own`.
 pub(super) fn select(
     plan: &Plan,
     directory: &RunDirectory,

@@ -1,4 +1,4 @@
-//! How it is decided of every sample whether it is kept: by bounds, by its score, and among equal scores by input order.
+//! Rules that decide whether a sample is kept: by bounds, by score, and among equal scores by input order.
 
 use longsift_stages::filter::budgets;
 use longsift_stages::filter::guards::{Bounds, Verdict};
@@ -9,35 +9,35 @@ use super::radix::key;
 use super::score_percentiles::OfGroup;
 use super::standing::{Standing, is_not_sampled};
 
-/// Decides of the samples of one group.
+/// Rule for the samples of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
-    /// None where no sample of the group passes its guards and has the statistics of the score.
+    /// `None` if no sample of the group passes its guards and has the statistics of the score.
     pub(super) scorer: Option<Scorer>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
-    /// One, or with `budgets` one for each of them.
+    /// One, or one for each of `budgets`.
     pub(super) cutoffs: Vec<Cutoff>,
-    /// Where the percentiles of its scores are.
+    /// Location of the percentiles of the group's scores.
     pub(super) percentiles: OfGroup,
 }
 
-/// Which scores are kept.
+/// Cutoff: the lowest scores that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cutoff {
-    /// The key of a score. Scores above it are kept.
+    /// Key of a score; higher scores are kept.
     pub(super) key: u64,
-    /// Samples with this very score are kept up to this one, by its number in input order.
+    /// Number, in input order, of the last kept sample with exactly this score.
     pub(super) last_tie: Option<u64>,
 }
 
 impl Cutoff {
-    /// Every score is kept.
+    /// Keeps every score.
     pub(super) const ALL: Self = Self { key: 0, last_tie: None };
-    /// No score is kept.
+    /// Keeps no score.
     pub(super) const NONE: Self = Self { key: u64::MAX, last_tie: None };
 
-    /// Scores from this one up are kept.
+    /// Keeps this score and higher ones.
     pub(super) fn from(score: f64) -> Self {
         Self { key: key(score), last_tie: Some(u64::MAX) }
     }
@@ -48,12 +48,12 @@ impl Cutoff {
 }
 
 impl Rule {
-    /// What a sample with these values is. `values`: by statistic of the criteria.
+    /// State of a sample with these values, by statistic of the criteria.
     pub(super) fn standing(&self, criteria: &Criteria, values: &[f64]) -> Standing {
         standing(self.scorer.as_ref(), &self.bounds, criteria, values)
     }
 
-    /// Whether a sample is kept. `group`: the value of the `within` column.
+    /// Whether a sample is kept. `group`: its value of the `within` column.
     pub(super) fn keeps(
         &self,
         criteria: &Criteria,
@@ -72,13 +72,13 @@ impl Rule {
     }
 }
 
-/// Whether a sample passes every guard: its values decide what its group is scaled by.
+/// Whether a sample passes every guard, so that its values contribute to the scale of its group.
 pub(super) fn passes(bounds: &[Bounds], criteria: &Criteria, values: &[f64]) -> bool {
     let mut guards = criteria.guards.iter().zip(bounds);
     guards.all(|((_, statistic), bounds)| bounds.judge(values[*statistic]) == Verdict::Passes)
 }
 
-/// What a sample with these values is, by a scorer and the bounds of the guards.
+/// State of a sample with these values, by a scorer and the bounds of the guards.
 pub(super) fn standing(
     scorer: Option<&Scorer>,
     bounds: &[Bounds],
@@ -110,7 +110,7 @@ pub(super) fn standing(
     refused(false).map_or(Standing::Ranked(score()), |guard| Standing::Refused(guard, score()))
 }
 
-/// Which cutoff decides of a sample with so many tokens; none where no budget is for it.
+/// Index of the cutoff for a sample with this many tokens; `None` if no budget covers it.
 pub(super) fn place(criteria: &Criteria, group: Option<&str>, tokens: u64) -> Option<usize> {
     match &criteria.filter.budgets {
         Some(budgets) => budgets::deciding(budgets, group, tokens),

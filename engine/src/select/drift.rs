@@ -1,15 +1,15 @@
-//! How far the scores of an increment have moved from those of the corpus its calibration was made on.
+//! Drift: how far the scores of an increment have moved from those of the corpus that its calibration was made on.
 
 use longsift_stages::score::ColumnFigures;
 
 use super::rank::Totals;
 use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
 
-/// From here on a shift is worth a warning. The bounds 0.1 (some) and 0.25 (much) are those of credit scoring, where the
-/// index comes from (Siddiqi 2006).
+/// Stability index above which drift causes a warning. The bounds 0.1 (some) and 0.25 (much) come from credit scoring, like the
+/// index (Siddiqi 2006).
 pub(super) const MUCH: f64 = 0.25;
 
-/// Compares a group with its calibration. `means`: of this run's raw statistics, by name, over the samples that pass.
+/// Compares a group with its calibration. `means`: means of this run's raw statistics, by name, over the samples that pass.
 pub(super) fn of_group<'a>(
     calibrated: &CalibratedGroup,
     means: impl Iterator<Item = (&'a str, f64)>,
@@ -29,7 +29,7 @@ pub(super) fn of_group<'a>(
     }
 }
 
-/// By how many deviations of `before` the mean has moved, the largest float where by more; 0 for a column without spread.
+/// Shift of the mean in standard deviations of `before`, clamped to finite floats; 0 for a column without spread.
 fn shift(before: &ColumnFigures, now: f64) -> f64 {
     if before.standard_deviation > 0.0 {
         ((now - before.mean) / before.standard_deviation).clamp(f64::MIN, f64::MAX)
@@ -38,7 +38,7 @@ fn shift(before: &ColumnFigures, now: f64) -> f64 {
     }
 }
 
-/// Compares the shares of the same ten parts. Half a sample is added to every part, so that an empty one is no infinity.
+/// Compares the shares of the same ten parts. Adds half a sample to every part, so that empty ones do not give infinity.
 fn stability_index(then: &[u64], now: &[u64; 10]) -> Option<f64> {
     let shares = |parts: &[u64]| -> Vec<f64> {
         let all: f64 = parts.iter().map(|count| *count as f64 + 0.5).sum();
@@ -55,7 +55,7 @@ fn stability_index(then: &[u64], now: &[u64; 10]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The ten parts of a thousand scores in a row, from this one on, as the deciles of the first thousand cut them.
+    /// Splits a thousand consecutive scores, starting at `from`, into ten parts by the deciles of the first thousand.
     fn parts(from: u64) -> [u64; 10] {
         let mut parts = [0; 10];
         for score in from..from + 1000 {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_same_scores_have_not_moved() {
         assert_eq!(index(0).to_bits(), 0.0_f64.to_bits());
-        // Nor where nearly all are equal, and the parts are of very different size.
+        // The same holds if nearly all are equal and the parts differ greatly in size.
         let equal = [0, 0, 0, 0, 0, 0, 0, 0, 3, 8478];
         assert_eq!(stability_index(&equal, &equal).map(f64::to_bits), Some(0.0_f64.to_bits()));
     }
@@ -81,7 +81,7 @@ mod tests {
         assert!(index(20) < 0.1, "{}", index(20));
         assert!(index(100) > 0.1, "{}", index(100));
         assert!(index(300) > MUCH, "{}", index(300));
-        // A tenth of the samples has left the lowest part for the highest: by hand, with 0.5 added to each.
+        // A tenth of the samples has moved from the lowest part to the highest: computed by hand, with 0.5 added to each.
         let expected = {
             let part = |count: f64| {
                 let share = (count + 0.5) / 1005.0;

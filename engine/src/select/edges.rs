@@ -1,29 +1,28 @@
-//! Where what is kept ends: how much of it there may be, and which samples at the edge are among it.
+//! Edges of the kept samples: how many may be kept, and which samples with the score at the edge are among them.
 
 use super::decided::Cutoff;
 use super::radix::{Search, key};
 use crate::run_directory::calibration::Threshold;
 
-/// What is kept of the samples of one cutoff.
+/// Amount kept of the samples of one cutoff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amount {
     All,
-    /// Scores from this one up.
+    /// Samples with this score or a higher one.
     From(f64),
-    /// In rank order, until the next would exceed this many.
+    /// In rank order, until the next would exceed this many samples.
     Samples(u64),
     /// In rank order, until the next would exceed this many tokens.
     Tokens(u64),
 }
 
 impl Amount {
-    /// What a sample with so many tokens takes of it.
+    /// Weight of a sample with this many tokens.
     pub(super) fn weight(self, tokens: u64) -> u64 {
         if matches!(self, Self::Tokens(_)) { tokens } else { 1 }
     }
 
-    /// The weight up to which scores are looked for: the first score that does not fit whole is the edge. None where none is
-    /// looked for.
+    /// Weight to search for: the first score that does not fit completely is the edge. `None` if no search is needed.
     pub(super) fn searched(self) -> Option<u64> {
         match self {
             Self::All | Self::From(_) => None,
@@ -32,11 +31,11 @@ impl Amount {
     }
 }
 
-/// Where what is kept ends, while the samples go by in input order.
+/// Edge of the kept samples, updated while samples are visited in input order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) cutoff: Cutoff,
-    /// What is left for samples with the score at the edge; none where the cutoff decides of them.
+    /// Remaining amount for samples with the score at the edge; `None` if the cutoff decides on them.
     pub(super) ties: Option<(u64, Amount)>,
 }
 
@@ -45,7 +44,7 @@ impl Edge {
         Self { cutoff, ties: None }
     }
 
-    /// Of a calibration. What is left for ties follows when they are counted.
+    /// Returns the edge of a calibration. The amount for ties is set after they are counted.
     pub(super) fn calibrated(threshold: &Threshold) -> Self {
         match threshold.score {
             None => Self::of(Cutoff::NONE),
@@ -57,7 +56,7 @@ impl Edge {
         }
     }
 
-    /// The edge that a search has found, if any.
+    /// Returns the edge that a search found.
     pub(super) fn at(search: &Search, amount: Amount) -> Self {
         let most = match amount {
             Amount::All => return Self::of(Cutoff::ALL),
@@ -65,7 +64,7 @@ impl Edge {
             Amount::Samples(most) | Amount::Tokens(most) => most,
         };
         match search.found() {
-            // All of them fit; a budget that no number exceeds is never exceeded.
+            // All fit; and a budget of `u64::MAX` is never exceeded.
             None => Self::of(Cutoff::ALL),
             Some(_) if most == u64::MAX => Self::of(Cutoff::ALL),
             Some(found) => {
@@ -87,7 +86,7 @@ impl Edge {
             self.cutoff.last_tie = Some(number);
             true
         } else {
-            // Later ones are not kept, even where they would fit.
+            // Later samples are not kept, even if they would fit.
             self.ties = None;
             false
         }

@@ -1,4 +1,4 @@
-//! The number of every sample's group, in input order, in a file.
+//! Temporary file with the number of every sample's group, in input order.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use crate::base::error::Result;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
 
-/// Numbers that wait until they are written.
+/// Numbers to buffer before they are written.
 const WAITING: usize = 1 << 18;
 
-/// Four bytes a sample.
+/// Bytes per sample.
 const BYTES: usize = size_of::<u32>();
 
-/// Group numbers that are still coming in.
+/// Group numbers that are being collected.
 #[derive(Debug)]
 pub(super) struct GroupNumbers {
     file: Nameless,
@@ -20,7 +20,6 @@ pub(super) struct GroupNumbers {
 }
 
 impl GroupNumbers {
-    /// None yet.
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
         Ok(Self { file: Nameless::create(directory)?, waiting: Vec::new() })
     }
@@ -37,19 +36,19 @@ impl GroupNumbers {
         Ok(())
     }
 
-    /// All are in.
+    /// Writes the rest.
     pub(super) fn finish(mut self) -> Result<GroupsOfSamples> {
         self.write_out()?;
         Ok(GroupsOfSamples(self.file))
     }
 }
 
-/// The group of every sample.
+/// Group of every sample.
 #[derive(Debug)]
 pub(super) struct GroupsOfSamples(Nameless);
 
 impl GroupsOfSamples {
-    /// Those of some samples.
+    /// Reads the groups of a range of samples.
     pub(super) fn of(&self, samples: Range<u64>) -> Result<Vec<u32>> {
         let mut bytes = vec![0; (samples.end - samples.start) as usize * BYTES];
         self.0.read(&mut bytes, samples.start * BYTES as u64)?;

@@ -1,5 +1,5 @@
-//! The histograms that percentiles of terms are read from, of all groups: counted in memory group by group, kept in a file that
-//! is read as memory, so that their number takes none.
+//! Histograms for the percentiles of terms, of all groups: counted in memory group by group and kept in a memory-mapped file,
+//! so that memory does not depend on the number of groups.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
 
-/// Histograms that are still coming in, from several threads.
+/// Histograms that are being collected, from several threads.
 #[derive(Debug)]
 pub(super) struct HistogramsOfGroups(Mutex<Filed>);
 
@@ -21,7 +21,7 @@ struct Filed {
     bytes: usize,
 }
 
-/// Where one histogram is.
+/// Location of one histogram in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     range: (f64, f64),
@@ -29,12 +29,11 @@ pub(super) struct Place {
 }
 
 impl HistogramsOfGroups {
-    /// None yet.
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
         Ok(Self(Mutex::new(Filed { file: Nameless::create(directory)?, bytes: 0 })))
     }
 
-    /// Keeps one whose values are all counted.
+    /// Stores a complete histogram.
     pub(super) fn add(&self, histogram: &Histogram) -> Result<Place> {
         let bytes: Vec<u8> = histogram.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut filed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,17 +43,17 @@ impl HistogramsOfGroups {
         Ok(Place { range: histogram.range(), bytes: first..filed.bytes })
     }
 
-    /// All are in.
+    /// Maps the file.
     pub(super) fn finish(self) -> Result<Histograms> {
         let filed = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Histograms(Arc::new(filed.file.mapped()?)))
     }
 }
 
-/// The histograms of all groups.
+/// Histograms of all groups.
 pub(super) struct Histograms(Arc<MappedFile>);
 
-/// The words of one of them.
+/// Words of one histogram.
 struct Words {
     file: Arc<MappedFile>,
     bytes: Range<usize>,
@@ -67,7 +66,7 @@ impl AsRef<[u64]> for Words {
 }
 
 impl Histograms {
-    /// The histogram at a place. Cost: none; the file stays open as long as it lives.
+    /// Returns the histogram at a location, without copying; keeps the file mapped while it lives.
     pub(super) fn at(&self, place: &Place) -> Histogram {
         let words = Words { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
         Histogram::over(place.range.0, place.range.1, Arc::new(words))

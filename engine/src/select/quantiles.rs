@@ -1,11 +1,11 @@
-//! The bounds of a guard at quantiles of a group, found in the passes over its samples.
+//! Bounds of a guard at quantiles of a group, found in passes over its samples.
 
 use longsift_stages::contract::Decimal;
 use longsift_stages::filter::guards::{Bounds, Guard, quantile_weight};
 
 use super::radix::{Search, key, value};
 
-/// The quantiles of a guard.
+/// Search for the quantiles of a guard.
 pub(super) struct Quantiles<'a> {
     guard: &'a Guard,
     statistic: usize,

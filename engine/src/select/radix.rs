@@ -1,61 +1,60 @@
-//! Order statistics of many values in few passes: each pass decides sixteen bits of the value that is looked for.
+//! Order statistics of many values in few passes: each pass determines sixteen bits of the searched value.
 
-/// Passes that a search takes: 64 bits, sixteen at a time.
+/// Number of passes: 64 bits, sixteen at a time.
 pub(super) const PASSES: u32 = 4;
 
 const BITS: u32 = u64::BITS / PASSES;
 
-/// A whole number that orders as the float does; -0 and 0 are the tie that they are. Not for `NaN`.
+/// Maps a float to an integer with the same order; -0 and 0 map to the same key. Not for `NaN`.
 pub(super) fn key(value: f64) -> u64 {
-    // Adding 0 makes a 0 of -0.
+    // Adding 0 turns -0 into 0.
     let bits = (value + 0.0).to_bits();
     bits ^ ((((bits as i64) >> 63) as u64) | (1 << 63))
 }
 
-/// The float of a [`key`].
+/// Inverse of [`key`].
 pub(super) fn value(key: u64) -> f64 {
     f64::from_bits(if key >> 63 == 1 { key ^ (1 << 63) } else { !key })
 }
 
-/// Up to so many keys are sorted instead.
+/// Up to this many keys are sorted instead.
 const FEW: u64 = 4096;
 
-/// A search for the least key K such that the keys up to K weigh at least what is wanted. Memory: 512 KiB while it runs.
+/// Search for the least key K such that the keys up to K have at least the wanted weight. Memory: 512 KiB while it runs.
 #[derive(Clone, Debug)]
 pub(super) enum Search {
-    /// All keys and their weights.
+    /// All keys with their weights.
     Few(Vec<(u64, u64)>),
-    /// Their weight by the next bits.
+    /// Weights by the next bits of the keys.
     Many(Narrowing),
-    /// It is over. Nothing is found where all keys together weigh less than is wanted.
+    /// Finished. `None` if all keys together have less than the wanted weight.
     Over(Option<Found>),
 }
 
-/// A search of which some bits are decided.
+/// Search of which some bits are determined.
 #[derive(Clone, Debug)]
 pub(super) struct Narrowing {
-    /// The first bits of the key, and how many passes decided them.
+    /// First bits of the key, and the number of passes that determined them.
     decided: u64,
     passes: u32,
     /// Weight of the keys below those that begin with these bits.
     below: u64,
-    /// Weight of those, by the next bits.
+    /// Weights of the keys that begin with these bits, by the next bits.
     weights: Vec<u64>,
 }
 
-/// What a search has found.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The key.
     pub(super) key: u64,
-    /// Weight of the keys below it.
+    /// Weight of the keys below.
     pub(super) below: u64,
-    /// Its own weight.
+    /// Weight of this key.
     pub(super) own: u64,
 }
 
 impl Search {
-    /// A search among at most so many keys.
+    /// Starts a search among at most `keys` keys.
     pub(super) fn among(keys: u64) -> Self {
         if keys <= FEW {
             return Self::Few(Vec::new());
@@ -64,7 +63,7 @@ impl Search {
         Self::Many(Narrowing { decided: 0, passes: 0, below: 0, weights })
     }
 
-    /// Takes in a key in the present pass: every pass has the same keys with the same weights, in any order.
+    /// Adds a key in the current pass. Every pass must have the same keys with the same weights, in any order.
     pub(super) fn add(&mut self, key: u64, weight: u64) {
         match self {
             Self::Few(keys) => keys.push((key, weight)),
@@ -73,7 +72,7 @@ impl Search {
         }
     }
 
-    /// Ends a pass. `wanted`, above 0, is the same after every pass.
+    /// Ends a pass. `wanted`, above 0, must be the same after every pass.
     pub(super) fn end_pass(&mut self, wanted: u64) {
         *self = match std::mem::replace(self, Self::Over(None)) {
             Self::Few(keys) => Self::Over(among_few(keys, wanted)),
@@ -82,7 +81,7 @@ impl Search {
         };
     }
 
-    /// What was found. After [`PASSES`] passes the search is over.
+    /// Returns the result; the search has ended after [`PASSES`] passes.
     pub(super) fn found(&self) -> Option<Found> {
         match self {
             Self::Over(found) => *found,
@@ -161,7 +160,7 @@ mod tests {
         both[0]
     }
 
-    /// Keys that share their first bits, more or less of them.
+    /// Keys that share more or fewer of their first bits.
     fn any_key() -> impl Strategy<Value = u64> {
         prop_oneof![
             any::<u64>(),

@@ -1,4 +1,4 @@
-//! Which ids more than one document has: by a hash of each, sorted through files.
+//! Finds ids that more than one document has: hashes them and sorts the hashes through a file.
 
 use sha2::{Digest, Sha256};
 
@@ -8,25 +8,24 @@ use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
 
-/// Hashes are sorted in so many parts, by their first byte.
+/// Number of parts, by first byte, that hashes are sorted in.
 const PARTS: usize = 256;
 
 /// Bytes of a hash.
 const BYTES: usize = size_of::<u128>();
 
-/// Repeated hashes between two of which the first is in memory.
+/// Repeated hashes per block; the first of each block is in memory.
 const BLOCK: usize = 1024;
 
-/// Hashes of ids that are still coming in.
+/// Hashes of ids that are being collected.
 #[derive(Debug)]
 pub(super) struct Ids {
     hashes: Runs,
-    /// Where the repeated ones will go.
+    /// File for the repeated hashes.
     repeated: Nameless,
 }
 
 impl Ids {
-    /// None yet.
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
         Ok(Self { hashes: Runs::new(directory, BYTES)?, repeated: Nameless::create(directory)? })
     }
@@ -37,7 +36,7 @@ impl Ids {
         self.hashes.push(usize::from(bytes[0]), &bytes)
     }
 
-    /// Those that came more than once. Memory: one part of the hashes at a time.
+    /// Returns the repeated hashes. Memory: one part of the hashes at a time.
     pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
         let hashes = self.hashes.finish()?;
         let (first, count, documents) = (Vec::new(), 0, 0);
@@ -61,24 +60,24 @@ fn hash_of(bytes: &[u8]) -> Option<u128> {
     Some(u128::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// The hashes of ids that more than one document has, ascending, in a file.
+/// Hashes of ids that more than one document has, ascending, in a file.
 #[derive(Debug)]
 pub(super) struct RepeatedIds {
     file: Nameless,
-    /// The first hash of every block.
+    /// First hash of every block.
     first: Vec<u128>,
     count: u64,
-    /// Documents that have any of these ids.
+    /// Number of documents with any of these ids.
     documents: u64,
 }
 
 impl RepeatedIds {
-    /// How many they are.
+    /// Number of repeated ids.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many documents share their id with another.
+    /// Number of documents that share their id with another.
     pub(super) fn documents(&self) -> u64 {
         self.documents
     }
@@ -111,7 +110,7 @@ impl RepeatedIds {
     }
 }
 
-/// 128 bits of an id: two of a thousand million ids coincide with a probability of 10^-21.
+/// 128 bits of an id: two of 10^9 ids collide with a probability of 10^-21.
 pub(super) fn hash(id: &str) -> u128 {
     let digest = Sha256::digest(id);
     u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"))

@@ -1,42 +1,42 @@
-//! Records of equal size, put by number into groups and read back group by group, each in the order they came in.
+//! Records of equal size, sorted into groups and read back group by group in insertion order.
 //!
-//! They lie in a file without a name, which is gone with the process that made it, however it ends. Memory: the records that
-//! wait for their place, and sixteen bytes for each stretch of a group in the file.
+//! They are in an anonymous temporary file, which is gone when the process ends, however it ends. Memory: the buffered records,
+//! and sixteen bytes per range of a group in the file.
 
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
 
-/// Bytes that wait until they are written, a stretch for each group.
+/// Bytes to buffer before they are written, as one range per group.
 const WAITING_BYTES: usize = 32 << 20;
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Records that are still coming in.
+/// Records that are being collected.
 #[derive(Debug)]
 pub(super) struct Runs {
     file: Nameless,
     /// Bytes of a record.
     record: usize,
-    /// By group, what is not written yet.
+    /// Buffered bytes by group.
     waiting: Vec<Vec<u8>>,
     waiting_bytes: usize,
     written: u64,
-    /// By group, its stretches of the file: where each begins and its bytes.
+    /// Ranges in the file, by group: start and length.
     stretches: Vec<Vec<(u64, u64)>>,
 }
 
 impl Runs {
-    /// No records yet, of so many bytes each.
+    /// Creates an empty collection of records of `record` bytes.
     pub(super) fn new(directory: &RunDirectory, record: usize) -> Result<Self> {
         let file = Nameless::create(directory)?;
         let (waiting, stretches) = (Vec::new(), Vec::new());
         Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, stretches })
     }
 
-    /// Puts the next record into a group.
+    /// Adds a record to a group.
     pub(super) fn push(&mut self, group: usize, record: &[u8]) -> Result<()> {
         assert_eq!(record.len(), self.record);
         if group >= self.waiting.len() {
@@ -61,14 +61,14 @@ impl Runs {
         Ok(())
     }
 
-    /// All records are in.
+    /// Writes the rest.
     pub(super) fn finish(mut self) -> Result<Groups> {
         self.write_out()?;
         Ok(Groups { file: self.file, record: self.record, stretches: self.stretches })
     }
 }
 
-/// All records, group by group.
+/// All records, by group.
 #[derive(Debug)]
 pub(super) struct Groups {
     file: Nameless,
@@ -77,10 +77,9 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Hands over the records of a group in the order they came in.
+    /// Calls `each` for the records of a group in insertion order.
     ///
-    /// # Errors
-    /// The file cannot be read, or a signal has come.
+    /// # Errors The file cannot be read, or a signal stopped the run.
     pub(super) fn visit(
         &self,
         group: usize,

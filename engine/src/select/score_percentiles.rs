@@ -1,5 +1,5 @@
-//! The percentile of a score among those of its group, by 65,536 bins between the lowest and the highest: counted in memory
-//! group by group, kept in a file, so that their number takes none.
+//! Percentile ranks of scores in their group, by 65,536 bins between the lowest and the highest: counted in memory group by
+//! group and kept in a file, so that memory hardly depends on the number of groups.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,13 +9,13 @@ use crate::base::error::Result;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
 
-/// Bins of a group.
+/// Bins per group.
 const BINS: usize = 1 << 16;
 
-/// Bytes of a bin in the file: its number, and the percentile of the scores in it.
+/// Bytes per bin in the file: its number, and the percentile rank of its scores.
 const BYTES: usize = size_of::<u32>() + size_of::<f64>();
 
-/// The lowest and the highest score of a group.
+/// Lowest and highest score of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScoreRange {
     lowest: f64,
@@ -29,7 +29,7 @@ impl Default for ScoreRange {
 }
 
 impl ScoreRange {
-    /// Takes in a score; `NaN` is none.
+    /// Adds a score; ignores `NaN`.
     pub(super) fn add(&mut self, score: f64) {
         self.lowest = self.lowest.min(score);
         self.highest = self.highest.max(score);
@@ -37,12 +37,12 @@ impl ScoreRange {
 
     fn bin(self, score: f64) -> u32 {
         let share = share_of_range(self.lowest, self.highest, score);
-        // Without a spread all are in one bin.
+        // Without spread, all scores are in one bin.
         ((share * BINS as f64) as u32).min(BINS as u32 - 1)
     }
 }
 
-/// How many scores of a group lie in each bin.
+/// Number of scores of a group in each bin.
 #[derive(Debug)]
 pub(super) struct ScoreBins {
     range: ScoreRange,
@@ -50,7 +50,7 @@ pub(super) struct ScoreBins {
 }
 
 impl ScoreBins {
-    /// No scores yet, of a group that lies in this range.
+    /// Starts counting the scores of a group with this range.
     pub(super) fn between(range: ScoreRange) -> Self {
         Self { range, counts: vec![0; BINS] }
     }
@@ -61,33 +61,32 @@ impl ScoreBins {
     }
 }
 
-/// Bins of a block: what is read at once of the file. The first bin of each block is kept in memory, two bytes a block, so that
-/// one read finds a percentile.
+/// Bins per block, the unit of reads. The first bin of each block is kept in memory, two bytes per block, so that one read
+/// finds a percentile.
 const BLOCK: usize = 128;
 
-/// Percentiles of groups that are still coming in, from several threads.
+/// Percentiles of groups that are being collected, from several threads.
 #[derive(Debug)]
 pub(super) struct PercentilesOfGroups(Mutex<ScorePercentiles>);
 
-/// Where the percentiles of a group are.
+/// Location of the percentiles of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfGroup {
     range: ScoreRange,
-    /// Its first bin in the file.
+    /// Index of its first bin in the file.
     first: u64,
     bins: u64,
-    /// Its first block.
+    /// Index of its first block.
     first_block: usize,
 }
 
 impl PercentilesOfGroups {
-    /// None yet.
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
         let (file, bins, blocks) = (Nameless::create(directory)?, 0, Vec::new());
         Ok(Self(Mutex::new(ScorePercentiles { file, bins, blocks })))
     }
 
-    /// Adds those of a group whose scores are all counted: only bins that hold any.
+    /// Adds the percentiles of a group whose scores are all counted; stores only bins that are not empty.
     pub(super) fn add(&self, bins: &ScoreBins) -> Result<OfGroup> {
         let total = bins.counts.iter().sum::<u64>() as f64;
         let mut below = 0_u64;
@@ -111,25 +110,24 @@ impl PercentilesOfGroups {
         Ok(OfGroup { range: bins.range, first, bins: added, first_block })
     }
 
-    /// All are in.
     pub(super) fn finish(self) -> ScorePercentiles {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The percentiles of all groups.
+/// Percentiles of all groups.
 #[derive(Debug)]
 pub(super) struct ScorePercentiles {
     file: Nameless,
-    /// How many bins the file has.
+    /// Number of bins in the file.
     bins: u64,
-    /// The first bin of every block of every group.
+    /// First bin of every block of every group.
     blocks: Vec<u16>,
 }
 
 impl ScorePercentiles {
-    /// (scores in lower bins + half of those in the own bin) ÷ scores of the group; none for `NaN`. Cost: one read of the
-    /// file.
+    /// Computes (scores in lower bins + half of those in the same bin) ÷ scores of the group; `None` for `NaN`. Cost: one read
+    /// of the file.
     pub(super) fn of(&self, group: &OfGroup, score: f64) -> Result<Option<f64>> {
         if score.is_nan() {
             return Ok(None);

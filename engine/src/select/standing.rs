@@ -1,21 +1,21 @@
-//! What a sample is before it is ranked.
+//! State of a sample before it is ranked.
 
-/// What a sample is before it is ranked.
+/// State of a sample before it is ranked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Standing {
-    /// Without this statistic: it has no score, and is none of the samples that a fraction is one of.
+    /// This statistic is missing: the sample has no score and does not count for `keep_fraction`.
     Missing(usize),
-    /// Without a score, because a measure was not taken of it by sampling.
+    /// Without a score, because sampling excluded it from a measure.
     NotMeasured,
-    /// Out of the bounds of this guard. Its score is on the scale of the samples that pass; `NaN` where a statistic of the score
-    /// was not measured, or no sample passes.
+    /// Out of the bounds of this guard. The score is on the scale of the samples that pass; `NaN` if a statistic of the score
+    /// is missing or no sample passes.
     Refused(usize, f64),
-    /// Within the bounds of every guard, with this score; `NaN` where its group has no scale to score it by.
+    /// Within the bounds of every guard, with this score; `NaN` if its group has no scale.
     Ranked(f64),
 }
 
-/// The value of a statistic whose measure was not taken of a sample, by sampling. Like every value that is not there it is not a
-/// number, but one with bits of its own, which tell it from what a measure could not give; nothing computes with it.
+/// Value of a statistic whose measure was excluded by sampling. A `NaN` with a payload of its own, which distinguishes it from
+/// a value that a measure could not compute; never used in arithmetic.
 pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
 
 /// Whether a value is [`NOT_SAMPLED`].
@@ -24,7 +24,7 @@ pub(super) fn is_not_sampled(value: f64) -> bool {
 }
 
 impl Standing {
-    /// The score; `NaN` without one.
+    /// Score; `NaN` if missing.
     pub(super) fn score(self) -> f64 {
         match self {
             Self::Missing(_) | Self::NotMeasured => f64::NAN,
@@ -32,12 +32,12 @@ impl Standing {
         }
     }
 
-    /// The score of a sample that passes every guard; `NaN` of all others.
+    /// Score of a sample that passes every guard; `NaN` for others.
     pub(super) fn passing_score(self) -> f64 {
         if let Self::Ranked(score) = self { score } else { f64::NAN }
     }
 
-    /// Whether the sample is one of those that a fraction is one of.
+    /// Whether the sample counts for `keep_fraction`.
     pub(super) fn counts(self) -> bool {
         match self {
             Self::Missing(_) => false,

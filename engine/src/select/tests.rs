@@ -1,4 +1,4 @@
-//! The selection against one in memory: every figure, bound, score and choice.
+//! Compares the selection with one in memory: all statistics, bounds, scores and decisions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,12 @@ use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::layout::RunDirectory;
 use crate::spec::pipeline::Samples;
 
-/// A sample: its group, its tokens, its values of three statistics.
+/// Sample: its group, its tokens, its values of three statistics.
 type Drawn = (u8, u64, [f64; 3]);
 
 const GROUPS: [Option<&str>; 3] = [None, Some("a"), Some("b")];
 
-/// Two terms, of the first two statistics; guards on any of the three.
+/// Returns two terms, of the first two statistics, and guards on any of the three.
 fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteria {
     let filter: Filter = serde_json::from_str(filter).unwrap();
     let term = |statistic: &str, weight| Term {
@@ -67,7 +67,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
     }
 }
 
-/// The samples in units of at most `unit` samples.
+/// Gathers the samples in units of at most `unit` samples.
 fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::of_output(&folder.path().join("out"));
@@ -89,7 +89,7 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
     gathering.finish(&Stop::default()).unwrap()
 }
 
-/// What was decided of every group, by its value, and the kept samples of every unit.
+/// Returns the decision on every group, by its value, and the kept samples of every unit.
 fn ranked<'g>(
     criteria: &Criteria,
     gathered: &'g Gathered,
@@ -114,9 +114,9 @@ fn ranked<'g>(
     )
 }
 
-/// What the settings keep of the samples of one group, in memory.
+/// Selection of one group in memory.
 struct InMemory {
-    /// By statistic, over the samples that pass; none where none of them has it.
+    /// By statistic, over the samples that pass; `None` if no sample has it.
     scales: Vec<Option<Scale>>,
     bounds: Vec<Bounds>,
     scores: Vec<f64>,
@@ -125,7 +125,7 @@ struct InMemory {
     threshold: Option<f64>,
 }
 
-/// The definition: bounds over all samples, then scales over those within all of them, then scores of all.
+/// The definition: bounds over all samples, then scales over those within all bounds, then scores of all.
 fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> InMemory {
     let column =
         |index: usize| -> Vec<f64> { samples.iter().map(|(_, _, values)| values[index]).collect() };
@@ -230,7 +230,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
     assert_eq!(kept_of_units, expected_of_units);
 }
 
-/// The same samples are kept by the calibration that they made, and they have not moved.
+/// Checks that a calibration keeps the same samples that it was made from, without drift.
 fn again_by_its_calibration(
     criteria: &Criteria,
     gathered: &Gathered,
@@ -285,7 +285,7 @@ fn again_by_its_calibration(
     assert!(moved.stability_index.is_none_or(|index| index == 0.0));
 }
 
-/// Figures, bounds, scores and choices of fixed samples, by every way to make values comparable and every kind of amount.
+/// Statistics, bounds, scores and decisions of fixed samples, for every standardisation and every kind of amount.
 #[test]
 fn another_selection_is_another_version() {
     let mut state = 7_u32;
@@ -337,7 +337,7 @@ fn another_selection_is_another_version() {
     assert_eq!((SELECTION_VERSION, digest), (1, 13_852_370_210_509_888_314), "{hint}");
 }
 
-/// Few different numbers, so that many are equal, and some that are none.
+/// Few different numbers, so that many are equal, and some that are not finite.
 fn any_value() -> impl Strategy<Value = f64> {
     prop_oneof![
         8 => (-3_i8..4).prop_map(|value| f64::from(value) / 7.0),
@@ -423,7 +423,7 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
     let guard = r#"{"statistic": "2", "max": 0.5, "before": "expensive"}"#;
     let filter = format!(r#"{{"guards": [{guard}], "keep_fraction": 0.5}}"#);
     let criteria = criteria(Standardise::MinMax, Combine::Sum, &filter);
-    // The first two are spared the second statistic; the third has none for another reason.
+    // The second statistic is skipped for the first two; the third lacks it for another reason.
     let spared = |far| (0, 1, [far, f64::NAN, 0.9]);
     let samples = [
         spared(9.0),
@@ -440,7 +440,7 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
     assert_eq!((figures.min, figures.max), (5.0, 7.0), "the third passes and has this statistic");
 }
 
-/// The score of each sample of one group.
+/// Returns the score of each sample of one group.
 fn scores(standardise: Standardise, filter: &str, samples: &[Drawn]) -> Vec<f64> {
     let criteria = criteria(standardise, Combine::Sum, filter);
     let gathered = gathered(&criteria, samples, 5);
@@ -453,7 +453,7 @@ fn scores(standardise: Standardise, filter: &str, samples: &[Drawn]) -> Vec<f64>
 #[test]
 fn a_rejected_sample_is_scored_on_the_scale_of_those_that_pass() {
     let filter = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
-    // The second statistic says nothing; the last two are rejected.
+    // The second statistic is constant; the last two samples are rejected.
     let samples = [
         (0, 1, [1.0, 0.0, 0.0]),
         (0, 1, [3.0, 0.0, 0.5]),
@@ -470,7 +470,7 @@ fn a_rejected_sample_is_scored_on_the_scale_of_those_that_pass() {
     is(Standardise::MinMax, [-0.25, 0.75, 1.75, -5.25]);
     let deviation = 2.0_f64.sqrt();
     is(Standardise::ZScore, [-1.0, 1.0, 3.0, -11.0].map(|of| of / deviation));
-    // Where none passes there is no scale.
+    // If no sample passes, there is no scale.
     let filter = filter.replace("0.5", "-1");
     let found = scores(Standardise::ZScore, &filter, &samples);
     assert!(found.iter().all(|score| score.is_nan()), "{found:?}");
