@@ -1,4 +1,5 @@
-//! Bytes by location: this machine, object stores, web servers, the Hugging Face hub. Knows no model, no Parquet and no run.
+//! Reads and writes bytes by location: on this machine, in object stores, on web servers, on the Hugging Face hub.
+//! Independent of models, Parquet and runs.
 
 pub(crate) mod atomic;
 pub(crate) mod error;
@@ -27,7 +28,7 @@ use longsift_stages::contract::Location;
 use error::StorageError;
 use range_file::RangeFile;
 
-/// Opens a file to be read by ranges: of this machine, of an object store or a web server. (Those of the hub are opened by
+/// Opens a local file, an object, or a file of a web server for reading by ranges. (Files of the hub are opened by
 /// their [tree](super::hub::tree::Tree).)
 pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
     match at {
@@ -36,7 +37,7 @@ pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
         Location::Address(address) if address.scheme.is_web() => web::open(&address.to_string()),
         #[cfg(feature = "cloud")]
         Location::Address(address) => objects::open(&address.to_string()),
-        // A build without stores has refused the address by now; as a path it is not there.
+        // A build without stores has already rejected the address; as a path it does not exist.
         #[cfg(not(feature = "cloud"))]
         Location::Address(_) => RangeFile::here(&at.to_path_buf()),
     }

@@ -110,7 +110,7 @@ impl InputFile {
                 (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
             }
             Format::Lines(form, compression) => {
-                // An empty file is not compressed, whatever its name.
+                // An empty file is not compressed, even if its name says so.
                 let compression = if stamp.size == 0 { Compression::None } else { compression };
                 let (survey, kept) =
                     survey(found, path, (file, stamp), reading, (form, compression))?;

@@ -1,8 +1,9 @@
-//! What windows, figures and samples depend on: the one place that decides for every setting.
+//! Identity of a run: the settings and contents that windows, statistics and samples depend on.
 //!
-//! Every settings struct is taken apart by name, those of measures in their [`facts`](longsift_stages::contract::Measure::facts): a new setting does not compile
-//! until somebody has named it in one of the three parts, or said beside a `_` why nothing depends on it. `tests/identity.rs` holds the same decisions as a table
-//! over the leaves of the pipeline's schema.
+//! Every settings struct is destructured by field, those of measures in their
+//! [`facts`](longsift_stages::contract::Measure::facts). A new setting does not compile until it is assigned to one of
+//! the three parts, or a comment at its `_` states why nothing depends on it. `tests/identity.rs` contains the same
+//! decisions as a table of the pipeline schema's leaves.
 
 use std::collections::BTreeMap;
 
@@ -32,35 +33,35 @@ use crate::run_directory::pipeline_lock::ModelIdentity;
 
 use crate::spec::pipeline::{Input, Output, OutputFormat, Pipeline};
 
-/// What an identity needs that a plan does not know: the content of files, and who measured.
+/// Digests of file contents and names of kernels, which an identity requires in addition to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
-    /// Of the model and what measured windows with it, where a measure needs one.
+    /// Digests of the first-layer model; `None` if no measure needs it.
     pub attention: Option<AttentionDigests>,
-    /// Of the whole models, by measure.
+    /// Digests of the whole models, by measure.
     pub whole_models: BTreeMap<String, WholeModelDigests>,
-    /// Of the calibration file, where the pipeline uses one.
+    /// Digest of the calibration file, if the pipeline uses one.
     pub calibration: Option<String>,
-    /// By stage `external`, of the files that the answers of its program depend on.
+    /// Digests of the files that a program's answers depend on, by `external` stage.
     pub programs: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What the bits of a whole model's figures depend on besides settings.
+/// Inputs, except settings, that determine the bits of a whole model's statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeModelDigests {
-    /// Of all tensors that are read.
+    /// Digest of all tensors that are read.
     pub weights: String,
-    /// What multiplies them.
+    /// Kernel that multiplies the weights.
     pub kernel: String,
 }
 
 impl WholeModelDigests {
-    /// Of a model whose weights have this digest, computed by this process.
+    /// Creates the digests of a model that this process computes, given the digest of its weights.
     pub fn new(model: &WholeModel, weights: String) -> Self {
         Self { weights, kernel: model.kernel().name().to_owned() }
     }
 
-    /// Those that the figures of a measure were made with, maybe on another machine.
+    /// Returns the recorded digests of a measure's statistics, possibly from another machine.
     pub fn recorded(identity: &Identity, measure: &str) -> Option<Self> {
         let fact = |name| {
             let facts = &identity.measures.get(measure)?.facts;
@@ -70,31 +71,30 @@ impl WholeModelDigests {
     }
 }
 
-/// What the bits of attention depend on besides settings.
+/// Inputs, except settings, that determine the bits of attention statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionDigests {
-    /// Of the tensors of the model that matter.
+    /// Digest of the relevant tensors of the model.
     pub weights: String,
-    /// What measured windows.
     pub kernels: Kernels,
 }
 
-/// The kernels that the bits of attention depend on, by name.
+/// Names of the kernels that determine the bits of attention statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernels {
-    /// The one that measures windows.
+    /// Kernel that measures windows.
     pub windows: String,
-    /// The one that multiplies weights: it built the table.
+    /// Kernel that multiplies weights and built the table.
     pub weights: String,
 }
 
 impl Kernels {
-    /// Where `kernel` measures windows on this machine.
+    /// Returns the kernels of this machine if `kernel` measures windows.
     pub fn of(kernel: Kernel) -> Self {
         Self { windows: kernel.name().to_owned(), weights: kernel.for_weights().name().to_owned() }
     }
 
-    /// Those of scores that were measured before, maybe on another machine.
+    /// Returns the recorded kernels of existing scores, possibly from another machine.
     pub fn recorded(identity: &Identity) -> Option<Self> {
         let name = |fact| Some(identity.of_any_measure(fact)?.as_str()?.to_owned());
         Some(Self { windows: name("kernel")?, weights: name("table_kernel")? })
@@ -102,11 +102,11 @@ impl Kernels {
 }
 
 impl Digests {
-    /// Of a plan whose weights have this digest, none where no measure needs a first layer, and whose whole models have
-    /// these, by measure.
+    /// Creates the digests of a plan. `weights`: digest of the first layer's weights, `None` if no measure needs them;
+    /// `whole_models`: digests by measure.
     ///
     /// # Errors
-    /// The calibration file that the pipeline uses cannot be read.
+    /// The calibration file of the pipeline cannot be read.
     pub fn new(
         plan: &Plan,
         weights: Option<String>,
@@ -126,10 +126,11 @@ impl Digests {
     }
 }
 
-/// What the figures of whole models depend on, by measure: as `known` says of the same files, else by reading them.
+/// Returns the digests of the whole models by measure: from `known` if the files are the same, otherwise by reading
+/// them.
 ///
 /// # Errors
-/// Files that cannot be read; a signal.
+/// Unreadable files, or a signal.
 pub fn whole_model_digests(
     models: &BTreeMap<u16, WholeModelPlan>,
     known: &BTreeMap<String, ModelIdentity>,
@@ -151,11 +152,11 @@ pub fn whole_model_digests(
     Ok(digests)
 }
 
-/// The parts of an identity while they are put together.
+/// Parts of an identity under construction.
 #[derive(Default)]
 struct Parts {
     windows: Map<String, Value>,
-    /// What attention depends on besides its own settings.
+    /// Facts that attention depends on, except its own settings.
     attention: Map<String, Value>,
     selection: Map<String, Value>,
 }
@@ -174,9 +175,9 @@ impl Parts {
     }
 }
 
-/// What everything in a run of `plan` depends on besides the rows of its input.
+/// Returns the identity of a run of `plan`, which covers everything except the rows of its input.
 pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
-    // A version has one meaning; a name is for people; what parameters are replaced by is in the settings.
+    // There is one version; the name is a label; parameters are already replaced in the settings.
     let Pipeline {
         version: _,
         name: _,
@@ -184,7 +185,7 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
         input,
         stages,
         output,
-        // What is asked of a result is no part of it; a finished run is checked again.
+        // Checks do not change a result; a finished run is checked again.
         checks: _,
     } = &plan.spec.pipeline;
     let mut parts = Parts::default();
@@ -194,7 +195,7 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             Role::Model(stage) => model_facts(plan, stage, digests, &mut parts),
             Role::Windows(stage) => tokenize_facts(plan, stage, &mut parts),
             Role::Devices(stage) => device_facts(stage, digests, &mut parts),
-            // Its settings are its own business, and below.
+            // Measures state their own facts, below.
             Role::Measure(_) => {}
             Role::Rows(stage) => {
                 for (fact, value) in measure_facts(stage, digests, Map::new()) {
@@ -239,7 +240,7 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
     Identity { windows, measures, selection }
 }
 
-/// What the figures of a measure depend on; `all`: what lies outside of its settings.
+/// Returns the facts that the statistics of a measure depend on; `all`: facts outside its settings.
 fn measure_facts(
     measure: &dyn Measure,
     digests: &Digests,
@@ -262,7 +263,7 @@ fn measure_facts(
     all
 }
 
-/// What the figures of a whole model depend on besides the settings of the measure.
+/// Returns the facts of a whole model, except the settings of the measure.
 fn whole_model_facts(
     whole: &WholeModelPlan,
     digests: Option<&WholeModelDigests>,
@@ -278,25 +279,25 @@ fn whole_model_facts(
 
 fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
     let Input {
-        // Which rows there are is in the records of the work units, whatever name the files have.
+        // The rows are in the records of the work units; names of files do not matter.
         path: _,
-        // What the lines of files hold, by their names or as these say, and which columns they have, is below.
+        // Format and columns of line files follow from names or settings and are recorded below.
         format: _,
         schema: _,
-        // Whether a run of nothing is refused.
+        // Decides only whether an empty run is an error.
         allow_empty: _,
-        // Which files it leaves out of the input is in the manifest: their list is, below.
+        // The manifest records the excluded files; their list is added below.
         since: _,
         id_column,
-        // What these two mean together is the document's column.
+        // Together they select the document's column.
         text_column: _,
         tokens_column: _,
         max_document_bytes,
-        // How much is read at a time, and how many windows are in flight: neither changes a figure or a row.
+        // Batch size and number of windows in flight change neither statistics nor rows.
         memory_limit_bytes: _,
-        // Where units are cut is in their names.
+        // The names of work units contain their boundaries.
         unit_bytes: _,
-        // Whether a run goes on, checked against the counts of all records each time.
+        // These decide whether a run continues and are checked against the counts of all records each time.
         on_bad_row: _,
         on_bad_file: _,
         max_quarantined_fraction: _,
@@ -319,14 +320,14 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
 
 fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: &mut Parts) {
     let LoadPartialModel {
-        // The content counts, not the name.
+        // The content matters, not the name.
         model: _,
         precision,
-        // In the digest of the layer, with what the family makes of it.
+        // Part of the digest of the layer, as interpreted by the model family.
         rope_theta: _,
-        // Where tables are kept changes none.
+        // The location of tables does not change them.
         cache_folder: _,
-        // Whether such windows are refused; those that are measured have the same figures.
+        // Decides only whether such windows are an error; measured windows have the same statistics.
         strict_positions: _,
     } = stage;
     if let Some(digests) = &digests.attention {
@@ -342,9 +343,9 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
         window_tokens,
         windows,
         short_documents,
-        // As the model understands it: how many tokens, and which.
+        // Recorded below as the resolved number and token.
         bos: _,
-        // The content counts, not the name.
+        // The content matters, not the name.
         tokenizer: _,
         special_tokens_in_text,
     } = stage;
@@ -358,7 +359,7 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
     if plan.encoder.is_some() {
         parts.window("special_tokens_in_text", json!(special_tokens_in_text));
     }
-    // Where all windows are full none is too short for a measure: another measure cuts none anew.
+    // If all windows are full, none is too short for a measure, so another measure does not change them.
     if *short_documents == ShortDocuments::Score || *windows == Windows::WholeDocument {
         parts.window("min_tokens", plan.measures.min_tokens);
     }
@@ -366,14 +367,14 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
 
 fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut Parts) {
     let ShardAcrossDevices {
-        // A device changes no figure; the kernel that its kind runs may, and is named below.
+        // Devices do not change statistics; their kernels may, and are recorded below.
         devices: _,
-        // How much is measured at once, and in which order, changes no figure.
+        // Parallelism and order do not change statistics.
         headroom_fraction: _,
         workers_per_device: _,
         by: _,
         key_heads_at_once: _,
-        // How long other programs are waited for.
+        // Waiting for other programs does not change statistics.
         memory_wait_seconds: _,
     } = stage;
     if let Some(AttentionDigests { kernels, .. }) = &digests.attention {
@@ -393,9 +394,9 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
         max_relative_error,
         within,
         document_score,
-        // The content counts, not the name.
+        // The content matters, not the name.
         calibration: _,
-        // Whether a result is refused; one that is not is the same.
+        // Decides only whether a result is an error; accepted results are the same.
         on_drift: _,
     } = stage;
     if terms.is_some() {
@@ -445,7 +446,7 @@ fn filter_facts(stage: &Filter, parts: &mut Parts) {
 
 fn output_facts(output: &Output, parts: &mut Parts) {
     let Output {
-        // Where it goes changes nothing of it.
+        // The location does not change the content.
         path: _,
         format,
         sequence_tokens,
@@ -457,7 +458,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
         mirror,
         report_by,
         compare,
-        // The page shows what was done; `longsift report` makes it of any finished run.
+        // The page describes the run; `longsift report` creates it for any finished run.
         report: _,
     } = output;
     if *format != OutputFormat::Parquet {
@@ -480,11 +481,11 @@ fn output_facts(output: &Output, parts: &mut Parts) {
     }
 }
 
-/// Facts of windows that are names of columns: what is in them counts for a calibration, not what they are called.
+/// Facts of windows that are column names: a calibration depends on the contents of columns, not on their names.
 const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
-/// Facts of a measure that change a figure by its rounding alone, which no calibration holds to.
+/// Facts of a measure that affect only rounding, which a calibration ignores.
 const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
-/// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
+/// Facts of the selection that scores depend on; a calibration contains the thresholds.
 const OF_SCORES: [&str; 13] = [
     SELECTION,
     "score.formula",
@@ -501,10 +502,10 @@ const OF_SCORES: [&str; 13] = [
     "output.samples",
 ];
 
-/// The bytes of the calibration at `path`, which must still be those that `identity` was made of.
+/// Reads the calibration at `path` and checks that its bytes are still those of `identity`.
 ///
 /// # Errors
-/// The file cannot be read, or was replaced since.
+/// The file cannot be read, or was replaced.
 pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> Result<Vec<u8>> {
     let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())?;
     let digest = text::sha256_hex(&bytes);
@@ -517,12 +518,12 @@ pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> R
         .into())
 }
 
-/// The fact of a selection that names the version of its arithmetic.
+/// Fact of a selection that contains the version of its arithmetic.
 const SELECTION: &str = "selection_version";
-/// The fact of a selection that names the content of its calibration.
+/// Fact of a selection that contains the digest of its calibration.
 const CALIBRATION: &str = "score.calibration";
 
-/// What an increment's identity must have like that of the corpus whose calibration it is filtered with.
+/// Returns the part of an identity that an increment must share with the corpus whose calibration it uses.
 pub fn of_calibration(identity: &Identity) -> Identity {
     let measure = |facts: &MeasureFacts| MeasureFacts {
         facts: facts.facts.without(&BITS),

@@ -1,4 +1,4 @@
-//! The lock of a plan: its settings as resolved, and what everything depends on, by content.
+//! Creates the pipeline lock: the resolved settings, and the identity by content.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock, Recorded};
 use crate::storage::store::is_address;
 
-/// The lock of a plan.
+/// Returns the lock of a plan.
 pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
     let params = plan
         .spec
@@ -31,7 +31,7 @@ pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
     }
 }
 
-/// The same with what it takes to repeat the run.
+/// Adds the command line options that are required to repeat the run.
 #[must_use]
 pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
     lock.recorded = Some(Recorded {
@@ -42,14 +42,14 @@ pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
     lock
 }
 
-/// A path as it means the same from any folder; an address does already.
+/// Makes a path absolute; addresses are unchanged.
 fn absolute(path: &Path) -> String {
     let path = if is_address(path) { None } else { std::path::absolute(path).ok() }
         .unwrap_or_else(|| path.to_owned());
     path.display().to_string()
 }
 
-/// The same, for a run directory.
+/// Adds the model's identity, for run directories.
 #[must_use]
 pub fn with_model(mut lock: PipelineLock, plan: &Plan, digests: &Digests) -> PipelineLock {
     let model = plan.attention.as_ref().zip(digests.attention.as_ref());

@@ -1,4 +1,4 @@
-//! The whole models that measures need: opened, with every tensor located, and compared with the pipeline's vocabulary.
+//! Opens the whole models that measures need, locates every tensor, and compares vocabularies with the pipeline's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::base::diagnostic::Diagnostic;
 use crate::base::text::quoted;
 use crate::spec::Spec;
 
-/// Tokens of whole windows in one pass: reading and converting a weight takes as long as multiplying it with some tens of
-/// tokens, so more would save nothing, and what a killed run loses would grow.
+/// Tokens of whole windows per pass: reading and converting a weight takes as long as multiplying it with some tens of
+/// tokens. A larger pass would not be faster, and a killed run would lose more.
 const TOKENS_AT_ONCE: u64 = 1 << 16;
 
-/// The model that tokenizer and BOS token come from where there is no `load-partial-model`.
+/// Returns the model that provides tokenizer and BOS token without `load-partial-model`.
 pub(super) fn of_tokens(models: &BTreeMap<u16, WholeModelPlan>) -> Option<&WholeModelPlan> {
     models.values().find(|whole| whole.request.model.is_some())
 }
 
-/// Opens the model of every measure that needs a whole one. `first_layer`: where that of `load-partial-model` lies.
+/// Opens the model of every measure that needs a whole one. `first_layer`: folder of the `load-partial-model` model.
 pub(super) fn open(
     spec: &Spec,
     measures: &Measures,
@@ -108,10 +108,10 @@ pub(super) fn open(
     models
 }
 
-/// The setting that names the model of the pipeline.
+/// Setting of the pipeline's model.
 const MODEL: &str = "stages.load-partial-model.model";
 
-/// Where the model of a request lies.
+/// Returns the folder of a requested model.
 fn path(
     spec: &Spec,
     request: &ForwardRequest,
@@ -138,7 +138,7 @@ fn path(
     first_layer.map(Path::to_owned)
 }
 
-/// Refuses a model whose vocabulary is not that of the pipeline. `tokenizer`: where the pipeline's comes from.
+/// Rejects models whose vocabulary differs from the pipeline's. `tokenizer`: folder of the pipeline's tokenizer.
 pub(super) fn check_vocabularies(
     spec: &Spec,
     models: &BTreeMap<u16, WholeModelPlan>,

@@ -1,4 +1,4 @@
-//! What the command line adds to a pipeline, and what a model adds to windows.
+//! Command line options of a plan, and the BOS tokens of windows.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,60 +7,59 @@ use super::shard::Shard;
 use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
 
-/// What the command line adds to a pipeline.
+/// Command line options of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
-    /// Only the first rows of the input.
+    /// Maximum rows of the input.
     pub limit_rows: Option<u64>,
-    /// Threads; by default as many as the process may use.
+    /// Number of threads; `None` for as many as the process may use.
     pub threads: Option<usize>,
-    /// The run directory that the command line names: what is recorded there is run there, wherever it was copied from.
+    /// Run directory named on the command line. Its recorded run continues there, even if the directory is a copy.
     pub directory: Option<RunDirectory>,
-    /// The kernel, by name; by default the fastest that this machine has for the table's precision.
+    /// Name of the kernel; `None` for the fastest one on this machine for the table's precision.
     pub kernel: Option<String>,
-    /// Scores of another run of the same score settings are selected from.
+    /// Run directory with the same score settings whose scores are used.
     pub scores_from: Option<PathBuf>,
-    /// Only the work units of this shard.
+    /// Shard whose work units are processed.
     pub shard: Option<Shard>,
-    /// The pipeline is planned for devices that are not here; what it says of devices is not looked for.
+    /// Whether to plan for devices that this machine does not have; the device settings are not checked.
     pub devices_absent: bool,
-    /// Footers of the input that another process of the same job has read.
+    /// Cache file of input footers, written by another process of the same job.
     pub footers: Option<PathBuf>,
-    /// What is looked at.
     pub subject: Subject,
-    /// What is not on this machine is not fetched.
+    /// Whether to work without the network.
     pub offline: bool,
-    /// Commits of the hub that a lock names; those of the run directory count otherwise.
+    /// Commits of hub references from a lock, in place of those of the run directory.
     pub pins: BTreeMap<String, String>,
-    /// Nothing that an earlier run of this directory meant counts.
+    /// Whether to ignore all results and commits of the run directory.
     pub fresh: bool,
-    /// Ends a download.
+    /// Ends downloads.
     pub stop: Stop,
 }
 
-/// What of a document is looked at.
+/// Part of a document to process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
-    /// The windows that the pipeline cuts.
+    /// Windows of the pipeline.
     #[default]
     Windows,
-    /// All of it: neither the length of windows nor the far distance counts.
+    /// Whole document: window length and far distance do not apply.
     Document,
-    /// The same of the conversation in this column, instead of the pipeline's text.
+    /// Whole conversation in this column, instead of the pipeline's text.
     Conversation(String),
 }
 
-/// The BOS tokens before each window.
+/// BOS tokens before each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bos {
-    /// How many.
+    /// Number of tokens.
     pub count: u8,
-    /// Which token.
+    /// Token id.
     pub id: u32,
 }
 
 impl Bos {
-    /// The scored sequence of a text window.
+    /// Returns `tokens` preceded by the BOS tokens.
     pub fn before(self, tokens: &[u32]) -> Vec<u32> {
         let mut ids = vec![self.id; usize::from(self.count)];
         ids.extend_from_slice(tokens);

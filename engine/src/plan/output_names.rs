@@ -1,4 +1,4 @@
-//! The names of the output's files; with `output.mirror`, those of the input's files and folders.
+//! Names of output files; with `output.mirror`, those of the input's files and folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,15 +9,15 @@ use crate::run_directory::layout::RunDirectory;
 use crate::spec::Spec;
 use crate::storage::store;
 
-/// Bytes that the name of a file of this machine may have, less a number and the mark of one that is being written.
+/// Maximum bytes of a local file name, minus the part number and the temporary prefix.
 const NAME_BYTES: usize = 255 - "-00000-of-00000".len() - 40;
 
-/// The name of one of `all` parts.
+/// Returns the name of part `number` of `all`.
 pub fn numbered(stem: &str, number: u64, all: u64) -> String {
     format!("{stem}-{number:05}-of-{all:05}")
 }
 
-/// The stem that a name is one of several parts of, if it looks like that.
+/// Returns the stem of a name that ends with a part number.
 fn without_number(name: &str) -> Option<&str> {
     let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, all) = name.rsplit_once("-of-")?;
@@ -25,9 +25,9 @@ fn without_number(name: &str) -> Option<&str> {
     (is_number(number) && is_number(all)).then_some(stem)
 }
 
-/// Notes input files that an output with `output.mirror` cannot have the names of: what readers would pass over, what leaves
-/// the folder or is too long, and what two files could both be called. How many parts a file gives is known behind the
-/// selection, so that every number counts.
+/// Checks with `output.mirror` that input names are usable for the output: not skipped by readers, below the folder,
+/// short enough, and distinct. The number of parts of a file is unknown before the selection, so any part number is a
+/// conflict.
 pub(super) fn check(
     spec: &Spec,
     directory: &RunDirectory,
@@ -59,7 +59,7 @@ pub(super) fn check(
     }
 }
 
-/// Why a file cannot be mirrored, if so.
+/// Returns the reason why a file cannot be mirrored, if any.
 fn unfit(stem: &str, path: &str, limit: usize) -> Option<String> {
     let why = |part: &str| match part {
         "" => Some("one of its folders has no name".to_owned()),
@@ -77,7 +77,7 @@ fn unfit(stem: &str, path: &str, limit: usize) -> Option<String> {
     Some(format!("`{path}` cannot be mirrored: {why}"))
 }
 
-/// Files, by stem and path, that could be written to one name, or to that of a folder.
+/// Returns the conflicts among files, given as stem and path: files with the same output name, or that of a folder.
 fn clashes<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     endings: &[&str],

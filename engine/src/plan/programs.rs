@@ -1,4 +1,4 @@
-//! The programs of `external` stages: found on this machine, and what their answers depend on.
+//! Locates the programs of `external` stages and the files that their answers depend on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,27 +15,27 @@ use crate::dataset::documents::Content;
 use crate::spec::Spec;
 use crate::storage::files;
 
-/// A program that can be started.
+/// Program that can be started.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The settings of its stage.
+    /// Settings of its stage.
     pub settings: External,
-    /// Whether it is handed text; else token ids.
+    /// Whether it reads text instead of token ids.
     pub reads_text: bool,
-    /// The program itself, from the root.
+    /// Absolute path of the executable.
     pub executable: PathBuf,
-    /// The folder that it runs in, from the root.
+    /// Absolute path of the working directory.
     pub folder: PathBuf,
-    /// All of its environment.
+    /// Complete environment.
     pub environment: Vec<(String, OsString)>,
-    /// Where its stage is written.
+    /// Location of its stage in the pipeline file.
     pub place: Place,
-    /// Files that its answers depend on, as the pipeline names them, and where they are.
+    /// Files that its answers depend on: names in the pipeline, and paths.
     files: Vec<(String, PathBuf)>,
 }
 
 impl Program {
-    /// One that is never started.
+    /// Returns a program that is never started.
     #[cfg(test)]
     pub(crate) fn for_tests(settings: External, place: Place) -> Self {
         let (executable, folder) = (PathBuf::new(), PathBuf::new());
@@ -43,7 +43,7 @@ impl Program {
         Self { settings, reads_text: true, executable, folder, environment, place, files }
     }
 
-    /// SHA-256 of the files that the answers depend on, by the names that the pipeline gives them.
+    /// Returns the SHA-256 of the files that the answers depend on, by their names in the pipeline.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -54,7 +54,7 @@ impl Program {
     }
 }
 
-/// The programs of the stages `external`, in the order of the pipeline; what stands against one is added to `problems`.
+/// Locates the programs of the `external` stages, in pipeline order, and adds errors to `problems`.
 pub(super) fn find(spec: &Spec, content: &Content, problems: &mut Vec<Diagnostic>) -> Vec<Program> {
     let settings = spec.pipeline.stages.iter().filter_map(|stage| match stage {
         StageSettings::External(settings) => Some(settings),
@@ -118,11 +118,11 @@ fn environment(settings: &External) -> Vec<(String, OsString)> {
     let passed = settings.pass_environment.iter();
     let passed = passed.filter_map(|name| Some((name.clone(), std::env::var_os(name)?)));
     let given = settings.environment.iter().map(|(name, value)| (name.clone(), value.into()));
-    // What is given counts where a name is in both.
+    // Variables in the settings take precedence.
     passed.chain(given).collect()
 }
 
-/// Where a program is; or what is wrong, and what to do.
+/// Returns the path of a program; otherwise an error message and a hint.
 fn executable(
     program: &str,
     folder: &Path,

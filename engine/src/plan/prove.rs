@@ -1,4 +1,4 @@
-//! Opens everything that a pipeline names and proves it runnable.
+//! Opens everything that a pipeline names and validates it.
 
 use std::path::{Path, PathBuf};
 
@@ -28,13 +28,13 @@ use crate::spec::Spec;
 use crate::storage::hub::HubOptions;
 use crate::storage::{files, range_file};
 
-/// Divisor of `memory_limit_bytes` that gives the memory of all caches of tokenization.
+/// Divisor of `memory_limit_bytes` for the memory of all tokenization caches.
 const CACHE_SHARE: u64 = 4;
-/// The setting that names the model.
+/// Setting of the model.
 const MODEL: &str = "stages.load-partial-model.model";
 
 impl Plan {
-    /// Proves `spec` runnable, or says everything that stands against it.
+    /// Validates `spec`, or returns all its problems.
     pub fn new(
         mut spec: Spec,
         options: PlanOptions,
@@ -61,7 +61,7 @@ impl Plan {
         let dataset =
             open_input(&spec, &remote, &cache_folder, options.footers.as_deref(), &mut problems);
         options.stop.check()?;
-        // Gigabytes are not fetched for an input that cannot be read.
+        // Do not fetch gigabytes for an unreadable input.
         let fetched = reading.is_some_and(|settings| settings.model.is_address());
         if fetched && !problems.is_empty() {
             return Err(Failure::Problems(problems));
@@ -127,7 +127,7 @@ impl Plan {
             }
             None => match whole {
                 Some(whole) => checks::bos(&spec, whole.model.config(), &mut problems),
-                // Without its model there is a problem.
+                // A missing model has been reported.
                 None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
             },
         };
@@ -191,7 +191,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Problems of the measures of a pipeline and of the statistics that it names, for any input.
+    /// Returns the problems of a pipeline's measures and statistics that do not depend on the input.
     pub fn check_measures(spec: &Spec) -> Vec<Diagnostic> {
         let (measures, mut problems) = (Measures::of(&spec.pipeline.stages), Vec::new());
         measures::check(spec, &measures, &columns(spec).content, is_of_output, &mut problems);
@@ -199,17 +199,17 @@ impl Plan {
         problems
     }
 
-    /// Refuses a run that would fill the disk. Not part of the proof: commands that write nothing there need no room.
+    /// Checks that the run will not fill the disk. Not part of validation, because some commands write nothing.
     ///
     /// # Errors
-    /// Too little free space; a folder that cannot be looked at.
+    /// Too little free space; a folder whose free space is unknown.
     pub(crate) fn check_space(&self) -> Result<()> {
         let root = &self.directory.root;
         let to_write = match &self.options.scores_from {
             Some(_) => self.estimate.bytes_to_write(u64::MAX),
-            // What is there stays until the new scores are complete.
+            // Existing scores stay until the new ones are complete.
             None if self.options.fresh => self.estimate.bytes_to_write(0),
-            // What is there is only looked for where it decides: a corpus has tens of thousands of score tables.
+            // Existing scores are measured only if they decide: a corpus has tens of thousands of score tables.
             None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
             None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),
         };
@@ -219,10 +219,10 @@ impl Plan {
         if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
     }
 
-    /// Opens the table of a measure of attention, or builds it where the cache has room for it.
+    /// Opens the table of an attention measure, or builds it if the cache has enough space.
     ///
     /// # Errors
-    /// Too little free space; a damaged model; files that cannot be read or written.
+    /// Too little free space, a damaged model, or a failed file operation.
     pub(crate) fn open_table(
         &self,
         attention: &Attention,
@@ -260,7 +260,7 @@ impl Plan {
     }
 }
 
-/// What measures of attention have, where the pipeline has one and all of it is there.
+/// Returns the model and devices of attention measures, if the pipeline needs them and they could be opened.
 fn attention(
     spec: &Spec,
     model: Option<ModelFolder>,
@@ -275,7 +275,7 @@ fn attention(
     })
 }
 
-/// The columns a document is made of.
+/// Returns the columns that make up a document.
 fn columns(spec: &Spec) -> DocumentColumns {
     let input = &spec.pipeline.input;
     let content = match &input.tokens_column {
@@ -285,7 +285,7 @@ fn columns(spec: &Spec) -> DocumentColumns {
     DocumentColumns { id: input.id_column.clone(), content }
 }
 
-/// The input, by its footers.
+/// Opens the input and reads its footers.
 fn open_input(
     spec: &Spec,
     remote: &RemoteModels,
@@ -301,7 +301,7 @@ fn open_input(
             let tree = checks::collect(tree, spec, place, problems)?;
             Dataset::open_of_hub(&tree, &reading)
         }
-        // The folder's own name is no glob, so the two stay apart.
+        // Wildcard characters in the folder itself are literal, so the two are separate arguments.
         _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), &reading),
     };
     let dataset = checks::collect(dataset, spec, place, problems)?;
@@ -317,7 +317,8 @@ fn open_input(
     Some(dataset)
 }
 
-/// Where the tokenizer lies, and it: `Some(None)` for pre-tokenised documents, `None` if there is a problem.
+/// Returns the folder of the tokenizer, and the tokenizer: `Some(None)` for tokenised documents, `None` after a
+/// problem.
 #[expect(
     clippy::option_option,
     reason = "no tokenizer needed and no tokenizer found are different answers"
@@ -354,7 +355,7 @@ fn open_encoder(
     }
 }
 
-/// Where a path of the pipeline lies on this machine; what is elsewhere is fetched.
+/// Returns the local path of a location in the pipeline; remote ones are fetched.
 fn locate(
     remote: &RemoteModels,
     spec: &Spec,
@@ -367,7 +368,7 @@ fn locate(
     }
 }
 
-/// A run that was begun resumes with the commits that it began with.
+/// Returns the hub options. A resumed run uses the commits of its start.
 fn hub_options(options: &PlanOptions, directory: &RunDirectory) -> HubOptions {
     let begun = if options.fresh {
         None

@@ -1,4 +1,4 @@
-//! From what the command line names to a plan.
+//! Creates a plan from a pipeline file or a run directory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::{Overrides, Spec};
 
-/// Reads a pipeline and proves it runnable; [`crate::run()`] does the rest. `pipeline` is a pipeline file, or a run directory,
-/// which recorded one.
+/// Reads a pipeline and validates it; [`crate::run()`] does the rest. `pipeline` is a pipeline file, or a run directory
+/// with a recorded pipeline.
 ///
 /// # Errors
-/// Everything that is wrong with the pipeline, its input or its model, before any work.
+/// All problems of the pipeline, its input or its model, before any work.
 pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
     if !RunDirectory::is(pipeline) {
         let (spec, warnings) = Spec::read(pipeline, overrides)?;
@@ -35,13 +35,13 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     let recorded = lock.recorded()?;
     options.limit_rows = options.limit_rows.or(recorded.limit_rows);
     options.scores_from = options.scores_from.or(recorded.scores_from.as_ref().map(PathBuf::from));
-    // Another kernel would give other bits.
+    // Another kernel would compute other bits.
     let kernel = ["kernel", "model_kernel"]
         .into_iter()
         .find_map(|fact| lock.identity.of_any_measure(fact)?.as_str());
     options.kernel = options.kernel.or(kernel.map(str::to_owned));
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &lock.settings, overrides)?;
-    // A copy of a run directory is run where it lies: what it was copied from is not touched.
+    // A copy of a run directory continues in the copy; the original is not touched.
     let output = &spec.pipeline.output.path;
     if lock.settings["output"]["path"].as_str() == Some(&*output.to_string()) {
         let of_pipeline = RunDirectory::of_output(&spec.resolve(output).to_path_buf());

@@ -1,4 +1,4 @@
-//! How the pipeline's input is to be read.
+//! Settings for reading the pipeline's input.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::dataset::reading::Reading;
 use crate::spec::Spec;
 use crate::storage::files;
 
-/// How the input is read; none if its settings are wrong.
+/// Returns the settings for reading the input; `None` if they are invalid.
 pub(super) fn reading(
     spec: &Spec,
     cache_folder: &Path,
@@ -32,8 +32,8 @@ pub(super) fn reading(
         on_bad_file: input.on_bad_file,
         format: input.format,
         columns,
-        // A line or a value longer than any document is of no use, and compressed bytes, values and a copy of those are
-        // held at once. Nothing about this machine decides which rows are quarantined.
+        // Lines or values longer than any document are useless, and compressed bytes, values and a copy of them are in
+        // memory at once. The limit must not depend on the machine, because it decides which rows are quarantined.
         max_part_bytes: 4 * input.max_document_bytes,
         cache_folder: Some(cache_folder.to_owned()),
         footers: footers.and_then(HandedFooters::read).map(Arc::new),
@@ -41,8 +41,8 @@ pub(super) fn reading(
 }
 
 impl Plan {
-    /// Writes the footers of the input for other processes of the same job ([`super::options::PlanOptions::footers`]), and says
-    /// where. Cost: every footer is read once more.
+    /// Writes the footers of the input for other processes of the same job ([`super::options::PlanOptions::footers`])
+    /// and returns the file's path. Cost: reads every footer again.
     ///
     /// # Errors
     /// The input has changed, or the run directory cannot be written.
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// The columns of lines of JSON that the pipeline names; none if a type is wrong.
+/// Returns the columns of JSON lines in the pipeline; `None` if a type is invalid.
 fn columns(spec: &Spec, problems: &mut Vec<Diagnostic>) -> Option<Fields> {
     let before = problems.len();
     let mut columns = Vec::new();
@@ -67,7 +67,7 @@ fn columns(spec: &Spec, problems: &mut Vec<Diagnostic>) -> Option<Fields> {
     (problems.len() == before).then(|| columns.into())
 }
 
-/// That columns are named where lines need them.
+/// Checks that columns are set where lines require them.
 pub(super) fn check(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
     if dataset.files.is_empty() {
         return;

@@ -1,19 +1,19 @@
-//! Which windows a measure with a `sample_fraction` is taken of.
+//! Selects the windows of a measure with a `sample_fraction`.
 
 use longsift_stages::contract::WindowSample;
 
 use crate::base::random::{key, mix, unit};
 use crate::plan::Plan;
 
-/// Whether a sample holds the window of this number of a document; without a sample all are held. Nothing else decides: neither
-/// the order of documents, nor what shares their file, work unit or process.
+/// Whether a sample contains a window of a document, given its number; without a sample, all windows are contained.
+/// Depends only on the document and the window, not on the order of documents, files, work units or processes.
 pub fn holds(sample: Option<WindowSample>, document: &str, window: u32) -> bool {
     let Some(sample) = sample else { return true };
     let hash = mix(key(sample.seed, &["window", document, &window.to_string()]));
     unit(hash) < sample.fraction.0
 }
 
-/// The sample that the measure of a statistic is taken of; none where it is taken of all windows.
+/// Returns the sample of the measure with a statistic; `None` if it measures all windows.
 pub fn of_statistic(plan: &Plan, statistic: &str) -> Option<WindowSample> {
     let (place, _) = plan.measures.place_of(statistic)?;
     plan.measure(place).sample()

@@ -1,5 +1,4 @@
-//! Shards: which work units a process scores when many share a run directory. A function of the plan alone, never of
-//! who runs it or how many run at once.
+//! Shards: assigns work units to processes that share a run directory. Depends only on the plan, not on the processes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,9 +10,9 @@ use crate::dataset::units::WorkUnit;
 /// One of `count` shards of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which one, from 0.
+    /// Index from 0.
     pub index: u32,
-    /// How many there are, at least 1.
+    /// Number of shards, at least 1.
     pub count: u32,
 }
 
@@ -21,7 +20,7 @@ impl Shard {
     /// The whole plan as one shard.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// The units of this shard, in input order. Every unit is in exactly one shard.
+    /// Returns the work units of this shard, in input order. Every unit is in exactly one shard.
     pub fn cut(self, units: Vec<WorkUnit>) -> Vec<WorkUnit> {
         let shards = shards_of(&units, self.count);
         let own = units.into_iter().zip(shards).filter(|(_, shard)| *shard == self.index);
@@ -54,14 +53,14 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The shard of every unit: the largest first, each to the shard with the fewest bytes so far (Graham 1969: no shard
-/// has more than 4/3 of what the best possible cut gives). Equal units take turns, so that every shard gets a share of
-/// each part of the input.
+/// Returns the shard of every unit. The largest units are assigned first, each to the shard with the fewest bytes
+/// (Graham 1969: no shard exceeds 4/3 of the optimal maximum). Equal units take turns, so that every shard gets a share
+/// of each part of the input.
 pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
     dealt(&units.iter().map(|unit| unit.bytes).collect::<Vec<u64>>(), count)
 }
 
-/// The same for anything that has so many bytes.
+/// Distributes sizes like [`shards_of`].
 pub fn dealt(sizes: &[u64], count: u32) -> Vec<u32> {
     let mut largest_first: Vec<usize> = (0..sizes.len()).collect();
     largest_first.sort_by_key(|&one| (Reverse(sizes[one]), one));
@@ -72,7 +71,7 @@ pub fn dealt(sizes: &[u64], count: u32) -> Vec<u32> {
         let mut least = loads.peek_mut().expect("there is at least one shard");
         let Reverse((bytes, shard)) = *least;
         shards[one] = shard;
-        // What has no bytes costs something, too.
+        // Items without bytes still have a cost.
         *least = Reverse((bytes.saturating_add(sizes[one].max(1)), shard));
     }
     shards

@@ -1,4 +1,4 @@
-//! `input.since`: the files that an earlier run has filtered are left out.
+//! `input.since`: excludes the files that an earlier run has filtered.
 
 use std::collections::HashSet;
 
@@ -10,12 +10,12 @@ use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::spec::Spec;
 use crate::storage::files;
 
-/// Leaves out of `dataset` what the run that `input.since` names, and the runs before it, have filtered. Returns all
-/// those files. A file that has changed since is new.
+/// Excludes from `dataset` the files that the run named by `input.since`, and the runs before it, have filtered.
+/// Returns those files. A file that has changed counts as new.
 ///
 /// # Errors
-/// No finished run, a run of a part of its input, this pipeline's own run, or no calibration to filter with; unless `fresh`, files
-/// that this pipeline filtered and the earlier run has filtered since.
+/// The named run is unfinished, a run of a part of its input, or this pipeline's own run; it has no calibration; or,
+/// unless `fresh`, it has meanwhile filtered files that this pipeline filtered.
 pub(super) fn leave_out(
     spec: &Spec,
     own: &RunDirectory,

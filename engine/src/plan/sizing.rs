@@ -1,7 +1,8 @@
-//! What a pipeline would need of cards that are not here: placement, memory, and a lower bound of the time.
+//! Estimates a pipeline's needs on GPUs that this machine does not have: placement, memory, and a lower bound of the
+//! time.
 //!
-//! The bound is a roofline. A window of `S` tokens has `P = S(S+1)/2` pairs a query head (`S²` unmasked; sampled rows: their
-//! share of it). With `H` query heads of width `d` it takes at least
+//! The bound is a roofline. A window of `S` tokens has `P = S(S+1)/2` pairs per query head (`S²` unmasked; for sampled
+//! rows, their share). With `H` query heads of width `d` it takes at least
 //!
 //! ```text
 //! max( 2·d·H·P / operations per second,      products of queries and keys
@@ -9,7 +10,7 @@
 //!      bytes / bytes per second )            rows of the table, rotated queries and keys written and read again
 //! ```
 //!
-//! by the limits of the card's data sheet. No kernel reaches them: an estimate, and not a promise.
+//! according to the GPU's data sheet. Real kernels are slower.
 
 use std::fmt;
 
@@ -27,37 +28,36 @@ use crate::devices::catalogue::{Card, Speed};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
-/// A pipeline on cards that are not here.
+/// Sizing of a pipeline for other GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sizing {
-    /// Each card.
     pub cards: Vec<Placed>,
-    /// Windows of the input, about.
+    /// Windows of the input (approximate).
     pub windows: u64,
-    /// The least seconds that all windows take; null where a card's speed is not known or nothing fits.
+    /// Minimum seconds for all windows; null if a GPU's speed is unknown or nothing fits.
     pub least_seconds: Option<f64>,
 }
 
-/// What goes onto one card.
+/// Placement on one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Placed {
-    /// Its name.
+    /// Name of the GPU.
     pub card: String,
-    /// Its memory.
+    /// Memory of the GPU.
     pub memory_bytes: u64,
-    /// What is never used.
+    /// Memory that stays unused.
     pub headroom_bytes: u64,
-    /// The table.
+    /// Size of the table.
     pub table_bytes: u64,
-    /// Windows at a time; 0 where not even one head of one fits.
+    /// Number of windows at a time; 0 if not even one head fits.
     pub windows_in_flight: usize,
     /// Key heads of a window at a time.
     pub key_heads: usize,
-    /// One window, with so many key heads.
+    /// Bytes of a window with that number of key heads.
     pub window_bytes: u64,
-    /// The least milliseconds that a window takes; null where the card's speed is not known.
+    /// Minimum milliseconds per window; null if the GPU's speed is unknown.
     pub least_window_milliseconds: Option<f64>,
-    /// What that is bound by.
+    /// Limiting resource.
     pub bound_by: Option<&'static str>,
 }
 
@@ -65,7 +65,7 @@ impl Sizing {
     /// Places the work of `plan` on `cards`.
     ///
     /// # Errors
-    /// No measure of the pipeline needs a card, or cards have no kernel for its numbers.
+    /// No measure of the pipeline uses a GPU, or GPUs have no kernel for its number type.
     pub fn new(plan: &Plan, cards: &[Card]) -> Result<Self> {
         let attention = plan.needed_attention()?;
         if attention.reading.precision == Precision::Int16 {
@@ -120,8 +120,8 @@ fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> Plac
     }
 }
 
-/// Bytes of a window while so many of its key heads are measured, as the kernels for these numbers take them; all there are
-/// where no kernel serves it.
+/// Returns the memory of a window as a function of the key heads measured at a time, for the kernels of this number
+/// type; all of them if no kernel fits.
 fn window_bytes(
     layer: &LayerZeroSpec,
     number_bytes: u64,
@@ -136,7 +136,7 @@ fn window_bytes(
     }
 }
 
-/// The least seconds for one window, and what binds it.
+/// Returns the minimum seconds per window and the limiting resource.
 fn floor(
     attention: &Attention,
     window_tokens: usize,
@@ -199,7 +199,7 @@ impl fmt::Display for Placed {
 }
 
 impl Sizing {
-    /// The lines of a plan: like cards together.
+    /// Returns the placement lines of a plan, with equal GPUs combined.
     pub fn placement(&self) -> Vec<String> {
         let mut lines: Vec<(usize, &Placed)> = Vec::new();
         for placed in &self.cards {
@@ -211,7 +211,7 @@ impl Sizing {
         lines.into_iter().map(|(number, placed)| format!("{number} × {placed}")).collect()
     }
 
-    /// The time, for a plan.
+    /// Returns the time line of a plan.
     pub fn time(&self) -> String {
         let windows = count(self.windows);
         match self.least_seconds {

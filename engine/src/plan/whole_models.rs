@@ -1,4 +1,4 @@
-//! A whole model, and how the measure that needs it uses it.
+//! Whole model of a measure, with its memory plan.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,24 @@ use longsift_stages::model::{Memory, WholeModel};
 
 use crate::base::text::{bytes, count};
 
-/// A whole model, and how a measure uses it.
+/// Whole model of a measure, with its memory plan.
 pub struct WholeModelPlan {
-    /// The measure.
+    /// Name of the measure.
     pub measure: String,
-    /// Where the model lies.
+    /// Folder of the model.
     pub path: PathBuf,
-    /// The model.
     pub model: WholeModel,
-    /// What is asked of it.
+    /// Request of the measure.
     pub request: ForwardRequest,
-    /// Full windows that share a read of the weights.
+    /// Number of full windows that share a read of the weights.
     pub windows_at_once: u64,
-    /// What they take.
+    /// Memory for these windows.
     pub memory: Memory,
 }
 
 impl WholeModelPlan {
-    /// In words: `llama, 30 layers of 576, 269 MB of weights read for 32 windows at a time, at most 612 MB of memory`.
+    /// Describes the model: `llama, 30 layers of 576, 269 MB of weights read for 32 windows at a time, at most 612 MB
+    /// of memory`.
     pub fn in_words(&self) -> String {
         let spec = self.model.spec();
         let layers = match &self.request.losses {

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Atomic writes of files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -15,11 +15,11 @@ use super::open::store;
 use super::store::Upload;
 use crate::storage::files::Written;
 
-/// A file that takes its name only when it is complete.
+/// File that gets its name when it is complete.
 ///
-/// On this machine it is written under a temporary name (see [`TEMPORARY_PREFIX`]) in the folder where it will live.
-/// Dropped without [`AtomicFile::commit`], it leaves nothing behind; killed, it leaves a name that
-/// [`super::files::remove_leftovers`] finds. In an object store it is an upload, which has no name until it is complete.
+/// A local file is written under a temporary name (see [`TEMPORARY_PREFIX`]) in its final folder. If it is dropped
+/// without [`AtomicFile::commit`], it is removed; after a kill, [`super::files::remove_leftovers`] finds it. In an
+/// object store it is an upload, which has no name until it is complete.
 #[derive(Debug)]
 pub struct AtomicFile {
     target: Target,
@@ -34,7 +34,7 @@ enum Target {
     Stored(Box<dyn Upload>),
 }
 
-/// A file under a temporary name, which goes when this is dropped.
+/// File under a temporary name, which is removed on drop.
 #[derive(Debug)]
 struct Temporary {
     file: File,
@@ -43,7 +43,7 @@ struct Temporary {
 }
 
 impl AtomicFile {
-    /// Begins the file that will be `path`. The folder must exist.
+    /// Creates the file that will be `path`, in an existing folder.
     pub fn create(path: &Path) -> Result<Self, StorageError> {
         let target = match store(path) {
             Some((store, address)) => Target::Stored(store.upload(address)?),
@@ -52,7 +52,7 @@ impl AtomicFile {
         Ok(Self { target, path: path.to_owned(), bytes: 0, hash: Sha256::new() })
     }
 
-    /// Makes the bytes durable, then gives the file its name (replacing what had it), then makes the name durable.
+    /// Syncs the bytes, moves the file to its path (replacing an existing file), and syncs the folder.
     pub fn commit(&mut self) -> Result<Written, StorageError> {
         match &mut self.target {
             Target::Here(temporary) => {
@@ -69,7 +69,7 @@ impl AtomicFile {
 }
 
 impl Write for AtomicFile {
-    /// Counts and hashes what is written. An error carries the path (it wraps a [`StorageError`]).
+    /// Counts and hashes the written bytes. Errors wrap a [`StorageError`] with the path.
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let written = match &mut self.target {
             Target::Here(temporary) => temporary.file.write(buffer),
@@ -94,7 +94,7 @@ impl Write for AtomicFile {
 }
 
 impl Temporary {
-    /// Begins a file beside `path`.
+    /// Creates a file next to `path`.
     fn create(path: &Path) -> Result<Self, StorageError> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
@@ -116,21 +116,21 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.has_moved {
-            // Best effort: what stays behind has a name that the next run removes.
+            // Best effort: the next run removes remaining files by their names.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Writes a whole file so that readers see the old content or the new, never a part.
+/// Writes a whole file atomically: readers see either the old or the new content.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, StorageError> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes).map_err(failed("write", path))?;
     file.commit()
 }
 
-/// Writes what a user wants at a path: into the device or the pipe that is there, of which a file must not take the place, and
-/// else as [`write_atomic`].
+/// Writes a file that a user requested: directly into an existing device or pipe, which must not be replaced, otherwise
+/// like [`write_atomic`].
 pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     let found = fs::metadata(path).map(|found| found.file_type());
     if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -140,7 +140,7 @@ pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     write_atomic(path, bytes).map(drop)
 }
 
-/// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
+/// Writes a whole file unless the name exists. Returns whether it did; among several writers, exactly one does.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.write_new(address, bytes);
@@ -148,7 +148,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     let mut temporary = Temporary::create(path)?;
     temporary.file.write_all(bytes).map_err(failed("write", path))?;
     temporary.file.sync_all().map_err(failed("fsync", path))?;
-    // Unlike a rename, a link never replaces what has the name.
+    // Unlike a rename, a link never replaces an existing file.
     match fs::hard_link(&temporary.path, path) {
         Ok(()) => {
             drop(temporary);
@@ -162,7 +162,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
                 io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
             ) && !path.exists() =>
         {
-            // A file system without links.
+            // The file system does not support links.
             fs::rename(&temporary.path, path)
                 .map_err(failed("rename a temporary file to", path))?;
             temporary.has_moved = true;

@@ -1,4 +1,4 @@
-//! Operations on files that failed, wherever the files are: which, on what, why, and whether they may succeed later.
+//! Failed file operations, local or remote: operation, location, cause, and whether a retry can succeed.
 
 use std::error::Error;
 use std::io;
@@ -13,30 +13,30 @@ const TOO_MANY_OPEN_FILES: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
 const TOO_MANY_LINKS: i32 = rustix::io::Errno::LOOP.raw_os_error();
 
-/// What the operating system, a store or a server said.
+/// Error of the operating system, a store or a server.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// What kind of failure it is: who has to act follows from it, and whether the same may succeed later.
+/// Kind of a failure, which determines who must act and whether a retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// There is nothing of that name.
+    /// The name does not exist.
     NotFound,
-    /// It may not be read or written.
+    /// Missing permissions.
     Denied,
-    /// It will never work: a name that cannot be, a file that is too long or too short, an answer that means nothing.
+    /// Permanent failure: an invalid name, a wrong length, an unexpected answer.
     Invalid,
-    /// There is another version than a moment ago.
+    /// The file has changed since it was opened.
     Changed,
-    /// There is no room left.
+    /// No space left.
     Full,
-    /// The disk, the network or the system failed.
+    /// Failure of disk, network or system.
     Transient,
-    /// A signal came.
+    /// Interrupted by a signal.
     Stopped,
 }
 
 impl ErrorKind {
-    /// What an error of the operating system is.
+    /// Returns the kind of an operating system error.
     pub fn of(error: &io::Error) -> Self {
         use io::ErrorKind as Io;
         match error.kind() {
@@ -56,27 +56,26 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the same may succeed later: the disk or the system failed, not the name or its permissions.
+    /// Whether a retry can succeed: the disk or the system failed, not the name or its permissions.
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Changed | Self::Full | Self::Transient | Self::Stopped)
     }
 }
 
-/// An operation on a file that failed.
+/// Failed file operation.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} `{at}`: {source}")]
 pub struct StorageError {
-    /// What was tried: `open`, `write`, …
+    /// Operation: `open`, `write`, …
     pub operation: &'static str,
-    /// On which file or folder.
+    /// File or folder.
     pub at: Location,
-    /// What that means.
     pub kind: ErrorKind,
-    /// What was said.
+    /// Underlying error.
     pub source: Cause,
-    /// What the user can do, where that is more than what follows from the kind.
+    /// Hint for the user, if more specific than that of the kind.
     pub(super) hint: Option<&'static str>,
-    /// After which time a server asks to be asked again.
+    /// Delay before a retry that the server requests.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -90,7 +89,7 @@ impl StorageError {
         Self { operation, at, kind, source: source.into(), hint: None, retry_after: None }
     }
 
-    /// An error of the operating system; one that is of a file already stays as it is.
+    /// Converts an operating system error; an error that wraps a [`StorageError`] is unwrapped.
     fn of_system(operation: &'static str, path: &Path, error: io::Error) -> Self {
         let error = match error.downcast::<Self>() {
             Ok(known) => return known,
@@ -115,7 +114,7 @@ impl StorageError {
         Self { hint: Some(hint), ..self }
     }
 
-    /// What the user can do about it, where that is known.
+    /// Returns a hint for the user, if any.
     pub fn hint(&self) -> Option<String> {
         let hint = match (self.kind, self.at.is_address()) {
             _ if self.hint.is_some() => self.hint?,
@@ -140,18 +139,18 @@ impl StorageError {
         self.at.address().is_some_and(|address| address.scheme.is_web())
     }
 
-    /// Whether the same operation may succeed later: see [`ErrorKind::may_pass`].
+    /// Whether a retry can succeed: see [`ErrorKind::may_pass`].
     pub fn may_pass(&self) -> bool {
         self.kind.may_pass()
     }
 }
 
-/// Whether links lead to each other in a circle.
+/// Whether the error is a cycle of links.
 pub(super) fn is_link_circle(error: &io::Error) -> bool {
     error.raw_os_error() == Some(TOO_MANY_LINKS)
 }
 
-/// Puts operation and path on an error of the operating system.
+/// Adds operation and path to an operating system error.
 pub(crate) fn failed(
     operation: &'static str,
     path: &Path,
@@ -160,7 +159,7 @@ pub(crate) fn failed(
     move |error| StorageError::of_system(operation, &path, error)
 }
 
-/// What was found; none where there is nothing of that name.
+/// Returns the value; `None` for [`ErrorKind::NotFound`].
 pub(super) fn if_present<T>(found: Result<T, StorageError>) -> Result<Option<T>, StorageError> {
     match found {
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
@@ -168,7 +167,7 @@ pub(super) fn if_present<T>(found: Result<T, StorageError>) -> Result<Option<T>,
     }
 }
 
-/// For readers and writers of the standard library; [`failed`] gives back what is in it.
+/// For readers and writers of the standard library; [`failed`] unwraps the error.
 impl From<StorageError> for io::Error {
     fn from(error: StorageError) -> Self {
         let kind = match error.kind {
@@ -183,7 +182,7 @@ impl From<StorageError> for io::Error {
     }
 }
 
-/// What is wrong with an address is the pipeline's; with a file of this machine, the machine's.
+/// Errors of addresses blame the pipeline, errors of local files the machine.
 impl From<StorageError> for ModelProblem {
     fn from(error: StorageError) -> Self {
         let hint = error.hint();

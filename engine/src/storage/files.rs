@@ -1,5 +1,5 @@
-//! Every operation on files: the path in every error, writes that appear whole or not at all. Paths of run directories
-//! and outputs may be addresses of object stores: the same operations then go there.
+//! File operations with the path in every error. Paths of run directories and outputs may be addresses of object
+//! stores, which all operations accept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,16 +14,15 @@ use super::regular;
 use super::store::is_address;
 use crate::storage::error::{self, StorageError, failed, is_link_circle};
 
-/// Requests to an object store that are under way at a time where many files are asked for.
+/// Maximum concurrent requests to an object store.
 const REQUESTS_AT_ONCE: usize = 32;
 
-/// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
+/// Prefix of a file's name until it is committed. Readers of a folder skip hidden names.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
-/// does not exist has none.
+/// Removes temporary files of killed runs in `folder` itself. Returns their names, sorted; empty for a missing folder.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
-    // A store has no name for what is not complete.
+    // Incomplete uploads to a store have no name.
     if store(folder).is_some() {
         return Ok(Vec::new());
     }
@@ -38,7 +37,7 @@ pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
     Ok(removed)
 }
 
-/// Makes the names in a folder durable: after a rename, a file creation or a removal.
+/// Syncs the names in a folder after a rename, a file creation or a removal.
 pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
@@ -46,7 +45,7 @@ pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
 }
 
-/// The same, where the folder may be gone.
+/// Like [`fsync_folder`], but the folder may be missing.
 pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
@@ -58,7 +57,7 @@ pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
     synced.map_err(failed("fsync the folder", path))
 }
 
-/// Creates a folder and the ones above it, and makes their names durable; one that exists is fine.
+/// Creates a folder and its parents, and syncs their names. An existing folder is not an error.
 pub fn create_folder(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
@@ -69,15 +68,15 @@ pub fn create_folder(path: &Path) -> Result<(), StorageError> {
     created.into_iter().try_for_each(|folder| fsync_folder(folder_of(folder)))
 }
 
-/// Renames within one file system and makes it durable on both sides.
+/// Renames within one file system and syncs both folders.
 pub fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
     fs::rename(from, to).map_err(failed("rename", from))?;
     fsync_folder(folder_of(to))?;
     if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
 }
 
-/// Gives a staged file its final name, in the place of what has it. In a store, where nothing is renamed, it is copied, and
-/// goes with the folder that it was staged in.
+/// Moves a staged file to its final name, replacing an existing file. Stores do not support renames: the file is
+/// copied, and the original is removed with its staging folder.
 pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
     match (store(staged), to.to_str()) {
         (Some((store, from)), Some(to)) => store.copy(from, to),
@@ -85,7 +84,7 @@ pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes a file; one that is already gone is fine.
+/// Removes a file; a missing file is not an error.
 pub fn remove_file(path: &Path) -> Result<(), StorageError> {
     if let Some((store, address)) = store(path) {
         return store.remove(address);
@@ -96,7 +95,7 @@ pub fn remove_file(path: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes a folder and those around it, as long as they are empty and lie below `top`. A store has none that are.
+/// Removes a folder and its parents below `top` as long as they are empty. Stores have no empty folders.
 pub fn remove_empty_folders(folder: &Path, top: &Path) -> Result<(), StorageError> {
     if store(folder).is_some() {
         return Ok(());
@@ -120,12 +119,12 @@ fn reader(path: &Path) -> Result<Box<dyn Read>, StorageError> {
     }
 }
 
-/// How many files at `path` are asked for at a time where there are many, and `here` are for a disk.
+/// Returns the number of files at `path` to access concurrently; `here` is the number for a disk.
 pub fn concurrency(path: &Path, here: usize) -> usize {
     if is_address(path) { here.max(REQUESTS_AT_ONCE) } else { here }
 }
 
-/// The names in a folder, as paths below it, sorted by bytes.
+/// Returns the paths of the entries of a folder, sorted by bytes.
 pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if let Some((store, address)) = store(path) {
         let names = store.list(address)?;
@@ -140,47 +139,44 @@ pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     Ok(names)
 }
 
-/// What a name in a folder stands for; links are followed.
+/// Kind of a folder entry, after following links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A folder.
     Folder,
-    /// A regular file, a named pipe, a device, or a link that leads nowhere: what only opening can tell.
+    /// Regular file, named pipe, device, or broken link; only opening distinguishes them.
     File,
 }
 
-/// A name in a folder.
+/// Folder entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The folder's path and the name.
+    /// Path of the entry.
     pub path: PathBuf,
-    /// What it stands for.
     pub kind: Kind,
-    /// Whether it is a link.
     pub is_link: bool,
-    /// Device and inode of what it stands for; none of a link that leads nowhere.
+    /// Device and inode of the target; `None` for a broken link.
     pub identity: Option<(u64, u64)>,
 }
 
-/// The names in a folder of this machine with what they stand for, sorted by bytes.
+/// Returns the entries of a local folder, sorted by bytes.
 pub fn entries(folder: &Path) -> Result<Vec<Entry>, StorageError> {
     let names = fs::read_dir(folder).map_err(failed("list", folder))?;
     let mut entries = Vec::new();
     for name in names {
-        // One that is gone by now was never there.
+        // Entries removed in the meantime are left out.
         entries.extend(entry(&name.map_err(failed("list", folder))?.path())?);
     }
     entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(entries)
 }
 
-/// What a name of this machine stands for; none where there is nothing of that name.
+/// Returns a local folder entry; `None` if the name does not exist.
 pub fn entry(path: &Path) -> Result<Option<Entry>, StorageError> {
     let read = || {
         let Some(own) = if_present(fs::symlink_metadata(path))? else { return Ok(None) };
         let is_link = own.is_symlink();
         let status = match if_present(fs::metadata(path)) {
-            // Links in a circle lead nowhere, too.
+            // A cycle of links counts as a broken link.
             Err(error) if is_link && is_link_circle(&error) => None,
             followed => followed?,
         };
@@ -192,7 +188,7 @@ pub fn entry(path: &Path) -> Result<Option<Entry>, StorageError> {
     read().map_err(failed("read", path))
 }
 
-/// The path without links, `.` and `..`; an address as it is.
+/// Returns the path without links, `.` and `..`; an address is returned unchanged.
 pub fn canonical(path: &Path) -> Result<PathBuf, StorageError> {
     if is_address(path) {
         return Ok(path.to_owned());
@@ -200,7 +196,7 @@ pub fn canonical(path: &Path) -> Result<PathBuf, StorageError> {
     fs::canonicalize(path).map_err(failed("resolve", path))
 }
 
-/// Reads a whole file that must not be longer than `max_bytes`.
+/// Reads a whole file of at most `max_bytes`; a longer file is an error.
 pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
     let mut bytes = Vec::new();
     reader(path)?
@@ -214,7 +210,8 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError
     Ok(bytes)
 }
 
-/// Bytes that an unprivileged user can still write below `path`, which need not exist yet; an object store has no end.
+/// Returns the bytes that an unprivileged user can still write below `path`, which need not exist. Object stores are
+/// unlimited.
 pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
     if is_address(path) {
         return Ok(u64::MAX);
@@ -226,8 +223,8 @@ pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-/// The length of a file in bytes; none where there is no file. A disk that does not answer is an error: what is there
-/// must never be taken for absent.
+/// Returns the length of a file in bytes; `None` if it is missing. A failing disk is an error, so that existing files
+/// never count as missing.
 pub fn size(path: &Path) -> Result<Option<u64>, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.size(address);
@@ -236,8 +233,8 @@ pub fn size(path: &Path) -> Result<Option<u64>, StorageError> {
     Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
 }
 
-/// Whether there is a folder of that name; links are followed. A disk that does not answer is an error: what is in the
-/// folder must never be taken for absent.
+/// Whether a folder of that name exists, after following links. A failing disk is an error, so that existing files
+/// never count as missing.
 pub fn is_folder(path: &Path) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.is_folder(address);
@@ -246,7 +243,7 @@ pub fn is_folder(path: &Path) -> Result<bool, StorageError> {
     Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
 }
 
-/// What was found; none where there is nothing of that name.
+/// Returns the value; `None` if the name does not exist.
 fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -257,7 +254,7 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The length of a file and its SHA-256, 64 hexadecimal digits. Reads all of it, in pieces.
+/// Computes the length of a file and its SHA-256. Reads the file in pieces.
 pub fn digest(path: &Path) -> Result<Written, StorageError> {
     let mut file = reader(path)?;
     let mut hash = Sha256::new();
@@ -276,7 +273,7 @@ pub fn digest(path: &Path) -> Result<Written, StorageError> {
     }
 }
 
-/// Reads a whole file; none where there is no file.
+/// Reads a whole file; `None` if it is missing.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
     if let Some((store, address)) = store(path) {
         return error::if_present(store.read(address));
@@ -286,8 +283,7 @@ pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
     regular::check(&status).and_then(|()| if_present(fs::read(path))).map_err(failed("read", path))
 }
 
-/// Opens a file for appending behind its first `length` bytes, creating it if needed; what stands behind them is cut
-/// off.
+/// Opens a file, creating it if needed, truncates it to `length` bytes, and appends from there.
 pub fn open_for_append(path: &Path, length: u64) -> Result<File, StorageError> {
     let open = || {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
@@ -314,7 +310,7 @@ pub fn open_read_write(path: &Path) -> Result<File, StorageError> {
         .map_err(failed("open", path))
 }
 
-/// Removes a folder with all it holds; one that is already gone is fine.
+/// Removes a folder with its contents; a missing folder is not an error.
 pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
     if let Some((store, address)) = store(path) {
         return store.remove_folder(address);
@@ -325,8 +321,8 @@ pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`. Who has neither, as users of containers
-/// often do, gets a folder of their own for temporary files.
+/// Returns `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`. Without either, which is common
+/// in containers, returns a per-user folder for temporary files.
 pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
     let variable =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -338,7 +334,8 @@ pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
     }
 }
 
-/// A folder below `temporary` that nobody else may write to; of another user's it is not told apart what is in it.
+/// Creates a folder below `temporary` that only this user can write to. A folder of another user is an error, because
+/// its contents cannot be trusted.
 fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
     let user = rustix::process::geteuid().as_raw();
     let folder = temporary.join(format!("longsift-{user}"));
@@ -358,7 +355,7 @@ fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
     Ok(folder)
 }
 
-/// The names in a folder, as paths below it, sorted by bytes; a folder that does not exist has none.
+/// Returns the paths of the entries of a folder, sorted by bytes; empty for a missing folder.
 pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if store(path).is_some() {
         return list_folder(path);
@@ -372,8 +369,7 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
 }
 
-/// The paths of all files below a folder, sorted by bytes; links and what leads nowhere are files here. A folder that does not
-/// exist has none.
+/// Returns the paths of all files below a folder, sorted by bytes; links count as files. Empty for a missing folder.
 pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if let Some((store, address)) = store(folder) {
         let names = store.list_below(address)?;
@@ -393,7 +389,7 @@ pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     Ok(files)
 }
 
-/// The folder that holds `path`.
+/// Returns the folder that contains `path`.
 pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -501,10 +497,10 @@ pub(super) mod tests {
     }
 }
 
-/// What a committed file holds.
+/// Length and hash of a committed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Length, in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 of the bytes, 64 hexadecimal digits.
     pub sha256: String,

@@ -1,5 +1,5 @@
-//! Ranges of files over HTTP, with attempts repeated: redirects, links that expire, servers that ignore ranges, answers that
-//! are cut off, and servers that are busy.
+//! Reads ranges of files over HTTP, with retries. Handles redirects, expiring links, servers that ignore ranges,
+//! truncated answers, and busy servers.
 
 pub(crate) mod answers;
 pub(crate) mod remaining;
@@ -22,65 +22,64 @@ use answers::{
 };
 use remaining::{Remaining, Sink};
 
-/// Bytes that are asked for when a file is opened: most headers of weights are shorter.
+/// Bytes requested when a file is opened: most headers of weights are shorter.
 const FIRST_BYTES: u64 = 256 << 10;
 
-/// For a connection, and for the next byte of an answer.
+/// Timeout of connecting and of waiting for the next byte of an answer.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of a file that may be read in vain from a server that ignores ranges.
+/// Maximum bytes to discard from a server that ignores ranges.
 const MOST_SKIPPED_BYTES: u64 = 16 << 30;
 
-/// Redirects that are followed for one answer.
+/// Maximum redirects per answer.
 const MOST_REDIRECTS: usize = 10;
 
-/// Asks servers, for any number of threads.
+/// HTTP client, usable from any number of threads.
 pub(crate) struct Client {
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
-    /// Whom a token may be shown to, and the token.
+    /// Token, and the server that may receive it.
     token: Option<(Url, String)>,
     kind: ServerKind,
     policy: RetryPolicy,
     stop: Stop,
-    /// Bytes of a file that may be read in vain from a server that ignores ranges.
+    /// Maximum bytes to discard from a server that ignores ranges.
     most_skipped_bytes: u64,
-    /// Bytes of answers that were read.
+    /// Received bytes.
     received: AtomicU64,
 }
 
-/// A small file.
+/// Content of a small file.
 pub(crate) struct Small {
     pub(crate) bytes: Vec<u8>,
-    /// Headers of the server that was asked first.
+    /// Headers of the first server, before redirects.
     pub(crate) headers: HeaderMap,
-    /// As of an opened file.
+    /// Version, as in [`RemoteFile`].
     pub(crate) version: String,
 }
 
-/// A file that was found.
+/// Opened remote file.
 pub(crate) struct RemoteFile {
     url: Url,
-    /// Where the server sent us the last time.
+    /// Target of the last redirect.
     location: Mutex<Option<Url>>,
-    /// Bytes of the whole file.
+    /// Length of the whole file in bytes.
     pub(crate) length: u64,
-    /// Its first bytes, as far as they were asked for.
+    /// First bytes, as far as they were requested.
     pub(crate) first: Vec<u8>,
-    /// What tells its version: its length, entity tag and time. Empty for a file that never changes.
+    /// Version: length, entity tag and time. Empty for a file that never changes.
     pub(crate) version: String,
-    /// Time of the last modification, in nanoseconds since 1970; 0 where the server gives none.
+    /// Modification time in nanoseconds since 1970; 0 if unknown.
     pub(crate) modified_ns: i128,
 }
 
 impl RemoteFile {
-    /// A file that never changes and whose length is known from elsewhere.
+    /// Creates an immutable file of known length.
     pub(crate) fn known(url: Url, length: u64) -> Self {
         let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
         Self { url, location, length, first, version, modified_ns: 0 }
     }
 
-    /// Its address as it is asked for.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }
@@ -95,14 +94,14 @@ impl RemoteFile {
 }
 
 impl Client {
-    /// `token` is shown to the server of its address and to no other.
+    /// Creates a client. Only the server of the token's address receives the token.
     pub(crate) fn new(
         token: Option<(Url, String)>,
         kind: ServerKind,
         policy: RetryPolicy,
         stop: Stop,
     ) -> Result<Self, ModelProblem> {
-        // Another part of the program may have chosen the same provider before.
+        // Another part of the program may have installed the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build();
@@ -122,18 +121,18 @@ impl Client {
         Ok(Self { http, runtime, token, kind, policy, stop, most_skipped_bytes, received })
     }
 
-    /// The same, which reads less in vain.
+    /// Sets the maximum bytes to discard.
     #[must_use]
     pub(crate) fn skipping_at_most(self, most_skipped_bytes: u64) -> Self {
         Self { most_skipped_bytes, ..self }
     }
 
-    /// Bytes of answers that were read so far, in vain or not.
+    /// Returns the received bytes, including discarded ones.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// A whole file of at most `most` bytes; none where the server has none of that name.
+    /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
     pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<Small>, StorageError> {
         self.retried(url, || async {
             let Some(mut answer) = found(self.ask(url, None, None).await)? else {
@@ -159,12 +158,12 @@ impl Client {
         })
     }
 
-    /// Finds a file: its length, and its first bytes. None where the server has none of that name.
+    /// Requests length and first bytes of a file; `None` if it does not exist.
     pub(crate) fn open(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
         self.find(url, FIRST_BYTES)
     }
 
-    /// Finds a file: its length and its version, with its first byte. None where the server has none of that name.
+    /// Requests length and version of a file, with its first byte; `None` if it does not exist.
     pub(crate) fn status(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
         self.find(url, 1)
     }
@@ -210,10 +209,10 @@ impl Client {
         self.runtime.block_on(retry(&self.stop, &self.policy, stopped, attempt))
     }
 
-    /// The version of a file that may change.
+    /// Returns the version of a file that may change.
     ///
     /// # Errors
-    /// The server gives nothing by which a change could be noticed: two versions would become one result.
+    /// The server sends nothing that identifies a version, so a change would go unnoticed.
     fn version(&self, url: &Url, length: u64, headers: &HeaderMap) -> Result<String, StorageError> {
         let version = version(length, headers);
         if self.kind.signs
@@ -228,10 +227,10 @@ impl Client {
         ))
     }
 
-    /// Hands the bytes of some ranges to `sink`, in order. The ranges are ascending and do not overlap.
+    /// Passes the bytes of ascending, disjoint ranges to `sink`, in order.
     ///
-    /// What has arrived is not asked for again. Of a server that ignores ranges the file is read once from its start, as
-    /// far as the last range.
+    /// Received bytes are not requested again. From a server that ignores ranges, the file is read once up to the end
+    /// of the last range.
     pub(crate) fn read(
         &self,
         file: &RemoteFile,
@@ -249,7 +248,7 @@ impl Client {
                 retry = Retry::new(&self.policy, &self.stop);
             }
             if let Err(error) = attempt {
-                // The link that it was redirected to may have expired.
+                // The link of the last redirect may have expired.
                 file.set_location(None);
                 self.runtime.block_on(retry.wait(error))?;
             }
@@ -257,7 +256,7 @@ impl Client {
         Ok(())
     }
 
-    /// One answer to the first range that is left.
+    /// Processes one answer to a request for the first remaining range.
     async fn attempt(
         &self,
         file: &RemoteFile,
@@ -277,7 +276,7 @@ impl Client {
         let resized = |length: u64| {
             changed(format!("it has {length} bytes, and had {} a moment ago", file.length))
         };
-        // What never changes is copied between servers, each with a tag of its own.
+        // Immutable files are copied between servers, each with its own entity tag.
         if !self.kind.signs
             && !file.version.is_empty()
             && version(file.length, response.headers()) != file.version
@@ -318,7 +317,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next piece of an answer; none at its end.
+    /// Returns the next piece of an answer; `None` at its end.
     async fn piece(
         &self,
         url: &Url,
@@ -334,7 +333,7 @@ impl Client {
         Ok(piece)
     }
 
-    /// Asks `url`, or at once the `location` it led to before, and follows redirects.
+    /// Requests `url`, or directly the `location` of its last redirect, and follows redirects.
     async fn ask(
         &self,
         url: &Url,
@@ -364,7 +363,7 @@ impl Client {
             let away = (place != *url).then_some(place);
             let elsewhere = self.kind.signs && response.url().origin() != url.origin();
             let expires = away.is_some() && (location.is_some() || elsewhere);
-            // A file without bytes has no first one.
+            // An empty file has no first byte.
             let empty = range.as_ref().is_some_and(|range| range.start == 0)
                 && response.status() == StatusCode::RANGE_NOT_SATISFIABLE;
             let refusal = refusal(&response, url, expires, self.kind).filter(|_| !empty);
@@ -378,7 +377,7 @@ impl Client {
     }
 }
 
-/// What tells the version of a file.
+/// Returns the version of a file.
 fn version(length: u64, headers: &HeaderMap) -> String {
     let values = [header::ETAG, header::LAST_MODIFIED].map(|name| headers.get(name));
     let values =
@@ -393,7 +392,7 @@ fn modified_ns(headers: &HeaderMap) -> i128 {
         .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0))
 }
 
-/// A request that was given up.
+/// Returns the error of an interrupted request.
 fn stopped(url: &Url) -> StorageError {
     failed(url, ErrorKind::Stopped, "stopped by a signal")
 }

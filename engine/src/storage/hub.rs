@@ -1,20 +1,20 @@
-//! The Hugging Face hub: `model: hf://owner/name@commit`, `input: hf://datasets/owner/name@commit/path`.
+//! Hugging Face hub: `model: hf://owner/name@commit`, `input: hf://datasets/owner/name@commit/path`.
 //!
-//! Of a model's checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and
-//! what reads models sees nothing but a folder:
+//! Only the byte ranges of a checkpoint's layer 0 are fetched. They become a small model folder in the cache, so that
+//! model readers need only folders:
 //!
 //! ```text
 //! <cache_folder>/hub/models--owner--name/
 //!   lock                          one process fetches at a time
-//!   refs/<branch>                 the commit that a branch had when it was last looked up
+//!   refs/<branch>                 commit of a branch when it was last requested
 //!   <commit>-<tensors>/           config.json, tokenizer.json, the slices of the weights, slice.json
 //! <cache_folder>/hub/datasets--owner--name/
 //!   refs/<branch>
-//!   <commit>.json                 the list of its files
+//!   <commit>.json                 list of its files
 //! ```
 //!
-//! The files of a data set are read by ranges, and nothing of them is kept. A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
-//! `--offline`, that and what was fetched before is all there is.
+//! The files of a data set are read by ranges and not cached. Commits in the cache of the hub's own libraries are used
+//! from there. Without the feature `cloud`, or with `--offline`, only these commits and earlier fetches are available.
 
 #[cfg(feature = "cloud")]
 pub(crate) mod commits;
@@ -38,39 +38,39 @@ use crate::base::stop::Stop;
 use home::{Home, short_text};
 use reference::{Kind, Reference, is_commit};
 
-/// What a command says about the network.
+/// Options for using the hub.
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
-    /// The network is not used.
+    /// Whether to work without the network.
     pub offline: bool,
-    /// Commits that references have meant before, by reference: see [`Hub::pins`].
+    /// Recorded commits by reference: see [`Hub::pins`].
     pub pins: BTreeMap<String, String>,
-    /// Ends a download.
+    /// Ends downloads.
     pub stop: Stop,
 }
 
-/// What a pipeline names of the hub.
+/// Access to models and data sets of the hub.
 pub struct Hub {
     pub(crate) home: Home,
-    /// The folder of all repositories.
+    /// Cache folder of all repositories.
     root: PathBuf,
     options: HubOptions,
     used: RefCell<BTreeMap<String, String>>,
 }
 
 impl Hub {
-    /// The hub as the environment describes it; what is fetched goes below `cache_folder`.
+    /// Creates a hub from environment variables, with a cache below `cache_folder`.
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
         let home = Home::from_environment();
         Self { home, root: cache_folder.join("hub"), options, used: RefCell::default() }
     }
 
-    /// The commits that the references meant which are no commits themselves: what a lock remembers.
+    /// Returns the commits of references that are not commits, for the pipeline lock.
     pub fn pins(&self) -> BTreeMap<String, String> {
         self.used.borrow().clone()
     }
 
-    /// The commit that a reference means, noted where it is none itself.
+    /// Returns the commit of a reference, and records it unless the reference is a commit.
     pub(crate) fn pinned(&self, reference: &Reference) -> Result<String, ModelProblem> {
         let commit = self.commit(reference)?;
         if !reference.is_commit() {
@@ -83,12 +83,12 @@ impl Hub {
         self.options.offline || self.home.offline
     }
 
-    /// Where a repository is kept.
+    /// Returns the cache folder of a repository.
     pub(crate) fn repository(&self, model: &Reference) -> PathBuf {
         self.root.join(model.folder_name())
     }
 
-    /// The commit that a reference means: itself, the one it meant before to this pipeline, else what the hub says now.
+    /// Returns the commit of a reference: the reference itself, the recorded one, else the hub's current one.
     fn commit(&self, model: &Reference) -> Result<String, ModelProblem> {
         if model.is_commit() {
             return Ok(model.revision.clone());
@@ -106,7 +106,7 @@ impl Hub {
             .ok_or_else(|| self.absent(model, &model.revision))
     }
 
-    /// Why nothing is fetched.
+    /// Returns why nothing is fetched.
     fn why_absent(&self) -> &'static str {
         if self.options.offline {
             "`--offline` keeps it from being fetched"
@@ -117,7 +117,7 @@ impl Hub {
         }
     }
 
-    /// What is not here and will not be fetched.
+    /// Returns the error for something that is not on this machine and will not be fetched.
     pub(crate) fn absent(&self, reference: &Reference, revision: &str) -> ModelProblem {
         let download = reference.at(revision).download_command();
         let hint = match (cfg!(feature = "cloud"), reference.kind) {
@@ -131,7 +131,7 @@ impl Hub {
         ModelProblem::settings(message).with_hint(hint)
     }
 
-    /// Asks the hub which commit a branch or tag has, and remembers it.
+    /// Requests the commit of a branch or tag from the hub, and caches it.
     #[cfg(feature = "cloud")]
     fn ask_commit(&self, reference: &Reference) -> Result<String, ModelProblem> {
         let commit = match reference.kind {

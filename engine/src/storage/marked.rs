@@ -1,4 +1,4 @@
-//! Files of people: longsift writes over what carries its own mark, or is empty, and over nothing else.
+//! Protects files of users: longsift overwrites only files with its own mark, or empty ones.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,38 +13,32 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::quoted;
 
-/// Bytes of each end of a file that are searched for a mark.
+/// Bytes at each end of a file that are searched for a mark.
 const SEARCHED_BYTES: u64 = 1 << 16;
-/// The largest JSON file that is read to see whose it is.
+/// Largest JSON file that is searched for keys.
 const MAX_JSON_BYTES: u64 = 1 << 28;
-/// The name of the file that marks a folder.
+/// Name of the file that marks a folder.
 const MARKER: &str = ".longsift";
 
-/// How a kind of file shows that longsift wrote it.
+/// Mark of a kind of file written by longsift.
 #[derive(Clone, Copy, Debug)]
 pub enum Mark {
-    /// It begins with these bytes.
+    /// First bytes of the file.
     Start(&'static str),
-    /// Its first or last 64 KiB contain these bytes.
+    /// Bytes within the first or last 64 KiB.
     Contains(&'static str),
-    /// It is a JSON object with these keys.
+    /// Keys of a JSON object.
     Keys(&'static [&'static str]),
 }
 
 impl Mark {
-    /// An HTML page.
     pub const PAGE: Self = Self::Contains("<meta name=\"generator\" content=\"longsift\">");
-    /// An SVG drawing.
     pub const DRAWING: Self = Self::Contains("<!-- longsift -->");
-    /// A PNG image.
     pub const IMAGE: Self = Self::Contains("Software\0longsift");
-    /// A Parquet table.
     pub const TABLE: Self = Self::Contains("longsift_map");
-    /// Metrics for Prometheus.
     pub const METRICS: Self = Self::Start("# HELP longsift_");
 
-    /// Whether the file at `path` carries the mark; `true` where nothing is lost: there is no file, or an empty one, or a
-    /// device or a pipe.
+    /// Whether the file at `path` may be overwritten: it has the mark, is missing or empty, or is a device or a pipe.
     fn allows(self, path: &Path) -> Result<bool> {
         if is_address(path) {
             let bytes = files::read_if_present(path)?;
@@ -80,7 +74,7 @@ impl Mark {
     }
 }
 
-/// Whether there is a file at `path` that carries the mark.
+/// Whether the file at `path` exists and has the mark.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -88,30 +82,30 @@ pub fn carries(path: &Path, mark: Mark) -> Result<bool> {
     Ok(files::size(path)?.is_some_and(|size| size > 0) && mark.allows(path)?)
 }
 
-/// Refuses a place whose file somebody else wrote. Commands ask before they work, so that nothing is computed in vain.
+/// Checks that a path may be overwritten. Commands check before they work.
 ///
 /// # Errors
-/// The file at `path` does not carry the mark, or cannot be read.
+/// The file at `path` does not have the mark, or cannot be read.
 pub fn check(path: &Path, mark: Mark) -> Result<()> {
     if mark.allows(path)? { Ok(()) } else { Err(foreign(path).into()) }
 }
 
-/// Writes a whole file in the place of one with the same mark; into a device or a pipe directly.
+/// Writes a whole file, replacing one with the same mark; writes directly into a device or a pipe.
 ///
 /// # Errors
-/// As [`check`]; the file cannot be written.
+/// Those of [`check`]; the file cannot be written.
 pub fn write(path: &Path, mark: Mark, bytes: &[u8]) -> Result<()> {
     check(path, mark)?;
     Ok(atomic::write_answer(path, bytes)?)
 }
 
-/// The refusal of a file or folder that somebody else wrote.
+/// Returns the error for a file or folder that longsift did not write.
 pub fn foreign(path: &Path) -> Diagnostic {
     let message = format!("{} was not written by longsift", quoted(&path.display().to_string()));
     Diagnostic::error(Blame::Pipeline, message).hint("move it away, or name another place")
 }
 
-/// Makes a folder that longsift fills and clears, and marks it. One that holds something already is left as it is.
+/// Creates a folder that longsift fills and clears, and marks it. A folder with contents is not marked.
 ///
 /// # Errors
 /// The folder or its mark cannot be written.
@@ -123,7 +117,7 @@ pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
     Ok(())
 }
 
-/// Whether everything in a folder may go: it carries the mark, is empty or is not there.
+/// Whether the contents of a folder may be removed: it has the mark, is empty or is missing.
 ///
 /// # Errors
 /// The folder cannot be read.

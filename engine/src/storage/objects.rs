@@ -1,9 +1,8 @@
-//! Files of object stores (`s3://`, `gs://`, `az://`). Those of input are read by ranges; those of a run directory and an
-//! output are written as well.
+//! Files of object stores (`s3://`, `gs://`, `az://`). Inputs are read by ranges; run directories and outputs are also
+//! written.
 //!
-//! Credentials and addresses are described by the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). What
-//! is read is kept for a while in blocks, in memory: a work unit is looked through before it is read, and its columns are
-//! read side by side.
+//! Credentials and endpoints come from the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). Blocks
+//! are cached in memory for a while: a work unit is checked before it is read, and its columns are read in parallel.
 
 pub(crate) mod connector;
 pub(crate) mod failure;
@@ -38,7 +37,7 @@ use crate::base::stop::Stop;
 use connector::Connector;
 use failure::{failure, kind};
 
-/// Where a file of a store is, and which version was opened.
+/// Object of a store, in the version that was opened.
 #[derive(Debug)]
 struct ObjectFile {
     store: Arc<dyn ObjectStore>,
@@ -59,7 +58,7 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
                 let meta = answer.meta.clone();
                 Ok((meta, answer.bytes().await?))
             }
-            // Azure has no such ranges, and no store has a range of an empty file.
+            // Azure does not support suffix ranges, and an empty file has no ranges.
             Err(error) if kind(&error) == ErrorKind::Invalid => {
                 Ok((store.head(&path).await?, Bytes::new()))
             }
@@ -92,7 +91,7 @@ impl FetchRange for ObjectFile {
             Ok((now, answer.bytes().await?))
         })?;
         let version = |meta: &ObjectMeta| (meta.size, meta.e_tag.clone(), meta.last_modified);
-        // Not every server looks at what must match.
+        // Some servers ignore preconditions.
         if version(&now) != version(&self.opened) {
             let (at, kind) = (Location::parse(&self.address), ErrorKind::Changed);
             return Err(StorageError::new(
@@ -116,7 +115,7 @@ impl FetchRange for ObjectFile {
     }
 }
 
-/// The names of all files below an address (without the address itself and a slash), sorted.
+/// Returns the names of all files below an address (without the address and its slash), sorted.
 pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
     let Place { client, path, .. } = place("list", url)?;
     let prefix = (!path.as_ref().is_empty()).then_some(&path);
@@ -128,7 +127,7 @@ pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
         let (mut names, mut objects) = (BTreeSet::new(), client.objects.list(prefix));
         while let Some(object) = objects.try_next().await? {
             let name = object.location.as_ref();
-            // A server that gives pages again would never come to an end.
+            // A server that repeats pages would never finish.
             if below(name).is_some_and(|below| !names.insert(below)) {
                 return Err(failure::incomplete(&format!("it has `{name}` twice")));
             }
@@ -138,7 +137,7 @@ pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
     Ok(names.into_iter().collect())
 }
 
-/// Asks a store until it answers, cannot, has taken too long, or a signal has come.
+/// Sends a request with retries, until it succeeds, fails permanently, times out, or a signal is received.
 fn ask<T, F: Future<Output = object_store::Result<T>>>(
     operation: &'static str,
     address: &str,
@@ -147,7 +146,7 @@ fn ask<T, F: Future<Output = object_store::Result<T>>>(
     runtime().block_on(answered(operation, address, RetryPolicy::default(), attempt))
 }
 
-/// The same on a thread that may not wait.
+/// Asynchronous variant of [`ask`].
 async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     operation: &'static str,
     address: &str,
@@ -171,11 +170,11 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     .await
 }
 
-/// Who asks a bucket.
+/// Client of a bucket.
 #[derive(Clone)]
 struct Client {
     objects: Arc<dyn ObjectStore>,
-    /// The same, where objects can be written in parts.
+    /// Same store, for multipart uploads.
     parts: Arc<dyn MultipartStore>,
 }
 
@@ -186,10 +185,10 @@ impl Client {
     }
 }
 
-/// A file's store, and its name there.
+/// Store of a file, and the file's path in it.
 struct Place {
     client: Client,
-    /// The store's own address.
+    /// Address of the store.
     root: String,
     path: Path,
 }
@@ -211,8 +210,8 @@ fn place(operation: &'static str, url: &str) -> Result<Place, StorageError> {
     Ok(Place { client, root, path })
 }
 
-/// Who asks a bucket; made once. Attempts are repeated here ([`ask`]) and not by the client, which does not
-/// hear a server that says when to come again, nor a signal.
+/// Returns the client of a bucket, creating it once. Retries are done here ([`ask`]), because the library's client
+/// respects neither `Retry-After` nor signals.
 fn client(scheme: Scheme, root: &str) -> Result<Client, String> {
     static CLIENTS: Mutex<BTreeMap<String, Client>> = Mutex::new(BTreeMap::new());
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,10 +249,10 @@ fn client(scheme: Scheme, root: &str) -> Result<Client, String> {
     Ok(client)
 }
 
-/// A builder with everything that variables of a prefix say, as its own `from_env` reads them.
+/// Configures a builder from all variables with a prefix, as its own `from_env` does.
 ///
 /// # Errors
-/// A value that cannot be used, by the name of its variable.
+/// An invalid value, with the name of its variable.
 fn configured<B, K: FromStr>(
     prefix: &str,
     builder: B,
@@ -274,7 +273,7 @@ fn configured<B, K: FromStr>(
     })
 }
 
-/// Where requests are worked on.
+/// Returns the runtime of all requests.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
@@ -284,10 +283,10 @@ fn runtime() -> &'static Runtime {
     })
 }
 
-/// What tells the versions of an object apart.
+/// Version of an object.
 pub(crate) type Version = object_store::UpdateVersion;
 
-/// Writes a whole object in one piece.
+/// Writes a whole object in one request.
 pub(super) fn put(
     address: &str,
     bytes: &[u8],
@@ -302,7 +301,7 @@ pub(super) fn put(
     Ok(Version { e_tag: written.e_tag, version: written.version })
 }
 
-/// Reads a file on from a place.
+/// Sequential reader of a file.
 pub(super) struct ReadOn {
     pub(super) file: RangeFile,
     pub(super) at: u64,

@@ -1,4 +1,4 @@
-//! Which part of the engine serves a location.
+//! Selects the implementation for a location.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::store::Store;
 #[cfg(feature = "cloud")]
 use super::store::is_address;
 
-/// The store of an address, and the address as text; none for a path of this machine, and in a build without stores.
+/// Returns the store of an address, and the address as text; `None` for a local path, and in a build without stores.
 pub(super) fn store(path: &Path) -> Option<(&'static dyn Store, &str)> {
     #[cfg(feature = "cloud")]
     if is_address(path) {

@@ -1,11 +1,11 @@
-//! A document sent to a web server, once.
+//! Sends a document to a web server, without retries.
 
 use std::time::Duration;
 
 use super::http::answers::in_full;
 
-/// Posts `body`, JSON, to `url`, with `key` as its bearer. Returns the status of the answer; redirects are not followed.
-/// Certificates are those that the system trusts.
+/// Posts the JSON `body` to `url`, with `key` as bearer token, and returns the status. Does not follow redirects.
+/// Trusts the system's certificates.
 ///
 /// # Errors
 /// The reason, for a log, why there is no answer within `timeout`.
@@ -15,7 +15,7 @@ pub(crate) fn post(
     body: String,
     timeout: Duration,
 ) -> Result<u16, String> {
-    // Another part of the program may have chosen the same provider before.
+    // Another part of the program may have installed the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -28,7 +28,7 @@ pub(crate) fn post(
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
-    // `send` starts a timer at once, which panics outside a running runtime.
+    // `send` starts a timer immediately, which panics outside a running runtime.
     let answer = runtime.block_on(async { request.send().await });
     Ok(answer.map_err(|error| in_full(&error))?.status().as_u16())
 }
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// The request as a server that answers `status` receives it, and the sender's result.
+    /// Returns the request that a server received that answers `status`, and the sender's result.
     fn sent(status: &'static str) -> (String, Result<u16, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/events", listener.local_addr().unwrap());

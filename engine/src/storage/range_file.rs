@@ -1,4 +1,4 @@
-//! An open file that is read by ranges, wherever it is.
+//! Open file that is read by ranges, local or remote.
 
 use std::fs::File;
 #[cfg(feature = "cloud")]
@@ -23,24 +23,24 @@ use super::error::{StorageError, failed};
 use super::ranges::{Blocks, coalesced};
 use super::regular;
 
-/// Bytes at a file's end that are fetched in one piece: most footers are shorter.
+/// Bytes at the end of a file that are fetched in one request: most footers are shorter.
 #[cfg(feature = "cloud")]
 pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
-/// What fetches ranges of a file that is elsewhere.
+/// Fetches ranges of a remote file.
 #[cfg(feature = "cloud")]
 pub(super) trait FetchRange: std::fmt::Debug + Send + Sync {
-    /// Exactly these bytes, of the version that was opened.
+    /// Fetches exactly these bytes of the opened version.
     fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError>;
 }
 
-/// An open file. What is read of a file that is elsewhere is kept in blocks, in memory, for a while: a work unit is looked
-/// through before it is read, and its columns are read side by side.
+/// Open file. Blocks of remote files are cached in memory for a while: a work unit is checked before it is read, and
+/// its columns are read in parallel.
 #[derive(Debug)]
 pub(crate) struct RangeFile {
-    /// Length, in bytes, when it was opened.
+    /// Length in bytes when the file was opened.
     pub(crate) length: u64,
-    /// Of a file that does not change, or whose reading fails once it has.
+    /// Stamp of a file that does not change, or whose reads fail after a change.
     stamp: Option<Stamp>,
     content: Content,
 }
@@ -56,29 +56,29 @@ enum Content {
 #[derive(Debug)]
 struct Elsewhere {
     source: Box<dyn FetchRange>,
-    /// The address and, behind a zero, what tells the version: what blocks are kept under.
+    /// Cache key of blocks: address, NUL, version.
     key: String,
-    /// The file's end, as far as it came when the file was opened.
+    /// End of the file, as far as it was received on opening.
     tail: Bytes,
-    /// What will be read, in pieces that are fetched at once: ascending, disjoint.
+    /// Announced pieces, each fetched in one request: ascending, disjoint.
     wanted: OnceLock<Vec<Range<u64>>>,
 }
 
-/// What tells that a file is still the same.
+/// Metadata that detects changes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// Length, in bytes.
+    /// Length in bytes.
     pub(crate) size: u64,
-    /// Time of the last modification, in nanoseconds since 1970; 0 where there is none.
+    /// Modification time in nanoseconds since 1970; 0 if unknown.
     pub(crate) modified_ns: i128,
-    /// Time of the last change of a file's status, which no program can set; 0 where there is none.
+    /// Status change time, which programs cannot set; 0 if unknown.
     pub(crate) changed_ns: i128,
-    /// Hash of the entity tag of a file that is elsewhere; 0 where there is none.
+    /// Hash of a remote file's entity tag; 0 without one.
     pub(crate) version: u32,
 }
 
 impl Stamp {
-    /// Of a file that is elsewhere, or that nobody writes to.
+    /// Returns the stamp of a remote or immutable file.
     pub(crate) fn new(size: u64, modified_ns: i128) -> Self {
         Self { size, modified_ns, changed_ns: 0, version: 0 }
     }
@@ -91,7 +91,7 @@ impl Stamp {
 }
 
 impl RangeFile {
-    /// Opens a file of this machine.
+    /// Opens a local file.
     pub(super) fn here(path: &Path) -> Result<Self, StorageError> {
         let file = regular::open(path)?;
         let status = file.metadata().map_err(failed("read", path))?;
@@ -99,12 +99,13 @@ impl RangeFile {
         Ok(Self { length: status.len(), stamp: None, content })
     }
 
-    /// The same file, which nobody writes to any more.
+    /// Marks the file as immutable.
     pub(super) fn unchanging(self) -> Self {
         Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
     }
 
-    /// A file that `source` fetches. `key`: its address and version; `tail`: its end, as far as it is known.
+    /// Creates a remote file read through `source`. `key`: address and version; `tail`: end of the file, as far as
+    /// received.
     #[cfg(feature = "cloud")]
     pub(super) fn elsewhere(
         source: impl FetchRange + 'static,
@@ -122,8 +123,8 @@ impl RangeFile {
         Self { length: stamp.size, stamp: Some(stamp), content }
     }
 
-    /// Size and time of modification: of a file of this machine now, of another when it was opened. (Reading that fails
-    /// once it has changed.)
+    /// Returns size and modification time: current ones of a local file, those at opening of a remote one, whose reads
+    /// fail after a change.
     pub(crate) fn stamp(&self) -> Result<Stamp, StorageError> {
         match (&self.content, self.stamp) {
             (Content::Here(file, path), None) => {
@@ -134,8 +135,8 @@ impl RangeFile {
         }
     }
 
-    /// Says which parts will be read: of a file that is elsewhere these are fetched, small ones that lie close together at
-    /// once, and what lies between others is not. Said once; without it whole blocks are fetched.
+    /// Announces the parts that will be read from a remote file, so that only they are fetched, with close small ones
+    /// in one request. Call at most once; without it, whole blocks are fetched.
     pub(crate) fn want(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         match &self.content {
             Content::Here(..) => drop(ranges),
@@ -150,7 +151,7 @@ impl RangeFile {
         }
     }
 
-    /// Exactly these bytes, which are not kept.
+    /// Reads exactly these bytes without caching them.
     #[cfg(feature = "cloud")]
     pub(crate) fn range(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         match &self.content {
@@ -163,8 +164,8 @@ impl RangeFile {
         }
     }
 
-    /// Identifies the version of the file among all that were or will be at its location; `None` if nothing does, so that
-    /// nothing may be remembered of it.
+    /// Returns an identifier that distinguishes this version from all others at the same location; `None` without one,
+    /// in which case nothing may be cached.
     pub(crate) fn version(&self) -> Option<String> {
         match &self.content {
             Content::Here(file, _) => FileStamp::of(file).ok().map(|stamp| stamp.to_string()),
@@ -176,7 +177,7 @@ impl RangeFile {
         }
     }
 
-    /// Fills the beginning of `buffer` from `offset`; 0 at the end of the file.
+    /// Fills the beginning of `buffer` from `offset`; returns 0 at the end of the file.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, StorageError> {
         match &self.content {
             Content::Here(file, path) => regular::read_at(file, path, buffer, offset),
@@ -196,7 +197,7 @@ impl RangeFile {
 
 #[cfg(feature = "cloud")]
 impl Elsewhere {
-    /// The bytes around `offset`, and where they begin.
+    /// Returns the block around `offset`, and its offset.
     fn block(&self, offset: u64, length: u64) -> Result<(u64, Bytes), StorageError> {
         let tail_start = length - self.tail.len() as u64;
         if offset >= tail_start {
@@ -212,7 +213,7 @@ impl Elsewhere {
         Ok((start, block))
     }
 
-    /// What is fetched where `offset` is wanted: the file's end, a piece of what will be read, else a block.
+    /// Returns the range to fetch for `offset`: the end of the file, an announced piece, else a block.
     fn piece(&self, offset: u64, length: u64) -> Range<u64> {
         let tail_start = length.saturating_sub(TAIL_BYTES);
         if offset >= tail_start {
@@ -229,7 +230,7 @@ impl Elsewhere {
     }
 }
 
-/// Gives what is kept of files elsewhere its part of a run's memory.
+/// Sets the memory limit of cached blocks to their share of a run's memory.
 pub(crate) fn share_memory(memory_limit_bytes: u64) {
     #[cfg(feature = "cloud")]
     Blocks::limit(memory_limit_bytes);
@@ -237,13 +238,13 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
     let _ = memory_limit_bytes;
 }
 
-/// Size and time of modification of a file of this machine; none where there is none.
+/// Returns the stamp of a local file; `None` if it is missing.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     Some(Stamp::of(&status))
 }
 
-/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
+/// Returns the modification time in nanoseconds since 1970; 0 if the file system does not record it.
 fn modified_ns(status: &std::fs::Metadata) -> i128 {
     let Ok(time) = status.modified() else { return 0 };
     let signed =
@@ -295,7 +296,7 @@ mod tests {
     fn of_what_will_be_read_nothing_is_fetched_twice_and_nothing_between() {
         const MB: u64 = 1 << 20;
         let (file, asked) = file("two columns", 40 * MB);
-        // Two columns of six megabytes with ten megabytes between them, and a small one right behind the first.
+        // Two columns of six megabytes, ten megabytes apart, and a small one directly after the first.
         file.want([(MB, 6 * MB), (17 * MB, 6 * MB), (7 * MB + 10, 1000)]);
         for _pass in 0..2 {
             for step in 0..6 {

@@ -1,4 +1,4 @@
-//! Blocks of files that were read a moment ago, and which ranges are worth one request.
+//! Cache of recently read blocks, and coalescing of ranges into requests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,27 +6,26 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// Bytes of all blocks that are kept where nothing else is set.
+/// Default limit of all cached blocks in bytes.
 const DEFAULT_BYTES: u64 = 128 << 20;
 
-/// Which part of `memory_limit_bytes` blocks may take.
+/// Divisor of `memory_limit_bytes` that gives the memory of blocks.
 const SHARE: u64 = 8;
 
-/// How many blocks fit at least: a few writers with a few columns each.
+/// Minimum number of blocks in the cache: a few readers with a few columns each.
 const BLOCKS_AT_LEAST: u64 = 16;
 const SMALLEST_BLOCK: u64 = 256 << 10;
 const LARGEST_BLOCK: u64 = 4 << 20;
 
-/// Bytes between two ranges that are fetched with them rather than asked around: what a store sends while it would begin
-/// another answer.
+/// Maximum gap between ranges that are fetched together: a store sends so many bytes in the time of another request.
 const CLOSE: u64 = 256 << 10;
 
-/// The blocks of all files of this process, those that were used last.
+/// Most recently used blocks of all files of this process.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    /// By file and version, and by where they begin; with the time of their last use.
+    /// Blocks with the time of their last use, by file version and offset.
     kept: BTreeMap<(String, u64), (Bytes, u64)>,
-    /// The same by the time of their last use, which tells them apart.
+    /// Keys of `kept` by their unique time of last use.
     by_use: BTreeMap<u64, (String, u64)>,
     uses: u64,
     bytes: u64,
@@ -40,25 +39,25 @@ impl Blocks {
         Self { kept: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0, bytes: 0, most }
     }
 
-    /// Lets the blocks of this process take their part of a run's memory.
+    /// Limits the blocks of this process to their share of a run's memory.
     pub(crate) fn limit(memory_limit_bytes: u64) {
         let mut blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.most = memory_limit_bytes / SHARE;
         blocks.make_room();
     }
 
-    /// Bytes of a file that are fetched at once.
+    /// Returns the bytes of a file to fetch in one request.
     pub(super) fn block_bytes() -> u64 {
         let most = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).most;
         (most / BLOCKS_AT_LEAST).clamp(SMALLEST_BLOCK, LARGEST_BLOCK)
     }
 
-    /// The block of a file that has the byte at `offset`, if it is kept, and where it begins.
+    /// Returns the cached block with the byte at `offset`, and the block's offset.
     pub(super) fn around(file: &str, offset: u64) -> Option<(u64, Bytes)> {
         BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).find(file, offset)
     }
 
-    /// Keeps a block, in the place of those that were not used for longest.
+    /// Caches a block, replacing the least recently used ones.
     pub(super) fn put(file: &str, start: u64, block: Bytes) {
         BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).add(file, start, block);
     }
@@ -97,7 +96,7 @@ impl Blocks {
     }
 }
 
-/// The same bytes in pieces of at most `most` bytes, each worth one request; what is close together is one piece.
+/// Joins close ranges and splits them into pieces of at most `most` bytes, one request each.
 pub(super) fn coalesced(mut ranges: Vec<Range<u64>>, most: u64) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);

@@ -1,4 +1,4 @@
-//! Regular files of this machine, told from what only looks like one before it is opened.
+//! Opens only regular local files, which are checked before they are opened.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,7 +10,7 @@ use super::error::{StorageError, failed};
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// Of what is none, before it is opened: opening a named pipe waits for whoever writes to it.
+/// Other files, before they are opened: opening a named pipe would wait for a writer.
 pub fn open(path: &Path) -> Result<File, StorageError> {
     fs::metadata(path)
         .and_then(|status| check(&status))
@@ -18,7 +18,7 @@ pub fn open(path: &Path) -> Result<File, StorageError> {
         .map_err(failed("open", path))
 }
 
-/// That a name stands for a regular file.
+/// Checks that a name is a regular file.
 pub(super) fn check(status: &fs::Metadata) -> io::Result<()> {
     let kind = status.file_type();
     if kind.is_file() {
@@ -36,7 +36,7 @@ pub(super) fn check(status: &fs::Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// Fills the beginning of `buffer` from `offset` of an open file; 0 at its end.
+/// Fills the beginning of `buffer` from `offset` of an open file; returns 0 at its end.
 pub(super) fn read_at(
     file: &File,
     path: &Path,

@@ -1,4 +1,4 @@
-//! How long failures of stores and servers are borne, and the waits between attempts.
+//! Retries of requests to stores and servers: deadlines and delays.
 
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,19 +8,19 @@ use futures_util::future::{Either, select};
 use super::error::{ErrorKind, StorageError};
 use crate::base::stop::Stop;
 
-/// How often a signal is looked for meanwhile.
+/// Interval between two checks for a signal.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
-/// The time a request still gets after a signal: what is under way is finished where the server answers.
+/// Time for a pending request to finish after a signal.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long one is willing to wait.
+/// Limits of retries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
-    /// Before the second attempt; each further wait is twice as long.
+    /// Delay before the second attempt; doubled for each further one.
     pub(crate) first_wait: Duration,
-    /// The longest wait between two attempts.
+    /// Maximum delay between two attempts.
     pub(crate) longest_wait: Duration,
-    /// Without any progress, over all attempts.
+    /// Maximum time without progress over all attempts.
     pub(crate) deadline: Duration,
 }
 
@@ -35,16 +35,16 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait before the next attempt, `elapsed` after the first; none where the deadline comes first. What a
-    /// server asks for (`Retry-After`) is granted whole: an attempt before that time is one more that it has to refuse. It
-    /// never shortens the own wait, which grows: a server may ask for 0 seconds again and again.
+    /// Returns the delay before the next attempt, `elapsed` after the first; `None` if it would exceed the deadline. A
+    /// delay requested by the server (`Retry-After`) is respected in full, because an earlier attempt would fail. It
+    /// never shortens the own, growing delay: a server may repeatedly request 0 seconds.
     fn wait(&self, own: Duration, asked: Option<Duration>, elapsed: Duration) -> Option<Duration> {
         let wait = own.min(self.longest_wait).max(asked.unwrap_or_default());
         (elapsed.saturating_add(wait) <= self.deadline).then_some(wait)
     }
 }
 
-/// The attempts at one thing.
+/// Retries of one operation.
 pub(super) struct Retry<'a> {
     policy: &'a RetryPolicy,
     stop: &'a Stop,
@@ -60,7 +60,7 @@ impl<'a> Retry<'a> {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// There is none: the failure will not pass, the deadline has come, or a signal.
+    /// No further attempt: the failure is permanent, the deadline has passed, or a signal was received.
     pub(super) async fn wait(&mut self, error: StorageError) -> Result<(), StorageError> {
         if error.kind != ErrorKind::Transient {
             return Err(error);
@@ -85,7 +85,7 @@ impl<'a> Retry<'a> {
     }
 }
 
-/// Tries until it works, cannot work, has taken too long, or a signal has come.
+/// Retries until the attempt succeeds, fails permanently, times out, or a signal is received.
 pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     stop: &Stop,
     policy: &RetryPolicy,
@@ -101,7 +101,7 @@ pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     }
 }
 
-/// An answer, or `stopped` some time after a signal, whatever the server does.
+/// Returns the answer, or `stopped` some time after a signal, even if the server does not respond.
 pub(super) async fn unless_stopped<T>(
     stop: &Stop,
     stopped: impl FnOnce() -> StorageError,
@@ -119,8 +119,7 @@ pub(super) async fn unless_stopped<T>(
     }
 }
 
-/// What a server says in `Retry-After`: seconds, or a date, of which nothing is left once it has passed. Other text says
-/// nothing.
+/// Parses `Retry-After`: seconds, or a date (zero if it has passed). Other text is ignored.
 pub(super) fn retry_after(value: Option<&str>) -> Option<Duration> {
     retry_after_at(value, SystemTime::now())
 }

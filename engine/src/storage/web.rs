@@ -1,6 +1,6 @@
-//! Files of web servers (`http://`, `https://`), read by ranges. There are no lists, and nothing is written.
+//! Reads ranges of files on web servers (`http://`, `https://`). Lists and writes are not supported.
 //!
-//! A user and a query that were written with an address ([`secrets`]) are in its requests and nowhere else.
+//! The user and query of an address ([`secrets`]) are used only in its requests.
 
 use std::fmt;
 use std::ops::Range;
@@ -33,12 +33,12 @@ pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     Ok(RangeFile::elsewhere(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
 }
 
-/// The length of a file in bytes, if there is one.
+/// Returns the length of a file in bytes; `None` if it is missing.
 pub(super) fn size(address: &str) -> Result<Option<u64>, StorageError> {
     Ok(client(address)?.status(&url(address)?)?.map(|file| file.length))
 }
 
-/// An address as it is asked for, with its user and its query.
+/// Returns an address with its user and query, for requests.
 pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
     let wrong = |why: &str| {
         StorageError::new("open", Location::parse(address), ErrorKind::Invalid, why.to_owned())

@@ -1,4 +1,4 @@
-//! What answers and failures of a server mean, and what a user can do about them.
+//! Interprets answers and failures of servers, and provides hints for users.
 
 use std::error::Error;
 
@@ -10,23 +10,23 @@ use crate::base::secrets;
 use crate::storage::error::{Cause, ErrorKind, StorageError};
 use crate::storage::retry::retry_after;
 
-/// What a server is: how its redirects are meant, and what a user can do about it.
+/// Kind of a server: its use of redirects, and hints for users.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerKind {
-    /// It redirects to other servers by links that are signed and expire, and only for what is there.
+    /// Whether it redirects existing files to other servers by signed, expiring links.
     pub(super) signs: bool,
-    /// It may not be read.
+    /// Hint for missing permissions.
     pub(super) refused: &'static str,
-    /// It answers in a way that no server of its kind does.
+    /// Hint for answers that no server of this kind sends.
     pub(super) address: &'static str,
-    /// It has another version of a file than a moment ago.
+    /// Hint for a file that changed.
     pub(super) changed: &'static str,
-    /// It cannot be read by ranges.
+    /// Hint for a server that does not support ranges.
     pub(super) ranges: &'static str,
 }
 
 impl ServerKind {
-    /// For the hub and its mirrors.
+    /// The hub and its mirrors.
     pub(crate) const HUB: Self = Self {
         signs: true,
         refused: "check owner and name; for a private or gated repository set HF_TOKEN to a token of an account with access",
@@ -35,7 +35,7 @@ impl ServerKind {
         ranges: "set HF_ENDPOINT to a server that knows ranges, or download it whole and name its folder",
     };
 
-    /// For any other server.
+    /// Any other server.
     pub(crate) const WEB: Self = Self {
         signs: false,
         refused: "write `https://user:password@host/…` or a presigned address, which are never stored, or download it whole",
@@ -45,14 +45,14 @@ impl ServerKind {
     };
 }
 
-/// An answer, and how it was reached.
+/// Answer, with the redirect that led to it.
 pub(super) struct Answer {
     pub(super) response: Response,
     pub(super) first_headers: HeaderMap,
     pub(super) location: Option<Url>,
 }
 
-/// The answer, or none where there is no such file.
+/// Returns the answer; `None` if the file does not exist.
 pub(super) fn found(answer: Result<Answer, StorageError>) -> Result<Option<Answer>, StorageError> {
     match answer {
         Ok(answer) if answer.response.status() == StatusCode::NOT_FOUND => Ok(None),
@@ -61,7 +61,7 @@ pub(super) fn found(answer: Result<Answer, StorageError>) -> Result<Option<Answe
     }
 }
 
-/// What a status means, where it is not the answer. `expires`: it was reached by a link that may have expired.
+/// Returns the error of a status; `None` for success. `expires`: the request used a link that may have expired.
 pub(super) fn refusal(
     response: &Response,
     url: &Url,
@@ -75,14 +75,14 @@ pub(super) fn refusal(
     let refused = |kind, hint| Some(failed(url, kind, answered.clone()).with_hint(hint));
     match status.as_u16() {
         200 | 206 => None,
-        // Links to the stores behind the hub are signed and expire.
+        // Links to the stores of the hub are signed and expire.
         400 | 401 | 403 | 404 | 410 if expires && code.is_empty() => {
             Some(failed(url, ErrorKind::Transient, format!("a link expired: {answered}")))
         }
         404 if code.is_empty() || code.contains("EntryNotFound") => None,
         404 => refused(ErrorKind::NotFound, "check the owner, the name and the revision"),
         401 | 403 => refused(ErrorKind::Denied, kind.refused),
-        // The server will do no more for the same request later.
+        // The server will not accept the same request later.
         501 | 505 => refused(ErrorKind::Invalid, kind.address),
         408 | 425 | 429 | 500..=599 => {
             let retry_after = retry_after(text("retry-after"));
@@ -97,8 +97,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Where a redirect leads; never from an encrypted connection to a plain one. The user of `url` goes with it to the same
-/// server and to no other.
+/// Returns the target of a redirect. Redirects from encrypted to plain connections are errors. The user of `url` is
+/// sent only to the same server.
 pub(super) fn redirected(
     from: &Url,
     url: &Url,
@@ -126,7 +126,7 @@ pub(super) fn redirected(
     }
 }
 
-/// First byte and length of the whole file, of `bytes 0-9/100`.
+/// Returns the first byte, and the length of the whole file, from `bytes 0-9/100`.
 pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (range, length) = text.strip_prefix("bytes ")?.split_once('/')?;
@@ -134,22 +134,22 @@ pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, length.parse().ok()))
 }
 
-/// An answer that ends too early.
+/// Returns the error of an answer that ends too early.
 pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
     let why = format!("the answer was cut off after {received} of {wanted} bytes");
     failed(url, ErrorKind::Transient, why)
 }
 
-/// A request without an answer, or one that breaks off.
+/// Returns the error of a request without a complete answer.
 pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
     let why = in_full(error);
-    // As rustls says it; time does not help.
+    // Message of rustls; a retry cannot succeed.
     if why.contains("invalid peer certificate") {
         return failed(url, ErrorKind::Invalid, why).with_hint(
             "is it the right server? SSL_CERT_FILE names a file with further certificates to trust",
         );
     }
-    // No server was asked: a header or an address that cannot be.
+    // The request has an invalid header or address and was not sent.
     if error.is_builder() {
         return failed(url, ErrorKind::Invalid, why);
     }
@@ -157,17 +157,17 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
         .with_hint("run again; with `--offline` only what is already here is used")
 }
 
-/// A file that cannot be read, and why.
+/// Returns the error of a file that cannot be read.
 pub(super) fn failed(url: &Url, kind: ErrorKind, why: impl Into<Cause>) -> StorageError {
     StorageError::new("read", Location::parse(&shown(url)), kind, why)
 }
 
-/// An address without its user and its query.
+/// Returns an address without user and query.
 pub(crate) fn shown(url: &Url) -> String {
     secrets::shown(url.as_str()).into_owned()
 }
 
-/// An error with its causes; the address, which may be a signed one, is left out.
+/// Formats an error with its causes, without the address, which may be signed.
 pub(in crate::storage) fn in_full(error: &reqwest::Error) -> String {
     let mut text =
         if error.is_timeout() { "no answer in time" } else { "the connection failed" }.to_owned();

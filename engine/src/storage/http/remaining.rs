@@ -1,15 +1,15 @@
-//! What of a file has not arrived yet.
+//! Ranges of a file that have not been received yet.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::storage::error::StorageError;
 
-/// Ranges that have not arrived.
+/// Ranges that have not been received.
 pub(super) struct Remaining(VecDeque<Range<u64>>);
 
 impl Remaining {
-    /// The ranges are ascending and do not overlap.
+    /// Creates the list from ascending, disjoint ranges.
     pub(super) fn of(ranges: &[Range<u64>]) -> Self {
         Self(ranges.iter().filter(|range| !range.is_empty()).cloned().collect())
     }
@@ -26,7 +26,7 @@ impl Remaining {
         self.0.back().map_or(0, |range| range.end)
     }
 
-    /// Hands on what is wanted of a piece that begins at `position` of the file.
+    /// Passes the remaining bytes of a piece at `position` of the file to `sink`.
     pub(super) fn feed(
         &mut self,
         position: u64,
@@ -49,5 +49,5 @@ impl Remaining {
     }
 }
 
-/// What takes the pieces of a file.
+/// Callback for the pieces of a file.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), StorageError>;

@@ -1,4 +1,4 @@
-//! Files that arrive whole, whatever servers do.
+//! Tests that files are received completely from misbehaving servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use testkit::server::{Reply, Request, Server};
 
 use crate::storage::http::*;
 
-/// Three megabytes, no two stretches alike.
+/// Returns three megabytes without repetitions.
 fn content() -> Vec<u8> {
     Random(1).bytes(3_000_000)
 }
@@ -40,7 +40,7 @@ fn url(server: &Server, path: &str) -> Url {
     Url::parse(&server.url()).unwrap().join(path).unwrap()
 }
 
-/// What a client reads of the ranges.
+/// Reads the ranges through a client.
 fn read(client: &Client, url: &Url) -> Result<Vec<u8>, StorageError> {
     let file = client.open(url)?.expect("it is there");
     assert_eq!((file.length, file.first.len()), (3_000_000, 256 << 10));
@@ -52,7 +52,7 @@ fn read(client: &Client, url: &Url) -> Result<Vec<u8>, StorageError> {
     Ok(bytes)
 }
 
-/// A server of one file, whose every answer may be changed; the count is of answers before it.
+/// Starts a server of one file; `change` modifies each answer, given the number of earlier ones.
 fn server(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Server {
     let (content, count) = (content(), AtomicUsize::new(0));
     Server::new(move |request| {
@@ -92,7 +92,7 @@ fn an_answer_that_is_cut_off_goes_on_where_it_stopped() {
     assert!(read(&client(None), &url(&half, "x")).unwrap() == wanted());
     let starts: Vec<_> = half.asked().iter().filter_map(|asked| Some(asked.range()?.0)).collect();
     assert!(starts.iter().any(|start| (1_000_001..1_400_000).contains(start)), "{starts:?}");
-    // The same of a server that sends all of it again.
+    // A server that sends the whole file again.
     let whole = server(|count, _, _| {
         let reply = Reply::whole(&content());
         if count == 1 { Reply { cut: Some(1_200_000), ..reply } } else { reply }
@@ -115,7 +115,7 @@ fn a_token_is_shown_to_the_hub_and_to_nobody_it_redirects_to() {
             server.asked().into_iter().map(|asked| asked.headers.get("authorization").cloned());
         tokens.collect::<Vec<_>>()
     };
-    // One way there, which then is known.
+    // The redirect is followed once and remembered.
     assert_eq!(seen(&hub), vec![Some("Bearer hf_secret".to_owned()); 2]);
     assert_eq!(seen(&store), vec![None; 4]);
 }
@@ -140,14 +140,14 @@ fn a_link_that_expires_is_asked_for_again() {
 
 #[test]
 fn what_is_not_there_behind_a_redirect_is_not_there() {
-    // A repository that has another name now, as the hub answers.
+    // A renamed repository, as the hub answers.
     let renamed = Server::new(|request| match request.path.strip_prefix("/old/") {
         Some(name) => Reply::redirect(&format!("/new/{name}")),
         None => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
     });
     assert!(client(None).small(&url(&renamed, "old/x"), 10).unwrap().is_none());
     assert_eq!(renamed.asked().len(), 2);
-    // A web server's other name.
+    // Another name of a web server.
     let other = Server::new(|_| Reply::status(404));
     let place = other.url();
     let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));

@@ -1,4 +1,4 @@
-//! Asks the hub which commit the branch of a model has.
+//! Requests the commit of a model's branch from the hub.
 
 use longsift_stages::model::ModelProblem;
 use reqwest::Url;
@@ -11,13 +11,12 @@ use crate::storage::http::answers::ServerKind;
 use crate::storage::hub::Hub;
 use crate::storage::retry::RetryPolicy;
 
-/// A file that every model has.
+/// File that every model has.
 const CONFIG: &str = "config.json";
-/// The longest of them.
 const MOST_CONFIG_BYTES: u64 = 16 << 20;
 
 impl Hub {
-    /// Asks which commit a branch or tag of a model has.
+    /// Requests the commit of a model's branch or tag.
     pub(super) fn ask_commit_of_model(&self, model: &Reference) -> Result<String, ModelProblem> {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let url = files_of(&endpoint, model).join(CONFIG).expect("a plain name");
@@ -35,7 +34,7 @@ impl Hub {
             .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())))
     }
 
-    /// Who asks the hub, and the hub's address.
+    /// Returns a client of the hub, and the hub's address.
     pub(crate) fn client(&self, policy: RetryPolicy) -> Result<(Client, Url), ModelProblem> {
         let Home { endpoint, token, .. } = &self.home;
         let base = Url::parse(&format!("{endpoint}/"))
@@ -67,9 +66,9 @@ impl Hub {
     }
 }
 
-/// The address that the files of a revision are below.
+/// Returns the parent address of the files of a revision.
 pub(crate) fn files_of(endpoint: &Url, reference: &Reference) -> Url {
-    // A branch may have a slash in its name.
+    // A branch name may contain a slash.
     let revision = reference.revision.replace('/', "%2F");
     let path = format!("{}/resolve/{revision}/", reference.repository());
     endpoint.join(&path).expect("names and revisions are plain text")

@@ -1,4 +1,4 @@
-//! What this machine knows of the hub: its address, a token, and the cache of the hub's own libraries.
+//! Local configuration of the hub: address, token, and the cache of the hub's own libraries.
 //!
 //! The variables are those of these libraries: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE`,
 //! `HF_HUB_OFFLINE` and `HF_HUB_DISABLE_IMPLICIT_TOKEN`.
@@ -9,28 +9,27 @@ use super::reference::{Reference, is_commit};
 use crate::base::environment;
 use crate::storage::files;
 
-/// A token has some forty characters, a commit forty.
+/// Limit of a file with a token or a commit, which have about forty characters.
 const MOST_TEXT_BYTES: u64 = 4096;
 
-/// The hub as the environment describes it.
+/// Configuration of the hub from environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(feature = "cloud"),
     allow(dead_code, reason = "without the network nobody is asked")
 )]
 pub(crate) struct Home {
-    /// Where the hub is, without a slash at the end.
+    /// Address without a trailing slash.
     pub(crate) endpoint: String,
-    /// What says who asks.
     pub(crate) token: Option<String>,
-    /// Whether the network is not to be used.
+    /// Whether to work without the network.
     pub(crate) offline: bool,
-    /// The folder `hub` of the libraries' cache.
+    /// Folder `hub` of the libraries' cache.
     cache: Option<PathBuf>,
 }
 
 impl Home {
-    /// Reads the environment.
+    /// Reads the environment variables.
     pub(crate) fn from_environment() -> Self {
         Self::new(environment::variable)
     }
@@ -63,20 +62,20 @@ impl Home {
         }
     }
 
-    /// The commit that a branch had when the libraries last looked.
+    /// Returns the commit of a branch in the libraries' cache.
     pub(crate) fn commit_of(&self, model: &Reference) -> Option<String> {
         let folder = self.cache.as_ref()?.join(model.folder_name());
         short_text(&folder.join("refs").join(&model.revision)).filter(|commit| is_commit(commit))
     }
 
-    /// The folder with a commit's files, as far as the libraries have fetched them.
+    /// Returns the folder of a commit in the libraries' cache, which may be incomplete.
     pub(crate) fn snapshot(&self, model: &Reference, commit: &str) -> Option<PathBuf> {
         let folder = self.cache.as_ref()?.join(model.folder_name()).join("snapshots").join(commit);
         folder.is_dir().then_some(folder)
     }
 }
 
-/// A small file's text without white space around it; none where there is none.
+/// Returns the trimmed text of a small file; `None` if it is missing or empty.
 pub(super) fn short_text(path: &Path) -> Option<String> {
     let bytes = files::read_limited(path, MOST_TEXT_BYTES).ok()?;
     let text = String::from_utf8(bytes).ok()?.trim().to_owned();

@@ -1,4 +1,4 @@
-//! What the hub's API says of a data set: the commit of a branch, the list of files.
+//! Requests a data set's commits and files from the hub's API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::storage::hub::Hub;
 use crate::storage::retry::RetryPolicy;
 use crate::storage::{atomic, marked};
 
-/// Bytes of one answer of the API: a page has a thousand files.
+/// Limit of an API answer in bytes: a page has a thousand files.
 const MOST_PAGE_BYTES: u64 = 64 << 20;
 
-/// Pages of a list: a hundred million files.
+/// Limit of a list in pages: a hundred million files.
 const MOST_PAGES: usize = 100_000;
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct Revision {
     sha: String,
 }
 
-/// A file or a folder of a list.
+/// File or folder of a list.
 #[derive(Deserialize)]
 struct Entry {
     #[serde(rename = "type")]
@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl Hub {
-    /// Asks the API which commit a branch or tag of a data set has.
+    /// Requests the commit of a data set's branch or tag.
     pub(super) fn ask_commit_of_dataset(
         &self,
         reference: &Reference,
@@ -54,7 +54,7 @@ impl Hub {
         Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"))
     }
 
-    /// Asks the API for the files of a commit, and keeps the list at `place`.
+    /// Requests the files of a commit, and caches the list at `place`.
     pub(super) fn ask_list(
         &self,
         reference: &Reference,
@@ -93,18 +93,18 @@ impl Hub {
     }
 }
 
-/// `…/api/datasets/owner/name/<what>/<revision>`
+/// Returns `…/api/datasets/owner/name/<what>/<revision>`.
 fn api(endpoint: &Url, reference: &Reference, what: &str) -> Url {
     let mut url = endpoint.clone();
     let mut parts = url.path_segments_mut().expect("an http address has a path");
-    // A branch may have a slash in its name.
+    // A branch name may contain a slash.
     parts.pop_if_empty().push("api").extend(reference.repository().split('/')).push(what);
     parts.push(&reference.revision);
     drop(parts);
     url
 }
 
-/// An answer of the API, and its headers.
+/// Requests an answer of the API, with its headers.
 fn ask<T: for<'a> Deserialize<'a>>(
     client: &Client,
     url: &Url,
@@ -122,8 +122,8 @@ fn ask<T: for<'a> Deserialize<'a>>(
     Ok((json, answer.headers))
 }
 
-/// Where a list goes on: `Link: <https://…>; rel="next"`; the link itself where nothing is there, or a plain connection
-/// behind an encrypted one.
+/// Returns the next page of a list, from `Link: <https://…>; rel="next"`. An invalid link, or one from an encrypted to
+/// a plain connection, is an error.
 fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
     let next = links.flat_map(|links| links.split(',')).find(|link| link.contains("rel=\"next\""));

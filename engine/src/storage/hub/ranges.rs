@@ -1,4 +1,4 @@
-//! Ranges of the files of a data set, as the hub has them.
+//! Reads ranges of a data set's files from the hub.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,22 +17,22 @@ use crate::storage::hub::Hub;
 use crate::storage::range_file::{FetchRange, RangeFile, Stamp};
 use crate::storage::retry::RetryPolicy;
 
-/// Bytes of a file that are read in vain for one block, from a server that ignores ranges.
+/// Maximum bytes to discard per block from a server that ignores ranges.
 const MOST_SKIPPED_BYTES: u64 = 64 << 20;
 
-/// Files whose signed links are remembered.
+/// Maximum number of files whose signed links are cached.
 const MOST_LINKS: usize = 4096;
 
-/// The hub's files of one commit.
+/// Files of one commit on the hub.
 pub(super) struct Remote {
     client: Client,
-    /// `…/resolve/<commit>/`
+    /// Address `…/resolve/<commit>/`.
     base: Url,
     opened: Mutex<HashMap<String, Arc<RemoteFile>>>,
 }
 
 impl Hub {
-    /// Where ranges of a commit's files are read; none without the network.
+    /// Returns the files of a commit on the hub; `None` without the network.
     pub(super) fn remote(
         &self,
         reference: &Reference,
@@ -47,7 +47,7 @@ impl Hub {
     }
 }
 
-/// A file of a data set.
+/// File of a data set.
 struct HubFile {
     remote: Arc<Remote>,
     name: String,
@@ -73,16 +73,16 @@ impl FetchRange for HubFile {
 }
 
 impl Remote {
-    /// Opens a file. Nothing is asked for before something is read.
+    /// Opens a file without sending a request.
     pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
-        // The address names a commit, which is all the version there is.
+        // The address contains a commit, which identifies the version.
         let key = format!("{}\0commit", self.file(name, length).url());
         let file = HubFile { remote: Arc::clone(self), name: name.to_owned(), length };
         // A commit never changes.
         RangeFile::elsewhere(file, key, Stamp::new(length, 0), Bytes::new())
     }
 
-    /// A file, with the link that the hub redirected it to the last time.
+    /// Returns a file, with its last redirect.
     fn file(&self, name: &str, length: u64) -> Arc<RemoteFile> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = opened.get(name) {

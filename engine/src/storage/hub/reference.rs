@@ -1,39 +1,36 @@
-//! `hf://owner/name@revision` and `hf://datasets/owner/name@revision/path`, as a pipeline names what is on the hub.
+//! References to the hub in a pipeline: `hf://owner/name@revision` and `hf://datasets/owner/name@revision/path`.
 
 use std::fmt;
 
 use longsift_stages::contract::{Address, Scheme};
 
-/// What follows the scheme where a data set is meant.
+/// Prefix of data sets after the scheme.
 const DATASETS: &str = "datasets/";
 
-/// What a repository of the hub holds.
+/// Kind of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A model.
     Model,
-    /// A data set.
     Dataset,
 }
 
-/// A repository of the hub at a revision.
+/// Repository of the hub at a revision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reference {
-    /// What it holds.
     pub kind: Kind,
-    /// The user or organisation.
+    /// User or organisation.
     pub owner: String,
-    /// The repository's name.
+    /// Name of the repository.
     pub name: String,
-    /// A commit (40 hexadecimal digits), a branch or a tag; `main` where none is given.
+    /// Commit (40 hexadecimal digits), branch or tag; `main` by default.
     pub revision: String,
 }
 
 impl Reference {
-    /// Reads a model, `hf://owner/name`, with `@revision` or without.
+    /// Parses a model reference, `hf://owner/name` with optional `@revision`.
     ///
     /// # Errors
-    /// What is wrong with it, and what it should look like.
+    /// The reason why the reference is invalid, and the expected form.
     pub fn parse(path: &str) -> Result<Self, String> {
         let wrong = |why| {
             format!(
@@ -49,11 +46,11 @@ impl Reference {
         Self::new(Kind::Model, repository.trim_end_matches('/'), revision).map_err(wrong)
     }
 
-    /// Reads a data set, `hf://datasets/owner/name`, with `@revision` or without, and the path in it: a folder, a file or
-    /// a glob, perhaps empty. A slash in the revision's name is written `%2F`, but for `refs/convert/…` and `refs/pr/…`.
+    /// Parses a data set reference, `hf://datasets/owner/name` with optional `@revision`, and a path: a folder, a file
+    /// or a glob, possibly empty. A slash in the revision is written `%2F`, except in `refs/convert/…` and `refs/pr/…`.
     ///
     /// # Errors
-    /// What is wrong with it, and what it should look like.
+    /// The reason why the reference is invalid, and the expected form.
     pub fn parse_dataset(path: &str) -> Result<(Self, String), String> {
         let wrong = |why| {
             format!(
@@ -98,18 +95,18 @@ impl Reference {
         Ok(Self { kind, owner, name, revision })
     }
 
-    /// Whether the revision is a commit, which never means anything else later.
+    /// Whether the revision is a commit, which never changes.
     pub fn is_commit(&self) -> bool {
         is_commit(&self.revision)
     }
 
-    /// The same repository at a commit.
+    /// Returns the same repository at a commit.
     #[must_use]
     pub fn at(&self, commit: &str) -> Self {
         Self { revision: commit.to_owned(), ..self.clone() }
     }
 
-    /// `owner/name`, or `datasets/owner/name`: where the hub has it.
+    /// Returns the path on the hub: `owner/name` or `datasets/owner/name`.
     pub fn repository(&self) -> String {
         match self.kind {
             Kind::Model => format!("{}/{}", self.owner, self.name),
@@ -117,7 +114,7 @@ impl Reference {
         }
     }
 
-    /// The folder of the repository in a cache, as the hub's own libraries name it.
+    /// Returns the name of the repository's cache folder, as in the hub's own libraries.
     pub fn folder_name(&self) -> String {
         let kind = match self.kind {
             Kind::Model => "models",
@@ -126,7 +123,7 @@ impl Reference {
         format!("{kind}--{}--{}", self.owner, self.name)
     }
 
-    /// The command by which the hub's own tools fetch it whole.
+    /// Returns the command that downloads the repository with the hub's own tools.
     pub fn download_command(&self) -> String {
         let kind = match self.kind {
             Kind::Model => "",
@@ -136,7 +133,7 @@ impl Reference {
     }
 }
 
-/// `hf://owner/name@revision` or `hf://datasets/owner/name@revision`
+/// Formats `hf://owner/name@revision` or `hf://datasets/owner/name@revision`.
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}@{}", Scheme::Hub, self.repository(), self.revision)
@@ -148,7 +145,7 @@ pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Letters, digits, `-`, `_` and `.`; not `.` or `..`, which would leave the cache.
+/// Whether a text consists of letters, digits, `-`, `_` and `.`, without a leading `.`, which could leave the cache.
 fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !text.is_empty() && text.len() <= 128 && !text.starts_with('.') && text.bytes().all(allowed)

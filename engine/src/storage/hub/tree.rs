@@ -1,4 +1,4 @@
-//! Data sets of the hub: the files of one commit, each read where the hub's own libraries have it whole, else by ranges.
+//! Data sets of the hub: the files of one commit, read from the cache of the hub's own libraries, else by ranges.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,29 +16,28 @@ use crate::storage::range_file::RangeFile;
 /// A list of a million files has some hundred megabytes.
 const MOST_LIST_BYTES: u64 = 1 << 30;
 
-/// The files of a data set at one commit, and what of them is wanted.
+/// Files of a data set at one commit, and the requested path.
 pub struct Tree {
-    /// The data set, at a commit.
+    /// Reference to the commit.
     reference: Reference,
-    /// Files and their lengths in bytes; of a file that only its name is known of, none.
+    /// File lengths in bytes by name; `None` if unknown.
     files: BTreeMap<String, Option<u64>>,
-    /// The path behind the revision: a folder, a file or a glob.
+    /// Path after the revision: a folder, a file or a glob.
     wanted: String,
-    /// The folder where the hub's libraries keep files of this commit.
+    /// Folder of this commit in the cache of the hub's libraries.
     snapshot: Option<PathBuf>,
     note: Option<String>,
-    /// Why a file that is not on this machine is not fetched.
+    /// Reason why a file that is not on this machine is not fetched.
     why_absent: &'static str,
     #[cfg(feature = "cloud")]
     remote: Option<Arc<super::ranges::Remote>>,
 }
 
 impl Hub {
-    /// The files of the data set that `path` means, as the hub lists them; a list is kept in the cache, since a commit
-    /// never changes.
+    /// Lists the files of the data set at `path`. Lists are cached, since a commit never changes.
     ///
     /// # Errors
-    /// A reference that is none, a data set that is not there or may not be read, a network that does not answer.
+    /// An invalid reference, a missing or inaccessible data set, an unreachable network.
     pub fn dataset(&self, path: &str) -> Result<Arc<Tree>, Vec<ModelProblem>> {
         let (reference, wanted) =
             Reference::parse_dataset(path).map_err(|why| vec![ModelProblem::settings(why)])?;
@@ -82,32 +81,32 @@ impl Hub {
 }
 
 impl Tree {
-    /// The address of the data set, at its commit.
+    /// Returns the address of the data set at its commit.
     pub(crate) fn address(&self) -> String {
         self.reference.to_string()
     }
 
-    /// What is wanted of it: a folder, a file or a glob; empty for all of it.
+    /// Returns the requested path: a folder, a file or a glob; empty for the whole data set.
     pub(crate) fn wanted(&self) -> &str {
         &self.wanted
     }
 
-    /// The files, '/'-separated, in the order of their bytes.
+    /// Returns the file names, '/'-separated, sorted by bytes.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 
-    /// Bytes of a file, where they are known.
+    /// Returns the length of a file in bytes, if known.
     pub(crate) fn length(&self, name: &str) -> Option<u64> {
         self.files.get(name).copied().flatten()
     }
 
-    /// What may surprise.
+    /// Returns a note for the user, if any.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Opens one of its files. Nothing is asked for before something is read.
+    /// Opens a file without sending a request.
     pub(crate) fn open(&self, name: &str) -> Result<RangeFile, ModelProblem> {
         let length = self.length(name);
         if let Some(file) = self.whole(name, length) {
@@ -123,10 +122,10 @@ impl Tree {
         Err(ModelProblem::settings(message).with_hint(hint))
     }
 
-    /// The whole file in the cache of the hub's libraries.
+    /// Opens a file in the cache of the hub's libraries.
     fn whole(&self, name: &str, length: Option<u64>) -> Option<RangeFile> {
         let file = RangeFile::here(&self.snapshot.as_ref()?.join(name)).ok()?;
-        // A commit never changes, whoever has its files.
+        // A commit never changes, wherever its files are.
         length.is_none_or(|length| length == file.length).then(|| file.unchanging())
     }
 }
@@ -137,14 +136,14 @@ impl fmt::Debug for Tree {
     }
 }
 
-/// Whether a name that a server gives stays below the folder that it is put behind.
+/// Whether a name from a server stays below the folder that it is joined to.
 #[cfg(feature = "cloud")]
 pub(super) fn stays_below(name: &str) -> bool {
     let part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
     name.split('/').all(part)
 }
 
-/// The files below a folder, without their lengths: these are the file system's.
+/// Lists the files below a folder. Lengths are `None`: the file system has them.
 fn walk(
     folder: &Path,
     prefix: &str,

@@ -1,6 +1,6 @@
-//! Sends the requests of a store's client. It hears what the client leaves out: when a server asks to be asked again, and
-//! that a list goes on although there is nothing to go on with. Redirects are not followed: a request is signed for one
-//! server, and its headers have credentials.
+//! HTTP connector of the stores' clients. Records `Retry-After` and detects lists that continue without a continuation
+//! token, which the clients ignore. Redirects are not followed: a request is signed for one server, and its headers
+//! contain credentials.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::base::text::quoted;
 use crate::storage::http::SILENCE;
 use crate::storage::retry::retry_after;
 
-/// For a connection.
+/// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Bytes in a second at which a line is too slow to write on.
+/// Minimum upload speed that is not a timeout.
 const MIN_BYTES_PER_SECOND: u64 = 20_000;
 
 tokio::task_local! {
-    /// What the last answer of this attempt said in `Retry-After`.
+    /// `Retry-After` of this attempt's last answer.
     static RETRY_AFTER: Cell<Option<Duration>>;
 }
 
-/// An attempt's answer, and after which time the server asks for the next one.
+/// Returns an attempt's answer, and the delay before a retry that the server requests.
 pub(super) async fn listening<T>(attempt: impl Future<Output = T>) -> (T, Option<Duration>) {
     let heard = async { (attempt.await, RETRY_AFTER.with(Cell::get)) };
     RETRY_AFTER.scope(Cell::new(None), heard).await
 }
 
-/// Makes clients that listen.
+/// Creates [`Listening`] clients.
 #[derive(Debug)]
 pub(super) struct Connector;
 
@@ -55,7 +55,7 @@ impl HttpConnector for Connector {
             let excluded = option(ClientConfigKey::ProxyExcludes).unwrap_or_default();
             Ok(builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(&excluded))))
         };
-        // A time limit of reading also ends a request that is still being sent.
+        // A read timeout also ends a request that is still being sent.
         let reads = builder().and_then(|builder| builder.read_timeout(SILENCE).build());
         let writes = builder().and_then(reqwest::ClientBuilder::build);
         Ok(HttpClient::new(Listening {
@@ -85,7 +85,7 @@ impl HttpService for Listening {
         };
         let text = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let asked = retry_after(text);
-        // Credentials are asked for outside of attempts, too.
+        // Credentials are also requested outside attempts.
         let _ = RETRY_AFTER.try_with(|heard| heard.set(asked));
         match token {
             Some(token) if answer.status().is_success() => checked_list(answer, &token).await,
@@ -94,7 +94,7 @@ impl HttpService for Listening {
     }
 }
 
-/// The token that a list is asked to go on with, empty for its first page; `None` for other requests.
+/// Returns the continuation token of a list request, empty for the first page; `None` for other requests.
 fn token_of_list(uri: &str) -> Option<String> {
     let url = Url::parse(uri).ok()?;
     let value = |names: &[&str]| {
@@ -105,7 +105,7 @@ fn token_of_list(uri: &str) -> Option<String> {
     is_list.then(|| value(&["continuation-token", "marker"]).unwrap_or_default())
 }
 
-/// A page of a list, unless it says that more follows without a new token.
+/// Returns a page of a list, or an error if it announces more pages without a new token.
 async fn checked_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
     let (parts, body) = answer.into_parts();
     let bytes = body.bytes().await?;
@@ -122,8 +122,8 @@ async fn checked_list(answer: HttpResponse, token: &str) -> Result<HttpResponse,
     Ok(HttpResponse::from_parts(parts, page.into_bytes().into()))
 }
 
-/// A page without entries whose names cannot be paths, which are returned, and without the empty objects by which tools
-/// mark folders. One such entry would keep the client from reading all others.
+/// Removes entries whose names are invalid paths, and returns these names. Also removes empty objects that mark
+/// folders. One such entry would make the client reject the whole page.
 fn with_usable_names(page: &str) -> (String, Vec<String>) {
     let mut left_out = Vec::new();
     let mut page = page.to_owned();
@@ -162,7 +162,7 @@ fn with_usable_names(page: &str) -> (String, Vec<String>) {
     (page, left_out)
 }
 
-/// A name without the escapes of XML that can make it no path.
+/// Decodes the XML escapes that make a name an invalid path.
 fn unescaped(name: &str) -> String {
     let mut parts = name.split('&');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -173,7 +173,7 @@ fn unescaped(name: &str) -> String {
                 Some(digits) => u32::from_str_radix(digits, 16).ok()?,
                 None => digits.parse().ok()?,
             };
-            // What is no character is not shown as one.
+            // Invalid characters are shown as NUL.
             Some((char::from_u32(code).unwrap_or('\0'), rest))
         });
         if let Some((character, rest)) = escape {

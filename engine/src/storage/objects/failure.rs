@@ -1,4 +1,4 @@
-//! What failures of object stores mean.
+//! Interprets failures of object stores.
 
 use std::error::Error as _;
 
@@ -7,15 +7,15 @@ use object_store::Error;
 
 use crate::storage::error::{ErrorKind, StorageError};
 
-/// How the failure of a list begins that has no end, or ends early.
+/// Message prefix of an endless or truncated list.
 const INCOMPLETE: &str = "the list of objects is not complete";
 
-/// A list that must not be taken for the whole one.
+/// Returns the error of an incomplete list.
 pub(super) fn incomplete(why: &str) -> Error {
     Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
 }
 
-/// The failure as one of a file.
+/// Converts to a storage error.
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
     let failure =
         StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
@@ -33,16 +33,16 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
     }
 }
 
-/// What of a file's failures it is.
+/// Returns the kind of an error.
 pub(super) fn kind(error: &Error) -> ErrorKind {
     let words = || in_words(error);
     match error {
         Error::NotFound { .. } => ErrorKind::NotFound,
-        // Two conditional writes at a time: S3 has done neither this one nor refused it.
+        // Concurrent conditional writes: S3 has neither done nor refused this one.
         Error::AlreadyExists { .. } if words().contains("ConditionalRequestConflict") => {
             ErrorKind::Transient
         }
-        // Temporary credentials are renewed by whoever gave them.
+        // Temporary credentials are renewed by their provider.
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. }
             if words().contains("Expired") =>
         {
@@ -60,14 +60,14 @@ pub(super) fn kind(error: &Error) -> ErrorKind {
     }
 }
 
-/// What the status says that an error tells only in words, as those of lists do.
+/// Returns the kind of an error that contains the status only in its message, as for lists.
 fn kind_of_answer(words: &str) -> ErrorKind {
-    // Another region, a bucket that is elsewhere, or a list that would stay as it is.
+    // Another region, a moved bucket, or a list that will stay incomplete.
     if words.contains("redirect without LOCATION") || words.contains(INCOMPLETE) {
         return ErrorKind::Invalid;
     }
     let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
-    // Credentials that are renewed, and an upload that was slow.
+    // Credentials that are renewed, or a slow upload.
     if answer.contains("Expired") || answer.contains("RequestTimeout") {
         return ErrorKind::Transient;
     }
@@ -80,7 +80,7 @@ fn kind_of_answer(words: &str) -> ErrorKind {
     }
 }
 
-/// An error with its causes, each said once; of a store's answer what it says in words.
+/// Formats an error with its causes, without repetitions.
 fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

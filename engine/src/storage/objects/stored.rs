@@ -1,5 +1,4 @@
-//! Folders and files of object stores, as the rest of the engine uses those of a disk. A folder is what names begin with;
-//! a file appears whole.
+//! Implements [`Store`] for object stores. A folder is a name prefix; files appear atomically.
 
 use std::io::{self, Read};
 
@@ -16,7 +15,7 @@ use crate::storage::retry::RetryPolicy;
 use crate::storage::store::{Store, Upload};
 use crate::storage::web;
 
-/// The largest object that a store copies by itself; larger ones are read and written.
+/// Largest object that a store can copy by itself; larger ones are read and written.
 const LARGEST_COPY: u64 = 5_000_000_000;
 
 /// All object stores.
@@ -102,7 +101,7 @@ impl Store for ObjectStores {
     }
 }
 
-/// A whole object, and which version it is.
+/// Reads a whole object, with its version.
 pub(crate) fn read_version(
     address: &str,
     policy: RetryPolicy,
@@ -115,7 +114,8 @@ pub(crate) fn read_version(
     }))
 }
 
-/// Writes an object in the place of one version, or of none. Returns the version written; none where another one is there.
+/// Writes an object if its current version is `instead_of` (`None`: if it does not exist). Returns the written version;
+/// `None` if the current version differs.
 pub(crate) fn write_version(
     address: &str,
     bytes: &[u8],
@@ -126,7 +126,7 @@ pub(crate) fn write_version(
         Err(error) if error.kind == ErrorKind::Changed => {}
         written => return written.map(Some),
     }
-    // An answer that got lost has left our own bytes.
+    // If the answer was lost, the object already has our bytes.
     let found = if_present(read_version(address, policy))?;
     Ok(found.filter(|(found, _)| found == bytes).map(|(_, version)| version))
 }

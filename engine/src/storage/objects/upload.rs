@@ -1,4 +1,4 @@
-//! Objects that are written in parts, several of them under way at a time.
+//! Uploads objects in several concurrent parts.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -14,12 +14,12 @@ use crate::storage::objects::{Place, ReadOn, answered, ask, open, place, put, ru
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::Upload;
 
-/// Bytes of a part. A store takes 10,000 of them, so that an object has at most 80 GB.
+/// Bytes of a part. A store accepts 10,000 parts, so an object has at most 80 GB.
 const PART_BYTES: usize = 8 << 20;
-/// Parts that are under way while the next one is written: 32 MiB of memory for an upload.
+/// Maximum concurrent parts: 32 MiB of memory per upload.
 const PARTS_AT_ONCE: usize = 4;
 
-/// An object that is being written; what fits into one part is sent in one piece when it is complete.
+/// Upload of an object. An object that fits into one part is sent in one request when it is complete.
 pub(super) struct Uploading {
     address: Arc<str>,
     place: Place,
@@ -33,7 +33,7 @@ struct Parts {
     id: Arc<MultipartId>,
     begun: usize,
     under_way: JoinSet<Result<(usize, PartId), StorageError>>,
-    /// Parts by their place, as the store calls them.
+    /// Completed parts: index and identifier.
     done: Vec<(usize, PartId)>,
 }
 
@@ -44,7 +44,7 @@ impl Uploading {
         Ok(Self { address: address.into(), place, parts: None, buffer, hash })
     }
 
-    /// Sends what is in the buffer as a part.
+    /// Sends the buffer as a part.
     fn send(&mut self) -> Result<(), StorageError> {
         let path = &self.place.path;
         let parts = match &mut self.parts {
@@ -70,7 +70,7 @@ impl Uploading {
         parts.wait(PARTS_AT_ONCE)
     }
 
-    /// Whether the object is there with the bytes that were written: an answer may have got lost.
+    /// Whether the object exists with the written bytes, for lost answers.
     fn is_complete(&self) -> io::Result<bool> {
         let (mut found, mut hash) = (ReadOn { file: open(&self.address)?, at: 0 }, Sha256::new());
         let mut piece = vec![0; 1 << 20];
@@ -84,7 +84,7 @@ impl Uploading {
 }
 
 impl Parts {
-    /// Waits until fewer than `most` parts are under way.
+    /// Waits until fewer than `most` parts are being sent.
     fn wait(&mut self, most: usize) -> Result<(), StorageError> {
         runtime().block_on(async {
             while self.under_way.len() >= most.max(1) {
@@ -95,7 +95,7 @@ impl Parts {
         })
     }
 
-    /// All parts in their order, once they are done.
+    /// Returns the identifiers of all parts in order, after they are sent.
     fn ids(&mut self) -> Vec<PartId> {
         self.done.sort_unstable_by_key(|(index, _)| *index);
         self.done.iter().map(|(_, id)| id.clone()).collect()
@@ -133,13 +133,13 @@ impl Upload for Uploading {
         let done = ask("write", &self.address, || {
             parts.store.complete_multipart(path, &parts.id, ids.clone())
         });
-        // To a store that has completed it, an upload is gone.
+        // If the store has already completed it, the upload no longer exists.
         if let Err(error) = done
             && !self.is_complete().unwrap_or(false)
         {
             return Err(error);
         }
-        // There is nothing to give up any more.
+        // The upload is complete, so drop must not abort it.
         self.parts = None;
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Upload for Uploading {
 impl Drop for Uploading {
     fn drop(&mut self) {
         let Some(mut parts) = self.parts.take() else { return };
-        // Best effort: a process that is killed leaves its parts, too; the store's own rules remove them.
+        // Best effort: parts of a killed process remain until the store's own rules remove them.
         runtime().block_on(async {
             parts.under_way.shutdown().await;
             let _ = parts.store.abort_multipart(&self.place.path, &parts.id).await;
