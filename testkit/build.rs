@@ -1,4 +1,4 @@
-//! Compiles the libraries of `preloaded/`, and sets cfgs for the tests that need what not every machine has.
+//! Compiles the libraries of `preloaded/`, and sets cfgs for tests with special requirements.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,12 @@ fn main() {
     println!("cargo::rerun-if-changed=preloaded");
     println!("cargo::rerun-if-env-changed=CC");
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
-    // Where libraries cannot be put before libc, the tests that ask for these two are ignored.
+    // Tests that need these two libraries are ignored on systems without `LD_PRELOAD`.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
         compile("interposer.c", &Path::new(&out).join("interposer.so"));
         compile("no_network.c", &Path::new(&out).join("no_network.so"));
     }
-    // A program looks for this one by its name, in a folder.
+    // Programs look this library up by name in a folder.
     let folder = Path::new(&out).join("nvml");
     std::fs::create_dir_all(&folder).expect("cargo's folder is writable");
     compile("fake_nvml.c", &folder.join("libnvidia-ml.so.1"));

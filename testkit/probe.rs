@@ -1,15 +1,15 @@
-//! What some tests need and not every machine has, as cfgs. A test can be ignored only when it is compiled, so the build
-//! scripts of the crates with such tests include this file and say which of it their tests ask for.
+//! Special requirements of tests, as cfgs. A test can only be ignored at compile time, so the build scripts of crates
+//! with such tests include this file and name the requirements of their tests.
 //!
-//! The answers are those of the machine that builds. When something is installed later, `touch` the build script.
+//! Probes run on the machine that builds. After installing something, `touch` the build script.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A cfg, and whether this machine has what it stands for.
+/// Name of a cfg, and the probe for its requirement.
 type Probe = (&'static str, fn() -> bool);
 
-/// Every cfg that a build script may ask for.
+/// Every cfg that a build script may request.
 const PROBES: [Probe; 12] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
@@ -38,12 +38,12 @@ pub(crate) fn set(names: &[&str]) {
     }
 }
 
-/// Cases, models and corpora beside the repository, or where `LONGSIFT_SHARED` says.
+/// Cases, models and corpora in `shared` next to the repository, or in `LONGSIFT_SHARED`.
 fn shared() -> bool {
     println!("cargo::rerun-if-env-changed=LONGSIFT_SHARED");
     let named = std::env::var_os("LONGSIFT_SHARED").map(PathBuf::from);
     let folder = named.clone().unwrap_or_else(|| PathBuf::from("../../shared"));
-    // One file of it: a folder would be walked at every build, and what is missing would be looked for at every build.
+    // A single file, since cargo would walk a folder at every build, and rerun the script while it is missing.
     let known = folder.join("conformance/ranking_cases.json");
     if known.exists() {
         println!("cargo::rerun-if-changed={}", known.display());
@@ -53,13 +53,13 @@ fn shared() -> bool {
     known.exists()
 }
 
-/// Libraries that are put before libc: the faults of `tests/faults` are injected by one.
+/// Libraries preloaded before libc, such as the one that injects faults for `tests/faults`.
 fn preload() -> bool {
     let target = |name: &str| std::env::var(name).unwrap_or_default();
     target("CARGO_CFG_TARGET_OS") == "linux" && target("CARGO_CFG_TARGET_ENV") == "gnu"
 }
 
-/// File systems that a user without rights may mount, in a namespace.
+/// File systems that an unprivileged user may mount in a namespace.
 fn mounts() -> bool {
     let script = "mount -t tmpfs none /mnt";
     succeeds("unshare", &["--user", "--map-root-user", "--mount", "sh", "-euc", script])
@@ -69,7 +69,7 @@ fn systemd() -> bool {
     succeeds("systemd-analyze", &["--version"])
 }
 
-/// A browser that opens pages without a screen.
+/// Headless browser.
 fn browser() -> bool {
     succeeds("chromium", &["--version"])
 }
@@ -79,19 +79,19 @@ fn pyarrow() -> bool {
     succeeds("python3", &["-c", "import pyarrow"])
 }
 
-/// A C++ compiler, for the emulation of the code for GPUs.
+/// C++ compiler, for the emulation of GPU code.
 fn cxx() -> bool {
     println!("cargo::rerun-if-env-changed=CXX");
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     succeeds(&compiler, &["--version"])
 }
 
-/// The system's count of what a process has read.
+/// The system's count of bytes read by a process.
 fn io_counts() -> bool {
     std::fs::read_to_string("/proc/self/io").is_ok_and(|text| text.contains("rchar: "))
 }
 
-/// Instructions of the processor, by the names that Linux has for them; none where the tests are built for another kind.
+/// Processor instructions, by their names in Linux; false if the target architecture differs.
 fn processor_has(flags: &[&str]) -> bool {
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|target| target != std::env::consts::ARCH) {
         return false;

@@ -1,4 +1,4 @@
-//! A run directory can be checked, compared with another, and repeated from what it says of itself.
+//! A run directory can be verified, compared with another, and repeated from its manifest.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn a_run_that_is_what_it_recorded_is_verified() {
         assert_eq!((&found["rows"], &found["table"]), (&json!(6), &json!("intact")));
         let committed = result_folders("out");
         let committed: Vec<&str> = committed.iter().map(String::as_str).collect();
-        // Besides them the calibration and the lock.
+        // In addition the calibration and the lock.
         assert_eq!(found["files"], workspace.hashes(&committed).len() + 2);
         let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
         assert!(text.starts_with("the run is what it recorded\n"), "{text}");
@@ -138,7 +138,7 @@ fn an_accounting_that_does_not_hold_is_a_bug_of_ours() {
     let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
     assert!(answer.stdout.contains("samples, the files of the run"), "{}", answer.stdout);
     assert!(answer.stdout.contains("(a bug of longsift)"));
-    // The same in a record of a unit and in the manifest that lists it.
+    // The same in a unit's record and in the manifest that lists it.
     let manifest = workspace.path("out.run/manifest.json");
     let mut json = read_json(&manifest);
     json["units"][0]["counts"]["rows_scored"] = json!(40);
@@ -171,7 +171,7 @@ fn a_table_that_changed_in_the_cache_is_found() {
 fn the_scored_units_of_an_unfinished_run_are_verified() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
-    // One bad row of six is more than the default accepts.
+    // One bad row of six is more than the default allows.
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
     let found = verified(&workspace, 0);
     assert_eq!((&found["finished"], &found["rows"]), (&json!(false), &json!(4)));
@@ -203,7 +203,7 @@ fn two_runs_of_the_same_differ_in_nothing() {
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).success().stdout;
     assert_eq!(text, "no difference in 6 documents\n");
     workspace.longsift(&["diff", "out.run", "absent.run"]).expect(2);
-    // Figures that are kept though nothing asks for them any more, and measures in another order, change no document.
+    // Unused statistics and another order of measures change no document.
     let more = pipeline().measure("lexical").measure("recurrence");
     workspace.run(&more);
     workspace.run(&pipeline());
@@ -246,7 +246,7 @@ fn other_windows_of_a_document_are_another_fate() {
             &format!("keep_fraction: 1, guards: [{{statistic: unique_token_share, {bounds}}}]"),
         )
     };
-    // Half of a document's windows of one token lie on either side.
+    // Half of a document's windows consist of a single token each.
     let tokens: Vec<u32> = (0..64).map(|at| if at < 32 { 3 } else { at }).collect();
     let rows = table(&[("id", strings(["d"])), ("tokens", token_lists(&[tokens]))]);
     fs::remove_dir_all(workspace.path("input")).unwrap();
@@ -337,7 +337,7 @@ fn a_run_is_repeated_from_its_manifest_alone() {
         .success();
     let expected = workspace.results();
     let manifest = fs::read(workspace.path("out.limit-5.run/manifest.json")).unwrap();
-    // Nothing of the run is left but its manifest, and not even the pipeline file.
+    // Only the manifest of the run remains; even the pipeline file is gone.
     for path in ["out.limit-5", "out.limit-5.run", "pipelines"] {
         fs::remove_dir_all(workspace.path(path)).unwrap();
     }
@@ -345,7 +345,8 @@ fn a_run_is_repeated_from_its_manifest_alone() {
     fs::create_dir(workspace.path("pipelines")).unwrap();
     workspace.longsift(&["run", "out.limit-5.run", "-q"]).success();
     assert_eq!(workspace.results(), expected);
-    // A copy is run where it lies, and elsewhere with a flag; where it was, the run is finished.
+    // A copied run directory is run in its own folder, or elsewhere with a flag; at the original path the run is
+    // finished.
     let data =
         |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
     let copy = "old/out.limit-5.run";
@@ -390,7 +391,7 @@ fn only_quarantined_rows_are_tried_again() {
     write(&workspace, &bad);
     let first = workspace.run(&pipeline);
     assert_eq!(first["quarantined"], 1);
-    // The byte is mended in a way that no identity of the file shows: a run sees nothing to do.
+    // The byte is restored without a change of the file's stamp, so a run has nothing to do.
     let path = workspace.path("input/a.parquet");
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let mut bytes = fs::read(&path).unwrap();

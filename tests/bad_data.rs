@@ -1,4 +1,4 @@
-//! A bad value costs its row, damage its row group, an unreadable file its own rows: and nothing else.
+//! A bad value loses its row, damage its row group, an unreadable file its rows, and nothing else.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ fn text_of(row: usize) -> String {
     format!("The {} box number {row} stood behind the door. ", WORDS[row % 8]).repeat(30)
 }
 
-/// Texts as bytes, those of `bad` rows with a byte that is no UTF-8 in the middle.
+/// Texts as bytes; those of `bad` rows have an invalid UTF-8 byte in the middle.
 fn texts_with(rows: usize, bad: &[usize]) -> Vec<Vec<u8>> {
     let mut texts: Vec<Vec<u8>> = (0..rows).map(|row| text_of(row).into_bytes()).collect();
     for row in bad {
@@ -50,7 +50,7 @@ fn text_workspace() -> Workspace {
     workspace
 }
 
-/// Row and code, as the quarantine has them.
+/// Reason codes by row, from the quarantine.
 fn quarantined(workspace: &Workspace) -> BTreeMap<i64, String> {
     let table = read_parquet(&workspace.path("out.run/quarantine"));
     let rows = optional_integers(&table, "longsift_row");
@@ -63,7 +63,7 @@ fn failure(workspace: &Workspace, pipeline: &Pipeline, code: i32) -> Answer {
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(code)
 }
 
-/// What the score table says of each row.
+/// Values of the score table by row.
 fn scores_by_row(workspace: &Workspace) -> BTreeMap<i64, Vec<u64>> {
     let scores = read_scores(&workspace.path("out.run"));
     let mut of_rows: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
@@ -103,7 +103,7 @@ fn a_text_that_is_not_utf8_costs_its_row_and_no_other() {
             let mut expected = expected.clone();
             expected.retain(|row, _| !codes.contains_key(row));
             assert_eq!(scores_by_row(&workspace), expected, "other rows are scored as ever");
-            // The rest of the row is there; the value that is no text is null.
+            // The rest of the row is kept; the invalid text is null.
             let table = read_parquet(&workspace.path("out.run/quarantine"));
             assert_eq!(optional_texts(&table, "id")[0].as_deref(), Some("id 1"));
             assert_eq!(optional_texts(&table, "text")[0], None);
@@ -161,7 +161,7 @@ fn a_bad_text_stops_the_run_where_that_is_asked_for() {
         "{}",
         answer.stderr
     );
-    // The same is said of a row that an earlier run has set aside.
+    // A row quarantined by an earlier run gets the same message.
     pipeline.input = "path: input, max_quarantined_fraction: 1".to_owned();
     workspace.run(&pipeline);
     pipeline.input = "path: input, on_bad_row: fail".to_owned();
@@ -169,8 +169,8 @@ fn a_bad_text_stops_the_run_where_that_is_asked_for() {
     assert!(answer.stderr.contains("1 of 4 rows were quarantined"), "{}", answer.stderr);
 }
 
-/// Documents in two row groups, the first one of `group_rows`, in pages of five; those of the first have checksums. A
-/// letter of `row` changes, which a checksum sees and no decoder would.
+/// Documents in two row groups, the first of `group_rows` rows, in pages of five; pages of the first have checksums.
+/// Changes a letter of `row`, which only a checksum detects.
 fn flipped(workspace: &Workspace, rows: usize, group_rows: usize, row: usize) {
     let path = workspace.path("input/a.parquet");
     whole(workspace, rows, group_rows);
@@ -181,7 +181,7 @@ fn flipped(workspace: &Workspace, rows: usize, group_rows: usize, row: usize) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// The same without the change.
+/// Files without the change.
 fn whole(workspace: &Workspace, rows: usize, group_rows: usize) {
     let path = workspace.path("input/a.parquet");
     let texts = texts_with(rows, &[]);
@@ -221,7 +221,7 @@ fn a_damaged_page_costs_its_row_group_where_that_is_asked_for() {
     assert_eq!(workspace.run(&without_ids(", on_bad_file: quarantine"))["status"], "nothing_to_do");
 }
 
-/// Documents before the damage are being scored when it is found.
+/// Documents before the damage are being scored when it is detected.
 #[test]
 fn documents_handed_over_before_damage_are_taken_back() {
     let small = ", memory_limit_bytes: 67108864, max_document_bytes: 4194304";
@@ -270,10 +270,10 @@ fn a_lost_column_leaves_the_others_in_the_quarantine() {
     }
 }
 
-/// A kind of damage, and how to do it.
+/// Name of a kind of damage, and the function that causes it.
 type Damage = (&'static str, fn(&Path));
 
-/// Every way in which a file cannot be opened at all.
+/// All kinds of damage that prevent opening a file.
 fn unreadable_files() -> Vec<Damage> {
     fn whole(path: &Path) {
         write_parquet(path, &corpus("bad", &[128, 128]), 8);
@@ -298,7 +298,7 @@ fn unreadable_files() -> Vec<Damage> {
             whole(path);
             let mut bytes = fs::read(path).unwrap();
             let tail = bytes.len() - 8;
-            // Field 8 of the footer names the cipher; it comes behind field 7, the last that was written.
+            // Field 8 of the footer names the cipher; it follows field 7, the last one written.
             let footer = [0x1c, 0x1c, 0, 0, 0];
             bytes.splice(tail - 1..tail, footer);
             let length = u32::from_le_bytes(bytes[tail + 4..tail + 8].try_into().unwrap()) + 4;
@@ -313,7 +313,7 @@ fn unreadable_files() -> Vec<Damage> {
             fs::write(path, bytes).unwrap();
         }),
         ("with a footer of two gigabytes", |path| {
-            // A file with a hole, which takes no space.
+            // A sparse file, which takes no space.
             let file = File::create(path).unwrap();
             file.write_all_at(b"PAR1", 0).unwrap();
             file.write_all_at(&0x7fff_ffff_u32.to_le_bytes(), 1 << 32).unwrap();
@@ -385,7 +385,7 @@ fn a_file_that_cannot_be_opened_costs_its_own_rows_where_that_is_asked_for() {
         assert_eq!(texts(&table, "longsift_code"), ["unreadable_file"]);
         assert_eq!(optional_integers(&table, "longsift_row"), [None]);
         assert_eq!(workspace.run(&pipeline)["status"], "nothing_to_do");
-        // The run changes when the file is mended, and again when it is gone.
+        // The run changes when the file is repaired, and again when it is removed.
         write_parquet(&workspace.path("input/bad.parquet"), &corpus("b", &[64]), 8);
         let mended = workspace.run(&pipeline);
         assert_eq!((count(&mended, "files_quarantined"), count(&mended, "rows_in")), (0, 3));
@@ -457,13 +457,13 @@ fn a_schema_of_a_hundred_thousand_columns_is_read_or_refused_in_seconds() {
     columns.extend(names.iter().map(|name| (name.as_str(), Arc::clone(&one))));
     write_parquet(&workspace.path("input/a.parquet"), &table(&columns), 8);
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
-    // Seconds of processor time, which are the same on a busy machine.
+    // Seconds of processor time, which do not depend on other load.
     let mut plan = workspace.behind("ulimit -t 60 && exec", &["plan", "pipeline.yaml", "-q"]);
     let answer = Answer::of(plan.output().unwrap());
     assert!([0, 3].contains(&answer.code), "{}", answer.all());
 }
 
-/// Quarantined rows keep every value that can be read, nested ones too.
+/// Quarantined rows keep every readable value, nested ones included.
 #[test]
 fn the_quarantine_has_the_original_rows() {
     let workspace = Workspace::new();

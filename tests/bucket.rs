@@ -1,4 +1,4 @@
-//! The test kit's object store through the client that longsift uses.
+//! The test kit's object store, through the client that longsift uses.
 
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ fn what_goes_wrong_goes_wrong_once() {
         wait(client.put(&path, text("1"))).unwrap();
         assert_eq!(bucket.asked().len(), 2, "{expected:?}");
         bucket.restore(&Snapshot::default());
-        // Nobody but the writer can tell whether this one was the first.
+        // Only the writer knows whether this request was the first.
         let fault = expected.clone();
         bucket.on(move |count, _| (count == 0).then(|| fault.clone()));
         let created = wait(client.put_opts(&path, text("1"), PutMode::Create.into()));

@@ -1,4 +1,4 @@
-//! Guards before an expensive measure: the windows that they refuse are spared it, and nothing else changes.
+//! Guards before an expensive measure: it skips rejected windows, and nothing else changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::{Pipeline, Tiny, Workspace, count, files_below, read_json};
 
 const ATTENTION: &str = "first-layer-attention";
 
-/// Documents of two windows; every third repeats a passage of 32 tokens, and more of it the later it comes.
+/// Documents of two windows; every third repeats a passage of 32 tokens, with more repetition in later ones.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -55,14 +55,14 @@ fn scores(workspace: &Workspace) -> RecordBatch {
     read_scores(&workspace.path("out.run"))
 }
 
-/// The values of `copy_share`, ascending: bounds that let some windows pass lie among them.
+/// The values of `copy_share`, ascending: bounds between them let some windows pass.
 fn copy_shares(workspace: &Workspace) -> Vec<f64> {
     let mut shares = floats(&scores(workspace), "copy_share");
     shares.sort_by(f64::total_cmp);
     shares
 }
 
-/// Two bounds that refuse some windows, the first more of them.
+/// Two bounds that reject some windows, the first more of them.
 fn bounds() -> (f64, f64) {
     let workspace = workspace();
     workspace.run(&pipeline(None));
@@ -75,7 +75,7 @@ fn bounds() -> (f64, f64) {
 
 const OUTPUT: [&str; 3] = ["out/data", "out.run/dropped", "out.run/selection"];
 
-/// What a pipeline writes, and what it says of its windows, where nothing was measured before.
+/// Output of a pipeline, and its counts of windows, from a run in an empty folder.
 fn fresh(pipeline: &Pipeline) -> (BTreeMap<String, String>, Vec<Value>) {
     let workspace = workspace();
     let summary = workspace.run(pipeline);
@@ -89,8 +89,8 @@ fn said_of_windows(workspace: &Workspace, summary: &Value) -> Vec<Value> {
     keys.iter().map(|key| summary[key].clone()).chain(of_report).collect()
 }
 
-/// Runs a pipeline where another was run before: it writes what a fresh run does. Returns the windows of which it measured
-/// anything, and those that a device did.
+/// Runs a pipeline after another one and checks that its results equal those of a fresh run. Returns the number of
+/// windows that were measured at all, and on a device.
 fn rerun(workspace: &Workspace, pipeline: &Pipeline, arguments: &[&str]) -> (u64, u64) {
     let summary = workspace.run_with(pipeline, arguments);
     let (output, said) = fresh(pipeline);
@@ -120,7 +120,7 @@ fn windows_outside_a_guard_are_spared_the_measure_behind_it() {
         assert_eq!(strength.is_null(row), copies[row] > strict, "row {row}");
         assert!(strength.is_null(row) || one[row].to_bits() == other[row].to_bits(), "row {row}");
     }
-    // The figures of a group are those of what passes, and its scores.
+    // Scores and summaries of a group are over the samples that pass.
     let group = |workspace: &Workspace| {
         read_json(&workspace.path("out.run/calibration.json"))["groups"][0].clone()
     };
@@ -169,12 +169,12 @@ fn a_guard_that_changes_measures_what_it_newly_lets_pass_and_nothing_else() {
     assert_eq!(workspace.hashes(&OUTPUT), fresh(Some(strict)).1);
 }
 
-/// With guards in place of those of [`pipeline`].
+/// [`pipeline`] with other guards.
 fn guarded(guards: &str) -> Pipeline {
     pipeline(None).filter(&format!("keep_fraction: 0.5, guards: [{guards}]"))
 }
 
-/// The least unique share of tokens that some windows with at most so much copied do not reach.
+/// A bound within the unique token shares of windows whose copy share is at most `most`.
 fn middle_of_unique_shares(most: f64) -> f64 {
     let workspace = workspace();
     workspace.run(&pipeline(None).measure("lexical"));
@@ -261,7 +261,7 @@ fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(loose)));
     let (first, all) = (on_devices(&summary), count(&summary, "windows_total"));
-    // A program that ends and starts no more leaves units open, and their figures in journals.
+    // A program that ends and cannot be started again leaves units open, with their statistics in journals.
     let fails = "external, name: own, command: [./child.sh, starts-once], version: \"1\", reads: ids, \
                  statistics: [{name: bytes, unit: bytes, doc: length}, \
                  {name: letters, kind: count, unit: letters, doc: letters}]";
@@ -388,7 +388,7 @@ fn a_plan_says_what_is_measured_first_and_it_changes_no_score() {
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
     let line = answer.stdout.lines().find(|line| line.contains(ATTENTION)).unwrap();
     assert!(line.ends_with(", then only of windows with copy_share at most 0.4"), "{line}");
-    // Scales are those of the samples that pass either way.
+    // Scales are those of the samples that pass in either case.
     let (bound, _) = bounds();
     let scored = |guarded: &Pipeline| {
         workspace.run(guarded);

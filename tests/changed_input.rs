@@ -1,4 +1,5 @@
-//! The input changes while a run works: it is detected and named, nothing is mixed, and the next run takes what is there.
+//! Input that changes during a run is detected and named, versions are never mixed, and the next run uses the new
+//! input.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,14 +12,14 @@ use crate::support::{Tiny, Workspace, check_accounting, count, files_below};
 
 const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
 
-/// A way to change `input/b.parquet`.
+/// Function that changes `input/b.parquet`.
 type Change = (&'static str, fn(&Workspace));
 
 fn file(workspace: &Workspace) -> std::path::PathBuf {
     workspace.path("input/b.parquet")
 }
 
-/// Changes a byte in the middle, as a program that writes into the file does.
+/// Overwrites a byte in the middle in place.
 fn change_in_place(path: &Path) {
     use std::os::unix::fs::FileExt;
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -41,7 +42,7 @@ const CHANGES: [Change; 4] = [
     ("a row group changed", |workspace| change_in_place(&file(workspace))),
 ];
 
-/// What a run makes of the input of a workspace as it is, from nothing.
+/// Results of a run on the current input of a workspace, without reuse.
 fn from_scratch(workspace: &Workspace) -> Option<std::collections::BTreeMap<String, String>> {
     let fresh = Workspace::copy_of(workspace);
     for folder in ["out", "out.run"] {
@@ -50,8 +51,8 @@ fn from_scratch(workspace: &Workspace) -> Option<std::collections::BTreeMap<Stri
     (fresh.longsift(&RUN).code == 0).then(|| fresh.results())
 }
 
-/// Changes the input of a run that is paused; it must fail and say which file. Then restores it, or goes on with what
-/// is there.
+/// Changes the input of a paused run, which must fail and name the file. Then restores the file, or continues with
+/// the new input.
 fn change_during(matching: &'static str, at: usize) {
     let scenario = Scenario::first_run();
     for (what, change) in CHANGES {
@@ -70,7 +71,7 @@ fn change_during(matching: &'static str, at: usize) {
         fs::copy(scenario.before.path("input/b.parquet"), &restored).unwrap();
         check_accounting(&other.longsift(&RUN).success().summary());
         assert_eq!(other.results(), scenario.results, "{when}, restored");
-        // What is there now may be no Parquet at all: then there is nothing to compare with.
+        // The new input may not be Parquet at all: then there is nothing to compare with.
         if let Some(expected) = from_scratch(&workspace) {
             check_accounting(&workspace.longsift(&RUN).success().summary());
             assert_eq!(workspace.results(), expected, "{when}");
@@ -97,7 +98,7 @@ fn an_input_that_changes_while_its_unit_is_read_is_named() {
     let scenario = Scenario::first_run();
     let operations = Workspace::copy_of(&scenario.before).with_fault(&RUN, None).operations;
     let reads = operations.iter().filter(|line| *line == "read input/b.parquet").count();
-    // The first two are the footer's. A page may be read when it changes, or be about to be.
+    // The first two reads are of the footer. A page may change during its read, or before it.
     for at in 3..=reads {
         let workspace = Workspace::copy_of(&scenario.before);
         let pause = Pause { matching: "read input/b.parquet", at };
@@ -121,7 +122,7 @@ fn a_change_under_a_new_selection_leaves_the_old_one_standing() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     workspace.longsift(&RUN).success();
-    // With one thread the second part is that of the second file.
+    // With one thread, the second part is that of the second file.
     let again = ["--threads", "1", "--set", "stages.filter.keep_fraction=0.9"];
     let again = [&RUN, &again[..]].concat();
     let pause = Pause { matching: "create out/.staging", at: 2 };
@@ -171,7 +172,7 @@ fn a_model_that_changes_while_its_table_is_built_is_named() {
         fs::copy(other.path(weights), workspace.path("model/new")).unwrap();
         fs::rename(workspace.path("model/new"), workspace.path(weights)).unwrap();
         let answer = run.go_on();
-        // Where the weights had been opened before, the table is that of the weights that were planned.
+        // If the weights were opened before the change, the table is that of the planned weights.
         if answer.code == 0 {
             assert_eq!(workspace.results(), scenario.results, "{matching}");
         } else {

@@ -1,4 +1,4 @@
-//! `checks` and `score.on_drift`: what a pipeline asks of its own result.
+//! `checks` and `score.on_drift`: conditions that a pipeline sets on its own result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -91,7 +91,7 @@ fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
     assert!(answer.stderr.contains("at least 0.9 is asked for"), "{}", answer.stderr);
     let summary = answer.summary();
     assert_eq!((&summary["status"], &summary["exit_code"]), (&"failed".into(), &6.into()));
-    // What is known of the result that was refused is in the summary, for whoever reads only that.
+    // The summary also contains the checks of a rejected result.
     let checks = &summary["checks"];
     assert_eq!((&checks[0]["holds"], &checks[1]["holds"]), (&true.into(), &false.into()));
     let share = summary["rows_kept"].as_f64().unwrap() / summary["rows_in"].as_f64().unwrap();
@@ -105,7 +105,7 @@ fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
     assert!(!workspace.path("out.run/staging").exists(), "what was staged is gone");
     let done = workspace.longsift(&["run", "pipeline.yaml", "--set", "checks.1.min=0.01"]);
     assert_eq!(done.success().summary()["windows_scored"], 0, "nothing is measured again");
-    // What stands stays where another selection is refused.
+    // The previous result stays if another selection is rejected.
     let before = bytes_of(&workspace);
     let wider = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.25"];
     workspace.longsift(&wider).expect(6);
@@ -167,7 +167,7 @@ fn drift_may_end_a_run() {
     let attention = Pipeline::tokens("model", 32).filter("keep_fraction: 0.3");
     workspace.run(&attention);
     workspace.write("saved.json", fs::read(workspace.path("out.run/calibration.json")).unwrap());
-    // As if the scores of the calibration had been quite other ones.
+    // Simulates a calibration with very different scores.
     let mut saved: Value =
         serde_json::from_slice(&fs::read(workspace.path("saved.json")).unwrap()).unwrap();
     for decile in saved["groups"][0]["score_deciles"].as_array_mut().unwrap() {

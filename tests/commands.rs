@@ -1,4 +1,4 @@
-//! The commands beside `run` and `plan`, and what every command has in common.
+//! Commands other than `run` and `plan`, and behaviour common to all commands.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -87,7 +87,7 @@ fn a_pipeline_for_given_inputs_runs_as_it_is_written() {
         (&summary["rows_in"], &summary["rows_dropped"]["short_document"]),
         (&json!(9), &json!(2))
     );
-    // Token ids need no tokenizer, and text does.
+    // Token ids need no tokenizer; text does.
     write_parquet(&workspace.path("ids/a.parquet"), &corpus("a", &[3000, 3000]), 1);
     let ids = ["init", "ids", "--output", "ids.yaml"];
     workspace.longsift(&ids).success();
@@ -270,7 +270,7 @@ fn a_checkpoint_is_described() {
 fn completions_know_the_commands() {
     let workspace = Workspace::new();
     let script = |shell: &str| workspace.longsift(&["completions", shell]).success().stdout;
-    // What bash offers for a word, by the script itself.
+    // Completions of a word, computed by bash from the script.
     workspace.write("completions.bash", script("bash"));
     let offered = |words: &str, word: &str, before: &str| -> BTreeSet<String> {
         let complete = format!(
@@ -314,7 +314,7 @@ fn status_tells_how_far_a_run_is() {
     assert_eq!((&json["units"], &json["units_scored"]), (&json!(1), &json!(1)));
     let text = workspace.longsift(&["status", "out.run/"]).success().stdout;
     assert!(text.starts_with("finished\n"), "{text}");
-    // A run that nobody works on is looked at once.
+    // A run without a process is polled once.
     let watched = workspace.longsift(&["status", "out.run", "--watch"]).success().stdout;
     assert_eq!(watched, "finished: 1 of 1 units, 2 of 2 rows, 6 windows\n");
     fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
@@ -416,7 +416,7 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
     let workspace = workspace();
     for (kernel, reason) in [
         ("abacus", "there is no kernel `abacus`"),
-        // Whatever the machine has: this pipeline's precision is f32.
+        // Independent of the machine: this pipeline's precision is f32.
         ("avx512-bf16", "the kernel `avx512-bf16`"),
         ("amx-bf16", "the kernel `amx-bf16`"),
         (
@@ -432,7 +432,7 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
     let set = ["--set", "stages.load-partial-model.precision=bf16"];
     let plan = ["plan", "pipeline.yaml", "--kernel", "portable-f32"];
     workspace.longsift(&[&plan[..], &set[..]].concat()).success();
-    // What is asked for by integers is never given by other numbers.
+    // A request for integer arithmetic is never answered with other numbers.
     let set = ["--set", "stages.load-partial-model.precision=int16"];
     let answer = workspace.longsift(&[&plan[..], &set[..]].concat()).expect(2);
     assert!(answer.stderr.contains("multiplies float32 numbers"), "{}", answer.stderr);
@@ -469,7 +469,7 @@ fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
     assert_eq!(lines.len(), 2, "{}", answer.stdout);
     let start = format!("::error file=pipeline.yaml,line={line},col=");
     assert!(lines[1].starts_with(&start), "{}", answer.stdout);
-    // What is wrong with the command line stands in no file.
+    // Errors of the command line name no file.
     workspace.write("pipeline.yaml", &text);
     let answer = validate(&["--format", "github", "--set", "version=7"]).expect(2);
     assert!(answer.stdout.starts_with("::error::"), "{}", answer.stdout);
@@ -511,7 +511,7 @@ tests:
     workspace.write("web.tests.yaml", tests.replace("fate: not kept", "fate: kept"));
     let answer = workspace.longsift(&["test", "web.yaml"]).success();
     assert!(answer.stdout.ends_with("2 passed, 0 failed\n"), "{}", answer.stdout);
-    // What is wrong with the tests, or with the pipeline for one of them, is said with the place.
+    // Errors in the tests, or in the pipeline for one of them, name the location.
     workspace.write("web.tests.yaml", tests.replace("name: short", "nome: short"));
     let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
     assert!(answer.stderr.contains("web.tests.yaml:8:"), "{}", answer.stderr);
@@ -546,7 +546,7 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     assert_eq!(kept["removed"], json!([]), "both were used today");
     let kept = cache(&["--clear", "tables"]);
     assert_eq!((entries(&kept, "tables"), kept["removed"].as_array().unwrap().len()), (0, 1));
-    // A run that has not finished can still go on, and stays.
+    // An unfinished run can be continued, so it stays.
     let success = workspace.path("out.run/_SUCCESS");
     fs::rename(&success, workspace.path("success")).unwrap();
     let kept = cache(&["--clear", "runs"]);
@@ -618,7 +618,7 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
     }
     let chart = fs::read_to_string(workspace.path("bench.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("run by window"), "{chart}");
-    // The page has every figure: in the table, and on a line or as a bar.
+    // The page has every number: in the table, and as a line or a bar.
     let page = fs::read_to_string(workspace.path("bench.html")).unwrap();
     pages::check_harmless(&page, 0);
     for id in ["kernel", "table", "runbywindow", "runbythreads", "runbydocuments", "figures"] {

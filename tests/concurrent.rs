@@ -1,4 +1,4 @@
-//! Two at once: one directory has one run, and a cache is shared without anyone seeing half a table.
+//! Two processes at once: one directory has one run, and a shared cache never exposes an incomplete table.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -54,7 +54,8 @@ fn a_lock_file_of_a_process_that_is_gone_is_no_obstacle() {
     let scenario = Scenario::first_run();
     let contents = [
         json!({ "pid": 4_000_000, "host": "here", "started": "2020-01-01T00:00:00Z" }).to_string(),
-        // A process of that number exists, but it is another one: the machine was started anew, or it is another's.
+        // A process with that PID exists, but it is another one: the machine was restarted, or it is on another
+        // machine.
         json!({ "pid": std::process::id(), "host": "elsewhere", "started": "" }).to_string(),
         "{ torn".to_owned(),
         String::new(),

@@ -1,4 +1,4 @@
-//! Every conformance case through a pipeline over pre-tokenised documents.
+//! Every conformance case, through a pipeline over pre-tokenised documents.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Workspace, numbers, read_json, shared};
 
-/// A case, ready to run.
+/// Sets up a case.
 fn prepared(name: &str, mask: &str) -> (Workspace, Pipeline, Value) {
     let folder = shared(&format!("conformance/{name}"));
     let case = read_json(&folder.join("case.json"));
@@ -23,15 +23,15 @@ fn prepared(name: &str, mask: &str) -> (Workspace, Pipeline, Value) {
     (workspace, pipeline, case)
 }
 
-/// Relative error of a head's figures with `precision: int16`: a logit is off by up to `√d / 46,340` of ‖q‖·‖k‖.
+/// Relative error of a head's statistics with `precision: int16`: a logit is off by up to `√d / 46,340` of ‖q‖·‖k‖.
 const INT16: f64 = 1e-3;
 
-/// Both statistics of every head, and their means, are within the case's tolerances of `expected`.
+/// Checks that both statistics of every head, and their means, are within the case's tolerances of `expected`.
 fn check(workspace: &Workspace, case: &Value, expected: &Value) {
     check_within(workspace, case, expected, 0.0);
 }
 
-/// As [`check`]; `least` is the least relative tolerance.
+/// Like [`check`], with a minimum relative tolerance `least`.
 fn check_within(workspace: &Workspace, case: &Value, expected: &Value, least: f64) {
     let scores = read_scores(&workspace.path("out.run"));
     assert_eq!(scores.num_rows(), 1);
@@ -63,7 +63,7 @@ fn causal(name: &str) {
     assert_eq!(summary["windows_scored"], 1);
     assert_eq!(summary["kept"], 1);
     check(&workspace, &case, &case["expected"]);
-    // The published code, run on the same checkpoint, agrees where the case has its figures.
+    // The published code agrees on the same checkpoint, for cases with its results.
     if let Some(published) = case.pointer("/reference_code/causal") {
         check(&workspace, &case, published);
     }

@@ -31,17 +31,17 @@ const KINDS: [&str; 18] = [
 ];
 const GOOD: [&str; 4] = ["books", "papers", "code", "docs"];
 
-/// The least share of good windows among those that the demo keeps. About half of all windows are good.
+/// Minimum share of good windows among those that the demo keeps. About half of all windows are good.
 const MIN_GOOD_SHARE: f64 = 0.85;
 
-/// How often each value is there.
+/// Number of occurrences of each value.
 fn counts(values: impl Iterator<Item = String>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
     counts
 }
 
-/// The share of windows of good kinds.
+/// Share of windows of good kinds.
 fn good_share(counts: &BTreeMap<String, u64>) -> f64 {
     let good: u64 = GOOD.iter().filter_map(|kind| counts.get(*kind)).sum();
     good as f64 / counts.values().sum::<u64>() as f64

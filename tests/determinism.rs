@@ -1,4 +1,4 @@
-//! The same bytes whatever the threads, the memory and the folder.
+//! Results have the same bytes for any threads, memory and folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -117,7 +117,7 @@ fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
     // Scores of two kernels are never mixed.
     let answer = native.longsift(&["run", "pipeline.yaml", "--kernel", "portable-f32"]);
     if kernel == "portable-f32" {
-        // A processor without vectors: what is asked for is what was used.
+        // On a processor without vectors the requested kernel equals the default.
         assert_eq!(answer.success().summary()["status"], "nothing_to_do");
     } else {
         let expected = format!("kernel: portable-f32, was {}", kernel.as_str().unwrap());

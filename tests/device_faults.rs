@@ -1,14 +1,14 @@
-//! A fault at any call of a device: the run goes on without that device, or it fails with a message or is killed, and the
-//! next one finishes it. The devices are simulated: `docs/devices.md`.
+//! Faults at any call of a device: the run continues without that device, fails with a message or is killed, and the
+//! next run finishes it. The devices are simulated: `docs/devices.md`.
 
 use crate::support::scenarios::Scenario;
 use crate::support::{Answer, Workspace, check_accounting, count};
 
-/// Calls per fault where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
+/// Default calls per fault; `LONGSIFT_FAULTS` overrides it with a number or `all`.
 const SAMPLE: usize = 3;
 
-/// Devices of which one meets the fault at the `{}`-th call, how such a run ends, and the step that shows it. Beside it is
-/// one that takes so long for every piece that the first gets enough of them.
+/// Devices, one of them with a fault at the `{}`-th call; the exit code of the run, and the step that shows the
+/// fault. The second device is so slow that the first gets enough pieces.
 const FAULTS: [(&str, i32, Option<&str>); 6] = [
     ("1x64MB:killed={}", -1, None),
     ("1x64MB:killed={},1x64MB:milliseconds=50", -1, None),
@@ -24,7 +24,7 @@ fn run(workspace: &Workspace, scenario: &Scenario, devices: &str) -> Answer {
     Answer::of(command.output().unwrap())
 }
 
-/// How many calls a run makes to its one device.
+/// Number of calls of a run to its only device.
 fn calls(scenario: &Scenario) -> u64 {
     let workspace = Workspace::copy_of(&scenario.before);
     let summary = run(&workspace, scenario, "1x64MB").success().summary();
@@ -43,9 +43,10 @@ fn a_run_that_met_a_fault_at_any_call_of_a_device_is_finished_by_the_next_one() 
     let calls = calls(&scenario);
     assert!(calls > 3, "{calls}");
     for (devices, expected, step) in FAULTS {
-        // With two devices the calls are shared, and which gets how many is chance.
+        // Two devices share the calls, and the distribution varies.
         let alone = !devices.contains(',');
-        // These fall on every so many-th call: on every single one, a run waits for memory, or nothing is left to try.
+        // These faults occur at every n-th call. At every call, a run would wait for memory, or have no device left
+        // to try.
         let repeats = devices.contains("out_of_memory") || devices.contains("failed");
         let all: Vec<u64> = (1 + u64::from(repeats)..calls).collect();
         let chosen: Vec<u64> = all.iter().copied().step_by((all.len() / sample).max(1)).collect();

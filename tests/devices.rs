@@ -31,7 +31,7 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
     assert!(survey["devices"][2]["total_bytes"].as_u64().unwrap() > 1 << 26);
     let text = devices(&workspace, &[]).success().stdout;
     assert!(text.starts_with("device  name") && text.contains("cuda:1"), "{text}");
-    // Without a library there is no GPU, and the answer says so.
+    // Without the library no GPU is found, and the answer states it.
     let none = workspace
         .command(&["devices"])
         .env_remove("CUDA_VISIBLE_DEVICES")

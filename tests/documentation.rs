@@ -1,4 +1,4 @@
-//! The pages of `docs/` and the README: links lead somewhere, tables agree with the program, commands work.
+//! The pages of `docs/` and the README: links resolve, tables agree with the program, commands work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use longsift_engine::base::error::EXIT_CODES;
 
 use crate::support::{Workspace, repository};
 
-/// All pages of the repository that people read.
+/// All user-facing pages of the repository.
 fn pages() -> Vec<PathBuf> {
     let root = repository();
     let mut pages = Vec::new();
@@ -25,13 +25,13 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// A page without its blocks of code.
+/// A page without its code blocks.
 fn prose(text: &str) -> String {
     let parts = text.split("```").step_by(2);
     parts.collect::<Vec<_>>().join("\n")
 }
 
-/// What GitHub and mdBook call the headings of a page.
+/// Anchors of a page's headings on GitHub and in mdBook.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| {
@@ -49,7 +49,7 @@ fn links(prose: &str) -> Vec<&str> {
     links.map(|link| link.split(' ').next().unwrap_or(link)).collect()
 }
 
-/// The pages of the reference are written when the site is built.
+/// The pages of the reference are generated when the site is built.
 const REFERENCE: [&str; 4] = [
     "reference/pipeline.md",
     "reference/commands.md",
@@ -105,7 +105,8 @@ fn the_page_of_troubleshooting_has_the_exit_codes() {
     }
 }
 
-/// Text of every source file below a folder, without the breaks of string literals and without backticks.
+/// Appends the text of every source file below a folder, without the line breaks of string literals and without
+/// backticks.
 fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -137,7 +138,7 @@ fn messages_of_the_page_of_troubleshooting_are_messages_of_the_program() {
     }
 }
 
-/// The commands of a page, each with the output that the page shows after it.
+/// The commands of a page, each with the output shown after it.
 pub fn commands(text: &str) -> Vec<(String, String)> {
     let mut commands: Vec<(String, String)> = Vec::new();
     for block in text.split("```").skip(1).step_by(2) {
@@ -153,7 +154,7 @@ pub fn commands(text: &str) -> Vec<(String, String)> {
     commands
 }
 
-/// Whether a line of output is the one that a page shows; `…` stands for any text.
+/// Returns whether a line of output matches a line of the page; `…` stands for any text.
 fn is_shown(line: &str, shown: &str) -> bool {
     let parts: Vec<&str> = shown.split('…').map(str::trim_end).collect();
     let (first, rest) = parts.split_first().unwrap();
@@ -166,8 +167,8 @@ fn is_shown(line: &str, shown: &str) -> bool {
     left.ends_with(last)
 }
 
-/// The first line of a page's output that the real output lacks. Lines follow each other in their order; a line of `…` alone stands
-/// for any number of lines.
+/// Returns the first line of a page's output that is missing in the real output. Lines must occur in order; a line
+/// with only `…` stands for any number of lines.
 pub fn missing<'s>(output: &str, shown: &'s str) -> Option<&'s str> {
     let mut lines = output.lines();
     let mut shown = shown.lines().filter(|line| !line.trim().is_empty() && line.trim() != "…");
@@ -189,7 +190,7 @@ fn shown_lines_are_found_in_their_order_and_nothing_else_is() {
     assert_eq!(missing("a\nb\nc\n", "c\na\n"), Some("a"));
 }
 
-/// As a reader would type it: every command succeeds and prints what the page shows.
+/// Every command, typed as shown, succeeds and prints the output of the page.
 #[test]
 fn the_tutorial_works_as_it_is_written() {
     let workspace = Workspace::new();

@@ -1,4 +1,4 @@
-//! Inputs and settings at the edge of what is allowed.
+//! Inputs and settings at the limits of what is allowed.
 
 use std::fs;
 use std::sync::Arc;
@@ -247,7 +247,7 @@ fn an_output_that_links_lead_into_the_input_is_refused() {
     }
 }
 
-/// Memory that runs out anywhere ends the run with exit code 4, and with enough memory the run succeeds.
+/// An allocation failure anywhere ends the run with exit code 4; with enough memory the run succeeds.
 #[test]
 fn too_little_address_space_ends_as_the_machines_fault() {
     let workspace = Workspace::new();
@@ -265,7 +265,7 @@ fn too_little_address_space_ends_as_the_machines_fault() {
     let mut codes = Vec::new();
     for kib in (20_000..140_000).rev().step_by(5_000) {
         let (code, said) = run(kib);
-        // With less the loader of the system does not even find room for the program.
+        // With less, the system's loader cannot start the program.
         if said.contains("loading shared libraries") {
             break;
         }

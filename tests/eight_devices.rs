@@ -1,5 +1,5 @@
-//! Many devices, none of which is here: the real binary with simulated ones, which are the processor's arithmetic behind
-//! budgets of bytes. Whatever their number and whatever happens to them, the bytes are those of one.
+//! Multiple devices: the real binary with simulated ones, which compute on the CPU within memory budgets. For any
+//! number of devices and any faults, results have the bytes of one device.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::{
     Answer, Pipeline, Tiny, Workspace, check_accounting, count, fake_nvml, files_below,
 };
 
-/// Two files of documents for a model of eight key heads, each of which is measured by two query heads.
+/// Two files of documents for a model of eight key heads, each shared by two query heads.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new()
@@ -35,7 +35,7 @@ fn pipeline() -> Pipeline {
         .input("max_quarantined_fraction: 1")
 }
 
-/// The bytes of a run on the processor.
+/// Results of a run on the CPU.
 fn expected() -> &'static BTreeMap<String, String> {
     static EXPECTED: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     EXPECTED.get_or_init(|| {
@@ -61,7 +61,7 @@ fn on_simulated(command: &mut Command, devices: &str) {
     command.env("LONGSIFT_SIMULATED_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
 }
 
-/// A whole run on simulated devices, checked against the processor's bytes.
+/// Runs the workload on simulated devices and checks the results against those of the CPU.
 fn same_bytes(devices: &str, pipeline: &Pipeline) -> (Workspace, Value) {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline.to_string());
@@ -80,7 +80,7 @@ fn pieces(summary: &Value) -> Vec<u64> {
     devices.iter().map(|device| count(device, "pieces")).collect()
 }
 
-/// The events of a name.
+/// Returns the events of a name.
 fn events(workspace: &Workspace, name: &str) -> Vec<Value> {
     let text = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -107,7 +107,7 @@ fn eight_devices_give_the_bytes_of_one_whole_or_by_heads() {
 
 #[test]
 fn little_memory_means_groups_of_heads() {
-    // The table takes 97 rows of 24 heads; a window of 512 tokens more than the rest.
+    // The table takes 97 rows of 24 heads; a window of 512 tokens exceeds the rest.
     let (_, summary) = same_bytes("1x300kB,1x64MB", &pipeline().devices("headroom_fraction: 0"));
     assert!(steps(&summary, "head_groups") > 0, "{summary}");
     assert_eq!(steps(&summary, "out_of_memory"), 0);
@@ -147,7 +147,7 @@ fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes(
     workspace.write("pipeline.yaml", pipeline().to_string());
     let mut command = workspace.interposed(&["run", "pipeline.yaml", "-q"]);
     on_simulated(&mut command, "8x64MB");
-    // The first unit is measured and has no record yet; the second is under way.
+    // The first unit is measured and has no record yet; the second is in progress.
     let mut first = Paused::start(command, &Pause { matching: "create out.run/units/", at: 1 });
     first.wait_for_pause();
     assert_eq!(events(&workspace, "device_ready").len(), 8);
@@ -162,7 +162,7 @@ fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes(
 fn devices_without_work_sleep_until_there_is_some() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
-    // Three windows for three seconds: most devices have nothing to do. One that looks again and again spends them on it.
+    // Three windows for three seconds: most devices are idle. A device that polls would use processor time.
     let arguments = ["run", "pipeline.yaml", "-q", "--limit", "1"];
     let mut command = workspace.behind("ulimit -t 2 && exec", &arguments);
     on_simulated(&mut command, "8x64MB:milliseconds=3000");
@@ -177,7 +177,7 @@ fn events_so_far(workspace: &Workspace) -> String {
 #[test]
 fn a_window_that_no_device_can_hold_is_quarantined_with_the_numbers() {
     let workspace = workspace();
-    // Not one head of 512 tokens fits beside the table, but one of 300 does.
+    // A single head of 512 tokens does not fit next to the table, but one of 300 does.
     workspace.write("pipeline.yaml", pipeline().devices("memory_wait_seconds: 0").to_string());
     let summary = run(&workspace, "2x130kB", &[]).success().summary();
     check_accounting(&summary);
@@ -198,7 +198,7 @@ fn memory_that_does_not_come_back_and_neighbours_that_grow_are_told_of() {
     assert_eq!(events(&workspace, "memory_not_returned").len(), 1, "once a device");
 }
 
-/// A command on GPUs of a library that answers like NVML, from the file `gpus`.
+/// A command with GPUs of a simulated NVML, from the file `gpus`.
 fn with_gpus(workspace: &Workspace, text: &str, arguments: &[&str]) -> Command {
     on_gpus(workspace, text, workspace.command(arguments))
 }
@@ -217,13 +217,13 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     let gpus = |used: u64| vec![format!("NVIDIA H100 80GB HBM3;81559;{used}"); 8].join(",");
     let arguments = ["run", "pipeline.yaml"];
     let mut command = with_gpus(&workspace, &gpus(600), &arguments);
-    // 61,440 MiB: another program's 60 GB. What is left, less 15 %, is plenty for these windows.
+    // 61,440 MiB: another program's 60 GB. The rest, minus 15 %, suffices for these windows.
     workspace.write("gpus", gpus(61_440));
     let first = Answer::of(command.output().unwrap()).success();
     assert_eq!(&workspace.results(), expected());
     assert_eq!(steps(&first.summary(), "memory_wait"), 0);
 
-    // All of it: nothing fits until it is given back.
+    // All memory is in use: nothing fits until some is released.
     fs::remove_dir_all(workspace.path("out.run")).unwrap();
     fs::remove_dir_all(workspace.path("out")).unwrap();
     let mut command = with_gpus(&workspace, &gpus(81_000), &arguments);
@@ -232,7 +232,7 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     assert!(wait_until(&mut child, looked), "it looks at what is free");
     assert!(events(&workspace, "device_ready").is_empty(), "not even the table fits");
     assert!(files_below(&workspace.path("out.run/units")).is_empty(), "nothing fits");
-    // At once: a run that read half a file would take it for a broken device.
+    // Replaced atomically: a run that read an incomplete file would assume a broken device.
     let given_back = workspace.write("gpus.next", gpus(600));
     fs::rename(given_back, workspace.path("gpus")).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -273,7 +273,7 @@ fn a_window_that_fails_on_three_devices_is_set_aside_and_can_be_tried_again() {
     fs::remove_file(workspace.path("input/b.parquet")).unwrap();
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[512]), 1);
     workspace.write("pipeline.yaml", pipeline().to_string());
-    // Every device fails at the one window there is: none of them often enough to be given up.
+    // Every device fails at the only window, but none often enough to be given up.
     let summary = run(&workspace, "4x64MB:failed=1", &[]).success().summary();
     check_accounting(&summary);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! `longsift evaluate`: figures of the shared corpora to nine digits, and what changes them.
+//! `longsift evaluate`: results on the shared corpora to nine digits, and what changes them.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ pub(crate) fn pipeline(measures: &str, score: &str, filter: &str) -> String {
 const BALANCED: &str = "  - {stage: tokenize, tokenizer: model, window_tokens: 2048}\n  - {stage: recurrence}\n  \
                         - {stage: compression}\n  - {stage: lexical}\n";
 
-/// The components that `balanced-recurrence` once had: the reference has its figures.
+/// Components of an earlier `balanced-recurrence`, which the reference results are for.
 const OLD_BALANCED_RECURRENCE: &str = "standardise: percentile, combine: least, terms: [{statistic: far_recurrence}, \
                                        {statistic: link_coverage}, {statistic: near_recurrence, offset: 0.2}, \
                                        {statistic: copy_share, weight: -1, offset: 1.2}]";
@@ -62,8 +62,8 @@ fn close(got: &Value, expected: &Value, within: f64, what: &str) {
     }
 }
 
-/// Checks one length against the expected file. `names`: of the statistics there, and in the product; with what they may
-/// be off, in figures and in `explained` and `agreement`.
+/// Checks one length against the expected file. `names`: of the statistics there and in the product, with the
+/// tolerances of their values and of `explained` and `agreement`.
 fn check(got: &Value, length: &str, names: &[(&str, &str, f64, f64)]) {
     let file = std::fs::read(shared("conformance/evaluate_expected.json")).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
@@ -168,7 +168,7 @@ fn both_lengths_and_attention_of_the_shared_corpora_are_those_of_the_reference()
     check(&got, "S2048", &attention);
 }
 
-/// Texts of forty words that come back, in two categories.
+/// Texts of forty recurring words, in two categories.
 fn small() -> RecordBatch {
     let mut random = Random(7);
     let word = |random: &mut Random| format!("w{}", random.below(300));
@@ -242,7 +242,7 @@ fn scores_and_kinds_are_one_matrix_and_a_category_of_few_documents_is_in_it() {
     let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
     let of = &of["S256"];
     assert_eq!(of["documents"], json!({ "a": 15, "b": 3 }));
-    // Too few for eight pieces, which is no pair and so no figure.
+    // Too few for eight pieces, so there is no pair and no value.
     assert_eq!(of["reports"]["score"]["pieces_8_by_category"]["b"], Value::Null);
     let score = of["matrix"]["score"].as_object().unwrap();
     assert!(!score.contains_key("chunk_shuffle"), "for information, never a target");
@@ -301,7 +301,7 @@ fn details_are_printed_where_they_are_asked_for() {
     }
 }
 
-/// A score that two scales rank differently: most copies are of windows that a guard on them rejects.
+/// A score that two scales rank differently: most copies are in windows that a guard on them rejects.
 #[test]
 fn scales_are_those_of_windows_that_pass_and_columns_without_guards_have_their_own() {
     let workspace = small_workspace();
@@ -464,7 +464,7 @@ fn the_page_asks_for_nothing_and_shows_names_harmlessly() {
     assert!(page.len() < 400_000, "{}", page.len());
 }
 
-/// Documents whose category, and whose id, is a text of this kind.
+/// Documents whose category and id are a text of this kind.
 fn hostile_page(texts: &[(&'static str, String)]) -> Workspace {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());

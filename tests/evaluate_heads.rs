@@ -51,7 +51,7 @@ fn a_head_has_the_figures_of_a_statistic_of_it_alone_and_a_layer_all_its_heads()
         assert_eq!(heads[0][kind], figure(alone, kind), "{kind}");
         assert!(heads.iter().any(|head| head[kind] != heads[0][kind]), "{kind}");
     }
-    // The same head, asked for in another way.
+    // The same head, requested in another way.
     let single = of(", attention_layers: [{layer: 1, heads: [3]}]", "");
     let single = evaluated(&workspace, &single, &[&ONLY[..], &["--out", "single"]].concat());
     let single = &single["S128"];
@@ -74,7 +74,7 @@ fn gains_and_layers_have_figures_and_a_guard_before_the_model_changes_none() {
         }
         assert_eq!(guarded["S128"]["reports"][name], *report, "{name}");
     }
-    // What the score ranks by is the gain.
+    // The score ranks by the gain.
     let gain = &free["S128"]["reports"]["long_gain"];
     assert_eq!(free["S128"]["reports"]["score"]["paired"], gain["paired"]);
 }

@@ -1,4 +1,5 @@
-//! `longsift evaluate --labels`: every figure is that of the definition written out, and labels that compare nothing are refused.
+//! `longsift evaluate --labels`: every value equals the written-out definition, and labels that cannot be compared
+//! are rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 const GUARD: f64 = 0.72;
 const GOOD: [&str; 2] = ["books", "papers"];
 
-/// Which windows may be taken.
+/// Predicate for eligible windows.
 type May<'m> = &'m dyn Fn(&Window<'_>) -> bool;
 
 struct Row {
@@ -24,7 +25,7 @@ struct Row {
     ids: Vec<u32>,
 }
 
-/// Documents of six classes, of which one has no document of 64 tokens and one has few; some have no label.
+/// Documents of six classes, one without a document of 64 tokens and one with few; some have no label.
 fn rows() -> Vec<Row> {
     let mut random = Random(11);
     let classes = [
@@ -151,7 +152,7 @@ fn windows<'a>(classes: &BTreeMap<&'static str, Vec<&'a Row>>) -> Vec<Window<'a>
     windows
 }
 
-/// The score of every window, on the scale of those of its group that are counted.
+/// The score of every window, on the scale of the counted windows of its group.
 fn scores(windows: &[Window<'_>], within: bool, counted: impl Fn(&Window<'_>) -> bool) -> Vec<f64> {
     let score = |window: &Window<'_>| {
         let same = |other: &&Window<'_>| !within || other.row.source == window.row.source;
@@ -172,13 +173,13 @@ fn scores(windows: &[Window<'_>], within: bool, counted: impl Fn(&Window<'_>) ->
     windows.iter().map(score).collect()
 }
 
-/// How often each document counts, by class.
+/// Weight of each document, by class.
 type Counts = BTreeMap<&'static str, Vec<f64>>;
 
 struct Figures<'a> {
     windows: &'a [Window<'a>],
     counts: Counts,
-    /// Windows of each class, as often as their documents count.
+    /// Windows of each class, weighted like their documents.
     sizes: BTreeMap<&'static str, f64>,
 }
 
@@ -201,7 +202,7 @@ impl<'a> Figures<'a> {
         self.count(window) * 0.5 / (side as f64 * self.sizes[window.class])
     }
 
-    /// The part of every window that is taken of a fraction.
+    /// The share of every window selected for a fraction.
     fn taken(&self, values: &[f64], fraction: f64, may: &dyn Fn(&Window<'_>) -> bool) -> Vec<f64> {
         let mut parts = vec![0.0; values.len()];
         let mut order: Vec<usize> =
@@ -252,7 +253,7 @@ impl<'a> Figures<'a> {
     }
 }
 
-/// Documents once, and those of every replicate.
+/// Weights of one for all documents, and those of every replicate.
 fn resampled(seed: u64, documents: &BTreeMap<&'static str, usize>) -> (Counts, Vec<Counts>) {
     let replicate = |index: usize| {
         let mut state = key(seed, &["bootstrap", &index.to_string()]);
@@ -273,7 +274,7 @@ fn close(got: &Value, expected: f64, what: &str) {
     assert!((got - expected).abs() < 1e-9, "{what}: {got}, expected {expected}");
 }
 
-/// A figure with its interval.
+/// Checks a value and its interval.
 fn check(got: &Value, once: f64, mut replicates: Vec<f64>, what: &str) {
     replicates.sort_by(f64::total_cmp);
     let edge = replicates.len() / 40;
@@ -366,7 +367,7 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
         assert_eq!((&got["class"], &got["id"]), (&json!(class), &json!(row.id)));
         assert_eq!(got["start"], json!(start));
     }
-    // `few` has fewer than eight documents; the other cells say where their interval lies.
+    // `few` has fewer than eight documents; the other cells have an interval.
     let cells = got["matrix"]["score"].as_object().unwrap();
     assert_eq!(cells.keys().collect::<Vec<_>>(), ["logs", "tables, \u{1b}[31mred"]);
     for cell in cells.values() {
@@ -471,7 +472,7 @@ fn other_scores_and_constructed_windows_stand_beside_labels_where_they_are_asked
     let got = evaluated(&workspace, &pipeline("", ""), &[&LABELS[..], &more].concat());
     let report = &got["labels"]["S64"]["reports"]["quality"];
     assert_eq!(report["missing"], got["labels"]["S64"]["classes"]["logs"]["windows"]);
-    // Books are 1, and a quarter of all weight: the best quarter is all of them.
+    // Books have the value 1 and a quarter of the weight, so the best quarter is all of them.
     assert_eq!(report["unguarded"][1]["real_share"][0], json!(1.0));
     assert_eq!(report["guarded"], Value::Null, "there are no guards");
     assert_eq!(report["auroc"].get("logs"), None, "no value, no figure");

@@ -1,4 +1,4 @@
-//! What the named selection keeps of natural documents, and of windows built of them, is what the reference keeps.
+//! The named selection keeps the same natural documents, and windows built of them, as the reference.
 
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ fn the_named_selection_keeps_real_text_where_chance_does_not() {
     assert!((0.35..0.65).contains(&random), "{random}");
 }
 
-/// Pieces of 2, 4 and 8, the guarded top fifth, and the jittered one.
+/// Checks pieces of 2, 4 and 8, the guarded top fifth, and the jittered one.
 fn check_constructed(lengths: &str, expected: &[(&str, [f64; 3], f64, f64)]) {
     let workspace = corpora();
     let input = "{path: input, id_column: id, text_column: text}";

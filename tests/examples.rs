@@ -1,4 +1,4 @@
-//! The files of `docs/examples` for cron and systemd do what the pages say.
+//! The files of `docs/examples` for cron and systemd work as their pages describe.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn examples() -> std::path::PathBuf {
     repository().join("docs/examples")
 }
 
-/// A pipeline that takes the date as a parameter.
+/// A pipeline with the date as a parameter.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -70,7 +70,7 @@ fn a_night_that_fails_is_mailed_with_the_end_of_the_log() {
 #[test]
 fn a_night_that_the_machine_spoiled_is_tried_once_more() {
     let workspace = workspace();
-    // A file where the folder of the output should be.
+    // A file at the path of the output folder.
     workspace.write("out", "in the way");
     let done = nightly(&workspace, "web.yaml");
     assert_eq!(done.status.code(), Some(4));

@@ -1,4 +1,4 @@
-//! `longsift explain`: where the figures of one window come from.
+//! `longsift explain`: the origin of one window's statistics.
 
 use std::fs;
 
@@ -84,7 +84,7 @@ fn the_figures_are_those_of_the_score_table_to_the_last_bit() {
             compared += 1;
         }
         assert!(compared >= 12, "{compared}");
-        // What is shown of tokens adds up to the figures.
+        // The values shown by token add up to the statistics.
         let of = |name: &str| {
             let figures = found["figures"].as_array().unwrap();
             let figure = figures.iter().find(|figure| figure["statistic"] == name).unwrap();
@@ -208,7 +208,7 @@ fn the_weakest_side_of_a_score_of_the_least_is_named() {
         let own = &found["selected"];
         let terms = own["terms"].as_array().unwrap();
         assert_eq!(terms.len(), 2);
-        // The score is the term that is named, and no other one is less.
+        // The score equals the named term, and no other term is less.
         let of = |name: &Value| {
             terms.iter().find(|term| term["statistic"] == *name).unwrap()["value"].as_f64().unwrap()
         };
@@ -238,10 +238,10 @@ fn what_is_not_there_and_what_has_changed_is_said() {
     refused(&["out.run", "d#0#99999999999999"], 2, "names no window");
     refused(&["out.run", "d#9#0"], 2, "has the id `d#9`");
     refused(&["elsewhere.run", "d#0#0"], 2, "elsewhere.run");
-    // By its place, and of a pipeline without a run.
+    // By index, and for a pipeline without a run.
     let of_pipeline = explain(&workspace, &["pipeline.yaml", "a.parquet:0#0"]);
     assert!(of_pipeline["selected"].is_null() && of_pipeline["figures"][0]["recorded"].is_null());
-    // Of measures that need no model.
+    // With measures that need no model.
     let without = Pipeline::text("", 128)
         .without_model(Some(demo_model().to_str().unwrap()))
         .measure("recurrence")
@@ -250,7 +250,7 @@ fn what_is_not_there_and_what_has_changed_is_said() {
     let found = explain(&workspace, &["without.yaml", "d#1#0", "--html", "without.html"]);
     assert!(found["far_distance"].is_null() && found["far_mass"] == json!([]));
     check_harmless(&fs::read_to_string(workspace.path("without.html")).unwrap(), 0);
-    // The document is another one now.
+    // The document has changed.
     let mut changed = texts();
     changed[0] = changed[0].replace("harbour", "airport");
     let other = run(&changed);

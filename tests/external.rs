@@ -1,4 +1,4 @@
-//! Stages that ask a child process: what it answers, and everything that it can do instead.
+//! Stages with a child process: its answers, and all its failures.
 
 pub(crate) mod child;
 mod examples;
@@ -32,7 +32,7 @@ fn workspace() -> Workspace {
     workspace
 }
 
-/// Document 4 is one that some programs fail at, and 7 one that some programs drop.
+/// Some programs fail at document 4, and some drop document 7.
 fn text(row: usize) -> String {
     let sentence = |at: usize| format!("The {} box is number {}. ", at * at % 7, row * at);
     let words: String = (0..12 + 3 * row).map(sentence).collect();
@@ -46,7 +46,7 @@ fn text(row: usize) -> String {
 const STATISTICS: &str = "statistics: [{name: bytes, unit: bytes, doc: length of the window}, \
                           {name: letters, kind: count, unit: letters, doc: letters of the window}]";
 
-/// A pipeline with a program that reads windows in this way, with more settings.
+/// A pipeline with a program that reads windows in this mode, with more settings.
 fn windows(mode: &str, more: &str) -> String {
     let stage = format!(
         "  - {{stage: external, name: own, command: [./child.sh, {mode}], version: \"1\", {more} {STATISTICS}}}\n"
@@ -54,7 +54,7 @@ fn windows(mode: &str, more: &str) -> String {
     pipeline("", &stage, "bytes")
 }
 
-/// The same with a program that reads documents.
+/// A pipeline with a program that reads documents.
 fn documents(mode: &str, more: &str) -> String {
     let stage = format!(
         "  - {{stage: external, name: own, command: [./child.sh, {mode}], version: \"1\", reads: document, {more} \
@@ -76,7 +76,7 @@ fn run(workspace: &Workspace, pipeline: &str) -> Value {
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary()
 }
 
-/// What the run says that ends with this exit code.
+/// Runs a pipeline, expects this exit code and returns the message.
 fn refused(workspace: &Workspace, pipeline: &str, code: i32) -> String {
     workspace.write("pipeline.yaml", pipeline);
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(code).stderr
@@ -91,7 +91,7 @@ fn quarantined(workspace: &Workspace) -> Vec<(String, String, String)> {
     all.map(|((id, code), message)| (id, code, message)).collect()
 }
 
-/// How often the program was started and asked.
+/// Number of starts or requests of the program.
 fn calls(workspace: &Workspace, what: &str) -> usize {
     let log = fs::read_to_string(workspace.path("calls")).unwrap_or_default();
     log.lines().filter(|line| line.starts_with(what)).count()
@@ -139,7 +139,7 @@ fn values_as_large_as_floats_can_be_are_ranked_like_any_others() {
             assert!((one - other).abs() < 1e-9, "{standardise}: {one} {other}");
         }
     }
-    // What the calibration says can be read again, and selects the same.
+    // The calibration can be read again, and selects the same.
     let calibrated = windows("huge", "")
         .replace(
             "{stage: score,",
@@ -207,7 +207,7 @@ fn documents_are_dropped_by_a_column_and_their_statistics_are_those_of_all_their
     assert!(reasons.contains(&"dropped_by_own".to_owned()), "{reasons:?}");
     workspace.longsift(&["verify", "out.run"]).success();
     let asked = calls(&workspace, "asked");
-    // Another measure opens the units again: no document is asked about twice.
+    // Another measure reopens the units: no document is sent twice.
     let more = documents("honest", "")
         .replace("{stage: lexical}", "{stage: lexical}\n  - {stage: recurrence}");
     run(&workspace, &more);
@@ -247,7 +247,7 @@ fn one_row_that_a_program_fails_at_is_quarantined_alone() {
         let other = self::workspace();
         let summary = run(&other, &documents);
         assert_eq!(count(&summary, "quarantined"), 1, "{mode}: {summary}");
-        // Once the program is better, only that row is tried again.
+        // With a fixed program only that row is tried again.
         let better = windows(mode, "").replace(mode, "honest");
         workspace.write("pipeline.yaml", better);
         workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
@@ -293,12 +293,12 @@ fn a_grandchild_that_keeps_the_pipes_open_holds_nothing_up() {
     assert!(grandchild_is_over(&workspace), "it ends with the program that started it");
 }
 
-/// Whether what the last program started has ended.
+/// Returns whether the process started by the last program has ended.
 fn grandchild_is_over(workspace: &Workspace) -> bool {
     let pid: i32 =
         fs::read_to_string(workspace.path("grandchild")).unwrap().trim().parse().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/stat"));
-    // Nobody may have asked how it ended.
+    // Its parent may not have reaped it.
     status.map_or(true, |status| status.contains(") Z "))
 }
 
@@ -421,13 +421,13 @@ fn a_row_is_only_given_up_after_a_program_that_was_asked_nothing_before() {
 fn a_program_that_is_edited_while_the_run_asks_it_ends_the_run() {
     let workspace = workspace();
     let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
-    // Edited by somebody else, at the moment that it starts.
+    // Edited by someone else at the moment of its start.
     let edited = program.replacen("#!/bin/sh\n", "#!/bin/sh\necho '# edited' >> child.sh\n", 1);
     fs::write(workspace.path("child.sh"), &edited).unwrap();
     let said = refused(&workspace, &windows("honest", ""), 2);
     assert!(said.contains("`./child.sh` of `own` was edited while the run used it"), "{said}");
     assert!(!workspace.path("out/data").exists());
-    // A file that only its answers depend on, edited after it started.
+    // A file that affects only its answers, edited after its start.
     fs::write(workspace.path("child.sh"), program).unwrap();
     workspace.write("weights", "1");
     let late = "#!/bin/sh\n(sleep 0.3; echo 2 > weights) </dev/null >/dev/null 2>&1 &\n";

@@ -1,4 +1,4 @@
-//! A fault at any file operation: the run fails with a message or is not impressed, and the next one finishes it.
+//! Faults at any file operation: the run fails with a message or tolerates the fault, and the next run finishes it.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use crate::support::Workspace;
 use crate::support::faults::Fault;
 use crate::support::scenarios::Scenario;
 
-/// Faults per scenario where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
+/// Default faults per scenario; `LONGSIFT_FAULTS` overrides it with a number or `all`.
 const SAMPLE: usize = 16;
 
-/// The faults that an operation of a kind can meet.
+/// The faults possible at a kind of operation.
 fn actions(kind: &str) -> &'static [&'static str] {
     match kind {
         "write" => &["kill", "torn", "short", "EINTR", "EIO", "ENOSPC"],
@@ -32,7 +32,7 @@ fn kind(operation: &str) -> &str {
     operation.split(' ').next().unwrap()
 }
 
-/// Every fault at every operation of a scenario; errors once and for good.
+/// Every fault at every operation of a scenario; errors once and permanently.
 fn all_faults(operations: &[String]) -> Vec<Fault> {
     let of = |(index, operation): (usize, &String)| {
         actions(kind(operation)).iter().flat_map(move |action| {
@@ -45,12 +45,12 @@ fn all_faults(operations: &[String]) -> Vec<Fault> {
     operations.iter().enumerate().flat_map(of).collect()
 }
 
-/// Whether a run may go on as if nothing had happened.
+/// Returns whether a run may continue normally after a fault.
 fn is_harmless(action: &str) -> bool {
     matches!(action, "short" | "EINTR")
 }
 
-/// Injects one fault, checks what it did, restarts. Returns the operation it fell on, and the exit code.
+/// Injects one fault, checks the result and restarts. Returns the affected operation, and the exit code.
 fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     let workspace = Workspace::copy_of(&scenario.before);
     let traced = workspace.with_fault(&scenario.arguments, Some(fault));
@@ -58,14 +58,14 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     let when = format!("{} at {} ({operation}), stays: {}", fault.action, fault.at, fault.stays);
     let answer = traced.answer;
     let message = &answer.stderr;
-    // What is read ahead changes the order: the fault may have fallen on another kind of operation, that it does not meet.
+    // Reading ahead changes the order, so the fault may have hit a kind of operation to which it does not apply.
     let met = actions(kind(&operation)).contains(&fault.action);
     let expected: &[i32] = match fault.action {
         "kill" => &[-1],
         "torn" if met => &[-1],
         "torn" => &[0],
         harmless if is_harmless(harmless) && met => &[0],
-        // Permissions are for the author of the pipeline or the owner of the data to mend; the rest may pass.
+        // The author of the pipeline or the owner of the data must fix permissions; other errors may be temporary.
         _ if fault.action == "EACCES" || kind(&operation) == "stat" => &[0, 2, 3, 4],
         _ => &[0, 4],
     };
@@ -81,7 +81,7 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     Some((operation, answer.code))
 }
 
-/// Injects a sample of all faults, one after the other: libtest runs scenarios side by side.
+/// Injects a sample of all faults sequentially: libtest runs scenarios in parallel.
 fn check(scenario: &Scenario) {
     let sample = match std::env::var("LONGSIFT_FAULTS") {
         Ok(all) if all == "all" => usize::MAX,
@@ -116,8 +116,8 @@ mod a_run_that_met_any_fault_is_finished_by_the_next_one {
     crate::support::scenarios::for_each_scenario!(super::check);
 }
 
-/// What the sample leaves out and once went wrong: a journal that could not be locked was one of another process, and figures that
-/// were paid for were lost; a footer that the disk did not hand over was the data's fault.
+/// Regressions outside the sample: a journal whose lock failed was attributed to another process, and its statistics
+/// were lost; a failed read of a footer was reported as damaged data.
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn journals_without_locks_and_footers_that_are_not_handed_over() {

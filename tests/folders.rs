@@ -1,4 +1,4 @@
-//! What a folder means as an input: endings in any case, files that are not read, table formats, folders named `key=value`.
+//! Folders as input: extensions in any case, ignored files, table formats, folders named `key=value`.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn pipeline() -> Pipeline {
         .filter("keep_fraction: 1")
 }
 
-/// A Parquet file of one document.
+/// Writes a Parquet file of one document.
 fn document(workspace: &Workspace, path: &str) {
     let sentence = |at: usize| format!("The {} box of {path} is {at}. ", at * at % 7);
     let text: String = (0..30).map(sentence).collect();

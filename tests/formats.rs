@@ -13,7 +13,7 @@ use crate::support::tables::{
 };
 use crate::support::{Workspace, count, demo_model, files_below};
 
-/// Two files of six documents, in units of their own, and a tokenizer.
+/// Two files of six documents, each a unit of its own, and a tokenizer.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     let tokenizer = fs::read(demo_model().join("tokenizer.json")).unwrap();
@@ -109,7 +109,7 @@ fn lines_hold_what_parquet_holds() {
         jsonl.longsift(&["run", "pipeline.yaml", "-q"]).summary()["status"],
         "nothing_to_do"
     );
-    // What was written is an input.
+    // The output is valid input.
     jsonl.write(
         "again.yaml",
         pipeline("", "keep_fraction: 1")
@@ -120,7 +120,7 @@ fn lines_hold_what_parquet_holds() {
     assert_eq!((count(&again, "rows_in"), count(&again, "quarantined")), (lines.len() as u64, 0));
 }
 
-/// The sequences of an output, and where their pieces end.
+/// The sequences of an output, and the ends of their pieces.
 fn sequences(workspace: &Workspace) -> Vec<(Vec<u32>, Vec<i32>)> {
     let mut all = Vec::new();
     for index in files_below(&workspace.path("out/data")) {
@@ -163,7 +163,7 @@ fn kept_ids(workspace: &Workspace, whole: bool) -> Vec<Vec<u32>> {
     samples.iter().map(|sample| ids[sample].clone()).collect()
 }
 
-/// The kept samples as `selection/` has them, in the order that the manual says is that of the output.
+/// The kept samples in `selection/`, in the documented order of the output.
 fn kept_by_selection(workspace: &Workspace) -> Vec<String> {
     let selection = read_parquet(&workspace.path("out.run/selection"));
     let kept = selection.column_by_name("kept").unwrap().as_boolean();

@@ -1,5 +1,5 @@
-//! Quantised checkpoints and GGUF files through the real binary; `stages/tests/forms` has them with what the model's own
-//! code makes of their packages' matrices.
+//! Quantised checkpoints and GGUF files through the real binary; `stages/tests/forms` compares them with the matrices
+//! that the models' own packages compute.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Workspace, numbers, read_json, repository};
 
-/// Runs a case whose model is at `path` in its folder; the plan promises the bytes that the run reads.
+/// Runs a case whose model is at `path` in its folder; the run must read as many bytes as the plan states.
 fn scored(case: &str, path: &str) {
     let folder = repository().join("stages/tests/forms").join(case);
     let workspace = Workspace::new();

@@ -1,4 +1,4 @@
-//! Ten windows of real texts, measured by others in double precision: the demo model over the shared corpora.
+//! Ten windows of real texts with independent double-precision results: the demo model over the shared corpora.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Workspace, demo_model, read_json, shared};
 
-/// The settings the ten windows were measured with.
+/// The settings of the ten windows.
 fn pipeline() -> Pipeline {
     Pipeline::text("model", 2048)
         .input("max_quarantined_fraction: 0")
@@ -23,14 +23,14 @@ fn pipeline() -> Pipeline {
         .with_ids("data_id")
 }
 
-/// The file's name and the document of an expected window.
+/// File name and document of an expected window.
 fn document(window: &Value) -> (String, String) {
     let file = window["file"].as_str().unwrap().trim_start_matches("dev/").to_owned();
     (file, window["data_id"].as_str().unwrap().to_owned())
 }
 
-/// Another run with `arguments`, whose kernel rounds: the dependency strength of each window is within `tolerance` of that of
-/// float32, relatively, and each head's within ten times as much.
+/// Runs again with `arguments` that select a rounding kernel: the dependency strength of each window is within a
+/// relative `tolerance` of float32, and each head's within ten times as much.
 fn check_rounded(workspace: &Workspace, arguments: &[&str], tolerance: f64) {
     let run = ["run", "pipeline.yaml", "-q", "--set", "output.path=rounded"];
     workspace.longsift(&[&run, arguments].concat()).success();
@@ -80,10 +80,10 @@ fn check(workspace: &Workspace, expected: &[Value]) {
     }
 }
 
-/// Bytes of a token, at most, of these documents.
+/// Maximum bytes of a token in these documents.
 const MOST_BYTES_PER_TOKEN: usize = 8;
 
-/// The documents of the expected windows, each to a little behind its last one, in files of the same names.
+/// Copies the documents of the expected windows, each cut shortly after its last window, to files of the same names.
 fn copy_documents(corpora: &Path, workspace: &Workspace, expected: &[Value]) {
     let mut tokens: BTreeMap<(String, String), usize> = BTreeMap::new();
     for window in expected {

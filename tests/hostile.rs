@@ -1,5 +1,5 @@
-//! Files made to hurt: each costs seconds and a bounded amount of memory at most, and ends in a message that says what
-//! is wrong and is safe to print.
+//! Malicious files: each is limited to seconds and bounded memory, and ends in a helpful message that is safe to
+//! print.
 
 mod checkpoints;
 mod gguf_files;
@@ -11,20 +11,21 @@ mod tokenizers;
 
 use crate::support::{Answer, Workspace};
 
-/// Private memory that the command may have, in KiB: what does not fit ends it with a signal.
+/// Maximum private memory of the command, in KiB; exceeding it ends the command with a signal.
 const MOST_MEMORY_KIB: u32 = 200 << 10;
-/// Seconds of processor time that an unoptimised build may take; an optimised one takes one or two. Unlike time on the
-/// clock they are the same on a busy machine.
+/// Maximum processor seconds for an unoptimised build; an optimised one takes one or two. Unlike wall time, they do
+/// not depend on other load.
 const MOST_SECONDS: u64 = 60;
-/// When a command that waits for something that never comes is given up.
+/// Maximum wall seconds of a command that waits forever.
 const LONGEST_WAIT_SECONDS: u64 = 600;
 
-/// Runs the command with little memory and little time, and expects this exit code. What it says is safe to print.
+/// Runs the command with limited memory and time, expects this exit code, and checks that its output is safe to
+/// print.
 fn bounded(workspace: &Workspace, what: &str, arguments: &[&str], code: i32) -> Answer {
     within(workspace, what, arguments, code, MOST_MEMORY_KIB)
 }
 
-/// The same with another bound for memory.
+/// Like [`bounded`] with another memory limit.
 fn within(
     workspace: &Workspace,
     what: &str,
@@ -48,7 +49,7 @@ fn within(
     answer
 }
 
-/// Nothing in it moves the cursor, changes colours, reorders a line or hides.
+/// Checks that a text contains no characters that move the cursor, change colours, reorder a line or hide text.
 fn safe_to_print(what: &str, text: &str) {
     let obeyed = text.chars().find(|character| {
         (character.is_control() && *character != '\n')
@@ -57,7 +58,7 @@ fn safe_to_print(what: &str, text: &str) {
     assert_eq!(obeyed, None, "{what}: {text:?}");
 }
 
-/// The first line of what it says.
+/// The first line of the message.
 fn first_line(answer: &Answer) -> &str {
     answer.stderr.lines().next().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Models of the hub, fetched from a server on this machine that behaves like it.
+//! Models of the hub, downloaded from a simulated hub on this machine.
 
 mod datasets;
 
@@ -33,7 +33,7 @@ mod without_network {
     }
 }
 
-/// A command that takes `endpoint` for the hub, with nothing of the user's own.
+/// A command with `endpoint` as the hub, isolated from the user's configuration.
 #[cfg(feature = "cloud")]
 fn command(workspace: &Workspace, endpoint: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = workspace.command(arguments);
@@ -61,12 +61,12 @@ mod with_network {
     struct Hub {
         front: Server,
         store: Arc<Server>,
-        /// What `main` is.
+        /// Commit of `main`.
         main: Arc<Mutex<String>>,
     }
 
     impl Hub {
-        /// `change` may replace the store's answers; the count is of answers before it.
+        /// `change` may replace the store's replies; it receives the number of earlier ones.
         fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
             let count = AtomicUsize::new(0);
             let store = Server::new(move |request| {
@@ -150,7 +150,7 @@ mod with_network {
         assert_eq!(whole, fs::metadata(demo_model().join("model.safetensors")).unwrap().len());
         assert!(fetched < whole, "{fetched} of {whole}");
         assert!(answer.stderr.contains("of 7.15 MB of `hf://demo/model@0123"), "{}", answer.stderr);
-        // What the store was asked for are ranges, and none of them are of layer 1.
+        // The store receives only range requests, and none for layer 1.
         let ranges: Vec<_> = hub.store.asked().iter().map(|asked| asked.range().unwrap()).collect();
         assert!(ranges.len() > 2 && ranges.iter().all(|(_, end)| *end < 5_700_000), "{ranges:?}");
         // Again, and without the network.
@@ -215,17 +215,17 @@ mod with_network {
             |lock: &Value| lock["hub_commits"]["hf://demo/model@main"].as_str().unwrap().to_owned();
         assert_eq!(pin(&lock()), COMMIT);
         hub.longsift(&workspace, &["lock", "pipeline.yaml"]).success();
-        // The branch moves on.
+        // The branch advances.
         let next = "f".repeat(40);
         hub.main.lock().unwrap().clone_from(&next);
         hub.run(&workspace, &["-q"]).success();
         assert_eq!(pin(&lock()), COMMIT);
         hub.run(&workspace, &["-q", "--fresh"]).success();
         assert_eq!(pin(&lock()), next);
-        // The lock beside the pipeline says otherwise.
+        // The lock next to the pipeline pins the old commit.
         hub.run(&workspace, &["-q", "--fresh", "--locked"]).success();
         assert_eq!(pin(&lock()), COMMIT);
-        // Offline, a branch is what it was when it was last looked up.
+        // Offline, a branch has its last known commit.
         hub.run(&workspace, &["-q", "--fresh", "--offline"]).success();
         assert_eq!(pin(&lock()), next);
     }
@@ -241,7 +241,7 @@ mod with_network {
         hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
         assert!(hub.store.asked().is_empty());
         assert!(hub.front.asked().iter().all(|asked| !asked.path.ends_with("tokenizer.json")));
-        // With all of it there, nothing is copied either.
+        // With the whole model cached, nothing is copied either.
         let other = pinned();
         for name in ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"]
         {
@@ -269,7 +269,7 @@ mod with_network {
         assert!(code == 2 && says.contains("`--offline` keeps it from being fetched"), "{says}");
         let (code, says) = refused("hf://demo", &[]);
         assert!(code == 2 && says.contains("it has no owner"), "{says}");
-        // Nothing is fetched for an input that is not there.
+        // Nothing is downloaded if the input does not exist.
         let workspace = pinned();
         fs::remove_file(workspace.path("input")).unwrap();
         hub.front.asked();

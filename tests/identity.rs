@@ -1,5 +1,5 @@
-//! What every setting changes: a table over all leaves of the pipeline's schema, held against the identity that a lock
-//! states, and against what a finished run does when it is run again with that one setting changed.
+//! Effect of every setting on the identity: a table over all leaves of the pipeline's schema, compared with the
+//! identity in a lock and with the work of a finished run that is run again with only that setting changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,36 +10,36 @@ use crate::external::child::write_program;
 use crate::support::tables::{strings, table, token_lists, write_parquet};
 use crate::support::{Workspace, copy_folder, demo_model, read_json, repository};
 
-/// The part of the identity that a setting belongs to.
+/// Part of the identity that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// This fact of the windows.
     Windows(&'static str),
     /// This fact of measures.
     Measure(&'static str),
-    /// This fact of measures, and with it the columns of the output.
+    /// This fact of measures and the columns of the output.
     Columns(&'static str),
-    /// Which measures there are, this one among them; the output has other columns.
+    /// The set of measures and the columns of the output.
     Renamed(&'static str),
     /// The selection.
     Selection,
-    /// None, and why.
+    /// None, with the reason.
     Nothing(&'static str),
 }
 use Part::{Columns, Measure, Nothing, Renamed, Selection, Windows};
 
-/// A leaf of the schema, its part, what the pipeline has besides the usual (`base`), and the change of that leaf. Stages by
-/// their names; a null removes a key.
+/// Leaf of the schema, its part, additions to the usual pipeline (`base`), and the change of that leaf. Stages are
+/// identified by name; a null removes a key.
 type Case = (&'static str, Part, &'static str, &'static str);
 
-/// A program beside the usual pipeline.
+/// A program in addition to the usual pipeline.
 const OWN: &str = r#"{"+": {"stage": "external", "name": "own", "command": ["./child.sh", "honest"], "version": "1", "statistics": [{"name": "bytes", "unit": "bytes", "doc": "length"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#;
 /// With losses of a whole model.
 const LOSSES: &str = r#"{"+": "language-model", "language-model": {"short_context_tokens": 8}}"#;
 /// With attention of its layers.
 const LAYERS: &str =
     r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [0, 1]}}"#;
-/// Of one head.
+/// With attention of one head.
 const HEADS: &str = r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [{"layer": 1, "heads": [1]}]}}"#;
 /// With LADM's score.
 const SPANS: &str = r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [1], "ladm": {"span_tokens": 2}}}"#;
@@ -731,7 +731,7 @@ const CASES: &[Case] = &[
     ("output.report_by", Selection, "{}", r#"{"output": {"report_by": "label"}}"#),
 ];
 
-/// Other values of leaves that the table has, where each value has code of its own.
+/// Other values of the leaves above, if each value has its own code.
 const OTHER_VALUES: &[Case] = &[
     (
         "load-partial-model.precision",
@@ -894,7 +894,7 @@ fn tokens(seed: usize) -> Vec<u32> {
     (0..150).map(|place| ((place * place + 31 * seed) % 400 + 3) as u32).collect()
 }
 
-/// Writes and runs a pipeline. What was refused is an error.
+/// Writes and runs a pipeline; returns an error if it is rejected.
 fn run(workspace: &Workspace, pipeline: &Value) -> Result<Value, String> {
     workspace.write("pipeline.json", pipeline.to_string());
     let answer = workspace.longsift(&["run", "pipeline.json", "-q"]);
@@ -905,7 +905,7 @@ fn run(workspace: &Workspace, pipeline: &Value) -> Result<Value, String> {
     }
 }
 
-/// The bytes of all tables of a pipeline's output and its run directory, hashed.
+/// Hashes of all tables of a pipeline's output and its run directory.
 fn results(workspace: &Workspace, pipeline: &Value) -> BTreeMap<String, String> {
     let output = pipeline["output"]["path"].as_str().unwrap();
     let folder = |name: &str| format!("{output}{name}");
@@ -922,7 +922,7 @@ fn identity(workspace: &Workspace, pipeline: &Value) -> Value {
     read_json(&workspace.path("locked.lock"))["identity"].clone()
 }
 
-/// The facts of a part that differ, by name.
+/// Names of the facts of a part that differ.
 fn changed<'v>(before: &'v Value, now: &'v Value) -> BTreeSet<&'v str> {
     let (before, now) = (before.as_object().unwrap(), now.as_object().unwrap());
     let names = before.keys().chain(now.keys());
@@ -970,7 +970,7 @@ fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
                 assert!(windows.contains(fact), "{}", context());
                 assert!(!parts[1] && !parts[2], "{}", context());
             }
-            // The shortest window that a measure takes is a fact of windows, too.
+            // The minimum window length of a measure is a fact of windows as well.
             Measure(fact) => {
                 assert!(measure.contains(*fact) && !parts[2], "{}", context());
                 assert!(windows.iter().all(|fact| *fact == "min_tokens"), "{}", context());
@@ -1020,7 +1020,7 @@ fn a_run_with_one_setting_changed_gives_what_a_fresh_one_gives_or_names_the_sett
                 run(&fresh, &changed).unwrap();
                 let results = |workspace: &Workspace| {
                     let mut results = results(workspace, &changed);
-                    // What the earlier name measured stays in the scores.
+                    // Statistics under the earlier name stay in the scores.
                     let is_scores = |path: &String| path.contains(".run/scores/");
                     results.retain(|path, _| !(matches!(part, Renamed(_)) && is_scores(path)));
                     results

@@ -1,4 +1,4 @@
-//! A corpus that grows: every day only the new files are filtered, by the threshold of the first corpus.
+//! A growing corpus: every day only the new files are filtered, by the threshold of the first corpus.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn first() -> Pipeline {
     Pipeline::tokens("model", 64)
 }
 
-/// A pipeline for what is new since `since`, into `output`.
+/// A pipeline for the files added since `since`, into `output`.
 fn increment(since: &str, output: &str) -> Pipeline {
     let mut pipeline = first()
         .input(&format!("since: {since}"))
@@ -63,7 +63,7 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
         .collect();
     assert!(kept.iter().all(|id| id.starts_with('c')), "{kept:?}");
     assert_eq!(workspace.hashes(&["out", "out.run"]), before, "the first day is left alone");
-    // The third day names the second: what either has filtered is left out.
+    // The third day names the second: files filtered by either are excluded.
     add_file(&workspace, "d");
     let third = run(&workspace, &increment("day2.run", "day3"));
     assert_eq!(count(&third, "rows_in"), 8);
@@ -125,7 +125,7 @@ fn a_first_run_that_is_repeated_after_an_increment_is_found() {
     assert_eq!(count(&fresh, "rows_in"), 0);
 }
 
-/// Files without compression and statistics, whose footers say nothing of their values.
+/// Writes files without compression and statistics, whose footers do not depend on their values.
 fn plain_file(workspace: &Workspace, path: &str, name: &str) {
     let properties = parquet::file::properties::WriterProperties::builder()
         .set_dictionary_enabled(false)
@@ -190,7 +190,7 @@ fn the_same_corpus_has_not_moved_and_another_one_has() {
     same.output = "path: same".to_owned();
     let index = |summary: &Value| summary["drift"][0]["stability_index"].as_f64().unwrap();
     assert!(index(&run(&workspace, &same)) < 0.02);
-    // One token again and again: attention is even, unlike that of the first corpus.
+    // One repeated token: attention is even, unlike that of the first corpus.
     fs::create_dir_all(workspace.path("other")).unwrap();
     let ids = strings((0..20).map(|row| format!("z-{row}")));
     let flat = table(&[("id", ids), ("tokens", token_lists(&vec![vec![5; 640]; 20]))]);

@@ -1,4 +1,4 @@
-//! What was read once is still the same when it is read again, or the run says so.
+//! Data that is read twice must be unchanged, otherwise the run fails.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -21,7 +21,7 @@ fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64)
 }
 
-/// Writes a file whose pages are as they are in memory, so that bytes can be changed in place.
+/// Writes a file with uncompressed pages, so that bytes can be changed in place.
 fn write_plain(path: &Path, texts: &[String]) {
     let ids = strings((0..texts.len()).map(|row| format!("document-{row}")));
     let input = table(&[("id", ids), ("text", strings(texts))]);
@@ -53,7 +53,7 @@ fn a_document_that_changed_between_score_and_write_is_recognised() {
     let pipeline = Pipeline::text("model", 64).filter("keep_fraction: 1");
     workspace.run(&pipeline);
     let before = workspace.hashes(&["out/data"]);
-    // The footer, the size and the time are what they were; a letter of one document is not.
+    // Footer, size and time are unchanged; a letter of one document is not.
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let places: Vec<usize> =
@@ -170,7 +170,7 @@ fn another_tokenizer_or_another_column_is_another_run() {
     other.input = other.input.replace("text_column: text", "text_column: body");
     refused(&other, "content: text `body`, was text `text`");
     refused(&pipeline.clone().tokenize("special_tokens_in_text: as-text"), "as-text, was parse");
-    // A copy of the same tokenizer is no change; one with another rule is.
+    // A copy of the same tokenizer is not a change; one with another rule is.
     let same = pipeline.clone().tokenize("tokenizer: demo/tokenizer.json");
     assert_eq!(workspace.run(&same)["windows_scored"], 0);
     let path = workspace.path("model/tokenizer.json");

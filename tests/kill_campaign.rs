@@ -1,4 +1,4 @@
-//! Kills at random times: whatever number of kills a run takes, it ends in the same bytes.
+//! Kills at random times: after any number of kills, a run ends with the same bytes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use crate::support::scenarios::check_nothing_is_left;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Pipeline, Random, Tiny, Workspace, check_accounting, count, files_below};
 
-/// Kills where `LONGSIFT_KILLS` names no other number.
+/// Default number of kills; `LONGSIFT_KILLS` overrides it.
 const KILLS: usize = 12;
 
-/// Of the choices where `LONGSIFT_SEED` names no other; the moments are parts of the time that a run takes.
+/// Default seed of the choices; `LONGSIFT_SEED` overrides it. Times are fractions of a run's duration.
 const SEED: u64 = 20_261_122;
 
-/// Kills of one run, at most, before it may end.
+/// Maximum kills of one run before it may finish.
 const KILLS_OF_A_RUN: usize = 10;
 
 const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
@@ -45,7 +45,7 @@ fn workload() -> Workspace {
     workspace
 }
 
-/// A campaign against one command.
+/// Campaign against one command.
 struct Campaign {
     random: Random,
     kills: usize,
@@ -53,7 +53,7 @@ struct Campaign {
 }
 
 impl Campaign {
-    /// Starts the command and stops it after a random part of `whole`. Says whether it was still at work.
+    /// Starts the command and stops it after a random part of `whole`. Returns whether it was still running.
     fn stop_once(&mut self, workspace: &Workspace, arguments: &[&str], whole: Duration) -> bool {
         let threads = (1 + self.random.below(4)).to_string();
         let mut child = workspace.start(&[arguments, &["--threads", &threads]].concat());
@@ -68,7 +68,7 @@ impl Campaign {
         }
         let kindly = self.random.below(5) == 0;
         let signal = if kindly { Signal::TERM } else { Signal::KILL };
-        // It may have ended in this moment: then the signal goes to nobody, for it has not been waited for.
+        // It may have ended already; the signal is then harmless, since the process is not reaped yet.
         let sent = kill_process(Pid::from_child(&child), signal);
         let status = child.wait().unwrap();
         assert!(sent.is_ok() || status.success());
@@ -80,7 +80,7 @@ impl Campaign {
         true
     }
 
-    /// Stops the command again and again, then lets it end.
+    /// Stops the command repeatedly, then lets it finish.
     fn finish(
         &mut self,
         workspace: &Workspace,

@@ -1,5 +1,5 @@
-//! The measure `language-model` through the program: every case of tiny checkpoints, the mini model on real windows, and
-//! what a pipeline does with it.
+//! The measure `language-model` through the program: every case of tiny checkpoints, the mini model on real windows,
+//! and its use in a pipeline.
 
 use arrow_array::{Array, RecordBatch};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn prepared(windows: &[Vec<u32>], settings: &str) -> (Workspace, Pipeline) {
     (workspace, pipeline)
 }
 
-/// With a term of this statistic and everything kept.
+/// Scores by this statistic and keeps everything.
 fn ranked_by(pipeline: Pipeline, statistic: &str) -> Pipeline {
     pipeline
         .score(&format!("terms: [{{statistic: {statistic}, weight: 1}}]"))
@@ -34,13 +34,13 @@ fn ids(value: &Value) -> Vec<u32> {
     numbers(value).into_iter().map(|id| id as u32).collect()
 }
 
-/// The value of a number, if it has one.
+/// The value of a number, if not null.
 fn optional(scores: &RecordBatch, name: &str, row: usize) -> Option<f64> {
     let column = scores.column_by_name(name).unwrap_or_else(|| panic!("{name}"));
     column.is_valid(row).then(|| floats(&scores.slice(row, 1), name)[0])
 }
 
-/// Relative to the value where `relative`, else absolute.
+/// Compares values. `tolerance`: absolute, as a function of the expected value.
 fn close(what: &str, got: Option<f64>, want: &Value, tolerance: impl Fn(f64) -> f64) {
     match (got, want.as_f64()) {
         (None, None) => {}
@@ -51,7 +51,7 @@ fn close(what: &str, got: Option<f64>, want: &Value, tolerance: impl Fn(f64) -> 
     }
 }
 
-/// All columns of a row are within the tolerances of a case.
+/// Checks that all columns of a row are within the tolerances of a case.
 fn check(scores: &RecordBatch, row: usize, case: &Value) {
     let (expected, tolerances) = (&case["expected"], &case["tolerances"]);
     let mean = tolerances["mean_abs"].as_f64().unwrap();
@@ -108,7 +108,7 @@ fn check(scores: &RecordBatch, row: usize, case: &Value) {
     }
 }
 
-/// The settings that a case asks for.
+/// The settings of a case.
 fn settings(case: &Value, layers: usize) -> String {
     let layers: Vec<usize> = (0..layers).collect();
     let ladm = case["expected"].get("ladm").map_or(String::new(), |ladm| {
@@ -201,7 +201,7 @@ fn demo(settings: &str) -> (Workspace, Pipeline) {
     (workspace, ranked_by(pipeline, "mean_loss"))
 }
 
-/// What a plan of these settings is refused with.
+/// The message with which a plan of these settings is rejected.
 fn refused(settings: &str) -> String {
     let (workspace, pipeline) = demo(settings);
     workspace.write("pipeline.yaml", pipeline.to_string());
@@ -259,7 +259,7 @@ fn damaged(workspace: &Workspace, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(place, bytes).unwrap();
 }
 
-/// Where a text stands among bytes.
+/// Position of a text among bytes.
 fn find(bytes: &[u8], text: &str) -> usize {
     bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
 }
@@ -305,7 +305,7 @@ fn weights_that_are_not_numbers_end_the_run_with_their_tensor_and_other_windows_
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
     assert!(answer.contains(&format!("`{tensor}` holds NaN")), "{answer}");
     assert!(!workspace.path("out/data").exists());
-    // Its attention needs nothing of it.
+    // Its attention does not need the tensor.
     let layers = pipeline
         .to_string()
         .replace("short_context_tokens: 16", "losses: false, attention_layers: [0, 1]")
@@ -346,7 +346,7 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
     let (windows, selection) = (&lock["identity"]["windows"], &lock["identity"]["selection"]);
     assert_eq!(windows["windows_version"], longsift_stages::tokenize::WINDOWS_VERSION);
     assert_eq!(selection["selection_version"], longsift_stages::score::SELECTION_VERSION);
-    // A run directory is repeated with the kernel that it was made with.
+    // A run directory is repeated with its original kernel.
     let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
 }
@@ -438,7 +438,7 @@ fn the_tokenizer_and_bos_come_from_the_model_where_there_is_no_other() {
         (&lock["identity"]["windows"]["bos"], &lock["identity"]["windows"]["bos_id"]),
         (&json!(1), &json!(0))
     );
-    // The same model once more, under its own name, and that of the pipeline.
+    // The same model again under its own name, and that of the pipeline.
     let both = Pipeline::text("model", 64)
         .measure("language-model, short_context_tokens: 16")
         .measure("language-model, name: own, model: model, short_context_tokens: 16")

@@ -1,4 +1,4 @@
-//! Input beside Parquet: JSON Lines, compressed or not, tables with JSON in their second column, Arrow IPC.
+//! Input other than Parquet: JSON Lines, compressed or not, tables with JSON in their second column, Arrow IPC.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,7 +62,7 @@ fn pipeline() -> Pipeline {
         .filter("keep_fraction: 0.25")
 }
 
-/// What is kept: ids, windows, texts, scores.
+/// Kept samples: ids, windows, texts, scores.
 fn kept(workspace: &Workspace) -> Vec<(String, i64, String, u64)> {
     let data = read_parquet(&workspace.path("out/data"));
     let scores = floats(&data, "longsift_score").into_iter().map(f64::to_bits);
@@ -77,7 +77,7 @@ fn kept(workspace: &Workspace) -> Vec<(String, i64, String, u64)> {
     kept
 }
 
-/// What is kept of the demo corpus as a Parquet file of this machine.
+/// Kept samples of the demo corpus as a local Parquet file.
 fn kept_as_parquet() -> Vec<(String, i64, String, u64)> {
     let parquet = workspace(&[]);
     fs::create_dir(parquet.path("input")).unwrap();
@@ -89,7 +89,7 @@ fn kept_as_parquet() -> Vec<(String, i64, String, u64)> {
     expected
 }
 
-/// The files of a corpus in every form that input has beside Parquet.
+/// The files of a corpus in every format other than Parquet.
 fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
     let plain = lines(corpus);
     let (first, second) =
@@ -151,7 +151,7 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
     }
 }
 
-/// Of a store every form is read by ranges, and a plain file in as many units as from a disk.
+/// In a store, every format is read by ranges, and a plain file in as many units as on a disk.
 #[cfg(feature = "cloud")]
 #[test]
 fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
@@ -176,13 +176,13 @@ fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
         assert_eq!(units(&there), units(&here), "{name}");
         assert!(!["plain", "table"].contains(&name) || units(&there) > 4, "{name}");
         let asked = bucket.asked();
-        // An object of exactly the name that is given would be the input: one question without a range.
+        // An object with exactly the given name would be the input: one request without a range.
         let is_of_file = |path: &str| path.contains("/in/") && !path.contains("list-type");
         let mut reads = asked.iter().filter(|asked| is_of_file(&asked.path));
         assert!(reads.all(|asked| asked.range_of(1 << 30).is_some()), "{name}: only ranges");
         let again = bucket.longsift(&there, &["run", "pipeline.yaml", "-q"]).success().summary();
         assert_eq!(again["status"], "nothing_to_do", "{name}");
-        // Lines are counted once: what was counted is known again without reading the file.
+        // Lines are counted once: the count is reused without reading the file.
         if name == "plain" {
             let longest = bucket.asked().iter().filter_map(|asked| asked.range_of(1 << 30)).count();
             assert!(longest <= 2, "{longest} reads of a file that nothing was done with");
@@ -190,7 +190,7 @@ fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
     }
 }
 
-/// A unit of a plain file of lines in a store is read from where it begins, and the rest of the file is left alone.
+/// A unit of a plain file of lines in a store is read from its start, without the rest of the file.
 #[cfg(feature = "cloud")]
 #[test]
 fn a_unit_of_lines_in_a_store_is_a_range_of_its_file() {
@@ -267,7 +267,7 @@ fn document(row: usize) -> Value {
     json!({ "id": format!("d{row}"), "text": text(row, 20 + row % 9), "number": row })
 }
 
-/// So many documents, as lines.
+/// Documents as lines.
 fn many(rows: usize) -> String {
     let lines: Vec<String> = (0..rows).map(|row| format!("{}\n", document(row))).collect();
     lines.concat()
@@ -343,7 +343,7 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
     let scores = read_scores(&workspace.path("out.run"));
     let last = texts(&scores, "id").into_iter().zip(integers(&scores, "input_row")).rfind(|_| true);
     assert_eq!(last, Some(("d14".to_owned(), 13)), "rows are lines that are not blank");
-    // Found from the first lines, columns do not leave out a field that nobody has decided about.
+    // Inferred columns never omit a field.
     let found = short()
         .input("max_document_bytes: 8192, max_quarantined_fraction: 0.02")
         .output("compression: none");
@@ -368,7 +368,7 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
     );
 }
 
-/// What lines say of a field whose column holds something else: the decoder alone would change each of them without a word.
+/// Values that do not fit the type of their column: the decoder alone would silently convert each of them.
 #[test]
 fn a_value_that_its_column_would_change_makes_a_bad_line() {
     let values = [
@@ -426,7 +426,7 @@ fn a_value_that_its_column_would_change_makes_a_bad_line() {
     }
 }
 
-/// Ids of tokens are whole numbers, also behind the lines that said so.
+/// Token ids are integers, also after the lines from which the type was inferred.
 #[test]
 fn a_list_of_fractions_is_no_list_of_token_ids() {
     let line =
@@ -460,7 +460,7 @@ fn columns_are_shown_locked_and_refused_once_they_change() {
     let lock = read_json(&workspace.path("pipeline.lock"));
     let locked = "jsonl: id: string, text: string, number: int64";
     assert_eq!(lock["identity"]["windows"]["schema"], locked);
-    // Named, they are the same, but for their order.
+    // Declared columns are the same, except for their order.
     let named = short().input("schema: {id: string, number: int64, text: string}");
     let refused = |answer: Answer| {
         let answer = answer.expect(2).all();
@@ -493,7 +493,7 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
         fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
     };
     touch(long_ago);
-    // The time of the last change of status is that of the clock.
+    // The status change time is set by the system clock.
     std::thread::sleep(Duration::from_millis(2100));
     workspace.write("pipeline.yaml", short().to_string());
     let rows = || {
@@ -509,7 +509,7 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
             .collect::<Vec<_>>()
     };
     let [counted] = &kept()[..] else { panic!("{:?}", kept()) };
-    // What was counted is believed.
+    // The cached count is trusted.
     let known = fs::read_to_string(counted).unwrap();
     assert!(known.contains("\"rows\":30"), "{known}");
     fs::write(counted, known.replace("\"rows\":30", "\"rows\":29")).unwrap();
@@ -525,7 +525,7 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
         .unwrap();
     touch(long_ago);
     assert_eq!((rows(), kept().len()), (31, 2));
-    // A file of the last seconds may still be written to.
+    // A recently modified file may still be written to.
     touch(SystemTime::now());
     assert_eq!((rows(), kept().len()), (31, 2));
 }
@@ -569,7 +569,7 @@ fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
     expect(&good[..good.len() / 2], "a.arrow: not a readable Arrow file: ");
     expect(b"ARROW1", "not a readable Arrow file: it is cut off");
     expect(b"{\"id\": 1, \"text\": \"a\"}", "not a readable Arrow file: ");
-    // A buffer that claims to become a petabyte.
+    // A buffer that claims to decompress to a petabyte.
     let mut bomb = good;
     bomb[frames[0] - 8..frames[0]].copy_from_slice(&(1_i64 << 50).to_le_bytes());
     let message = of(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).all();
@@ -688,7 +688,7 @@ fn lines_that_are_not_where_they_were_counted_are_counted_again() {
     workspace.longsift(&["plan", "pipeline.yaml"]).success();
     let counted = files_below(&workspace.path("cache"));
     let counted = counted.iter().find(|path| path.to_str().unwrap().contains("/lines/")).unwrap();
-    // As if the file had been replaced by one that nothing identifies as another.
+    // Simulates a replaced file with an unchanged stamp.
     for wrong in ["between lines", "within a line"] {
         let mut survey = read_json(counted);
         let stretches = survey["stretches"].as_array_mut().unwrap();

@@ -1,7 +1,7 @@
-//! Load: memory and open files stay flat, however many documents, tokens or files there are.
+//! Load: memory and open files are constant for any number of documents, tokens or files.
 //!
-//! `cargo test --release -p longsift-engine --test integration -- --ignored --nocapture --test-threads 1 soak` prints the
-//! figures of `docs/guarantees.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
+//! `cargo test --release -p longsift-engine --test integration -- --ignored --nocapture --test-threads 1 soak` prints
+//! the values of `docs/guarantees.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
 
 use std::fs;
 use std::process::Stdio;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::support::tables::{strings, table, token_lists, write_parquet};
 use crate::support::{Answer, Pipeline, Random, Tiny, Workspace, check_accounting, count};
 
-/// Files that a run may have open, whatever its load: what is one too many ends it.
+/// Maximum open files of a run at any load; exceeding it ends the run.
 const MOST_FILES: u32 = 48;
 
-/// What a run took.
+/// Resources used by a run.
 #[derive(Debug)]
 struct Figures {
     /// Documents, files or tokens.
@@ -21,7 +21,7 @@ struct Figures {
     seconds: f64,
     /// Resident memory at each tenth of the run, in MB.
     memory: Vec<u64>,
-    /// The most that was resident, in MB, as the run itself says.
+    /// Peak resident memory, in MB, as reported by the run.
     peak: u64,
 }
 
@@ -32,7 +32,7 @@ fn memory(process: u32) -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1024)
 }
 
-/// Runs the pipeline and watches it.
+/// Runs the pipeline and observes it.
 fn watch(workspace: &Workspace, load: usize) -> Figures {
     let begun = Instant::now();
     let limit = format!("ulimit -n {MOST_FILES} && exec");
@@ -51,8 +51,8 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
     Figures { load, seconds, memory, peak: count(&summary, "peak_memory_bytes") >> 20 }
 }
 
-/// Runs each load in turn, the largest last: memory may not grow with it by more than this from the one before, and open
-/// files stay below a bound. Time is printed, for `docs/guarantees.md`.
+/// Runs each load in turn, the largest last: memory may not grow by more than this from one to the next, and open
+/// files stay below a bound. Prints the time, for `docs/guarantees.md`.
 fn soak(
     what: &str,
     loads: &[usize],
@@ -84,7 +84,7 @@ fn soak(
     );
 }
 
-/// Documents with tokens that cost nothing to make.
+/// Writes documents with tokens that are cheap to generate.
 fn write_documents(workspace: &Workspace, file: &str, seed: u64, lengths: &[usize], group: usize) {
     let mut random = Random(seed);
     let document = |length: &usize| (0..*length).map(|_| 2 + random.below(95) as u32).collect();

@@ -1,4 +1,4 @@
-//! One integration binary: every test runs the real `longsift` in a temporary folder.
+//! Integration tests in one binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
 mod audit;

@@ -1,4 +1,4 @@
-//! `longsift map`: how the blocks of a document attend to each other.
+//! `longsift map`: attention between the blocks of a document.
 
 use std::fs;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn cells(matrix: &Value) -> Vec<f64> {
     matrix.as_array().unwrap().iter().flat_map(numbers).collect()
 }
 
-/// A document of token ids per list, and a small model.
+/// A document per list of token ids, and a small model.
 fn of_tokens(lists: &[Vec<u32>]) -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -88,7 +88,7 @@ fn of_conversations(column: ArrayRef) -> Workspace {
     let ids = (0..column.len()).map(|row| format!("c{row}"));
     let input = table(&[("id", strings(ids)), ("messages", column)]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 2);
-    // The tokenizer's folder is the test's own: its configuration is added to.
+    // The test has its own tokenizer folder, whose configuration it extends.
     copy_folder(&demo_model(), &workspace.path("model"));
     workspace.write("pipeline.yaml", Pipeline::text("model", 64).to_string());
     workspace
@@ -164,7 +164,7 @@ fn shares_sum_to_one_lift_is_share_over_even_and_every_form_has_the_same_numbers
     let page = fs::read_to_string(workspace.path("map.html")).unwrap();
     check_harmless(&page, 0);
     assert!(page.contains("300") && page.matches("<svg").count() == 2);
-    // The mean of the heads, one by one; and the same bits on any number of threads.
+    // The mean over heads equals the heads one by one, with the same bits on any number of threads.
     let heads = found["query_heads"].as_u64().unwrap();
     let mut mean = vec![0.0; 81];
     for head in 0..heads {
@@ -216,7 +216,7 @@ fn a_document_may_be_longer_than_any_window_and_bos_is_a_block() {
     let found = map(&workspace, &["--document", "d1", "--block-tokens", "1000", "--bos", "2"]);
     assert_eq!(numbers(&found["block_boundaries"]), [0.0, 2.0, 7.0]);
     assert_eq!(found["blocks"][0]["label"], "BOS");
-    // By its place, too.
+    // By index as well.
     assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 5);
     let plan = workspace.longsift(&["map", "pipeline.yaml", "--document", "d0"]).success();
     assert!(plan.stdout.contains("memory at most"), "{}", plan.stdout);
@@ -273,7 +273,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
         .map(|block| block["label"].as_str().unwrap())
         .collect();
     assert_eq!(labels, ["system", "user", "assistant"]);
-    // The same tokens as those of the joined text, cut at the same places.
+    // The tokens are those of the joined text, cut at the same positions.
     let joined =
         "You keep the chronicle.\nWhat happened in winter?\nThe harbour was closed.".to_owned();
     let text = of_texts(&[joined]);
@@ -281,7 +281,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
         numbers(&found["block_boundaries"]).iter().map(f64::to_string).collect();
     let of_text = map(&text, &["--document", "d0", "--block-boundaries", &boundaries.join(",")]);
     assert_eq!(of_text["block_attention"], found["block_attention"]);
-    // What nobody says has no block.
+    // An empty message has no block.
     let found = map(&workspace, &["--document", "c1", "--messages", "messages"]);
     assert_eq!(found["blocks"].as_array().unwrap().len() + 2, 4, "{found}");
     assert!(found["notes"][0].as_str().unwrap().starts_with("2 of the messages have no token"));
@@ -406,7 +406,7 @@ fn ids_that_occur_again_are_named_by_their_places() {
 
 #[test]
 fn every_kind_of_hostile_text_is_shown_as_text() {
-    // A map is of all tokens of a document: what is a megabyte elsewhere is shorter here.
+    // A map covers all tokens of a document, so texts of a megabyte are shortened here.
     let cut = |(kind, text): (_, String)| (kind, text.chars().take(20_000).collect::<String>());
     let kinds: Vec<(&str, String)> = hostile().into_iter().map(cut).collect();
     let workspace = of_texts(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
@@ -416,7 +416,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
         let page = fs::read_to_string(workspace.path("map.html")).unwrap();
         check_harmless(&page, 0);
         assert!(page.len() < 1_500_000, "{kind}: {} bytes", page.len());
-        // Who speaks may be anybody, too.
+        // The role may be any text.
         let role: String = text.chars().take(200).collect();
         let column =
             conversations("role", "content", &[Some(vec![Some((Some(&role), Some("hello")))])]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::tables::{document, strings, table, token_lists, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, shared};
 
-/// One document of these ids, and a pipeline that looks at a whole model alone.
+/// One document of these ids, and a pipeline with only a whole model.
 fn workspace(ids: &[u32]) -> Workspace {
     let workspace = Workspace::new();
     let input = table(&[("id", strings(["a"])), ("tokens", token_lists(&[ids.to_vec()]))]);
@@ -29,7 +29,7 @@ fn cells(map: &Value) -> Vec<Vec<f64>> {
     map["block_attention"].as_array().unwrap().iter().map(row).collect()
 }
 
-/// The attention matrix itself, in blocks of one token, has the figures of the model's own code.
+/// Checks that the attention matrix itself, in blocks of one token, equals that of the model's own code.
 fn check(name: &str) {
     let folder = shared(&format!("conformance-lm/{name}"));
     let case = read_json(&folder.join("case.json"));

@@ -1,4 +1,4 @@
-//! `filter.mark_only`: the whole corpus, and what the filter says of each sample.
+//! `filter.mark_only`: the whole corpus, with the filter's decision for each sample.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Tiny, Workspace, check_accounting, read_json};
 
-/// Tokens of a document: the first half of a window again, or nothing twice.
+/// Tokens of a document: the first half of a window repeated, or nothing twice.
 fn tokens(document: usize, length: usize) -> Vec<u32> {
     let again = |place: usize| if document.is_multiple_of(3) { place % 32 } else { place };
     (0..length).map(|place| ((again(place) * 7 + document * 13) % 60 + 2) as u32).collect()
@@ -93,7 +93,7 @@ fn a_marked_output_has_every_sample_and_says_of_each_what_the_filter_does() {
         }
         assert_eq!(by_reason["short_document"], 2, "{by_reason:?}");
 
-        // Without a sample there is no score, and the document is whole.
+        // Without a sample there is no score, and the document is complete.
         let score = output.column_by_name("longsift_score").unwrap();
         let ids = texts(&output, "id");
         let texts_of = token_ids(&output, "tokens");
@@ -109,7 +109,7 @@ fn a_marked_output_has_every_sample_and_says_of_each_what_the_filter_does() {
         let number = |id: &String| id.strip_prefix("document-").unwrap().parse::<u64>().unwrap();
         assert!(ids.iter().map(number).is_sorted());
 
-        // What is kept are the rows of the output without marks.
+        // The kept rows equal the output without marks.
         let plain = read_parquet(&filtered.path("out/data"));
         let kept: Vec<usize> = (0..reasons.len()).filter(|row| reasons[*row].is_none()).collect();
         let names = texts(&output, "longsift_sample_id");

@@ -1,4 +1,5 @@
-//! Several measures in one pipeline: what each adds, and what a run measures when one comes, goes or changes.
+//! Several measures in one pipeline: the columns of each, and what a run measures when one is added, removed or
+//! changed.
 
 use std::fs;
 
@@ -87,7 +88,7 @@ fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
         let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(floats(&other, column)), bits(floats(&one, column)), "{column}");
     }
-    // The output has the columns of all measures, and of the same windows.
+    // The output has the columns of all measures, and the same windows.
     let [one, kept] = [&alone, &several].map(|workspace| read_parquet(&workspace.path("out/data")));
     for field in one.schema().fields() {
         let name = field.name();
@@ -118,7 +119,7 @@ fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
     assert!(field.metadata()["doc"].contains("copied passages left out"));
     let ratio = floats(&other, "gzip_ratio");
     assert!(ratio.iter().all(|ratio| *ratio > 0.0 && *ratio < 1.0), "{ratio:?}");
-    // Of the document: all of its windows have the same.
+    // Statistics of the document are the same in all of its windows.
     let ids = other.column_by_name("id").unwrap();
     for row in 1..ratio.len() {
         if ids.slice(row, 1) == ids.slice(row - 1, 1) {

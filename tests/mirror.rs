@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::tables::{corpus, count_rows, read_parquet, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, count, files_below};
 
-/// Nested files: one of forty times the others' size, one of which nothing is kept, one without rows.
+/// Nested files: one forty times as large as the others, one with no sample kept, one without rows.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -85,7 +85,7 @@ fn every_input_file_has_its_own() {
     );
     let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success();
     assert!(plan.all().contains("in the folders and files of 5 input files"), "{}", plan.all());
-    // A file without rows has no work units; it is mirrored all the same.
+    // A file without rows has no work units, but is mirrored.
     write_parquet(&workspace.path("input/more.parquet"), &corpus("more", &[]), 1);
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert!(data.join("more.parquet").exists());

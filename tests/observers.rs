@@ -1,4 +1,4 @@
-//! What a run tells others: metrics for Prometheus, lineage events, a summary with the run's name.
+//! Run observers: metrics for Prometheus, lineage events, a summary with the run's name.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ fn workspace() -> Workspace {
     workspace
 }
 
-/// Runs the command with variables in its environment.
+/// Runs the command with environment variables.
 fn run(workspace: &Workspace, variables: &[(&str, &str)], arguments: &[&str]) -> Answer {
     let mut command = workspace.command(&[&["run", "web.yaml"], arguments].concat());
     let output = command.envs(variables.iter().copied()).output().unwrap();
@@ -30,8 +30,8 @@ fn run(workspace: &Workspace, variables: &[(&str, &str)], arguments: &[&str]) ->
     }
 }
 
-/// A collector on the loopback address: its URL, and the requests it gets (first line, headers, body). It answers each
-/// with `status`.
+/// A collector on the loopback address: its URL, and its requests (first line, headers, body). It answers each with
+/// `status`.
 fn collector(status: &'static str) -> (String, Receiver<(String, Vec<String>, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -100,7 +100,7 @@ fn metrics_that_cannot_be_written_are_a_warning() {
     assert!(answer.stderr.contains("no metrics: cannot create"), "{}", answer.stderr);
 }
 
-/// Both were opened once, to read what they say of the last run, and neither comes to an end.
+/// Both would be opened to read the previous metrics, and neither has an end.
 #[test]
 fn metrics_are_not_written_to_a_device_or_a_named_pipe() {
     let workspace = workspace();
@@ -237,7 +237,7 @@ fn a_place_where_no_summary_can_be_is_refused_before_the_run() {
     }
 }
 
-/// The summary of an earlier run is not taken for that of one that was killed.
+/// The summary of an earlier run must not be mistaken for that of a killed run.
 #[test]
 fn an_old_summary_is_gone_when_a_run_begins() {
     let workspace = workspace();
@@ -247,7 +247,7 @@ fn an_old_summary_is_gone_when_a_run_begins() {
         let text = fs::read_to_string(workspace.path("return.json")).unwrap();
         assert_eq!(Some(text.trim_end()), answer.stdout.lines().last());
     };
-    // A command line that is refused before the run begins is a failure like any other.
+    // A command line that is rejected before the run begins is a failure like any other.
     is_of(&run(&workspace, &[], &[&summary[..], &["--shard", "0/2"]].concat()).expect(2));
     run(&workspace, &[], &summary).success();
     workspace.write("web.yaml", "version: 2");

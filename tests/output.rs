@@ -1,4 +1,4 @@
-//! What the output says about its rows, and what a run says about what it kept.
+//! Columns of the output about its rows, and the summary of kept samples.
 
 use std::fs;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn the_output_is_in_the_order_of_file_row_and_window() {
     let samples = texts(&output, "longsift_sample_id");
     let windows = integers(&output, "longsift_window");
     let ids = texts(&output, "id");
-    // By the bytes of the paths: upper case before lower case, `-` before `.` before `/`.
+    // In byte order of the paths: upper case before lower case, `-` before `.` before `/`.
     let order = ["B", "a-", "a.b", "a", "b/z"];
     let mut expected: Vec<(usize, usize, i64)> = Vec::new();
     for ((sample, id), window) in samples.iter().zip(&ids).zip(&windows) {
@@ -168,7 +168,7 @@ fn windows_too_short_for_the_distance_are_counted_apart() {
 
 #[test]
 fn a_large_value_beside_many_windows_is_copied_in_bounded_memory() {
-    // 150 windows of a document, each with a copy of 16 MB that it came with: more than 32-bit offsets can tell.
+    // 150 windows of a document, each with a copy of a 16 MB column: more than 32-bit offsets can address.
     let large = "<p>".repeat(5 << 20);
     let input = table(&[
         ("id", strings(["a", "b"])),

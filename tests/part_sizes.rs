@@ -1,11 +1,11 @@
-//! `output.part_bytes`: into which files an output is cut.
+//! `output.part_bytes`: how an output is divided into files.
 
 use std::fs;
 
 use crate::support::tables::{corpus, count_rows, read_parquet, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, files_below};
 
-/// Files of units of about 1 KiB, one among them of forty times as much.
+/// Files of units of about 1 KiB, one of them forty times as large.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));

@@ -1,4 +1,4 @@
-//! Columns that no stage reads come through as they are, with the metadata that readers believe in.
+//! Columns that no stage reads pass through unchanged, with the metadata that readers rely on.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -121,7 +121,7 @@ fn input() -> RecordBatch {
     table(&all)
 }
 
-/// Every column but the text's equals that of the row it came from.
+/// Checks that every column except `except` equals that of its source row.
 fn check_columns(output: &RecordBatch, input: &RecordBatch, rows: &[usize], except: &str) {
     assert_eq!(output.num_rows(), rows.len());
     assert!(output.num_rows() > 3);
@@ -230,7 +230,7 @@ fn metadata_is_kept_and_that_of_hugging_face_grows_with_the_columns() {
     }
 }
 
-/// The smallest documents of a file of the corpora: as many as a debug build scores in no time.
+/// The smallest documents of a file of the corpora, few enough for a debug build.
 fn small_documents(file: &Path) -> RecordBatch {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
     let schema = Arc::clone(reader.schema());
@@ -285,7 +285,7 @@ fn nested_columns_of_real_corpora_come_through_equal() {
     }
 }
 
-/// The text of every window is that slice of its document.
+/// Checks that the text of every window is its slice of the document.
 fn check_slices(output: &RecordBatch, input: &RecordBatch, rows: &[usize]) {
     let documents = texts(input, "text");
     let (starts, ends) =

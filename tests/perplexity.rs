@@ -1,4 +1,4 @@
-//! Perplexity of documents that are longer than what a model reads at once: in chunks, and by windows that slide.
+//! Perplexity of documents longer than the context of a model: in chunks, and by sliding windows.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn workspace() -> (Workspace, Vec<u32>) {
     (workspace, ids)
 }
 
-/// Its perplexity in windows of so many tokens.
+/// Computes its perplexity in windows of so many tokens.
 fn pipeline(window: usize, short_context: usize) -> Pipeline {
     let mut pipeline = Pipeline::tokens("", window)
         .without_model(None)
@@ -34,7 +34,7 @@ fn pipeline(window: usize, short_context: usize) -> Pipeline {
     pipeline
 }
 
-/// The losses of some tokens on their own.
+/// The losses of a sequence of tokens alone.
 fn losses(workspace: &Workspace, ids: &[u32]) -> Vec<f64> {
     workspace.write("ids.json", serde_json::to_string(ids).unwrap());
     let answer =
@@ -63,7 +63,7 @@ fn a_document_in_chunks_has_the_perplexity_of_the_losses_of_all_its_chunks() {
 fn short_windows_give_the_perplexity_of_a_window_that_slides_by_half_of_itself() {
     let (workspace, ids) = workspace();
     workspace.run(&pipeline(TOKENS, 64));
-    // As everybody computes it: 64 tokens at a time, 32 further each time, of which only the new ones count.
+    // The usual method: 64 tokens at a time, advancing by 32, of which only the new ones count.
     let mut sliding = losses(&workspace, &ids[..64]);
     for start in (32..TOKENS - 32).step_by(32) {
         let of_window = losses(&workspace, &ids[start..TOKENS.min(start + 64)]);
@@ -74,7 +74,7 @@ fn short_windows_give_the_perplexity_of_a_window_that_slides_by_half_of_itself()
     let (loss, gain) = (floats(&scores, "loss_sum")[0], floats(&scores, "gain_sum")[0]);
     let got = (loss + gain) / integers(&scores, "loss_tokens")[0] as f64;
     let mean = sliding.iter().sum::<f64>() / sliding.len() as f64;
-    // A token before the short context sees the same either way, but beside other rows of a product.
+    // A token before the short context has the same context either way, but is in another batch of a matrix product.
     assert!((got - mean).abs() < 1e-5, "{got} {mean}");
     assert!((loss / integers(&scores, "loss_tokens")[0] as f64 - mean).abs() > 1e-4, "they differ");
 }

@@ -1,4 +1,4 @@
-//! `longsift plan`: every pipeline that ships, and everything that can stand against one, with its full message.
+//! `longsift plan`: every pipeline in the repository, and every reason to reject one, with its full message.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::support::tables::{corpus, strings, table, token_lists, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, files_below, repository};
 
-/// What makes an answer the same on every machine.
+/// Arguments that make the plan independent of the machine.
 const MACHINE: [&str; 4] = ["--threads", "2", "--kernel", "portable-f32"];
 
-/// The tokenizer of the demo model, beside a checkpoint.
+/// Copies the tokenizer of the demo model next to a checkpoint.
 fn add_tokenizer(folder: &Path) {
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(demo_model().join(name), folder.join(name)).unwrap();
@@ -26,7 +26,7 @@ fn model() -> Tiny {
     Tiny::new().with("vocab_size", json!(8192))
 }
 
-/// The corpus and the checkpoint that the pipelines of the paper name: small ones under their names.
+/// Small stand-ins for the corpus and the checkpoint that the pipelines of the paper name.
 fn papers_folder(workspace: &Workspace) {
     let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192 });
@@ -166,7 +166,7 @@ output:
   path: out
 ";
 
-/// A workspace in which [`RIGHT`] is right.
+/// A workspace in which [`RIGHT`] is valid.
 fn right() -> Workspace {
     let workspace = Workspace::new();
     model().write(&workspace.path("model"));
@@ -186,7 +186,7 @@ fn right() -> Workspace {
     workspace
 }
 
-/// The answer to the right pipeline with some text replaced, in a workspace that `spoil` has spoilt.
+/// Plans the valid pipeline with some text replaced, in a workspace modified by `spoil`.
 fn wrong(name: &str, code: i32, changes: &[(&str, &str)], spoil: impl Fn(&Workspace)) {
     let workspace = right();
     let mut text = RIGHT.to_owned();

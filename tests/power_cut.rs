@@ -1,4 +1,4 @@
-//! The power fails at any step of a run: what was brought to disk is enough for the next run to finish it.
+//! Power cuts at any step of a run: the synced data suffices for the next run to finish it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,10 +7,10 @@ use crate::support::disk::{Disk, Seen, State, Survives, changes, workspace_after
 use crate::support::scenarios::Scenario;
 use crate::support::{Answer, Workspace};
 
-/// States per scenario where `LONGSIFT_POWER_CUTS` says nothing else: another number, or `all`.
+/// Default states per scenario; `LONGSIFT_POWER_CUTS` overrides it with a number or `all`.
 const SAMPLE: usize = 8;
 
-/// What a user relies on once a run has said that it is done.
+/// Files that must survive once a run has reported success.
 const PROMISED: [&str; 10] = [
     "out/data/",
     "out.run/scores/",
@@ -33,7 +33,7 @@ fn files_of(workspace: &Workspace) -> State {
     Disk::holding(&workspace.path("")).now()
 }
 
-/// Finishes the scenario from a sample of all states that a power cut can leave.
+/// Finishes the scenario from a sample of all possible states after a power cut.
 fn check(scenario: &Scenario) {
     let sample = match std::env::var("LONGSIFT_POWER_CUTS") {
         Ok(all) if all == "all" => usize::MAX,

@@ -1,4 +1,4 @@
-//! The rankings of the published code, from raw statistics put into the score files of a run.
+//! The rankings of the published code, from raw statistics inserted into the score files of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::{
     Pipeline, Tiny, Workspace, count, files_below, hex, numbers, read_json, shared,
 };
 
-/// Puts other raw statistics into the score files of a finished run, as if a model had measured them.
+/// Replaces raw statistics in the score files of a finished run, as if a model had measured them.
 fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64]) {
     for record_path in files_below(&workspace.path("out.run/units")) {
         let mut record = read_json(&record_path);
@@ -87,7 +87,7 @@ fn ranks_as_published(
     workspace.run(&base.clone().filter("keep_fraction: 0"));
     replace_statistics(&workspace, proportion, variance);
     for (name, key) in [("min-max", "minmax"), ("z-score", "zscore")] {
-        // The reference divides by a deviation of zero where all values are equal.
+        // The reference divides by a deviation of zero if all values are equal.
         let Some(expected) = case.get(key) else { continue };
         let summary = workspace.run(&base.clone().score(&format!("standardise: {name}")));
         assert_eq!(count(&summary, "windows_scored"), 0);

@@ -1,4 +1,4 @@
-//! Rows that cannot be scored are set aside with a code, and every row is accounted for.
+//! Rows that cannot be scored are quarantined with a code, and every row is accounted for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below};
 
-/// Code → rows (of the file), as the quarantine table has them.
+/// Rows (of the file) by code, from the quarantine table.
 fn quarantined(table: &RecordBatch) -> BTreeMap<String, Vec<i64>> {
     let mut rows: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for (code, row) in
@@ -28,7 +28,7 @@ fn codes(expected: &[(&str, &[i64])]) -> BTreeMap<String, Vec<i64>> {
     expected.iter().map(|(code, rows)| ((*code).to_owned(), rows.to_vec())).collect()
 }
 
-/// Token lists with everything that can be wrong with one.
+/// Token lists with every possible defect.
 fn bad_token_lists() -> ArrayRef {
     let mut builder = ListBuilder::new(Int64Builder::new());
     let good: Vec<Option<i64>> =
@@ -152,7 +152,7 @@ fn a_document_longer_than_the_whole_document_limit_is_set_aside() {
     assert_eq!(summary["rows_dropped"]["too_short"], 2, "{summary}");
     let kept = read_parquet(&workspace.path("out/data"));
     assert_eq!(token_ids(&kept, "tokens"), documents[..2]);
-    // With a BOS token, one document more is too long.
+    // With a BOS token, one more document is too long.
     let mut with_bos = pipeline;
     with_bos.tokenize = "window_tokens: 32, bos: 1, windows: whole-document".to_owned();
     workspace.run_with(&with_bos, &["--fresh"]);

@@ -1,4 +1,5 @@
-//! What is kept, computed again from the raw statistics by other code: the definition, in plain double precision.
+//! The kept samples, recomputed from the raw statistics by independent code: the definition, in plain double
+//! precision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Tiny, Workspace};
 
-/// A sample: its document, window, group, tokens and raw statistics.
+/// Sample: its document, window, group, tokens and raw statistics.
 #[derive(Clone, Debug)]
 struct Sample {
     id: String,
@@ -128,7 +129,7 @@ fn kept(
     kept.into_iter().collect()
 }
 
-/// The output of the last run holds exactly these samples, in this order, with these scores.
+/// Checks that the output of the last run holds exactly these samples, in this order, with these scores.
 fn check(workspace: &Workspace, samples: &[Sample], scores: &[f64], kept: &[usize]) {
     let output = read_parquet(&workspace.path("out/data"));
     let found = texts(&output, "id");
@@ -142,7 +143,7 @@ fn check(workspace: &Workspace, samples: &[Sample], scores: &[f64], kept: &[usiz
     }
 }
 
-/// A group of one with a z-score has no deviation: it is its own mean.
+/// In a group of one, z-scores have no deviation: the sample is the mean.
 #[test]
 fn a_fraction_of_every_group_is_kept_by_z_score_and_by_min_max() {
     let workspace = workspace();
@@ -167,7 +168,7 @@ fn a_fraction_of_every_group_is_kept_by_z_score_and_by_min_max() {
     }
 }
 
-/// How many of a ranking fit the budget.
+/// Number of samples of a ranking within the budget.
 fn within_budget(samples: &[Sample], ranking: &[usize], budget: u64) -> usize {
     let mut spent = 0;
     ranking
@@ -201,7 +202,7 @@ fn a_token_budget_stops_before_the_first_sample_beyond_it() {
         assert!(!kept.is_empty());
         check(&workspace, &samples, &scores, &kept);
     }
-    // Groups that keep nothing are named.
+    // Groups without kept samples are named.
     let answer = workspace.longsift(&["run", "pipeline.yaml", "--set", "stages.score.alpha=1"]);
     let stderr = answer.success().stderr;
     assert!(stderr.contains("nothing was kept of group"), "{stderr}");

@@ -1,4 +1,4 @@
-//! Models of object stores and web servers: what is fetched scores as the whole folder does.
+//! Models of object stores and web servers: a partial download scores like the whole folder.
 
 use crate::support::{Pipeline, Workspace, repository};
 
@@ -37,12 +37,12 @@ mod with_stores {
     /// A server whose folder `/bucket/demo` is the demo model or another one, as a store and as a web server.
     struct Store {
         server: Server,
-        /// The entity tag of all files.
+        /// Entity tag of all files.
         tag: Arc<Mutex<String>>,
     }
 
     impl Store {
-        /// `change` may replace answers; the count is of answers before it.
+        /// `change` may replace replies; it receives the number of earlier ones.
         fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
             Self::of(demo_model(), change)
         }
@@ -121,12 +121,12 @@ mod with_stores {
             let asked = store.server.asked();
             let ranges = asked.iter().filter(|asked| asked.path.ends_with("/model.safetensors"));
             let ends = ranges.map(|asked| asked.range_of(whole as usize).unwrap());
-            // What is looked at when a file is opened: the first bytes, or the last 64 KiB.
+            // Bytes read when a file is opened: the first ones, or the last 64 KiB.
             let of_layer_1 = |(start, end): &(usize, usize)| {
                 *end > 5_700_000 && *start < whole as usize - 65_536
             };
             assert!(!ends.into_iter().any(|range| of_layer_1(&range)), "{address}");
-            // Again: it is looked whether it has changed, and nothing is fetched.
+            // Again: the version is checked, and nothing is downloaded.
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
             let asked = store.server.asked();
@@ -140,7 +140,7 @@ mod with_stores {
         }
     }
 
-    /// The demo model in three files: the embedding, layer 0, and all else.
+    /// The demo model in three files: the embedding, layer 0, and the rest.
     fn in_three_files(folder: &Path) {
         for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
             fs::copy(demo_model().join(name), folder.join(name)).unwrap();
@@ -194,7 +194,7 @@ mod with_stores {
             let hashes = workspace.hashes(&["cache/longsift/stores"]).into_iter();
             let name = |path: String| path.rsplit('/').next().unwrap().to_owned();
             let hashes = hashes.map(|(path, hash)| (name(path), hash));
-            // A store and a web server name versions differently.
+            // A store and a web server identify versions differently.
             let kept =
                 |name: &str| !["slice.json", "versions.json", "model", "lock"].contains(&name);
             hashes.filter(|(name, _)| kept(name)).collect::<Vec<_>>()
@@ -240,7 +240,7 @@ mod with_stores {
             "\"2\"".clone_into(&mut store.tag.lock().unwrap());
             store.plan(&workspace).success();
             assert_eq!(slices(&workspace).len(), 2);
-            // Its layer 0 is what it was, and so are the scores.
+            // Layer 0 is unchanged, and so are the scores.
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
             assert_eq!(slices(&workspace).len(), 2);
@@ -361,7 +361,7 @@ mod with_stores {
             &[],
             &["demo/config.json`: the server answered 403", "presigned address"],
         );
-        // Nothing is fetched for an input that is not there.
+        // Nothing is downloaded if the input does not exist.
         let workspace = workspace(&store.addresses()[0]);
         fs::remove_file(workspace.path("input")).unwrap();
         store.server.asked();

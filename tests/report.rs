@@ -1,4 +1,4 @@
-//! `longsift report` and `output.report`: what a run did, to look at.
+//! `longsift report` and `output.report`: a page about a run.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::support::pages::{self, hostile, opened};
 use crate::support::tables::{labels, strings, table, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, repository};
 
-/// The demo, run into a workspace.
+/// The demo, run in a workspace.
 fn demo(arguments: &[&str]) -> Workspace {
     let workspace = Workspace::new();
     let demo = repository().join("pipelines/demo.yaml");
@@ -31,12 +31,12 @@ fn page(workspace: &Workspace, arguments: &[&str]) -> String {
     fs::read_to_string(workspace.path("page.html")).unwrap()
 }
 
-/// A pipeline of texts that asks the demo model's tokenizer and measures what recurs in windows of 64 tokens.
+/// A pipeline of texts with the demo model's tokenizer that measures recurrence in windows of 64 tokens.
 fn recurring() -> Pipeline {
     Pipeline::text("", 64).without_model(Some(demo_model().to_str().unwrap())).measure("recurrence")
 }
 
-/// That a page asks for nothing and runs nothing but the script of its panel.
+/// Checks that a page loads nothing and runs only the script of its panel.
 fn check_harmless(page: &str) {
     let own = ["<script>\n\"use strict\"", "<script type=\"application/json\" id=\"whatif-data\">"];
     let own = own.map(|script| page.matches(script).count());
@@ -61,7 +61,7 @@ fn the_demo_writes_its_report_and_no_other_byte_changes() {
     let page = fs::read_to_string(with.path("out.run/report.html")).unwrap();
     assert!(page.len() <= 400_000, "{} bytes", page.len());
     check_harmless(&page);
-    // What is counted anew from the tables is what the run has counted.
+    // Counts recomputed from the tables equal those of the run.
     let figures = read_json(&with.path("out.run/report.json"));
     let summary = read_json(&with.path("out.run/summary.json"));
     assert_eq!(figures["kept"]["samples"], summary["kept"]);
@@ -79,13 +79,13 @@ fn the_demo_writes_its_report_and_no_other_byte_changes() {
         let bins = group["score"]["counts"].as_array().unwrap();
         let all: u64 = bins
             .iter()
-            // Of each bin those that are kept, those below the threshold, and those that a guard rejects.
+            // Per bin: kept samples, those below the threshold, and those rejected by a guard.
             .flat_map(|kinds| &kinds.as_array().unwrap()[..2])
             .map(|n| n.as_u64().unwrap())
             .sum();
         assert_eq!(all, known["count"].as_u64().unwrap());
     }
-    // The same whoever asks, and whenever; without the run's own seconds before it ended.
+    // The page is reproducible, except for the duration of the run before it ended.
     let mut again = report(&with, &[]);
     for of in [&mut again, &mut figures.clone()] {
         of["machine"] = Value::Null;
@@ -93,7 +93,7 @@ fn the_demo_writes_its_report_and_no_other_byte_changes() {
     let mut before = figures;
     before["machine"] = Value::Null;
     assert_eq!(again, before);
-    // A page that was changed is noticed, and goes with the run.
+    // A modified page is detected, and is replaced with the run.
     fs::write(with.path("out.run/report.html"), page.replace("kept", "lost")).unwrap();
     let verified = with.longsift(&["verify", "out.run"]);
     assert!(verified.code == 3 && verified.stdout.contains("report.html"), "{}", verified.stdout);
@@ -114,7 +114,7 @@ fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
     assert!(!page(&workspace, &["--no-text"]).contains("secret"));
     assert!(!report(&workspace, &["--no-text"]).to_string().contains("secret"));
     assert_eq!(report(&workspace, &[])["without_input"], Value::Null);
-    // Written anew, with a row less.
+    // Written again with one row fewer.
     write_parquet(&workspace.path("input/a.parquet"), &input.slice(0, 19), 8);
     let figures = report(&workspace, &[]);
     assert!(!figures.to_string().contains("secret"));
@@ -162,7 +162,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
     }
 }
 
-/// The page made again, but for what only the run itself knew: it has the seconds of the report.
+/// The page made again, without what only the run knows: it has the seconds of the report.
 fn page_of(workspace: &Workspace) -> String {
     let again = page(workspace, &[]);
     let first = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
@@ -201,7 +201,7 @@ fn text_that_is_not_utf8_is_counted_and_not_shown() {
 #[test]
 fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
     let workspace = Workspace::new();
-    // Of all letters these grow most where they are made harmless; every sample shows both of its ends.
+    // These letters grow most when escaped; every sample shows both of its ends.
     let grown = |row: usize| {
         let words: Vec<String> =
             (0..400).map(|word| format!("w{}", (word * 7 + row) % 90)).collect();
@@ -342,10 +342,10 @@ fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of()
         assert!(elements.matches("<svg").count() > 8);
         assert!(elements.trim_end().ends_with("</main></body></html>"));
     }
-    // Where nothing is moved yet, the panel says what was kept.
+    // Before any change the panel shows the kept samples.
     let (elements, _) = opened(&workspace.path("out.run/report.html"), &workspace.path("browser"));
     assert!(elements.contains("<td>all</td><td>192</td><td>192</td>"), "{elements}");
-    // The check sees what it is there to see.
+    // The check detects a broken page.
     let broken = workspace.path("broken.html");
     let text = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     let foreign = "<img src=\"https://example.org/x.png\"><script>nothing()</script></main>";
@@ -354,7 +354,7 @@ fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of()
     assert!(console.len() >= 2, "{console:?}");
 }
 
-/// Windows of three groups behind three guards: two values and a quantile.
+/// Windows of three groups, with three guards: two by value and one by quantile.
 fn guarded() -> Workspace {
     let workspace = Workspace::new();
     let groups: Vec<Option<&str>> = (0..300).map(|row| Some(["a", "b", "c"][row % 3])).collect();
@@ -381,7 +381,7 @@ fn guarded() -> Workspace {
     workspace
 }
 
-/// What the panel says after these settings of its sliders, by label: samples and tokens that are kept of all groups, and the
+/// Values of the panel after these moves of its sliders, by label: samples and tokens kept in all groups, and the
 /// YAML to paste.
 fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
@@ -410,7 +410,7 @@ fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
     (cells[0], cells[2], yaml)
 }
 
-/// What `whatif` says of the guards of this YAML and a fraction: samples and tokens that would be kept.
+/// Result of `whatif` for the guards of this YAML and a fraction: samples and tokens that would be kept.
 fn whatif(workspace: &Workspace, yaml: &str, fraction: &str) -> (u64, u64) {
     let guards = yaml.split("guards: ").nth(1).unwrap();
     let guards = format!("stages.filter.guards={}", guards.lines().next().unwrap());
@@ -456,7 +456,7 @@ fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
     let summary = read_json(&workspace.path("out.run/summary.json"));
     let now = summary["kept"].as_u64().unwrap();
     assert_eq!(panel(&workspace, &[]).0, now);
-    // Everything is kept that passes: so what is counted is what passes.
+    // Everything that passes is kept, so the counts are of what passes.
     let (copied, far) = ("copy_share at most", "far_recurrence at least");
     let quantile = "gzip_ratio at most the quantile";
     let mut different = std::collections::BTreeSet::new();
@@ -466,7 +466,7 @@ fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
         different.insert(samples);
     }
     assert!(different.len() >= 4, "moving guards changes what passes: {different:?}");
-    // A quantile is met to a bin, and several at once are an estimate.
+    // A quantile is accurate to a bin, and several at once are an estimate.
     let several = [("keep", 0), (copied, 10), (far, 6), (quantile, 5)];
     for (moves, part) in [(&[("keep", 0), (quantile, 8)][..], 12), (&several, 4)] {
         let (samples, tokens, yaml) = panel(&workspace, moves);
@@ -474,7 +474,7 @@ fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
         assert!(samples.abs_diff(exact) * part <= exact, "{samples} {exact}: {yaml}");
         assert!(tokens.abs_diff(exact_tokens) * part <= exact_tokens, "{tokens} {exact_tokens}");
     }
-    // To the accuracy of a cell where less is kept than passes.
+    // Accurate to a cell if less is kept than passes.
     let (samples, _, yaml) = panel(&workspace, &[(copied, 6)]);
     assert!(samples <= now + 3 && yaml.contains("keep_fraction: 0.3"), "{samples} {now}: {yaml}");
 }

@@ -1,4 +1,4 @@
-//! A run that is stopped at any moment is finished by the same command, to the same bytes.
+//! A run that is stopped at any moment is finished by the same command, with the same bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,8 @@ use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_b
 
 const RUN: [&str; 4] = ["run", "pipeline.yaml", "--threads", "2"];
 
-// Operations that tests stop a run at: a unit counts, a window goes to a journal, a part of the output is begun.
+// Operations at which tests stop a run: a unit is recorded, a window is written to a journal, an output part is
+// started.
 pub(crate) const RECORD: &str = "create out.run/units/";
 const JOURNAL: &str = "write out.run/journal/";
 const PART: &str = "create out/.staging/";
@@ -42,7 +43,7 @@ pub(crate) fn workload() -> Workspace {
     workspace
 }
 
-/// What a run of the workload that nothing disturbs writes.
+/// Results of an undisturbed run of the workload.
 pub(crate) fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
     static RESULTS: OnceLock<(BTreeMap<String, String>, Value)> = OnceLock::new();
     RESULTS.get_or_init(|| {
@@ -54,7 +55,7 @@ pub(crate) fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
     })
 }
 
-/// The same command again finishes the run; nothing of the interruption is left.
+/// Finishes the run with the same command; checks that nothing is left of the interruption.
 fn finish(workspace: &Workspace) -> Value {
     let data = fs::read_dir(workspace.path("out/data")).map_or(0, Iterator::count);
     let committed = workspace.path("out.run/_SUCCESS").exists();
@@ -75,7 +76,7 @@ fn finish(workspace: &Workspace) -> Value {
     summary
 }
 
-/// How many units have a record.
+/// Number of units with a record.
 pub(crate) fn units(workspace: &Workspace) -> usize {
     files_below(&workspace.path("out.run/units"))
         .iter()
@@ -83,7 +84,7 @@ pub(crate) fn units(workspace: &Workspace) -> usize {
         .count()
 }
 
-/// Windows of the units that have a record.
+/// Windows of the units with a record.
 fn recorded_windows(workspace: &Workspace) -> u64 {
     let records = files_below(&workspace.path("out.run/units"));
     records.iter().map(|record| read_json(record)["scores"]["rows"].as_u64().unwrap()).sum()
@@ -100,7 +101,7 @@ fn a_run_killed_after_some_units_measures_only_the_others() {
         let recorded = recorded_windows(&workspace);
         let summary = finish(&workspace);
         assert!(recorded > 0 && count(&summary, "windows_reused") >= recorded, "{summary}");
-        // Of the last unit all windows may be in its journal.
+        // The journal of the last unit may contain all of its windows.
         assert!(units_done == 10 || count(&summary, "windows_scored") > 0, "{summary}");
     }
 }
@@ -136,7 +137,7 @@ fn a_run_killed_while_it_commits_is_finished() {
 
 #[test]
 fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
-    // A folder in the place of a file stops the commit before its first step, or the run before its commit.
+    // A folder at the path of a file stops the commit before its first step, or the run before its commit.
     for obstacle in ["_SUCCESS", "summary.json"] {
         let workspace = workload();
         workspace.write(&format!("out.run/{obstacle}/in-the-way"), "");
@@ -148,7 +149,7 @@ fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
         assert_eq!(files_below(&workspace.path("out/data")).len(), 0, "{obstacle}");
         fs::remove_dir_all(workspace.path("out.run").join(obstacle)).unwrap();
         let summary = finish(&workspace);
-        // After a commit that had begun, the replay is all there is to do.
+        // After a commit that had begun, only the replay is left.
         assert_eq!(summary["status"], if had_begun { "nothing_to_do" } else { "done" });
     }
 }
@@ -215,7 +216,7 @@ fn going_back_after_a_killed_selection_restates_what_the_selection_is() {
     check_nothing_is_left(&workspace, "back again");
 }
 
-/// One work unit of many windows: what is kept of it while it is open is its journal.
+/// One work unit of many windows: only its journal preserves work while it is open.
 fn one_large_unit() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new()
@@ -249,7 +250,7 @@ fn finished_windows_of_an_open_unit_survive_a_kill() {
 fn a_signal_drains_a_run_that_the_same_command_resumes() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let workspace = one_large_unit();
-        // While one thread brings windows to the journal, others are under way.
+        // While one thread writes windows to the journal, others are in progress.
         let mut run = workspace.start_paused(&RUN, &Pause { matching: JOURNAL, at: 2 });
         run.wait_for_pause();
         run.signal(signal);

@@ -1,4 +1,4 @@
-//! What a changed pipeline, input or model redoes, what it refuses, and what it leaves alone.
+//! Changes of pipeline, input or model: what is recomputed, rejected and retained.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Tiny, Workspace, count, files_below, read_json};
 
-/// Two files of four documents, each document of two to four windows: 24 windows together.
+/// Two files of four documents, each document of two to four windows: 24 windows in total.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -26,7 +26,7 @@ fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64).input("unit_bytes: 1024")
 }
 
-/// The results of a run that starts with what is in the workspace now.
+/// The results of a run on the current files of the workspace, without reuse.
 fn from_scratch(workspace: &Workspace, pipeline: &Pipeline) -> BTreeMap<String, String> {
     let fresh = Workspace::new();
     for name in ["input", "model"] {
@@ -41,7 +41,7 @@ fn another_selection_never_touches_the_model() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let scores = workspace.hashes(&["out.run/scores"]);
-    // Proof that no weight is read: there are none any more, nor a cached table.
+    // Proves that no weight is read: both the weights and the cached table are removed.
     fs::remove_dir_all(workspace.path("cache")).unwrap();
     let weights = workspace.path("model/model.safetensors");
     let (times, bytes) = (fs::metadata(&weights).unwrap().modified().unwrap(), fs::read(&weights));
@@ -137,7 +137,7 @@ fn damaged_records_are_named_and_no_obstacle_to_a_fresh_start() {
         assert!(answer.stderr.contains(record), "{}", answer.stderr);
         assert!(answer.stderr.contains("--fresh"), "{}", answer.stderr);
         if record == "manifest.json" {
-            // It alone knows which data files are ours.
+            // Only this file lists our data files.
             fs::remove_dir_all(workspace.path("out/data")).unwrap();
         }
         workspace.run_with(&pipeline(), &["--fresh"]);
@@ -149,7 +149,7 @@ fn damaged_records_are_named_and_no_obstacle_to_a_fresh_start() {
 fn only_the_windows_of_an_added_file_are_measured() {
     let workspace = workspace();
     workspace.run(&pipeline());
-    // Before the others: positions of parts and units change, scores do not.
+    // Sorted before the others: indices of parts and units change, scores do not.
     let path = workspace.path("input/A.parquet");
     write_parquet(&path, &corpus("new", &[64, 640]), 1);
     let summary = workspace.run(&pipeline());
@@ -210,7 +210,7 @@ fn scores_of_another_run_are_selected_from() {
     }
     direct.run(&other);
     assert_eq!(workspace.hashes(&["elsewhere/two/data"]), direct.hashes(&["elsewhere/two/data"]));
-    // Scores of other settings, or of an input that has changed since, are refused.
+    // Scores of other settings, or of a changed input, are rejected.
     let mut wider = other;
     wider.tokenize = "window_tokens: 128, bos: 0".to_owned();
     workspace.write("wider.yaml", wider.to_string());
@@ -250,7 +250,7 @@ fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
     workspace.longsift(&["lock", "pipeline.yaml"]).success();
     let lock = fs::read_to_string(workspace.path("pipeline.lock")).unwrap();
     assert!(!lock.contains(workspace.path("").to_str().unwrap()), "no path of this machine");
-    // Another file of input is no difference, another setting is.
+    // Another input file is not a difference, another setting is.
     write_parquet(&workspace.path("input/c.parquet"), &corpus("c", &[64]), 1);
     assert_eq!(workspace.run_with(&pipeline(), &["--locked"])["status"], "done");
     let arguments =
@@ -273,7 +273,7 @@ fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() 
     more.output = "path: more".to_owned();
     let kept = count(&workspace.run(&more), "kept");
     assert_eq!(kept, read_parquet(&workspace.path("out/data")).num_rows() as u64);
-    // So where the calibration was made beside such a measure: by the same pipeline, and by one without it.
+    // The same if the calibration was made with such a measure: by the same pipeline, and by one without it.
     let mut own = pipeline().measure("lexical");
     own.output = "path: own".to_owned();
     workspace.run(&own);
@@ -354,7 +354,7 @@ fn a_calibration_of_other_settings_is_refused_at_plan_where_no_model_decides() {
         assert!(message.contains("was made with other settings"), "{set}: {message}");
         assert!(message.contains(line), "{set}: {message}");
     }
-    // Of a model that nothing has read yet, what its figures depend on is not known; the rest is.
+    // The identity of a model that was never read is unknown; the rest is known.
     workspace.run(&pipeline());
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     let new = Pipeline { output: "path: new".into(), ..pipeline() };
@@ -386,7 +386,7 @@ fn another_shortest_window_is_said_in_words() {
     );
 }
 
-/// `wrong.yaml` is refused with the calibration of the run, changed like this.
+/// Checks that `wrong.yaml` is rejected with the run's calibration, modified by `change`.
 fn refuses_at_plan(workspace: &Workspace, change: Change, why: &str) {
     let mut saved = read_json(&workspace.path("out.run/calibration.json"));
     change(&mut saved);

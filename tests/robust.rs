@@ -1,4 +1,4 @@
-//! What surrounds a run is hostile: outputs that cannot be written, readers that go, terminals that close, odd paths.
+//! Hostile surroundings: outputs that cannot be written, closed pipes, closed terminals, odd paths.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -31,7 +31,7 @@ fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64).input("unit_bytes: 1024")
 }
 
-/// The file that is always full.
+/// A file that is always full.
 fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
@@ -76,7 +76,7 @@ fn an_answer_that_cannot_be_written_is_exit_4() {
 fn tokens_end_when_nobody_reads_them() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
-    // More lines than the pipe between the processes holds, and behind them a file that is gone when its turn comes.
+    // More lines than the pipe between the processes holds, followed by a file that is removed before it is read.
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64; 2000]), 2000);
     write_parquet(&workspace.path("input/b.parquet"), &corpus("b", &[64]), 1);
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
@@ -195,7 +195,7 @@ fn an_output_on_another_disk_is_written_and_selected_again() {
     expected.run(&pipeline());
     let first = expected.results();
     expected.run(&pipeline().filter("keep_fraction: 0.9"));
-    // A link from the beginning, and an output that moved when its disk was full.
+    // A link from the beginning, and an output that was moved when its disk was full.
     let workspace = workspace();
     let disk = elsewhere(&workspace);
     workspace.link("out", disk.path());
@@ -251,7 +251,7 @@ fn a_run_from_the_scores_of_another_is_verified_and_compared_with_those() {
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_terminal_that_closes_drains_a_run_unless_it_shall_not() {
     let workspace = workspace();
-    // Said in both cases, since these tests may run under nohup themselves.
+    // Set explicitly in both cases, since these tests may run under nohup themselves.
     let hung_up = |signal: &str| {
         let plain = workspace.interposed(&["run", "pipeline.yaml"]);
         let mut command = Command::new("env");

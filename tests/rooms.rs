@@ -1,5 +1,5 @@
-//! The map in `ARCHITECTURE.md` is true: each room of the engine imports what its row allows, and no files of a crate import
-//! each other in a circle.
+//! The map in `ARCHITECTURE.md` is accurate: each module of the engine imports only what its row allows, and no files
+//! of a crate import each other in a cycle.
 
 mod source;
 
@@ -10,8 +10,7 @@ use std::path::Path;
 use crate::support::repository;
 use source::{Sources, circles};
 
-/// The rooms of `engine/src`, each with those that it may import: from the ground up, so that a room stands below all that
-/// import it.
+/// Modules of `engine/src`, each with those it may import. A module follows all that it imports.
 const ROOMS: [(&str, &str); 14] = [
     ("base", ""),
     ("spec", "base"),
@@ -29,14 +28,14 @@ const ROOMS: [(&str, &str); 14] = [
     ("cli", "base spec storage devices run_directory plan run report tools"),
 ];
 
-/// Arrows between rooms that the table lacks, as `FILE imports FILE`.
+/// Imports between modules that the table lacks, as `FILE imports FILE`.
 fn forbidden(sources: &Sources) -> Vec<String> {
     let allowed: BTreeMap<&str, BTreeSet<&str>> =
         ROOMS.iter().map(|(room, others)| (*room, others.split_whitespace().collect())).collect();
     let room = |file: &str| file.trim_end_matches(".rs").split('/').next().unwrap().to_owned();
     let mut found = Vec::new();
     for (from, others) in sources.arrows() {
-        // lib.rs and main.rs stand above all rooms: nothing imports them, and they import what they like.
+        // lib.rs and main.rs are above all modules: nothing imports them, and they may import everything.
         let Some(may) = allowed.get(room(&from).as_str()) else {
             continue;
         };
@@ -59,7 +58,7 @@ fn chapter(heading: &str) -> String {
     map.split("\n## ").find(|chapter| chapter.starts_with(heading)).expect(heading).to_owned()
 }
 
-/// What stands in backquotes.
+/// The texts in backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -110,7 +109,7 @@ fn a_planted_arrow_and_a_planted_circle_are_found() {
     );
     let a = ("a.rs", "pub use c::C; mod c; fn f() { c::f() }");
     assert_eq!(sources(&[lib, a, ("a/c.rs", "use super::D;")]), ["a.rs → a/c.rs → a.rs"]);
-    // What is no import: a room's file names its files, visibility, comments, strings, and what only tests import.
+    // These are not imports: submodules of a module file, visibility, comments, strings, and imports of tests.
     let a = ("a.rs", "pub mod c; pub use c::C; #[cfg(test)] mod tests { use super::c; }");
     let c = (
         "a/c.rs",

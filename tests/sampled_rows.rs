@@ -1,4 +1,4 @@
-//! `rows: {per_window, seed}`: estimates with standard errors that hold, and a variance term that is refused as noise.
+//! `rows: {per_window, seed}`: estimates with correct standard errors, and a variance term that is rejected as noise.
 
 use arrow_array::Array;
 

@@ -1,5 +1,5 @@
-//! `sample_fraction`: a whole model sees a share of the windows, the same whatever they are divided into, and the filter says
-//! what becomes of the others.
+//! `sample_fraction`: a whole model measures a share of the windows that does not depend on their partition, and the
+//! filter has a setting for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::support::{Pipeline, Workspace, count, demo_model};
 const MODEL: &str = "language-model";
 const ALL: u64 = 48;
 
-/// Twelve documents of four windows, in files of so many.
+/// Twelve documents of four windows, `per_file` in a file.
 fn workspace(per_file: usize, reversed: bool) -> Workspace {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
@@ -53,7 +53,7 @@ fn losses(workspace: &Workspace) -> BTreeMap<Window, u64> {
         .collect()
 }
 
-/// The windows of the output, and which of them have a score.
+/// The windows of the output, and whether each has a score.
 fn kept(workspace: &Workspace) -> BTreeMap<Window, bool> {
     let data = read_parquet(&workspace.path("out/data"));
     let scores = data.column_by_name("longsift_score").expect("every output has it");

@@ -1,4 +1,4 @@
-//! Scales over the samples that pass the guards, computed again from the raw statistics by other code.
+//! Scales over the samples that pass the guards, recomputed from the raw statistics by independent code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -58,13 +58,13 @@ fn optional(table: &RecordBatch, name: &str) -> Vec<Option<f64>> {
     (0..column.len()).map(|row| column.is_valid(row).then(|| column.value(row))).collect()
 }
 
-/// A sample by the figures of the score tables.
+/// Sample with its statistics from the score tables.
 #[derive(Clone, Debug)]
 struct Sample {
     id: String,
     window: Option<i64>,
     group: Option<String>,
-    /// Of [`STATISTICS`].
+    /// Values of [`STATISTICS`].
     values: [f64; 2],
 }
 
@@ -84,7 +84,7 @@ fn samples(workspace: &Workspace, documents: bool, within: bool) -> Vec<Sample> 
             values: [columns[0][row], columns[1][row]],
         })
         .collect();
-    // Input order, which decides among equal scores.
+    // Input order, which breaks ties between scores.
     windows.sort_by(|one, other| (&one.id, one.window).cmp(&(&other.id, other.window)));
     if !documents {
         return windows;
@@ -98,7 +98,7 @@ fn samples(workspace: &Workspace, documents: bool, within: bool) -> Vec<Sample> 
     windows.chunk_by(|one, other| one.id == other.id).map(mean).collect()
 }
 
-/// The bounds of a guard on a statistic, as numbers or as quantiles.
+/// Bounds of a guard on a statistic, as numbers or as quantiles.
 #[derive(Clone, Copy)]
 struct Bound {
     statistic: usize,
@@ -117,7 +117,7 @@ impl Bound {
         format!("{{statistic: {name}{}{}}}", end("min", self.low), end("max", self.high))
     }
 
-    /// Whether each value of a group passes.
+    /// Returns whether each value of a group passes.
     fn passes(&self, values: &[f64]) -> Vec<bool> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -133,7 +133,7 @@ impl Bound {
     }
 }
 
-/// A value on the scale of those that pass.
+/// Standardises a value on the scale of those that pass.
 fn standardised(how: &str, passing: &[f64], value: f64) -> f64 {
     let count = passing.len() as f64;
     let (low, high) = passing
@@ -165,7 +165,7 @@ fn standardised(how: &str, passing: &[f64], value: f64) -> f64 {
 /// Score, percentile and reason of a sample.
 type Decided = (Option<f64>, Option<f64>, Option<String>);
 
-/// The score, the percentile and the fate of every sample, by the definition.
+/// Computes score, percentile and outcome of every sample by the definition.
 fn expected(
     samples: &[Sample],
     bounds: &[Bound],
@@ -221,7 +221,7 @@ fn expected(
     found
 }
 
-/// The table of the selection is what the definition says. Returns how many samples were rejected with a score.
+/// Checks the table of the selection against the definition. Returns the number of samples rejected with a score.
 fn check(workspace: &Workspace, samples: &[Sample], bounds: &[Bound], how: &str) -> usize {
     let mut expected = expected(samples, bounds, how);
     let table = read_parquet(&workspace.path("out.run/selection"));
@@ -313,7 +313,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
         assert!(group["count"].as_u64() <= group["samples"].as_u64());
         assert!(group["shifts"].as_object().unwrap().values().all(|shift| *shift == 0.0));
     }
-    // One of the format before is refused by name.
+    // A calibration in the previous format is rejected by name.
     let older = Value::Object(saved.as_object().unwrap().clone().into_iter().collect());
     let older = {
         let mut older = older;
@@ -360,17 +360,17 @@ fn budgets_of_a_calibration_are_matched_by_what_they_are_for() {
         "it has no budget for any group, 192 tokens or more",
     );
     refuses(short, "saved.json", "the filter has no budget for any group, 128 tokens or more");
-    // What both are for belongs to the first.
+    // Samples that match both budgets belong to the first.
     let (wide, most) =
         ("{max_tokens: 128, keep_tokens: 500}", "{min_tokens: 64, keep_tokens: 700}");
     workspace.run(&calibrated(&format!("{wide}, {most}"), ""));
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("wide.json")).unwrap();
     refuses(&format!("{most}, {wide}"), "wide.json", "samples belong to both");
-    // One budget is not the fraction that another calibration was made with.
+    // A calibration for a fraction cannot be used for a budget.
     workspace.run(&calibrated(long, "").filter("keep_fraction: 0.5"));
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("fraction.json")).unwrap();
     refuses(long, "fraction.json", "it has no budget for any group, 128 tokens or more");
-    // Nor are documents that were merged in another way.
+    // Nor for documents merged in another way.
     let mut merged = read_json(&workspace.path("saved.json"));
     assert_eq!(merged["merge"], json!({ "unique_token_share": "mean" }));
     merged["merge"]["unique_token_share"] = json!("max");
@@ -405,7 +405,7 @@ fn another_guard_selects_as_a_fresh_run_does_and_whatif_says_so() {
     }
     sharded.longsift(&["run", "pipeline.yaml", "-q", "--phase", "select"]).success();
     assert_eq!(sharded.hashes(&["out/data", "out.run/selection"]), reused);
-    // Without guards scales are those of everything, and so for a score that is compared with.
+    // Without guards, scales are over all samples, also for a compared score.
     let bound = Bound { statistic: 1, low: None, high: Some(0.1), quantile: false };
     check(&workspace, &samples(&workspace, false, true), &[bound], "percentile");
     workspace.run(&pipeline("").score(&score));

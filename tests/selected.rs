@@ -1,4 +1,4 @@
-//! `selection/`: what a selection made of every sample, and why.
+//! `selection/`: the decision for every sample, and its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,8 +59,8 @@ fn every_sample_is_there_with_what_decided_of_it() {
     assert_eq!(counted, summary["windows_dropped"]);
     assert!(by_reason["guard_copy_share"] > 0 && by_reason["not_selected"] > 0);
 
-    // A percentile is the share of the group's scores below, and half of the equal ones, of samples that pass; 65,536 bins tell
-    // the others apart.
+    // A percentile is the share of the group's scores below, and half of the equal ones, among samples that pass;
+    // 65,536 bins separate the others.
     let passes = |row: &usize| reasons[*row].as_deref() != Some("guard_copy_share");
     let groups = optional_texts(&selection, "group");
     let percentiles = floats(&selection, "percentile");
@@ -82,14 +82,14 @@ fn every_sample_is_there_with_what_decided_of_it() {
     let named: Vec<&str> = groups.iter().flatten().map(String::as_str).collect();
     assert!(named.contains(&"books") && named.contains(&"code") && named.len() < groups.len());
 
-    // The calibration of this selection says the same of every sample.
+    // The calibration of this selection gives the same decision for every sample.
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     let before = workspace.hashes(&["out.run/selection"]);
     workspace.run(&pipeline().score("calibration: saved.json"));
     assert_eq!(workspace.hashes(&["out.run/selection"]), before);
     workspace.longsift(&["verify", "out.run"]).success();
 
-    // Another selection takes its place, and a damaged table is found.
+    // Another selection replaces it, and a damaged table is detected.
     workspace.run(&pipeline().filter("keep_fraction: 0.3"));
     let now = read_parquet(&workspace.path("out.run/selection"));
     assert!(now.column_by_name("copy_share").is_none());

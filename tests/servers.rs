@@ -1,5 +1,5 @@
-//! Stores, web servers and collectors that do what they should not: nothing is taken for whole that is not, one result has
-//! one version of each file, and no secret goes to another server or into a file.
+//! Faulty stores, web servers and collectors: incomplete data is never used, one result has one version of each file,
+//! and secrets never reach another server or a file.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::server::{Reply, Request, Server};
 use crate::support::tables::{read_parquet, write_parquet};
 use crate::support::{Answer, Pipeline, Workspace, demo_model, files_below, repository};
 
-/// Stands in every place where a secret can be.
+/// Placed everywhere a secret can be.
 const SECRET: &str = "hunter2pw";
 const MODIFIED: &str = "Wed, 25 Nov 2026 08:00:00 GMT";
 
@@ -128,7 +128,7 @@ fn a_result_has_one_version_of_a_file() {
         bytes[middle] ^= 1;
         bytes
     };
-    // By what the server tells the versions apart, and what is said.
+    // Version information of the server, and the message.
     for (etags, times, says) in [
         (false, false, "neither ETag nor Last-Modified"),
         (true, false, "another version"),
@@ -183,7 +183,7 @@ fn credentials_follow_no_redirect_to_another_server() {
     }
 }
 
-/// Everything that a folder holds, and what a command said, without the pipeline itself.
+/// Files of a folder and outputs of a command that contain the secret, except the pipeline itself.
 fn places_of_secret(workspace: &Workspace, said: &[&str]) -> Vec<String> {
     let holds = |path: &Path| {
         let bytes = fs::read(path).unwrap_or_default();
@@ -198,7 +198,7 @@ fn places_of_secret(workspace: &Workspace, said: &[&str]) -> Vec<String> {
 #[test]
 fn no_secret_of_an_address_is_shown_or_stored() {
     let data = parquet(0, 12);
-    // Asks for a user and a signature, as presigned addresses have one.
+    // Requires a user and a signature, as in presigned addresses.
     let server = Server::new(move |request| {
         let signed = request.path.ends_with(&format!("?X-Amz-Signature={SECRET}"));
         let user =

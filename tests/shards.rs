@@ -1,4 +1,4 @@
-//! Many processes that share a run directory: each scores a shard, one selects.
+//! Several processes that share a run directory: each scores a shard, one selects.
 
 use std::fs::{self, File};
 use std::process::{Child, Command};
@@ -34,7 +34,7 @@ fn select(workspace: &Workspace) -> Answer {
     workspace.longsift(&["run", "pipeline.yaml", "--phase", "select"])
 }
 
-/// The selection is what a run by one process makes of the workload.
+/// Checks that the selection equals that of one process for the workload.
 fn select_as_one_process(workspace: &Workspace) {
     let summary = select(workspace).success().summary();
     check_accounting(&summary);
@@ -112,7 +112,7 @@ fn shards_write_what_the_selection_commits() {
     );
     assert_eq!(again["shard"]["units_reused"], again["shard"]["units"]);
     assert!(!workspace.path("out/data").exists(), "nothing is committed yet");
-    // What shard 2 has not written, and a part that got lost, the selection writes itself.
+    // The selection itself writes what shard 2 did not, and a part that was lost.
     let written = files_below(&workspace.path("out/.written"));
     let lost = written.iter().find(|path| !path.ends_with(".longsift")).unwrap();
     fs::remove_file(lost).unwrap();

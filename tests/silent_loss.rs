@@ -1,5 +1,4 @@
-//! The ways in which other tools for this job were seen to lose or double documents without a word. None of them is open
-//! here: each is a test.
+//! Known ways in which other tools silently lose or duplicate documents, each with a test that longsift does not.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +23,7 @@ fn all() -> Pipeline {
     Pipeline::tokens("model", 64).filter("keep_fraction: 1")
 }
 
-/// A pool of exporters whose results nobody asks for: a part that fails is missing, and the exit code is 0.
+/// Worker pool whose results are ignored: a failed part is missing, and the exit code is 0.
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_part_that_cannot_be_written_fails_the_run() {
@@ -58,8 +57,8 @@ fn a_bad_row_in_a_batch_of_a_thousand_costs_one_row() {
     assert_eq!(texts(&quarantine, "id"), ["700"]);
 }
 
-/// Markers of finished work that know neither the input nor the settings: files added later shift the assignment, so that
-/// a resumed run leaves some out and takes others twice.
+/// Completion markers that depend on neither the input nor the settings: files added later shift the assignment, so
+/// that a resumed run omits some and processes others twice.
 #[test]
 fn a_file_added_between_two_runs_is_neither_left_out_nor_read_twice() {
     let workspace = workspace();
@@ -83,7 +82,7 @@ fn a_file_added_between_two_runs_is_neither_left_out_nor_read_twice() {
     let samples = texts(&read_parquet(&workspace.path("out/data")), "longsift_sample_id");
     assert_eq!(samples.len(), 15);
     assert_eq!(samples.iter().collect::<BTreeSet<_>>().len(), 15, "{samples:?}");
-    // Markers know the settings, too.
+    // Markers depend on the settings as well.
     let answer = {
         workspace.write("pipeline.yaml", Pipeline::tokens("model", 32).to_string());
         workspace.longsift(&["run", "pipeline.yaml", "-q"])
@@ -91,7 +90,8 @@ fn a_file_added_between_two_runs_is_neither_left_out_nor_read_twice() {
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 }
 
-/// Missing texts, warned of once and counted nowhere; a wrong column name, an empty output and a success.
+/// Missing texts that are warned about once and never counted; a wrong column name that gives an empty output and a
+/// success.
 #[test]
 fn a_missing_text_is_counted_and_a_wrong_column_is_no_success() {
     let workspace = Workspace::new();
@@ -116,7 +116,7 @@ fn a_missing_text_is_counted_and_a_wrong_column_is_no_success() {
     assert!(!workspace.path("wrong").exists());
 }
 
-/// An error in the middle of a file that is logged, and the file counts as done.
+/// An error in the middle of a file that is logged, after which the file counts as done.
 #[test]
 fn a_file_that_ends_early_is_not_done() {
     for place in ["in the footer", "in a page"] {
@@ -139,7 +139,7 @@ fn a_file_that_ends_early_is_not_done() {
     }
 }
 
-/// A long document that is scored by its beginning, with no notice and no score left behind.
+/// A long document that is scored by its beginning, without notice or a score for the rest.
 #[test]
 fn a_long_document_is_scored_to_its_end_or_set_aside() {
     let workspace = workspace();
@@ -148,7 +148,7 @@ fn a_long_document_is_scored_to_its_end_or_set_aside() {
     let scores = read_scores(&workspace.path("out.run"));
     assert_eq!(integers(&scores, "tokens_total"), vec![64 * 40 + 17; scores.num_rows()]);
     assert_eq!(integers(&scores, "token_end").into_iter().max(), Some(64 * 40 + 17));
-    // A window for the whole document that is too short for it is no reason to cut the document.
+    // A short window for whole documents must not truncate the document.
     let mut whole = all().tokenize("windows: whole-document").input("max_quarantined_fraction: 1");
     whole.output = "path: whole".to_owned();
     workspace.write("whole.yaml", whole.to_string());
@@ -156,7 +156,7 @@ fn a_long_document_is_scored_to_its_end_or_set_aside() {
     assert_eq!((count(&summary, "quarantined"), count(&summary, "kept")), (1, 0));
 }
 
-/// Lines that cannot be read, left out and never counted.
+/// Unreadable lines that are skipped and never counted.
 #[test]
 fn an_unreadable_row_is_counted_and_kept_aside() {
     let workspace = Workspace::new();
@@ -173,7 +173,7 @@ fn an_unreadable_row_is_counted_and_kept_aside() {
     assert_eq!(integers(&read_parquet(&workspace.path("out.run/quarantine")), "longsift_row"), [1]);
 }
 
-/// A success with no results, because every file raised.
+/// A success without results, because every file raised an exception.
 #[test]
 fn a_run_in_which_every_file_fails_is_a_failure() {
     for (on_bad_file, status) in [("fail", "failed"), ("quarantine", "failed")] {
@@ -190,7 +190,7 @@ fn a_run_in_which_every_file_fails_is_a_failure() {
     }
 }
 
-/// A walk that takes a folder the disk does not answer for as no folder, and its files for absent.
+/// A directory walk that treats an unreadable folder as missing, and its files as absent.
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_folder_that_cannot_be_looked_at_fails_the_run() {

@@ -1,4 +1,4 @@
-//! Signals, a full disk, a disk that cannot be written, a clock that runs backwards: what stops a run loses nothing.
+//! Signals, a full disk, a read-only disk, a clock that runs backwards: a stopped run loses nothing.
 
 use std::process::Command;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ fn a_second_signal_ends_a_run_at_once_and_nothing_is_lost() {
         let pause = Pause { matching: "write out.run/scores", at: 1 };
         let mut run = workspace.start_paused(&scenario.arguments, &pause);
         run.wait_for_pause();
-        // The first asks it to finish what it is at, and there it is held; see the next test.
+        // The first signal asks the run to finish its current work, which is paused here; see the next test.
         run.signal(signal);
         assert!(run.child.try_wait().unwrap().is_none(), "the first signal lets it finish");
         kill_process(Pid::from_child(&run.child), signal).unwrap();
@@ -35,7 +35,7 @@ fn a_signal_at_any_step_is_obeyed_before_the_next_one() {
     let scenario = Scenario::first_run();
     for matching in ["open input/", "create out.run/units", "create out/.staging"] {
         let workspace = Workspace::copy_of(&scenario.before);
-        // The first opening of an input is the plan's, before anything listens for signals.
+        // The plan opens an input first, before signal handlers are installed.
         let at = if matching == "open input/" { 3 } else { 1 };
         let mut run = workspace.start_paused(&scenario.arguments, &Pause { matching, at });
         run.wait_for_pause();
@@ -47,7 +47,7 @@ fn a_signal_at_any_step_is_obeyed_before_the_next_one() {
     }
 }
 
-/// Runs a script as root of a namespace of its own, where it may mount file systems.
+/// Runs a script as root of its own namespace, where it may mount file systems.
 fn in_a_namespace(workspace: &Workspace, script: &str) -> Answer {
     let mut command = Command::new("unshare");
     command
@@ -58,7 +58,7 @@ fn in_a_namespace(workspace: &Workspace, script: &str) -> Answer {
     Answer::of(command.output().unwrap())
 }
 
-/// Where the scenario's output goes instead, so that it can be a disk of its own.
+/// Moves the scenario's output to a path that can be a disk of its own.
 const ELSEWHERE: &str = "--set output.path=disk/out";
 
 #[test]
@@ -189,7 +189,7 @@ fn a_clock_that_is_wrong_or_runs_backwards_changes_no_byte() {
         (400 * 24 * hour, 0),
         (-400 * 24 * hour, 0),
         (0, -hour),
-        // A board without a battery begins in 1970; the hour before that is in 1969.
+        // A board without a battery starts in 1970; the hour before that is in 1969.
         (hour / 2 - i64::try_from(now).unwrap(), -hour / 4),
     ] {
         let workspace = Workspace::copy_of(&scenario.before);

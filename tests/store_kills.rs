@@ -1,5 +1,5 @@
-//! Runs whose input, output and run directory are in a bucket: killed at any request, or with any request failing once,
-//! they end in the bytes of a run on a disk.
+//! Runs with input, output and run directory in a bucket: killed at any request, or with any request failing once,
+//! they end with the bytes of a run on a disk.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::support::faults::wait_until;
 use crate::support::tables::{corpus, document, strings, table, token_lists, write_parquet};
 use crate::support::{Answer, Pipeline, Random, Tiny, Workspace, check_accounting, files_below};
 
-/// Requests per story and disturbance where `LONGSIFT_STORE_KILLS` says nothing else: another number, or `all`.
+/// Default requests per story and disturbance; `LONGSIFT_STORE_KILLS` overrides it with a number or `all`.
 const SAMPLE: usize = 3;
 
 const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--threads", "1"];
@@ -24,20 +24,20 @@ const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--threads", "1"];
 type Objects = BTreeMap<String, Vec<u8>>;
 type Results = BTreeMap<String, String>;
 
-/// What is done to a command at a request.
+/// Disturbance of a command at a request.
 #[derive(Clone, Copy, Debug)]
 enum Disturbance {
-    /// The process is killed, and the request is not done.
+    /// The process is killed, and the request is not executed.
     KilledBefore,
-    /// The process is killed, and the request is done.
+    /// The process is killed, and the request is executed.
     KilledAfter,
     /// The store is busy.
     Busy,
-    /// The connection is closed, and the request is not done.
+    /// The connection is closed, and the request is not executed.
     Reset,
-    /// The connection is closed, and the request is done.
+    /// The connection is closed, and the request is executed.
     AnswerLost,
-    /// The answer ends early.
+    /// The answer is cut.
     AnswerCut,
 }
 
@@ -65,7 +65,7 @@ impl Disturbance {
     }
 }
 
-/// Where a run reads and writes.
+/// Input and output addresses of a run.
 #[derive(Clone, Copy)]
 struct Places {
     input: &'static str,
@@ -86,7 +86,7 @@ fn small(places: Places) -> Workspace {
     with_pipeline(workspace, places)
 }
 
-/// Four documents in one unit, with 5 MiB each that nothing makes smaller: their file is written in parts.
+/// Four documents in one unit, with 5 MiB of incompressible data each: their file is a multipart upload.
 fn large(places: Places) -> Workspace {
     let workspace = Workspace::new();
     let mut random = Random(5);
@@ -110,7 +110,7 @@ fn with_pipeline(workspace: Workspace, places: Places) -> Workspace {
     workspace
 }
 
-/// A command over a state of a bucket.
+/// A command on a state of a bucket.
 struct Story {
     name: &'static str,
     workspace: Workspace,
@@ -120,7 +120,7 @@ struct Story {
     results_before: Results,
     /// The names of all objects after an undisturbed command and the restart.
     names: Vec<String>,
-    /// Results of the same on a disk.
+    /// Results of the same commands on a disk.
     results: Results,
     /// Requests of the undisturbed command: method and path.
     requests: Vec<String>,
@@ -139,7 +139,7 @@ impl Story {
         more: &[&'static str],
     ) -> Self {
         let arguments = [&RUN, more].concat();
-        // What `--fresh` has begun, and what a shard has scored, a plain run finishes.
+        // A plain run finishes a `--fresh` run and a shard.
         let selects = !more.iter().any(|argument| ["--fresh", "--shard"].contains(argument));
         let restart = if selects { arguments.clone() } else { RUN.to_vec() };
         let (disk, in_bucket) = (workspace(DISK), workspace(BUCKET));
@@ -181,7 +181,7 @@ impl Story {
         }
     }
 
-    /// Disturbs the command at these requests, each time in a run of its own.
+    /// Disturbs the command at these requests, each in a run of its own.
     fn disturb_all(&self, planned: &[(usize, Disturbance)]) {
         let bucket = Bucket::new();
         for (at, disturbance) in planned {
@@ -215,13 +215,13 @@ impl Story {
         }
         assert_eq!(bucket.results(""), self.results, "{when}");
         assert_eq!(names_of(&bucket.objects()), self.names, "{when}");
-        // What nobody knows of any more is for the bucket to remove.
+        // Uploads of a killed process are unknown afterwards; the bucket must remove them.
         let unknown = usize::from(!matches!(disturbance, Disturbance::Busy | Disturbance::Reset));
         assert!(bucket.open_uploads().len() <= unknown, "{when}: {:?}", bucket.open_uploads());
         bucket.asked();
     }
 
-    /// Runs the command and kills it at a request; nothing that it asks for later is done.
+    /// Runs the command and kills it at a request; later requests are not executed.
     fn kill(&self, workspace: &Workspace, bucket: &Bucket, at: usize, fault: Fault) {
         let process: Arc<Mutex<Option<Pid>>> = Arc::default();
         let killed = Arc::clone(&process);
@@ -244,7 +244,7 @@ impl Story {
         child.wait().unwrap();
     }
 
-    /// Whether `data/` holds what one run has made, or a commit is under way.
+    /// Checks that `data/` holds the files of one run, or a commit is in progress.
     fn check_no_mixture(&self, objects: &Objects, when: &str) {
         let data = |mut results: Results| {
             results.retain(|key, _| key.starts_with("out/data/"));
@@ -258,7 +258,7 @@ impl Story {
     }
 }
 
-/// The names of all objects but those of events, of which each process has one.
+/// The names of all objects except events, of which each process has its own.
 fn names_of(objects: &Objects) -> Vec<String> {
     objects.keys().filter(|key| !key.starts_with("out.run/events/")).cloned().collect()
 }
@@ -276,7 +276,7 @@ fn check(story: &Story) {
     let step = (story.requests.len() / sample()).max(1);
     let mut planned = Vec::new();
     for (offset, disturbance) in Disturbance::ALL.into_iter().enumerate() {
-        // Another request for each, so that a sample comes to more of them.
+        // Different requests for each disturbance, so that a sample covers more of them.
         let first = offset * step / Disturbance::ALL.len();
         let requests = (first..story.requests.len()).step_by(step);
         planned.extend(requests.map(|at| (at, disturbance)));
@@ -318,18 +318,19 @@ mod a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes {
     }
 }
 
-/// What another selection makes while the command sleeps.
+/// Files of another selection that runs while the command sleeps.
 const MEANWHILE: [&str; 7] =
     ["run", "pipeline.yaml", "-q", "--threads", "1", "--set", "stages.filter.keep_fraction=0.7"];
 
-/// Whether all threads of a process stand still.
+/// Returns whether all threads of a process are stopped.
 fn is_stopped(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
 impl Story {
-    /// The process is stopped at a request, loses its lease, and wakes up after another selection. Returns its exit code.
+    /// Stops the process at a request until its lease expires, and wakes it after another selection. Returns its exit
+    /// code.
     fn sleep(&self, bucket: &Bucket, at: usize, meanwhile: &Results) -> i32 {
         let (workspace, other) =
             (Workspace::copy_of(&self.workspace), Workspace::copy_of(&self.workspace));
@@ -355,12 +356,12 @@ impl Story {
         let pid = Pid::from_child(&child);
         *started = Some(pid);
         drop(started);
-        // One that has ended by then sleeps through nothing.
+        // A process that has ended by then is not affected.
         if wait_until(&mut child, || stopped.load(Ordering::Acquire)) {
             wait_until(&mut child, || is_stopped(pid));
         }
         bucket.calm();
-        // By its clock it sleeps so long that it no longer trusts its lease. In place: the clock is mapped.
+        // Its clock shows a sleep so long that it no longer trusts its lease. Written in place: the clock is mapped.
         let moved = File::options().write(true).open(&clock).unwrap();
         moved.write_all_at(&2_100_000_000_i64.to_le_bytes(), 0).unwrap();
         bucket.remove("out.run/lock");
@@ -369,7 +370,7 @@ impl Story {
         let _ = kill_process(pid, Signal::CONT);
         let woken = Answer::of(child.wait_with_output().unwrap());
         let found = bucket.results("");
-        // One that has ended well may have done so before the other began, or after it.
+        // A process that succeeded may have done so before the other began, or after it.
         let whole = found == *meanwhile || woken.code == 0 && found == self.results;
         assert!(whole, "{when}, which ended with {}: {}\n{found:#?}", woken.code, woken.stderr);
         bucket.asked();

@@ -1,4 +1,4 @@
-//! Outputs and run directories in a bucket: what a disk would hold, whoever else works there.
+//! Outputs and run directories in a bucket: the same content as on a disk, with any concurrent processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,12 +26,12 @@ fn run(workspace: &Workspace, bucket: &Bucket, more: &[&str]) -> Answer {
     bucket.longsift(workspace, &[&arguments[..], more].concat())
 }
 
-/// What [`Workspace::results`] gives of a disk.
+/// Like [`Workspace::results`] for a disk.
 fn results(bucket: &Bucket) -> BTreeMap<String, String> {
     bucket.results("x/")
 }
 
-/// Nothing is there that only a run at work needs.
+/// Checks that no object of a run in progress is left.
 fn check_nothing_is_left(bucket: &Bucket) {
     let left = ["staging/", "written/", "intent.json", "lock", "journal/"];
     for key in bucket.objects().keys() {
@@ -67,7 +67,7 @@ fn a_bucket_holds_what_a_folder_would() {
     let repeated = bucket.longsift(&workspace, &["run", directory]).success().summary();
     assert_eq!(repeated["status"], "nothing_to_do");
 
-    // Another selection takes the place of the first, and `--fresh` of both.
+    // Another selection replaces the first, and `--fresh` replaces both.
     let widened = ["--set", "stages.filter.keep_fraction=0.9"];
     let summary = run(&workspace, &bucket, &widened).success().summary();
     assert_eq!(summary["windows_scored"], 0);
@@ -95,7 +95,7 @@ fn a_damaged_object_is_found() {
 fn shards_share_a_bucket() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     let workspaces = [(); 3].map(|()| Workspace::copy_of(&scenario.before));
-    // As on machines with nothing in common but the bucket and the input: its times are part of what a unit is.
+    // As on machines that share only the bucket and the input: file times are part of a unit's identity.
     let phase = |index: usize, more: &[&str]| run(&workspaces[index], &bucket, more);
     let missing = phase(2, &["--phase", "select"]).expect(4);
     assert!(missing.stderr.contains("have no scores"), "{}", missing.stderr);
@@ -133,7 +133,7 @@ fn a_unit_that_two_processes_score_counts_once() {
 #[test]
 fn a_directory_that_is_in_use_is_left_alone() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    // The first process is held once its lease stands, until the second has been refused.
+    // The first process is paused with a valid lease until the second has been rejected.
     let (refused, held) = channel::<()>();
     let held = Mutex::new(held);
     bucket.on(move |_, request| {
@@ -169,13 +169,13 @@ fn a_lease_that_nobody_renews_is_over() {
         bucket.asked();
         let arguments = ["run", "pipeline.yaml", "--set", OUTPUT, "--fresh"];
         let mut command = scenario.before.interposed(&arguments);
-        // A sleep takes no time: the clock goes forward.
+        // Sleeping takes no time: the clock jumps forward.
         command.env("LONGSIFT_CLOCK_SLEEPS", "1");
         Answer::of(bucket.serve(&mut command).output().unwrap()).success();
         let asked = bucket.asked();
         let of_lease = |asked: &&Request| asked.path.ends_with("x/out.run/lock");
         let looks = asked.iter().filter(of_lease).take_while(|asked| {
-            // Up to the request that takes it from whoever had it.
+            // Up to the request that takes over the previous lease.
             !(asked.method == "PUT" && asked.headers.contains_key("if-match"))
         });
         let looks = looks.filter(|asked| asked.method == "GET").count();
@@ -223,7 +223,7 @@ fn of_two_commits_one_is_done() {
 #[test]
 fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
     let scenario = Scenario::first_run();
-    // Undisturbed: how many requests there are.
+    // An undisturbed run counts the requests.
     let counted = Bucket::new();
     run(&Workspace::copy_of(&scenario.before), &counted, &[]).success();
     let requests = counted.asked().len();
@@ -238,7 +238,7 @@ fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
     ] {
         let bucket = Bucket::new();
         let injected = fault.clone();
-        // What a HEAD is refused for is not said.
+        // A rejected HEAD has no explanation.
         bucket.on(move |count, request| {
             (count % step == 1 && request.method != "HEAD").then(|| injected.clone())
         });
@@ -268,7 +268,7 @@ fn a_signal_ends_the_wait_for_a_store() {
     run_again(&scenario, &bucket);
 }
 
-/// The same command finishes what was stopped.
+/// Finishes the stopped run with the same command.
 fn run_again(scenario: &Scenario, bucket: &Bucket) {
     run(&scenario.before, bucket, &[]).success();
     assert_eq!(results(bucket), scenario.results);
@@ -286,7 +286,7 @@ fn who_may_not_write_is_told_so() {
     assert_eq!(bucket.objects(), BTreeMap::new());
 }
 
-/// Text, and a column of bytes that do not compress: more than a part of an upload takes.
+/// Text, and a column of incompressible bytes: more than one part of an upload.
 fn large() -> Workspace {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
@@ -318,7 +318,7 @@ fn large_files_are_uploaded_in_parts_and_appear_whole() {
     assert!(parts(&bucket) >= 2);
     check_nothing_is_left(&bucket);
 
-    // An upload that fails leaves nothing that could be seen, and is given up.
+    // A failed upload is aborted and leaves nothing visible.
     let bucket = Bucket::new();
     bucket.on(|_, request| {
         let second = request.path.contains("partNumber=2");
@@ -327,7 +327,7 @@ fn large_files_are_uploaded_in_parts_and_appear_whole() {
     run(&workspace, &bucket, &["-q"]).expect(4);
     assert!(!bucket.objects().keys().any(|key| key.ends_with("train-00000-of-00001.parquet")));
     assert_eq!(bucket.open_uploads(), Vec::<String>::new());
-    // A store that completes an upload and then says nothing of it.
+    // A store that completes an upload without an answer.
     let lost = AtomicBool::new(false);
     bucket.on(move |_, request| {
         let completes = request.method == "POST" && request.path.contains("uploadId=");

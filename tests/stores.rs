@@ -1,9 +1,9 @@
-//! Input from object stores: the same results as from a folder, whatever the store does meanwhile.
+//! Input from object stores: the same results as from a folder, despite store faults.
 
 use crate::support::tables::{read_parquet, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, repository};
 
-/// Rows of a file: some 70 KB, more than come with its footer.
+/// Rows of a file: some 70 KB, more than is read together with its footer.
 const DOCUMENTS: usize = 80;
 
 /// Documents of the demo corpus in two files, and a pipeline that reads them from `input`.
@@ -45,7 +45,7 @@ mod with_stores {
     use crate::support::Answer;
     use crate::support::bucket::{Bucket, Fault};
 
-    /// A bucket with the files as `in/a.parquet` and `in/b.parquet`, beside what is no input.
+    /// A bucket with the files as `in/a.parquet` and `in/b.parquet`, and objects that are not input.
     fn bucket() -> Bucket {
         let (bucket, files) = (Bucket::new(), workspace("files"));
         for name in ["a.parquet", "b.parquet"] {
@@ -83,7 +83,7 @@ mod with_stores {
             let asked = bucket.asked();
             let lists = asked.iter().filter(|asked| asked.path.contains("list-type"));
             assert!(lists.count() >= 2, "two pages");
-            // Whether there is an object of the folder's name.
+            // Checks for an object with the folder's name.
             let reads = asked
                 .iter()
                 .filter(|asked| asked.method != "HEAD" && !asked.path.contains("list-type"));
@@ -119,7 +119,7 @@ mod with_stores {
         for file in 0..FILES {
             bucket.put(&format!("in/{file:02}.parquet"), bytes.clone());
         }
-        // Nobody is answered before all have asked.
+        // No request is answered before all have arrived.
         let (waiting, all) = (Arc::new(Mutex::new(0)), Arc::new(Condvar::new()));
         bucket.on(move |_, request| {
             if !request.path.ends_with(".parquet") {
@@ -186,7 +186,7 @@ mod with_stores {
             "{}",
             answer.stderr
         );
-        // A list is refused as plainly, and at once.
+        // A rejected list gives the same clear message, without retries.
         bucket.on(|_, _| Some(Fault::Status(403, "SignatureDoesNotMatch")));
         let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(2);
         let says = "403 Forbidden: SignatureDoesNotMatch";

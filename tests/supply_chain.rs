@@ -1,4 +1,4 @@
-//! What longsift is built from and what it reaches: licences, versions, `unsafe`, the network.
+//! Dependencies and environment of longsift: licences, versions, `unsafe`, the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::support::{Workspace, files_below, no_network, repository};
 
-/// What makes cargo look at the packages of a build like this one.
+/// Arguments that make cargo list the packages of a build like this one.
 const FEATURES: &[&str] =
     if cfg!(feature = "cloud") { &["--features", "longsift-engine/cloud"] } else { &[] };
 
-/// The packages that this platform's build and tests with some features need, as cargo sees them.
+/// The packages that this platform's build and tests need with some features, according to cargo.
 fn packages(features: &[&str]) -> Vec<Value> {
     let answer = Command::new(env!("CARGO"))
         .args(["metadata", "--locked", "--offline", "--format-version", "1"])
@@ -45,7 +45,7 @@ fn name_and_version(package: &Value) -> (String, String) {
     (text("name"), text("version"))
 }
 
-/// Whether a licence expression can be met with these licences.
+/// Returns whether these licences satisfy a licence expression.
 fn can_be_met(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.trim().replace('/', " OR ");
     let mut depth = 0;
@@ -139,7 +139,7 @@ fn unsafe_code_is_in_the_kernels_alone_with_a_reason_each() {
             let place = format!("{}:{}", file.display(), number + 1);
             assert!(file.starts_with(repository().join("kernels")), "`unsafe` in {place}");
             let line = lines[number];
-            // Functions say what their callers must see to; the rest says why it is right.
+            // Functions document the obligations of their callers; other uses document why they are sound.
             let is_function = line.contains("unsafe fn") || line.contains("unsafe extern");
             let is_attribute = line.contains("unsafe(");
             let before = lines[number.saturating_sub(12)..=number].join("\n");
@@ -162,7 +162,7 @@ fn unsafe_code_is_in_the_kernels_alone_with_a_reason_each() {
     assert!(kernels.contains("unsafe_op_in_unsafe_fn = \"deny\""));
 }
 
-/// Attempts to reach a network while a command runs.
+/// Attempts to connect to a network while a command runs.
 fn attempts(
     library: &Path,
     workspace: &Workspace,

@@ -1,4 +1,5 @@
-//! What these tests share beside the test kit: the folder with the `longsift` of this build, and what every run is checked for.
+//! Shared code of these tests on top of the test kit: workspaces for the `longsift` of this build, and checks of
+//! every run.
 
 pub(crate) mod pages;
 pub(crate) mod scenarios;
@@ -26,8 +27,8 @@ pub(crate) fn demo_model() -> PathBuf {
     repository().join("datasets/demo/model")
 }
 
-/// Something in the shared test data, which not every checkout has: `LONGSIFT_SHARED`, or `shared` beside the
-/// repository. A test that asks for it is ignored where the cfg `longsift_shared` is not set.
+/// Path in the shared test data, which not every checkout has: `LONGSIFT_SHARED`, or `shared` next to the repository.
+/// Tests that need it are ignored unless the cfg `longsift_shared` is set.
 pub(crate) fn shared(path: &str) -> PathBuf {
     let folder = std::env::var_os("LONGSIFT_SHARED")
         .map_or_else(|| repository().join("../shared"), PathBuf::from);
@@ -40,17 +41,15 @@ pub(crate) fn shared(path: &str) -> PathBuf {
     found
 }
 
-/// A JSON file.
 pub(crate) fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The numbers of a JSON array.
 pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-/// A folder of one test for the `longsift` of this build.
+/// Folder of one test for the `longsift` of this build.
 pub(crate) struct Workspace(testkit::Workspace);
 
 impl Deref for Workspace {
@@ -62,13 +61,12 @@ impl Deref for Workspace {
 }
 
 impl Workspace {
-    /// An empty folder.
     pub(crate) fn new() -> Self {
         Self(testkit::Workspace::of(env!("CARGO_BIN_EXE_longsift")))
     }
 
-    /// Two files of documents of tokens in three groups, one of them without a name, that repeat themselves more or less; and
-    /// a model.
+    /// Two files of documents of tokens in three groups, one of them without a name, that repeat themselves more or
+    /// less; and a model.
     pub(crate) fn of_three_groups() -> Self {
         let workspace = Self::new();
         Tiny::new().write(&workspace.path("model"));
@@ -94,17 +92,18 @@ impl Workspace {
         workspace
     }
 
-    /// A copy of another one, with the same times of modification.
+    /// Copies another workspace with its modification times.
     pub(crate) fn copy_of(other: &testkit::Workspace) -> Self {
         Self(testkit::Workspace::copy_of(other))
     }
 
-    /// Writes `pipeline.yaml` and runs it, which must succeed. The summary, with both accounting equations checked.
+    /// Writes `pipeline.yaml` and runs it, which must succeed. Returns the summary after checking both accounting
+    /// equations.
     pub(crate) fn run(&self, pipeline: &Pipeline) -> Value {
         self.run_with(pipeline, &[])
     }
 
-    /// The same, with further arguments.
+    /// Like [`Workspace::run`], with more arguments.
     pub(crate) fn run_with(&self, pipeline: &Pipeline, arguments: &[&str]) -> Value {
         self.write("pipeline.yaml", pipeline.to_string());
         let summary = self
@@ -116,7 +115,7 @@ impl Workspace {
         summary
     }
 
-    /// Replaces paths in this folder and in the repository, versions of time and machine, by words.
+    /// Replaces paths in this folder and the repository, times and versions by placeholders.
     pub(crate) fn filtered(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (path, name) in [
@@ -135,7 +134,7 @@ pub(crate) fn count(summary: &Value, key: &str) -> u64 {
     summary[key].as_u64().unwrap_or_else(|| panic!("{key} in {summary}"))
 }
 
-/// What the tables of a run hold is what its summary says.
+/// Checks that the tables of a run agree with its summary.
 fn check_tables(summary: &Value) {
     let run = Path::new(summary["run_dir"].as_str().unwrap());
     let output = run.with_extension("");
@@ -153,7 +152,7 @@ fn check_tables(summary: &Value) {
     assert_eq!(scored + too_short, of("windows_total"), "{summary}");
 }
 
-/// Rows in = kept + dropped + quarantined; windows = kept + dropped.
+/// Checks rows in = kept + dropped + quarantined, and windows = kept + dropped.
 pub(crate) fn check_accounting(summary: &Value) {
     let sum = |key: &str| -> u64 {
         summary[key].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum()

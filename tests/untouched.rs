@@ -1,4 +1,5 @@
-//! Nothing is removed before the new result stands, and nothing is replaced or removed that longsift did not write.
+//! Nothing is removed before the new result is complete, and longsift never replaces or removes files that it did not
+//! write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64)
 }
 
-/// Output, scores and all records of a run but what says how the last attempt went.
+/// Output, scores and all records of a run, except those about the last attempt.
 fn standing(workspace: &Workspace, run: &str) -> BTreeMap<String, String> {
     let mut hashes = workspace.hashes(&[run, &format!("{run}.run")]);
     let of_attempt =
@@ -54,7 +55,7 @@ fn a_fresh_start_that_fails_leaves_the_result_before() {
         workspace.longsift(&arguments).expect(code);
         assert_eq!(standing(&workspace, "out"), before, "exit {code}");
     }
-    // What the last one scored is not lost: it is used where the same scores are asked for.
+    // Scores of the last run are not lost: they are reused for the same score settings.
     let summary = workspace.run(&pipeline().filter("keep_fraction: 1"));
     assert_eq!((&summary["windows_scored"], &summary["status"]), (&json!(0), &json!("done")));
     assert!(!workspace.path("out.run/fresh").exists());
@@ -112,7 +113,7 @@ fn a_copy_of_a_run_directory_is_run_where_it_lies() {
     }
     let after = workspace.hashes(&["out", "out.run", "out.limit-2", "out.limit-2.run"]);
     assert_eq!(after, production);
-    // Another limit of the copy is another trial beside it; another output is as it is said.
+    // Another limit of the copy is another trial next to it; another output follows the command line.
     workspace.longsift(&["run", "backup/out.limit-2.run", "--limit", "3", "-q"]).success();
     assert!(workspace.path("backup/out.limit-3.run/_SUCCESS").exists());
     let elsewhere = ["run", "backup/out.run", "--set", "output.path=elsewhere", "-q"];
@@ -189,7 +190,7 @@ fn no_command_writes_over_a_file_that_longsift_did_not_write() {
             }
         }
     }
-    // A folder of somebody else in the place of a run directory.
+    // Someone else's folder at the path of a run directory.
     workspace.write("theirs.run/events.jsonl", "{}\n");
     workspace.write("theirs.run/scores/part-1.parquet", "x");
     let before = workspace.hashes(&["theirs.run"]);

@@ -1,4 +1,4 @@
-//! `longsift whatif`: what other settings would keep is what a run with them keeps.
+//! `longsift whatif`: its result for other settings equals that of a run with them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,7 +57,7 @@ fn what_would_be_kept_is_what_a_run_keeps() {
         &["stages.filter.guards=[]"],
         &["stages.filter.keep_fraction=null", "stages.filter.keep_tokens=300"],
     ] {
-        // What a setting stands instead of goes away by itself.
+        // A setting removes the alternatives that it replaces.
         let own: Vec<&str> =
             settings.iter().copied().filter(|set| !set.ends_with("keep_fraction=null")).collect();
         let found = whatif(&workspace, &own, &["--list", "1000"]);
@@ -100,7 +100,7 @@ fn what_a_setting_does_not_stand_instead_of_stays_as_in_a_run() {
     assert!(!(&after - &before).is_empty(), "otherwise nothing is compared");
 }
 
-/// Neither needs a device, so neither asks which devices could compute with 16-bit integers.
+/// Neither needs a device, so neither checks which devices support 16-bit integers.
 #[test]
 fn a_run_by_integers_has_its_report_and_its_whatif() {
     let mut integers = pipeline();
@@ -162,7 +162,7 @@ fn what_would_need_measuring_is_refused_by_name() {
     }
     let strict = loose.replace("0.9", "0.2");
     whatif(&workspace, &[&strict], &[]);
-    // What the scores were made of is not there any more.
+    // The input of the scores no longer exists.
     fs::remove_file(workspace.path("input/b.parquet")).unwrap();
     let answer = workspace.longsift(&["whatif", "out.run"]);
     assert!(

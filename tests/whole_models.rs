@@ -6,7 +6,7 @@ use tokenizers::Tokenizer;
 use crate::support::tables::{read_parquet, texts};
 use crate::support::{Workspace, numbers, read_json, shared};
 
-/// The largest difference, and whether it is within `tolerance`.
+/// Returns the largest difference, and whether it is within `tolerance`.
 fn within(what: &str, got: &[f64], want: &[f64], tolerance: impl Fn(f64) -> f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (index, (got, want)) in got.iter().zip(want).enumerate() {
@@ -15,7 +15,7 @@ fn within(what: &str, got: &[f64], want: &[f64], tolerance: impl Fn(f64) -> f64)
     }
 }
 
-/// What the program says of a window of the model in `folder`, with so many threads.
+/// Output of the program for a window of the model in `folder`, with so many threads.
 fn figures(workspace: &Workspace, ids: &Value, threads: usize) -> String {
     workspace.write("ids.json", ids.to_string());
     let mut command =

@@ -1,4 +1,4 @@
-//! How documents become windows: the published slicer's cases, and the exact bytes of a text's windows.
+//! Windows of documents: the published slicer's cases, and the exact bytes of a text's windows.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ fn disjoint_windows_leave_the_tail_or_take_it_as_one_more_window() {
     assert_eq!(counts, [0, 0, 0, 1, 1, 2, 2]);
     let score = windows_of(&lengths, "windows: disjoint, short_documents: score", 8);
     let last: Vec<Option<[u64; 2]>> = score.iter().map(|windows| windows.last().copied()).collect();
-    // A single token has no far token: it is too short, whatever the setting.
+    // A single token has no far token: it is too short for any setting.
     let expected = [None, None, Some([0, 7]), Some([0, 8]), Some([0, 8]), Some([8, 16])];
     assert_eq!(last[..6], expected);
     assert_eq!(last[6], Some([16, 20]));
@@ -107,7 +107,7 @@ fn bos_tokens_count_towards_the_window_and_not_towards_the_document() {
     }
 }
 
-/// Texts that a tokenizer cuts inside characters, and that a normaliser might touch.
+/// Texts that a tokenizer cuts inside characters, and that a normaliser might change.
 fn difficult_texts() -> Vec<String> {
     let pieces = [
         "The gauge at Brook End read 47 feet on 3 March 1931. ",

@@ -1,4 +1,4 @@
-//! Pipelines whose measures need text or token ids alone: no model is opened, no device and no kernel.
+//! Pipelines whose measures need only text or token ids: no model is opened, and no device or kernel is used.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below, 
 
 const FAR: &str = "formula: far-recurrence";
 
-/// Texts in two files and a tokenizer beside them.
+/// Texts in two files and a tokenizer next to them.
 fn texts() -> Workspace {
     let workspace = Workspace::new();
     fs::create_dir(workspace.path("tokenizer")).unwrap();

@@ -1,4 +1,4 @@
-//! What it takes to be a stage, and the types that stages and the engine share.
+//! Requirements of a stage, and the types that stages and the engine share.
 
 pub mod compute;
 pub mod decimal;
@@ -27,7 +27,7 @@ pub use measure::{
 pub use rule::BrokenRule;
 pub use signature::{SIGNATURE_BYTES, Signature};
 
-/// Opens a file for reading unless it is something that would block or never end, such as a pipe.
+/// Opens a regular file for reading; refuses files such as pipes, whose reads would block or never end.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
@@ -37,7 +37,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {
     Ok((file.metadata()?, file))
 }
 
-/// Two lower-case hexadecimal digits a byte.
+/// Encodes `bytes` as lower-case hexadecimal, two digits a byte.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);

@@ -1,4 +1,4 @@
-//! Keeps the best samples.
+//! Selection of the best samples.
 
 pub mod budgets;
 pub mod guards;
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 
 pub use settings::{Filter, NotMeasured};
 
-/// A budget of tokens.
+/// Token budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum KeepTokens {
-    /// The same budget for every group.
+    /// One budget for every group.
     Same(u64),
-    /// A budget per value of the `within` column.
+    /// Budget by value of the `within` column.
     PerGroup(BTreeMap<String, u64>),
 }
 
-/// What a filter kept of one group.
+/// Selection within one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
     /// One entry per sample, in input order.
     pub keep: Vec<bool>,
-    /// The lowest score that passes: `min_score` itself where it decides, else the score of the last sample kept, and
-    /// nothing where none was.
+    /// Lowest score that passes: `min_score` if that decides, otherwise the score of the last sample kept; `None` if
+    /// no sample was kept.
     pub threshold: Option<f64>,
 }
 
 impl KeepTokens {
-    /// The budget of a group. A map gives nothing to a group it does not name, the null group among them.
+    /// Returns the budget of a group; 0 if a map does not name the group, or for the null group.
     pub fn of(&self, group: Option<&str>) -> u64 {
         match self {
             Self::Same(tokens) => *tokens,
@@ -43,16 +43,16 @@ impl KeepTokens {
     }
 }
 
-/// The samples by descending score, ties by input order, without `NaN`.
+/// Returns the indices of the samples by descending score, ties in input order, without `NaN`.
 fn ranked(scores: &[f64]) -> Vec<usize> {
     let mut ranking: Vec<usize> =
         (0..scores.len()).filter(|&sample| !scores[sample].is_nan()).collect();
-    // Adding 0 makes -0 and 0 the tie that they are.
+    // Adding 0 makes -0 equal to 0, so that they tie.
     ranking.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)));
     ranking
 }
 
-/// How many of `tokens` fit before the first that would exceed `budget`.
+/// Returns how many of `tokens` fit before the first that would exceed `budget`.
 fn within_budget(tokens: impl Iterator<Item = u64>, budget: u64) -> usize {
     let running = tokens.scan(0u64, |spent, tokens| {
         *spent = spent.saturating_add(tokens);
@@ -76,7 +76,7 @@ mod tests {
         Filter { keep_tokens: Some(KeepTokens::Same(tokens)), ..Filter::default() }
     }
 
-    /// What is kept where nothing is outside a guard.
+    /// Returns the selection if all samples pass the guards.
     fn keep(filter: &Filter, scores: &[f64], tokens: &[u64], group: Option<&str>) -> Kept {
         filter.keep(scores, &vec![true; scores.len()], tokens, group)
     }

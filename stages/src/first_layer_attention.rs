@@ -1,4 +1,4 @@
-//! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
+//! First-layer attention: how much the tokens of a window attend to far-away tokens.
 
 mod rotary_tables;
 mod sampling;
@@ -97,7 +97,7 @@ pub enum Mask {
 }
 
 impl FirstLayerAttention {
-    /// The window of these ids: its far distance, and the rows that are measured of it.
+    /// Builds the window of these ids with its far distance and sampled rows.
     pub fn window(&self, ids: Vec<u32>) -> WindowTokens {
         let distance = self.distance(ids.len() as u64);
         let sampled = match self.rows {
@@ -109,7 +109,7 @@ impl FirstLayerAttention {
         WindowTokens { ids, distance, sampled }
     }
 
-    /// The far distance `k` for a window of `tokens` tokens.
+    /// Returns the far distance `k` in a window of `tokens` tokens.
     pub fn distance(&self, tokens: u64) -> u64 {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(distance), _) => u64::from(distance),
@@ -119,42 +119,40 @@ impl FirstLayerAttention {
     }
 }
 
-/// One window to measure.
+/// Window to measure.
 #[derive(Clone, Debug)]
 pub struct WindowTokens {
     /// Token ids, BOS included: `[tokens]`, each below the vocabulary size.
     pub ids: Vec<u32>,
-    /// The far distance `k`, in tokens, below the number of ids.
+    /// Far distance `k`, in tokens, below the number of ids.
     pub distance: u64,
-    /// The rows that are measured; all of them without it.
+    /// Sampled rows; `None` for all.
     pub sampled: Option<SampledRows>,
 }
 
-/// What one pass over a window yields. Unitless; per-head figures are `[query_heads]`.
+/// Results of one pass over a window. Unitless; statistics by head are `[query_heads]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowStatistics {
     /// Mean over rows of the attention to keys at least `distance` before them.
     pub dependency_strength_by_head: Vec<f64>,
     /// Unbiased variance of the far-masked attention matrix over all S² entries.
     pub far_variance_by_head: Vec<f64>,
-    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1. Empty where rows were
-    /// sampled: those without far keys, which it needs as well, are not drawn.
+    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1. Empty if rows were
+    /// sampled, since the sample omits rows without far keys.
     pub distance_histogram: Vec<f64>,
-    /// How far the means over heads may be off; none where all rows were measured.
+    /// Standard errors of the means over heads; `None` if all rows were measured.
     pub standard_errors: Option<StandardErrors>,
 }
 
-/// Standard errors of sampled statistics, means over heads.
+/// Standard errors of sampled statistics (means over heads).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StandardErrors {
-    /// Of the dependency strength.
     pub dependency_strength: f64,
-    /// Of the far variance.
     pub far_variance: f64,
 }
 
 impl WindowStatistics {
-    /// The figures of a window, from the sums of all its heads.
+    /// Computes the statistics of a window from the sums of all its heads.
     pub fn new(sums: HeadSums, window: &WindowTokens) -> Self {
         let tokens = window.ids.len();
         let errors = window.sampled.as_ref().map(|rows| StandardErrors::new(&sums, rows, tokens));
@@ -167,17 +165,17 @@ impl WindowStatistics {
         }
     }
 
-    /// The mean dependency strength over heads.
+    /// Returns the mean dependency strength over heads.
     pub fn dependency_strength(&self) -> f64 {
         mean(&self.dependency_strength_by_head)
     }
 
-    /// The mean far variance over heads.
+    /// Returns the mean far variance over heads.
     pub fn far_variance(&self) -> f64 {
         mean(&self.far_variance_by_head)
     }
 
-    /// Whether every figure is a finite number. A NaN or an infinity comes from a damaged checkpoint.
+    /// Returns whether every statistic is finite. NaN and infinity come from a corrupt checkpoint.
     pub fn is_finite(&self) -> bool {
         self.dependency_strength_by_head
             .iter()
@@ -187,7 +185,7 @@ impl WindowStatistics {
 }
 
 impl StandardErrors {
-    /// `(Σp)²/S²` is left out of the variance's error: it is some thousandths of `Σp²` in any window long enough to be
+    /// The error of the variance ignores `(Σp)²/S²`: it is some thousandths of `Σp²` in any window long enough to be
     /// sampled.
     fn new(sums: &HeadSums, rows: &SampledRows, tokens: usize) -> Self {
         let mean_over_heads = |by_key_head: &[f64]| {
@@ -214,24 +212,24 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// The first layer of a model, ready to measure windows: the table, its rules, and rotary tables computed so far.
+/// First layer of a model, ready to measure windows: the table, its specification and cached rotary tables.
 #[derive(Debug)]
 pub struct FirstLayer {
     spec: LayerZeroSpec,
     table: LayerZeroTable,
     mask: Mask,
-    /// The longest window expected: the rotary table is computed for it at once.
+    /// Longest expected window: the rotary table is computed once for this length.
     longest_window: usize,
     rotary: RotaryTables,
-    /// Weights that are applied per window, packed for the kernels that asked for them.
+    /// Weights applied per window, packed for the kernels that requested them.
     projections: Mutex<Vec<(Kernel, Arc<PackedProjections>)>>,
-    /// A bit per token id: whether a window had it.
+    /// One bit per token id: whether it has occurred in a window.
     ids_seen: Vec<AtomicU64>,
 }
 
 impl FirstLayer {
-    /// A layer that measures windows of up to `longest_window` tokens without recomputing its rotary table; longer
-    /// ones work too.
+    /// Creates a layer that measures windows of up to `longest_window` tokens without recomputing its rotary table.
+    /// Longer windows work as well.
     pub fn new(
         spec: LayerZeroSpec,
         table: LayerZeroTable,
@@ -244,18 +242,16 @@ impl FirstLayer {
         Self { spec, table, mask, longest_window, rotary, projections, ids_seen }
     }
 
-    /// How many rows of the table the windows measured so far had ids of: only these are in memory, because the table
-    /// is mapped.
+    /// Returns the number of table rows in use so far. Only these are in memory, because the table is mapped.
     pub fn rows_used(&self) -> u64 {
         self.ids_seen.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum()
     }
 
-    /// The table.
     pub fn table(&self) -> &LayerZeroTable {
         &self.table
     }
 
-    /// Notes the ids of a window that is measured somewhere else than in [`FirstLayer::measure_heads`].
+    /// Records the ids of a window that is measured by other means than [`FirstLayer::measure_heads`].
     pub fn mark_ids_seen(&self, ids: &[u32]) {
         for id in ids {
             let (word, bit) = (&self.ids_seen[*id as usize / 64], 1 << (id % 64));
@@ -265,7 +261,7 @@ impl FirstLayer {
         }
     }
 
-    /// What the first layer computes.
+    /// Returns the specification of the first layer.
     pub fn spec(&self) -> &LayerZeroSpec {
         &self.spec
     }
@@ -276,8 +272,8 @@ impl FirstLayer {
         WindowStatistics::new(self.measure_heads(kernel, window, key_heads), window)
     }
 
-    /// Measures the query heads of some key heads of a window on the CPU. The parts of a window, appended in the order of
-    /// its heads, give the bits of the whole.
+    /// Measures the query heads of some key heads of a window on the CPU. Results by parts, concatenated in head
+    /// order, have the same bits as the whole.
     pub fn measure_heads(
         &self,
         kernel: Kernel,
@@ -292,8 +288,8 @@ impl FirstLayer {
         })
     }
 
-    /// Far mass of every row of a window beside its other sums, on the CPU; rows are never drawn. Cost: as of
-    /// [`FirstLayer::measure`].
+    /// Measures a window on the CPU, with the far mass of every row in addition to the sums; rows are never sampled.
+    /// Cost: as [`FirstLayer::measure`].
     pub fn measure_rows(&self, kernel: Kernel, ids: &[u32], distance: u64) -> WindowSums {
         let measure = KernelMeasure { distance: distance as usize, rows: true };
         self.with_source(kernel, ids, |shape, rules, source| {
@@ -301,13 +297,13 @@ impl FirstLayer {
         })
     }
 
-    /// How the blocks of a window that end before the tokens `ends` attend to each other, on the CPU: mean over heads, or of
-    /// one query head. Of `sampled` rows only these are measured.
+    /// Computes the attention between the blocks of a window on the CPU: mean over heads, or of one query head.
+    /// `ends`: end of each block, in tokens. `sampled`: restricts the rows.
     ///
     /// Cost and memory: see [`BlockShares::of_window`].
     ///
     /// # Panics
-    /// If blocks or head are not of the window: see [`BlockAttention::new`].
+    /// If blocks or head are outside the window: see [`BlockAttention::new`].
     pub fn block_attention(
         &self,
         kernel: Kernel,
@@ -323,8 +319,8 @@ impl FirstLayer {
         })
     }
 
-    /// Bytes of memory that a window of `tokens` tokens takes while its `blocks` blocks are measured, at most, besides the
-    /// mapped table.
+    /// Returns an upper bound of the memory for [`FirstLayer::block_attention`] with `tokens` tokens and `blocks`
+    /// blocks, without the mapped table.
     pub fn block_attention_bytes(
         spec: &LayerZeroSpec,
         kernel: Kernel,
@@ -336,8 +332,8 @@ impl FirstLayer {
         BlockAttention::bytes(kernel, &shape, blocks, threads) + spec.source_bytes(tokens as u64)
     }
 
-    /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that
-    /// [`FirstLayer::measure`] does not give. `ids`: each below the vocabulary size.
+    /// Passes shape, specification and rotated queries and keys of a window to `measure`, for statistics that
+    /// [`FirstLayer::measure`] does not compute. `ids`: each below the vocabulary size.
     pub(crate) fn with_source<T>(
         &self,
         kernel: Kernel,
@@ -352,9 +348,9 @@ impl FirstLayer {
         parts.with_source(|source| measure(&shape, &rules, source))
     }
 
-    /// As `FirstLayer::with_source`, for a device: hands over the ids alone where the device makes queries and keys of its
-    /// copy of the table, and no rotary table is computed. `heads`: key heads of the model, which are handed on as those
-    /// of the shape.
+    /// Like `FirstLayer::with_source`, for a device: passes only the ids if the device computes queries and keys from
+    /// its copy of the table, in which case no rotary table is computed. `heads`: key heads of the model, passed as
+    /// those of the shape.
     pub fn with_operands<T>(
         &self,
         kernel: Kernel,
@@ -391,7 +387,8 @@ impl FirstLayer {
         projections
     }
 
-    /// The rotary table for windows of `tokens` tokens, as long as the longest window that has these frequencies.
+    /// Returns the rotary table for windows of `tokens` tokens, computed for the longest window with the same
+    /// frequencies.
     fn rope(&self, tokens: usize) -> Option<Arc<Rope>> {
         let rotation = self.spec.rotation(tokens)?;
         let alike = self.spec.rope.as_ref()?.same_frequencies_up_to(tokens as u64);

@@ -1,8 +1,8 @@
-//! The stages of a pipeline: their settings, their contracts and their arithmetic.
+//! Stages of a pipeline: settings, contracts and arithmetic.
 //!
-//! One file per stage. A stage file has its settings (the doc comments are the manual: the JSON Schema and the
-//! reference page come from them), what it reads and writes, and the functions that do the work, which know
-//! neither files nor threads. Reading, scheduling and committing belong to the engine.
+//! One file per stage, with its settings, its inputs and outputs, and the functions that do the work without files or
+//! threads. The doc comments of settings are the manual: the JSON Schema and the reference page are generated from
+//! them. Reading, scheduling and committing belong to the engine.
 
 pub mod contract;
 pub mod filter;
@@ -56,27 +56,26 @@ pub enum StageSettings {
     Filter(Filter),
 }
 
-/// What a stage is for. Which stages there must be, how many and in which order follows from it.
+/// Role of a stage. Required stages, their number and their order follow from it.
 #[derive(Clone, Copy, Debug)]
 pub enum Role<'a> {
-    /// A model's first layer.
+    /// First layer of a model.
     Model(&'a LoadPartialModel),
     /// Windows of documents.
     Windows(&'a Tokenize),
-    /// Whole documents, before they are windows: what is dropped of them.
+    /// Filter of whole documents, before they are cut into windows.
     Rows(&'a External),
-    /// Where evidence is made.
+    /// Devices that compute evidence.
     Devices(&'a ShardAcrossDevices),
-    /// Figures of windows.
+    /// Statistics of windows.
     Measure(&'a dyn Measure),
-    /// One number a sample.
+    /// One number per sample.
     Score(&'a Score),
-    /// Which samples are kept.
+    /// Selection of samples.
     Filter(&'a Filter),
 }
 
 impl StageSettings {
-    /// What the stage is for.
     pub fn role(&self) -> Role<'_> {
         match self {
             Self::LoadPartialModel(stage) => Role::Model(stage),
@@ -94,7 +93,7 @@ impl StageSettings {
         }
     }
 
-    /// The value of the `stage` key.
+    /// Returns the value of the `stage` key.
     pub fn name(&self) -> &'static str {
         match self {
             Self::LoadPartialModel(_) => "load-partial-model",

@@ -1,6 +1,6 @@
-//! Reads the first-layer tensors of a checkpoint and turns them into the layer-zero table.
+//! Settings for reading the first-layer tensors of a checkpoint into the layer-zero table.
 //!
-//! What differs between model families lives in [`crate::model`]; this file has the settings.
+//! Differences between model families live in [`crate::model`].
 
 use crate::contract::Location;
 use longsift_kernels::ElementType;
@@ -59,7 +59,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Bytes of one number of the table.
+    /// Returns the bytes of one number of the table.
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::Int16 => 4,
@@ -67,7 +67,7 @@ impl Precision {
         }
     }
 
-    /// The numbers that kernels multiply.
+    /// Returns the number type that kernels multiply.
     pub fn element_type(self) -> ElementType {
         match self {
             Self::F32 => ElementType::F32,
@@ -76,7 +76,7 @@ impl Precision {
         }
     }
 
-    /// The precision whose table is read: integers are made of float32 numbers once these are rotated.
+    /// Returns the precision of the table that is read: integers are quantised from float32 numbers after rotation.
     #[must_use]
     pub fn of_table(self) -> Self {
         match self {
@@ -85,7 +85,7 @@ impl Precision {
         }
     }
 
-    /// The name as written in a pipeline.
+    /// Returns the name used in pipelines.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

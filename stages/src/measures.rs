@@ -1,4 +1,4 @@
-//! The measures: stages that turn windows into figures. One file each.
+//! Measures: stages that turn windows into statistics. One file each.
 
 pub mod compression;
 pub mod external;

@@ -1,4 +1,4 @@
-//! Turns the raw statistics of all windows into one comparable number each.
+//! Scores: one comparable number per window, computed from its statistics.
 
 mod figures;
 mod merge;
@@ -14,8 +14,8 @@ use figures::mean;
 pub use figures::{ColumnFigures, Deviations, Sums};
 pub use settings::Score;
 
-/// Part of the identity of every selection: raised when the same figures and settings give other scores, thresholds or
-/// another choice.
+/// Version in the identity of every selection, raised when the same statistics and settings give other scores,
+/// thresholds or choices.
 pub const SELECTION_VERSION: u32 = 1;
 
 /// How the windows of a document become one score.
@@ -30,7 +30,7 @@ pub enum DocumentScore {
 }
 
 impl DocumentScore {
-    /// One raw statistic of a document from those of its windows, in window order; `NaN` without windows.
+    /// Merges the values of a document's windows, in window order; `NaN` without windows.
     pub fn of(self, windows: &[f64]) -> f64 {
         match self {
             Self::Mean => mean(windows),
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::filter::Filter;
 
-    /// The scores of samples by the scales of others.
+    /// Scores samples on the scales of other samples.
     fn scored_by(
         standardise: Standardise,
         scales: &[Scale],
@@ -77,7 +77,7 @@ mod tests {
         selected: Option<Vec<String>>,
     }
 
-    /// `bits`: also the rounding must be the reference's, so that ties are the same ties.
+    /// `bits`: whether rounding must match the reference as well, so that the same samples tie.
     fn check(
         standardise: Standardise,
         ids: &[String],

@@ -1,4 +1,4 @@
-//! Chooses the devices that score windows, and how much of their memory may be used.
+//! Choice of the devices that measure windows, and of how much of their memory may be used.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Turns documents into token windows.
+//! Tokenization of documents, and their windows.
 
 mod added;
 mod bpe_model;

@@ -1,6 +1,6 @@
-//! An S3 server in memory, on 127.0.0.1, with one bucket of the name `bucket`. At any request something may go wrong.
+//! In-memory S3 server on 127.0.0.1, with one bucket named `bucket`, that can inject a fault at any request.
 //!
-//! Requests are carried out one after the other, each whole or not at all. Signatures are not looked at.
+//! Requests are executed one after the other and atomically. Signatures are not checked.
 
 mod objects;
 
@@ -16,20 +16,20 @@ use crate::{Answer, Workspace, hex, result_folders};
 use objects::Objects;
 pub use objects::Snapshot;
 
-/// What goes wrong at a request.
+/// Fault at a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not done; this status and S3's code of an error are answered.
+    /// Rejected with this status and S3 error code.
     Status(u16, &'static str),
-    /// It is not done; the server is busy for so many seconds, and says so.
+    /// Rejected as busy, with a `Retry-After` of so many seconds.
     Busy(u64),
-    /// It is not done; the connection is closed.
+    /// Not executed; the connection is closed.
     Reset,
-    /// It is done; the connection is closed without an answer.
+    /// Executed; the connection is closed without an answer.
     ResetAfter,
-    /// It is done after a while.
+    /// Executed after a delay.
     Slow(Duration),
-    /// It is done; of the answer's body so many bytes come.
+    /// Executed; the answer's body is cut after so many bytes.
     Cut(usize),
 }
 
@@ -67,14 +67,14 @@ impl State {
     }
 }
 
-/// A server with a bucket, which runs until the tests end.
+/// Server with one bucket, which runs until the tests end.
 pub struct Bucket {
     server: Server,
     state: Arc<State>,
 }
 
 impl Bucket {
-    /// With nothing in the bucket.
+    /// Creates an empty bucket.
     pub fn new() -> Self {
         let hook: Arc<Hook> = Arc::new(|_, _| None);
         let state = Arc::new(State { objects: Mutex::default(), hook: Mutex::new((0, hook)) });
@@ -82,22 +82,21 @@ impl Bucket {
         Self { server: Server::new(move |request| answering.answer(request)), state }
     }
 
-    /// From now on `hook` says what goes wrong, from the count of requests since now (0 for the first) and the request.
+    /// Installs a hook that chooses faults by the number of requests since this call (from 0) and the request.
     pub fn on(&self, hook: impl Fn(usize, &Request) -> Option<Fault> + Send + Sync + 'static) {
         *self.state.hook.lock().unwrap() = (0, Arc::new(hook));
     }
 
-    /// From now on nothing goes wrong.
+    /// Removes the hook.
     pub fn calm(&self) {
         self.on(|_, _| None);
     }
 
-    /// `http://127.0.0.1:port`
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// Makes a command use it, with credentials that it does not look at.
+    /// Points a command to this server, with arbitrary credentials.
     pub fn serve<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env("AWS_ENDPOINT_URL", self.url())
@@ -108,58 +107,56 @@ impl Bucket {
             .env_remove("http_proxy")
     }
 
-    /// Runs a command on it, to its end.
+    /// Runs a command with this server.
     pub fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
         Answer::of(self.serve(&mut workspace.command(arguments)).output().unwrap())
     }
 
-    /// SHA-256 of what a run is judged by whose output is `out` below `prefix`, as [`Workspace::results`] gives it.
+    /// Returns SHA-256 of the results of a run with the output `out` below `prefix`, as [`Workspace::results`] does.
     pub fn results(&self, prefix: &str) -> BTreeMap<String, String> {
         results_of(&self.objects(), prefix)
     }
 
-    /// What was asked since the last time.
+    /// Returns the requests since the last call.
     pub fn asked(&self) -> Vec<Request> {
         self.server.asked()
     }
 
-    /// Puts an object.
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
         self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
     }
 
-    /// Removes an object.
     pub fn remove(&self, key: &str) {
         self.state.objects.lock().unwrap().remove(key);
     }
 
-    /// All objects, to [restore](Self::restore) them.
+    /// Returns all objects, for [`restore`](Self::restore).
     pub fn snapshot(&self) -> Snapshot {
         self.state.objects.lock().unwrap().snapshot()
     }
 
-    /// Puts back all objects as they were, here or in another bucket; there are no others, and no unfinished uploads.
+    /// Replaces the content by a snapshot of this or another bucket, and drops unfinished uploads.
     pub fn restore(&self, snapshot: &Snapshot) {
         self.state.objects.lock().unwrap().restore(snapshot);
     }
 
-    /// The bytes of all objects, by key.
+    /// Returns the bytes of all objects, by key.
     pub fn objects(&self) -> BTreeMap<String, Vec<u8>> {
         self.state.objects.lock().unwrap().all()
     }
 
-    /// The keys of uploads in parts that were begun and neither completed nor given up.
+    /// Returns the keys of multipart uploads that are neither completed nor aborted.
     pub fn open_uploads(&self) -> Vec<String> {
         self.state.objects.lock().unwrap().open_uploads()
     }
 
-    /// Lists come in pages of at most `keys` keys; 1000 if this is not called.
+    /// Sets the number of keys per page of a list; 1000 by default.
     pub fn page(&self, keys: usize) {
         self.state.objects.lock().unwrap().page = keys;
     }
 }
 
-/// The same of some objects.
+/// Like [`Bucket::results`], of some objects.
 pub fn results_of(objects: &BTreeMap<String, Vec<u8>>, prefix: &str) -> BTreeMap<String, String> {
     let folders = result_folders("out").map(|folder| format!("{folder}/"));
     let judged = |key: &str| folders.iter().any(|folder| key.starts_with(folder));

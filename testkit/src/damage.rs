@@ -1,4 +1,4 @@
-//! Parquet files that a well-meaning writer would not write: texts that are no texts, footers that lie, checksums.
+//! Malformed Parquet files: invalid text, wrong footers, checksums.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,31 +14,28 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-/// A column of byte strings, declared as text.
+/// Column of byte strings, declared as text.
 pub type RawColumn<'a> = (&'a str, Vec<&'a [u8]>);
 
-/// How [`write_raw`] writes.
+/// Settings of [`write_raw`].
 #[derive(Clone, Copy)]
 pub struct Raw {
-    /// Rows of a row group.
     pub group_rows: usize,
-    /// Rows of a page.
     pub page_rows: usize,
-    /// Whether values stand in a dictionary.
+    /// Whether values are in a dictionary.
     pub dictionary: bool,
-    /// Of pages.
     pub compression: Compression,
 }
 
 impl Raw {
-    /// Everything in one page, as it is.
+    /// Everything in one page, uncompressed.
     pub fn plain() -> Self {
         let compression = Compression::UNCOMPRESSED;
         Self { group_rows: 1 << 20, page_rows: 1 << 20, dictionary: false, compression }
     }
 }
 
-/// Writes columns of texts without looking at their bytes.
+/// Writes columns of texts without validating their bytes.
 pub fn write_raw(path: &Path, columns: &[RawColumn<'_>], raw: Raw) {
     let fields: Vec<String> =
         columns.iter().map(|(name, _)| format!("required binary {name} (STRING);")).collect();
@@ -69,7 +66,7 @@ pub fn write_raw(path: &Path, columns: &[RawColumn<'_>], raw: Raw) {
     writer.close().unwrap();
 }
 
-/// The footer of a file, and the bytes before it.
+/// Returns the bytes before the footer of a file, and the footer.
 pub fn split(path: &Path) -> (Vec<u8>, ParquetMetaData) {
     let mut bytes = fs::read(path).unwrap();
     let length = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
@@ -79,7 +76,7 @@ pub fn split(path: &Path) -> (Vec<u8>, ParquetMetaData) {
     (bytes, metadata)
 }
 
-/// Writes data with a footer behind it.
+/// Writes data followed by a footer.
 pub fn join(path: &Path, data: &[u8], footer: &ParquetMetaData) {
     let mut bytes = data.to_vec();
     let mut written = Vec::new();
@@ -88,7 +85,7 @@ pub fn join(path: &Path, data: &[u8], footer: &ParquetMetaData) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Changes what the footer says of the first column of the first row group.
+/// Changes the footer's entry for the first column of the first row group.
 pub fn lie(path: &Path, change: impl Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder) {
     let (data, footer) = split(path);
     let mut groups = footer.row_groups().to_vec();
@@ -98,7 +95,7 @@ pub fn lie(path: &Path, change: impl Fn(ColumnChunkMetaDataBuilder) -> ColumnChu
     join(path, &data, &ParquetMetaData::new(footer.file_metadata().clone(), groups));
 }
 
-/// Changes how many rows the footer promises, in its first row group and in all.
+/// Changes the number of rows in the footer, of its first row group and in total.
 pub fn claim_rows(path: &Path, rows: i64) {
     let (data, footer) = split(path);
     let mut groups = footer.row_groups().to_vec();
@@ -180,7 +177,8 @@ fn varint(bytes: &[u8]) -> (u64, usize) {
     (value, count)
 }
 
-/// Where the header of the page at `at` ends: behind its data page header, a structure of numbers and statistics.
+/// Returns the end of the header of the page at `at`, after its data page header, a structure of numbers and
+/// statistics.
 fn header_end(data: &[u8], at: usize) -> usize {
     fn structure(data: &[u8], mut at: usize) -> usize {
         loop {

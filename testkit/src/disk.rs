@@ -1,7 +1,8 @@
-//! A disk that loses its power: replays the recorded changes of a run and says what is left when they stop.
+//! Simulated disk that loses its power: replays the recorded changes of a run up to a step and computes what
+//! survives.
 //!
-//! Nothing survives but what was brought to disk: the bytes of a file by an fsync of the file, its name by an fsync of
-//! its folder. Real file systems keep more; a run that is safe here is safe there.
+//! Only synced data survives: the bytes of a file by an fsync of the file, its name by an fsync of its folder. Real
+//! file systems keep more, so a run that is safe here is safe there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -12,38 +13,39 @@ use sha2::{Digest, Sha256};
 
 use crate::{Random, Workspace, files_below};
 
-/// Files by path. What did not change from one state to the next is shared between them.
+/// Files by path. Unchanged contents are shared between states.
 pub type State = BTreeMap<String, Arc<Vec<u8>>>;
 
-/// One recorded change.
+/// Recorded change.
 #[derive(Clone, Debug)]
 pub struct Change {
     kind: String,
     path: String,
-    /// The new name of a rename or link.
+    /// New name of a rename or link.
     to: String,
-    /// Where a write begins, or the new length.
+    /// Offset of a write, or the new length.
     offset: usize,
     bytes: Vec<u8>,
 }
 
-/// What survives a power cut besides what was brought to disk.
+/// Data that survives a power cut in addition to synced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
-    /// Nothing.
+    /// None.
     OnlySynced,
-    /// Every name, so that a rename is there and the bytes behind it are not.
+    /// Every name, so that a rename survives and its bytes do not.
     AllNames,
     /// Every byte, under the old names.
     AllBytes,
-    /// Some of the names, in their order, and some of the bytes; lengths with zeros for bytes.
+    /// Some of the names, in order, and some of the bytes; the rest of a file's length is zeros.
     Some {
-        /// Which.
+        /// Seed of the choice.
         seed: u64,
     },
-    /// The same, but each folder's names for themselves; only what is renamed into a folder is never lost between the two.
+    /// Like `Some`, with each folder's names chosen independently; only a file renamed between folders is never lost
+    /// in between.
     Apart {
-        /// Which.
+        /// Seed of the choice.
         seed: u64,
     },
 }
@@ -62,28 +64,28 @@ enum Node {
 
 type Names = BTreeMap<String, Node>;
 
-/// A rename from one folder to another.
+/// Rename from one folder to another.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    /// The length of the history behind it.
+    /// Length of the history after it.
     when: usize,
-    /// None once this side is on disk.
+    /// `None` once this side is synced.
     from: Option<usize>,
     to: usize,
 }
 
-/// The disk.
+/// Simulated disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     files: Vec<File>,
-    /// Names now, and as brought to disk, of every folder; the first is the top.
+    /// Current and synced names of every folder; the first is the root.
     folders: Vec<(Names, Names)>,
-    /// Names of all folders after each change of a name that is not brought to disk by all folders yet.
+    /// Names of all folders after each name change that some folder has not synced yet.
     history: Vec<Vec<Names>>,
     moves: Vec<Move>,
 }
 
-/// The changes in a record of the interposer.
+/// Parses a record of the interposer.
 pub fn changes(record: &[u8]) -> Vec<Change> {
     let mut rest = record;
     let mut changes = Vec::new();
@@ -115,7 +117,7 @@ pub fn changes(record: &[u8]) -> Vec<Change> {
 }
 
 impl Disk {
-    /// A disk that holds what is in a folder, all of it safe.
+    /// Creates a disk with the content of a folder, all of it synced.
     pub fn holding(folder: &Path) -> Self {
         let mut disk = Self { folders: vec![Default::default()], ..Self::default() };
         let mut paths = Vec::new();
@@ -181,7 +183,7 @@ impl Disk {
         self.folders[folder].0.remove(name).unwrap_or_else(|| panic!("no {path}"))
     }
 
-    /// Whether every name is on disk; a folder that was removed, and is gone from the disk, has none that matter.
+    /// Returns whether every name is synced; a removed folder whose removal is synced does not count.
     fn is_settled(&self) -> bool {
         let mut open = vec![0];
         while let Some(folder) = open.pop() {
@@ -197,7 +199,7 @@ impl Disk {
         true
     }
 
-    /// Does a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         let path = change.path.as_str();
         match change.kind.as_str() {
@@ -218,7 +220,7 @@ impl Disk {
                     Node::Folder(folder) => {
                         let (now, synced) = &mut self.folders[folder];
                         synced.clone_from(now);
-                        // Whatever moment the other folders fall back to, this one is not older than now.
+                        // For every state that the other folders may fall back to, this one is current.
                         for names in self.history.iter_mut().filter_map(|all| all.get_mut(folder)) {
                             names.clone_from(now);
                         }
@@ -258,7 +260,7 @@ impl Disk {
         self.history.push(self.folders.iter().map(|(now, _)| now.clone()).collect());
     }
 
-    /// What is there after a power cut now: bytes by path. Folders without files are not told.
+    /// Returns the files after a power cut now: bytes by path. Empty folders are omitted.
     pub fn after_power_cut(&self, survives: Survives) -> State {
         let synced = || self.folders.iter().map(|(_, synced)| synced.clone()).collect();
         let now = || self.folders.iter().map(|(now, _)| now.clone()).collect();
@@ -301,7 +303,7 @@ impl Disk {
         found
     }
 
-    /// Names of an earlier moment, but for folders that were brought to disk since.
+    /// Returns the names of an earlier state, except in folders synced since.
     fn at_least_synced(&self, names: &[Names]) -> Vec<Names> {
         self.folders
             .iter()
@@ -313,7 +315,7 @@ impl Disk {
             .collect()
     }
 
-    /// Names of an earlier moment for every folder, each its own.
+    /// Returns the names of an earlier state, chosen for each folder independently.
     fn apart(&self, random: &mut Random) -> Vec<Names> {
         let mut moment = || random.below(self.history.len() as u64 + 1) as usize;
         let mut moments: Vec<usize> = self.folders.iter().map(|_| moment()).collect();
@@ -333,7 +335,7 @@ impl Disk {
         moments.into_iter().enumerate().map(names).collect()
     }
 
-    /// What is there now.
+    /// Returns the current files.
     pub fn now(&self) -> State {
         let mut synced = self.clone();
         synced.sync_everything();
@@ -343,16 +345,16 @@ impl Disk {
 
 type Hash = Vec<u8>;
 
-/// Tells whether a state has been seen before.
+/// Set of states seen so far.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Digests of contents, by the place of what is shared; kept, so that no place is used twice.
+    /// Digests of contents, by the address of shared data; the data is kept alive, so that no address is reused.
     digests: HashMap<*const Vec<u8>, (Arc<Vec<u8>>, Hash)>,
     states: HashSet<Vec<(String, Hash)>>,
 }
 
 impl Seen {
-    /// Whether this is the first time.
+    /// Adds a state; returns whether it is new.
     pub fn is_new(&mut self, state: &State) -> bool {
         let mut key = Vec::new();
         for (path, bytes) in state {
@@ -366,7 +368,7 @@ impl Seen {
     }
 }
 
-/// A file of which only some of what is not on disk survived: cut off, or with zeros for bytes.
+/// Returns a file of which only a part of the unsynced data survived: cut off, or with zeros instead of bytes.
 fn part_of(file: &File, random: &mut Random) -> Vec<u8> {
     let length = random.below(file.bytes.len() as u64 + 1) as usize;
     let mut bytes = file.bytes.to_vec();
@@ -378,7 +380,7 @@ fn part_of(file: &File, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A workspace that holds what survived; files of `before` that did not change keep their times of modification.
+/// Creates a workspace with the surviving files; unchanged files of `before` keep their modification times.
 pub fn workspace_after(before: &Workspace, survived: &State) -> Workspace {
     let workspace = Workspace::copy_of(before);
     for path in files_below(&workspace.path("")) {

@@ -1,4 +1,4 @@
-//! Faults of the file system, put between the binary that ships and libc: see `preloaded/interposer.c`.
+//! File system faults, injected between the released binary and libc: see `preloaded/interposer.c`.
 
 use std::fs;
 use std::path::Path;
@@ -10,34 +10,33 @@ use tempfile::TempDir;
 
 use crate::{Answer, Workspace};
 
-/// What happens to an operation.
+/// Fault of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Fault {
-    /// `kill`, `torn`, `short`, or the name of an error: `EIO`; nothing, to watch only.
+    /// `kill`, `torn`, `short`, or the name of an error: `EIO`; empty to observe only.
     pub action: &'static str,
-    /// The number of the operation, from 1.
+    /// Number of the operation, from 1.
     pub at: usize,
-    /// Whether every later operation that counts fails, too.
+    /// Whether every later matching operation fails as well.
     pub stays: bool,
-    /// Which operations count: those whose line `kind path` contains this text.
+    /// Text that the line `kind path` of a counted operation contains.
     pub matching: String,
 }
 
-/// What a command did under the interposer.
+/// Result of a command under the interposer.
 #[derive(Debug)]
 pub struct Traced {
-    /// What it answered.
     pub answer: Answer,
-    /// Its operations, a line `kind path` each; names of temporary files without their numbers.
+    /// Operations, a line `kind path` each; names of temporary files without their numbers.
     pub operations: Vec<String>,
 }
 
-/// The interposer. A test that asks for it is ignored where the cfg `longsift_preload` is not set.
+/// Returns the path of the interposer. Tests that need it are ignored unless the cfg `longsift_preload` is set.
 pub fn interposer() -> &'static Path {
     Path::new(concat!(env!("OUT_DIR"), "/interposer.so"))
 }
 
-/// The operation without the numbers that differ from process to process.
+/// Removes the numbers that differ between processes from an operation.
 fn without_numbers(operation: &str) -> String {
     let Some(start) = operation.find(".tmp-") else { return operation.to_owned() };
     let (before, name) = operation.split_at(start + ".tmp-".len());
@@ -45,26 +44,24 @@ fn without_numbers(operation: &str) -> String {
     format!("{before}{name}")
 }
 
-/// Where a command waits: before the `at`-th operation whose line `kind path` contains a text.
+/// Pause of a command before the `at`-th operation whose line `kind path` contains a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
-    /// The text.
     pub matching: &'static str,
-    /// The number of the operation, from 1.
+    /// Number of the operation, from 1.
     pub at: usize,
 }
 
-/// A command that waits, or is about to.
+/// Command that is paused, or will be.
 #[derive(Debug)]
 pub struct Paused {
-    /// The process.
     pub child: Child,
-    /// The file that is there while it waits.
+    /// File that exists while the command is paused.
     waiting: TempDir,
 }
 
 impl Paused {
-    /// Starts a command that has the interposer before it and waits at a place.
+    /// Starts a command under the interposer that pauses at an operation.
     pub fn start(mut command: Command, pause: &Pause) -> Self {
         let waiting = TempDir::new().unwrap();
         command
@@ -77,27 +74,27 @@ impl Paused {
         Self { child: command.spawn().unwrap(), waiting }
     }
 
-    /// Waits until the command waits.
+    /// Waits until the command is paused.
     pub fn wait_for_pause(&mut self) {
         let waits = self.waiting.path().join("waiting");
         assert!(wait_until(&mut self.child, || waits.exists()), "it ended without coming there");
     }
 
-    /// Sends the command a signal and waits until it has come.
+    /// Sends the command a signal and waits for its delivery.
     pub fn signal(&mut self, signal: Signal) {
         let process = self.child.id();
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         wait_until(&mut self.child, || pending_signals(process) == 0);
     }
 
-    /// Lets the command go on, to its end.
+    /// Resumes the command and waits for its end.
     pub fn go_on(self) -> Answer {
         fs::remove_file(self.waiting.path().join("waiting")).unwrap();
         Answer::of(self.child.wait_with_output().unwrap())
     }
 }
 
-/// Waits for something while a process works; says whether it came before the process ended.
+/// Polls a condition while a process runs; returns whether it held before the process ended.
 pub fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
     while !moment() {
         if child.try_wait().unwrap().is_some() {
@@ -108,7 +105,7 @@ pub fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
     true
 }
 
-/// The signals that a process has been sent and has not received, a bit each.
+/// Returns the pending signals of a process, a bit each.
 fn pending_signals(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let pending = status.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
@@ -116,7 +113,7 @@ fn pending_signals(process: u32) -> u64 {
 }
 
 impl Workspace {
-    /// Starts a command that waits at a place.
+    /// Starts a command that pauses at an operation.
     pub fn start_paused(&self, arguments: &[&str], pause: &Pause) -> Paused {
         Paused::start(self.interposed(arguments), pause)
     }
@@ -128,7 +125,7 @@ impl Workspace {
         assert_eq!(answer.code, -1, "no operation {at} of `{matching}`:\n{}", answer.all());
     }
 
-    /// The command with the interposer before it.
+    /// Returns the command under the interposer.
     pub fn interposed(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
         command
@@ -137,14 +134,14 @@ impl Workspace {
         command
     }
 
-    /// Runs a command with a fault, or only watches it.
+    /// Runs a command with a fault, or only observes it.
     pub fn with_fault(&self, arguments: &[&str], fault: Option<&Fault>) -> Traced {
         fault.unwrap_or(&Fault::default()).of(self.interposed(arguments))
     }
 }
 
 impl Fault {
-    /// Runs a command that has the interposer before it with this fault; none where it has no action.
+    /// Runs a command under the interposer with this fault; without an action it only observes.
     pub fn of(&self, mut command: Command) -> Traced {
         let log = tempfile::NamedTempFile::new().unwrap();
         command.env("LONGSIFT_FAULT_TRACE", log.path()).stdin(Stdio::null());

@@ -1,12 +1,12 @@
-//! What the tests of longsift stand on. Nothing here knows the engine: it drives the program whose path it is handed.
+//! Test kit of longsift. It does not depend on the engine: tests pass the path of the program.
 //!
-//! * [`workspace`]: a folder of one test and the command in it;
-//! * [`faults`]: operations on files that fail, tear, wait or are the process's last; a clock that the test moves;
-//! * [`disk`]: a disk that loses its power;
-//! * [`server`], [`bucket`]: web servers and object stores where any request can go wrong;
-//! * [`tables`], [`damage`]: Parquet files, well made and otherwise;
+//! * [`workspace`]: folder of one test, and commands in it;
+//! * [`faults`]: file operations that fail, tear, pause or kill the process; a clock that the test moves;
+//! * [`disk`]: disk that loses its power;
+//! * [`server`], [`bucket`]: web servers and object stores with faults at any request;
+//! * [`tables`], [`damage`]: Parquet files, well-formed and malformed;
 //! * [`models`], [`pipelines`]: tiny checkpoints and pipeline files;
-//! * [`random`]: the one generator of random numbers.
+//! * [`random`]: the shared random number generator.
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 #![allow(clippy::return_self_not_must_use, reason = "an answer that is checked need not be used")]
 #![allow(
@@ -34,17 +34,17 @@ pub use pipelines::Pipeline;
 pub use random::Random;
 pub use workspace::{Answer, Workspace, result_folders};
 
-/// A folder with a library that answers like NVIDIA's management library: `preloaded/fake_nvml.c`.
+/// Returns the folder of a library that simulates NVIDIA's management library: `preloaded/fake_nvml.c`.
 pub fn fake_nvml() -> &'static Path {
     Path::new(concat!(env!("OUT_DIR"), "/nvml"))
 }
 
-/// A library that lets a program reach no network, and counts its attempts: `preloaded/no_network.c`.
+/// Returns a library that blocks and counts network connections: `preloaded/no_network.c`.
 pub fn no_network() -> &'static Path {
     Path::new(concat!(env!("OUT_DIR"), "/no_network.so"))
 }
 
-/// Copies what is in a folder into another one, with its times of modification; links stay links.
+/// Copies a folder's content with modification times; links stay links.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -62,7 +62,7 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Every file below a folder, sorted; none where there is no such folder.
+/// Returns every file below a folder, sorted; empty if the folder does not exist.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files = Vec::new();
@@ -78,7 +78,6 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Bytes in hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut digits, byte| {
         let _ = write!(digits, "{byte:02x}");

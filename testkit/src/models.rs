@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 
 use crate::Random;
 
-/// A tiny llama checkpoint.
+/// Tiny llama checkpoint.
 #[derive(Clone, Debug)]
 pub struct Tiny {
-    /// Its `config.json`.
     pub config: Value,
-    /// Where its random weights start.
+    /// Seed of its random weights.
     pub seed: u64,
 }
 
@@ -30,7 +29,7 @@ impl Tiny {
         Self { config, seed: 1 }
     }
 
-    /// With another value in its configuration; null removes the key.
+    /// Sets a key of the configuration; null removes it.
     #[must_use]
     pub fn with(mut self, key: &str, value: Value) -> Self {
         if value.is_null() {
@@ -41,7 +40,6 @@ impl Tiny {
         self
     }
 
-    /// With other weights.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;

@@ -2,31 +2,26 @@
 
 use std::fmt;
 
-/// A pipeline, its sections as the inside of YAML flow mappings.
+/// Pipeline; its sections are the content of YAML flow mappings.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// The input.
     pub input: String,
-    /// `load-partial-model`; with an empty one there is no model, and no `first-layer-attention`.
+    /// `load-partial-model`; if empty, the pipeline has neither a model nor `first-layer-attention`.
     pub model: String,
-    /// `tokenize`.
     pub tokenize: String,
-    /// `shard-across-devices`; left out where empty.
+    /// `shard-across-devices`; omitted if empty.
     pub devices: String,
-    /// `first-layer-attention`.
     pub attention: String,
     /// Further measures, each with its `stage`.
     pub measures: Vec<String>,
-    /// `score`.
     pub score: String,
-    /// `filter`.
     pub filter: String,
-    /// The output.
     pub output: String,
 }
 
 impl Pipeline {
-    /// Pre-tokenised documents of the folder `input`, windows of `window_tokens`, half of them kept.
+    /// Pipeline over pre-tokenised documents of the folder `input`, with windows of `window_tokens`, that keeps half
+    /// of them.
     pub fn tokens(model: &str, window_tokens: usize) -> Self {
         Self {
             input: "path: input, id_column: id, tokens_column: tokens".to_owned(),
@@ -37,12 +32,12 @@ impl Pipeline {
             measures: Vec::new(),
             score: String::new(),
             filter: "keep_fraction: 0.5".to_owned(),
-            // A file for each unit: more can go wrong.
+            // A file for each unit, so that more can fail.
             output: "path: out, part_bytes: 0".to_owned(),
         }
     }
 
-    /// The same for texts, by the tokenizer of the model folder.
+    /// Like [`Pipeline::tokens`] for texts, with the tokenizer of the model folder.
     pub fn text(model: &str, window_tokens: usize) -> Self {
         Self {
             input: "path: input, id_column: id, text_column: text".to_owned(),
@@ -50,49 +45,49 @@ impl Pipeline {
         }
     }
 
-    /// With more settings of the input.
+    /// Adds settings of the input.
     #[must_use]
     pub fn input(mut self, more: &str) -> Self {
         add(&mut self.input, more);
         self
     }
 
-    /// With another column of ids.
+    /// Sets the id column.
     #[must_use]
     pub fn with_ids(mut self, column: &str) -> Self {
         self.input = self.input.replace("id_column: id", &format!("id_column: {column}"));
         self
     }
 
-    /// With more settings of `tokenize`.
+    /// Adds settings of `tokenize`.
     #[must_use]
     pub fn tokenize(mut self, more: &str) -> Self {
         add(&mut self.tokenize, more);
         self
     }
 
-    /// With more settings of `shard-across-devices`.
+    /// Adds settings of `shard-across-devices`.
     #[must_use]
     pub fn devices(mut self, more: &str) -> Self {
         add(&mut self.devices, more);
         self
     }
 
-    /// With more settings of `first-layer-attention`.
+    /// Adds settings of `first-layer-attention`.
     #[must_use]
     pub fn attention(mut self, more: &str) -> Self {
         add(&mut self.attention, more);
         self
     }
 
-    /// With a further measure: `recurrence, min_distance_tokens: 3`.
+    /// Adds a measure: `recurrence, min_distance_tokens: 3`.
     #[must_use]
     pub fn measure(mut self, stage: &str) -> Self {
         self.measures.push(stage.to_owned());
         self
     }
 
-    /// Without a model; texts are read by this tokenizer, tokens by none.
+    /// Removes the model; `tokenizer` is needed for texts only.
     #[must_use]
     pub fn without_model(mut self, tokenizer: Option<&str>) -> Self {
         self.model.clear();
@@ -102,21 +97,21 @@ impl Pipeline {
         }
     }
 
-    /// With more settings of `score`.
+    /// Adds settings of `score`.
     #[must_use]
     pub fn score(mut self, more: &str) -> Self {
         add(&mut self.score, more);
         self
     }
 
-    /// With another filter.
+    /// Replaces the filter.
     #[must_use]
     pub fn filter(mut self, filter: &str) -> Self {
         filter.clone_into(&mut self.filter);
         self
     }
 
-    /// With more settings of the output.
+    /// Adds settings of the output.
     #[must_use]
     pub fn output(mut self, more: &str) -> Self {
         add(&mut self.output, more);

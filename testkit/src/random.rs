@@ -1,11 +1,11 @@
-//! Random numbers that are the same in every run and on every machine.
+//! Reproducible random numbers.
 
 /// `SplitMix64` (Steele, Lea and Flood 2014), with its state.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[expect(clippy::should_implement_trait, reason = "it never ends and is used by hand")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,22 +15,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`; for limits far below 2⁶⁴, so that the remainder favours none.
+    /// Returns a number below `limit`, which must be far below 2⁶⁴ for a negligible bias.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number in [-1, 1).
+    /// Returns a number in [-1, 1).
     pub fn centred(&mut self) -> f64 {
         2.0 * self.uniform() - 1.0
     }
 
-    /// So many bytes, which nothing makes smaller.
+    /// Returns incompressible bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| self.next().to_le_bytes());
         words.flatten().take(count).collect()
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_reference() {
-        // Of Vigna's `splitmix64.c`, seed 1234567.
+        // Expected values of Vigna's `splitmix64.c`, seed 1234567.
         let mut random = Random(1_234_567);
         let known = [
             6_457_827_717_110_365_317,

@@ -1,4 +1,4 @@
-//! An HTTP server on 127.0.0.1 that answers as a test wants it to, and remembers what it was asked.
+//! HTTP server on 127.0.0.1 with a handler from the test, which records its requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,21 +8,20 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What was asked.
+/// Recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// `GET`, `PUT`, …
     pub method: String,
     /// Path and query.
     pub path: String,
     /// Header fields, names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// As long as `Content-Length` says; without it, nothing.
+    /// Body of `Content-Length` bytes; empty without it.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// First byte and end of the range that is asked for of a file of `length` bytes.
+    /// Returns first byte and end of the requested range of a file of `length` bytes.
     pub fn range_of(&self, length: usize) -> Option<(usize, usize)> {
         let (start, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         if start.is_empty() {
@@ -32,42 +31,40 @@ impl Request {
         Some((start.parse().ok()?, end))
     }
 
-    /// First byte and end of the range that is asked for.
+    /// Returns first byte and end of the requested range.
     pub fn range(&self) -> Option<(usize, usize)> {
         self.range_of(usize::MAX)
     }
 }
 
-/// What is answered.
+/// Reply of the handler.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// `200`, `404`, …
     pub status: u16,
-    /// Header fields besides the length.
+    /// Header fields in addition to the length.
     pub headers: Vec<(String, String)>,
-    /// The whole of it; to `HEAD` its length alone is told.
+    /// Complete body; a reply to `HEAD` has only its length.
     pub body: Vec<u8>,
-    /// After so many bytes of the body the connection is closed.
+    /// Number of bytes of the body after which the connection is closed.
     pub cut: Option<usize>,
-    /// The connection is closed without an answer.
+    /// Whether the connection is closed without an answer.
     pub reset: bool,
-    /// Before the answer.
+    /// Delay before the answer.
     pub delay: Duration,
 }
 
 impl Reply {
-    /// An answer without a body.
     pub fn status(status: u16) -> Self {
         Self { status, ..Self::default() }
     }
 
-    /// The same with one more header field.
+    /// Adds a header field.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A file, or the range of it that was asked for.
+    /// Returns a file, or the requested range of it.
     pub fn file(bytes: &[u8], request: &Request) -> Self {
         let Some((start, end)) = request.range_of(bytes.len()) else { return Self::whole(bytes) };
         if start >= bytes.len() {
@@ -79,12 +76,11 @@ impl Reply {
         partial.with("Content-Range", &range)
     }
 
-    /// A file, whatever was asked for.
+    /// Returns a file regardless of the request.
     pub fn whole(bytes: &[u8]) -> Self {
         Self { status: 200, body: bytes.to_vec(), ..Self::default() }
     }
 
-    /// The way to somewhere else.
     pub fn redirect(place: &str) -> Self {
         Self::status(302).with("Location", place)
     }
@@ -92,14 +88,14 @@ impl Reply {
 
 type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// A server that runs until it is dropped.
+/// Server that runs until it is dropped.
 pub struct Server {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
-    /// A server on a port of its own; requests of several connections are answered side by side.
+    /// Starts a server on its own port; connections are served concurrently.
     pub fn new(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -112,19 +108,18 @@ impl Server {
                     continue;
                 }
                 let (handler, log) = (Arc::clone(&handler), Arc::clone(&log));
-                // A client that goes away while it is answered is no matter.
+                // A client may disconnect before its answer.
                 thread::spawn(move || serve(&connection, &*handler, &log));
             }
         });
         Self { address, asked }
     }
 
-    /// `http://127.0.0.1:port`
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it was asked since the last time.
+    /// Returns the requests since the last call.
     pub fn asked(&self) -> Vec<Request> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -149,7 +144,7 @@ fn serve(connection: &TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) -
         head += "\r\n";
         let body = if only_the_head { &[][..] } else { &reply.body };
         let sent = reply.cut.unwrap_or(body.len()).min(body.len());
-        // In one piece: a body that waits for the head to be acknowledged comes 40 ms late.
+        // Written in one piece: a body that waits for the acknowledgement of the head is 40 ms late.
         let mut writer = connection;
         writer.write_all(&[head.as_bytes(), &body[..sent]].concat()).ok()?;
         if sent < body.len() {

@@ -22,23 +22,22 @@ use parquet::file::properties::WriterProperties;
 
 use crate::{Random, files_below};
 
-/// A table of columns, each nullable.
+/// Table of nullable columns.
 pub fn table(columns: &[(&str, ArrayRef)]) -> RecordBatch {
     let columns = columns.iter().map(|(name, array)| (*name, Arc::clone(array), true));
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
-/// A column of strings.
 pub fn strings<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values))
 }
 
-/// A column of strings and nulls.
+/// Column of strings and nulls.
 pub fn labels(values: &[Option<&str>]) -> ArrayRef {
     Arc::new(StringArray::from(values.to_vec()))
 }
 
-/// A column of token ids.
+/// Column of token ids.
 pub fn token_lists(documents: &[Vec<u32>]) -> ArrayRef {
     let mut builder = ListBuilder::new(Int32Builder::new());
     for document in documents {
@@ -47,7 +46,7 @@ pub fn token_lists(documents: &[Vec<u32>]) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// A document of `length` tokens below 97, with pieces that come back from far away more or less often.
+/// Document of `length` tokens below 97, with passages that recur far away more or less often.
 pub fn document(seed: u64, length: usize) -> Vec<u32> {
     let mut random = Random(seed);
     let often = 1 + random.below(6);
@@ -73,12 +72,12 @@ pub fn corpus(name: &str, lengths: &[usize]) -> RecordBatch {
     table(&[("id", strings(ids)), ("tokens", token_lists(&documents))])
 }
 
-/// Writes a table, in row groups of `rows_per_group`.
+/// Writes a table in row groups of `rows_per_group`.
 pub fn write_parquet(path: &Path, table: &RecordBatch, rows_per_group: usize) {
     write_parquet_with(path, table, rows_per_group, &[]);
 }
 
-/// The same, with key-values in the footer.
+/// Writes a table with key-values in the footer.
 pub fn write_parquet_with(
     path: &Path,
     table: &RecordBatch,
@@ -99,7 +98,7 @@ pub fn write_parquet_with(
     writer.close().unwrap();
 }
 
-/// All rows of a Parquet file, or of all those below a folder in the order of their paths.
+/// Reads all rows of a Parquet file, or of all files below a folder in path order.
 pub fn read_parquet(path: &Path) -> RecordBatch {
     let files = if path.is_dir() { files_below(path) } else { vec![path.to_owned()] };
     assert!(!files.is_empty(), "no Parquet files below {}", path.display());
@@ -113,13 +112,13 @@ pub fn read_parquet(path: &Path) -> RecordBatch {
     concat_batches(&schema, &batches).unwrap()
 }
 
-/// The rows of a Parquet file, by its footer.
+/// Returns the number of rows in the footer of a Parquet file.
 pub fn count_rows(file: &Path) -> u64 {
     let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
     builder.metadata().file_metadata().num_rows() as u64
 }
 
-/// The score table of a run directory, in input order.
+/// Reads the score table of a run directory, in input order.
 pub fn read_scores(run_directory: &Path) -> RecordBatch {
     let scores = read_parquet(&run_directory.join("scores"));
     let order = ["input_file", "input_row", "window"].map(|name| SortColumn {
@@ -129,7 +128,7 @@ pub fn read_scores(run_directory: &Path) -> RecordBatch {
     take_record_batch(&scores, &lexsort_to_indices(&order, None).unwrap()).unwrap()
 }
 
-/// A value of the footer's key-values.
+/// Returns a value of the footer's key-values.
 pub fn footer_value(path: &Path, key: &str) -> Option<String> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
     let values = builder.metadata().file_metadata().key_value_metadata()?.clone();
@@ -144,13 +143,13 @@ fn column<'a, A: Array + 'static>(table: &'a RecordBatch, name: &str) -> &'a A {
         .unwrap_or_else(|| panic!("column {name} is {}", column.data_type()))
 }
 
-/// The values of a column of 64-bit floats, nulls as NaN.
+/// Returns the values of a column of 64-bit floats, nulls as NaN.
 pub fn floats(table: &RecordBatch, name: &str) -> Vec<f64> {
     let column: &Float64Array = column(table, name);
     column.iter().map(|value| value.unwrap_or(f64::NAN)).collect()
 }
 
-/// The values of a column of 32- or 64-bit integers.
+/// Returns the values of a column of 32- or 64-bit integers.
 pub fn optional_integers(table: &RecordBatch, name: &str) -> Vec<Option<i64>> {
     if table.column_by_name(name).is_some_and(|column| *column.data_type() == DataType::Int32) {
         return column::<Int32Array>(table, name)
@@ -161,30 +160,30 @@ pub fn optional_integers(table: &RecordBatch, name: &str) -> Vec<Option<i64>> {
     column::<Int64Array>(table, name).iter().collect()
 }
 
-/// The same, of a column without nulls.
+/// Returns the values of an integer column without nulls.
 pub fn integers(table: &RecordBatch, name: &str) -> Vec<i64> {
     optional_integers(table, name).into_iter().map(Option::unwrap).collect()
 }
 
-/// The values of a column of text, in any of its layouts.
+/// Returns the values of a text column of any layout.
 pub fn optional_texts(table: &RecordBatch, name: &str) -> Vec<Option<String>> {
     let column = table.column_by_name(name).unwrap_or_else(|| panic!("no column {name}"));
     let plain = cast(column, &DataType::Utf8).unwrap();
     plain.as_string::<i32>().iter().map(|value| value.map(str::to_owned)).collect()
 }
 
-/// The same, of a column without nulls.
+/// Returns the values of a text column without nulls.
 pub fn texts(table: &RecordBatch, name: &str) -> Vec<String> {
     optional_texts(table, name).into_iter().map(Option::unwrap).collect()
 }
 
-/// The values of a column of lists of 64-bit floats.
+/// Returns the values of a column of lists of 64-bit floats.
 pub fn float_lists(table: &RecordBatch, name: &str) -> Vec<Vec<f64>> {
     let lists: &ListArray = column(table, name);
     lists.iter().map(|list| list.unwrap().as_primitive::<Float64Type>().values().to_vec()).collect()
 }
 
-/// The values of a column of token ids.
+/// Returns the values of a column of token ids.
 pub fn token_ids(table: &RecordBatch, name: &str) -> Vec<Vec<u32>> {
     let lists: &ListArray = column(table, name);
     lists

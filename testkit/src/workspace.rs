@@ -1,4 +1,4 @@
-//! A folder of one test, the command in it, and what it answered.
+//! Folder of one test, commands in it, and their results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,19 +11,16 @@ use tempfile::TempDir;
 
 use crate::{copy_folder, files_below, hex};
 
-/// What a command answered.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Answer {
-    /// The exit code; -1 for one that was killed.
+    /// Exit code; -1 after a signal.
     pub code: i32,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
 impl Answer {
-    /// What a process that has ended answered.
     pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -32,65 +29,64 @@ impl Answer {
         }
     }
 
-    /// The answer, which must be a success.
+    /// Returns the answer; panics unless it is a success.
     pub fn success(self) -> Self {
         self.expect(0)
     }
 
-    /// The answer, which must have this exit code.
+    /// Returns the answer; panics unless it has this exit code.
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// The last line of standard output: the summary of a run.
+    /// Parses the last line of standard output: the summary of a run.
     pub fn summary(&self) -> Value {
         serde_json::from_str(self.stdout.lines().last().unwrap()).unwrap()
     }
 
-    /// Every line of standard output, as JSON.
+    /// Parses every line of standard output.
     pub fn json_lines(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Exit code, standard output and standard error, for a snapshot.
+    /// Returns exit code, standard output and standard error, for a snapshot.
     pub fn all(&self) -> String {
         format!("exit {}\n--- stdout\n{}--- stderr\n{}", self.code, self.stdout, self.stderr)
     }
 }
 
-/// A folder of one test, with a table cache of its own, and the program that works in it.
+/// Folder of one test with its own table cache, and the program that runs in it.
 #[derive(Debug)]
 pub struct Workspace {
     folder: TempDir,
     program: PathBuf,
 }
 
-/// The folders of a finished run whose bytes are its results: `out/data`, `out.run/scores` and so on.
+/// Returns the folders of a finished run that hold its results: `out/data`, `out.run/scores` and so on.
 pub fn result_folders(output: &str) -> [String; 5] {
     ["/data", ".run/scores", ".run/dropped", ".run/selection", ".run/quarantine"]
         .map(|folder| format!("{output}{folder}"))
 }
 
 impl Workspace {
-    /// An empty folder for a program.
+    /// Creates an empty folder for a program.
     pub fn of(program: impl Into<PathBuf>) -> Self {
         Self { folder: TempDir::with_prefix("longsift-").unwrap(), program: program.into() }
     }
 
-    /// A copy of another one, with the same times of modification.
+    /// Copies another workspace with its modification times.
     pub fn copy_of(other: &Self) -> Self {
         let copy = Self::of(&other.program);
         copy_folder(other.folder.path(), copy.folder.path());
         copy
     }
 
-    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Writes a file in it, and the folders above.
+    /// Writes a file and creates its parent folders.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -98,27 +94,27 @@ impl Workspace {
         path
     }
 
-    /// Makes `name` mean something outside of the folder.
+    /// Links `name` to a path outside the folder.
     pub fn link(&self, name: &str, target: &Path) {
         std::os::unix::fs::symlink(target, self.path(name)).unwrap();
     }
 
-    /// The command, in this folder.
+    /// Returns the command, to run in this folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(arguments)
             .current_dir(self.folder.path())
             .env("XDG_CACHE_HOME", self.path("cache"))
-            // Memory figures depend on the number of threads, which differs from machine to machine.
+            // Memory use depends on the number of threads, which differs between machines.
             .env("RAYON_NUM_THREADS", "2")
-            // Plans and logs say why there is no GPU: the same on every machine.
+            // Plans and logs explain why there is no GPU: the same on every machine.
             .env("CUDA_VISIBLE_DEVICES", "")
             .env_remove("RUST_BACKTRACE");
         command
     }
 
-    /// The command behind a beginning of a line of the shell: `ulimit -t 2 && exec`.
+    /// Returns the command after a shell prefix: `ulimit -t 2 && exec`.
     pub fn behind(&self, shell: &str, arguments: &[&str]) -> Command {
         let inner = self.command(arguments);
         let mut command = Command::new("sh");
@@ -137,17 +133,17 @@ impl Workspace {
         command
     }
 
-    /// Runs the command to its end.
+    /// Runs the command.
     pub fn longsift(&self, arguments: &[&str]) -> Answer {
         Answer::of(self.command(arguments).output().unwrap())
     }
 
-    /// Starts the command; nobody listens to what it says.
+    /// Starts the command and discards its output.
     pub fn start(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// SHA-256 of every file below some of its folders, by path. A folder that does not exist has none.
+    /// Returns SHA-256 of every file below some folders, by path. Missing folders are ignored.
     pub fn hashes(&self, folders: &[&str]) -> BTreeMap<String, String> {
         let mut hashes = BTreeMap::new();
         for folder in folders {
@@ -160,8 +156,8 @@ impl Workspace {
         hashes
     }
 
-    /// The bytes that a run is judged by: data, scores, dropped and quarantined rows of the output `out`, and of trials
-    /// (`--limit`) beside it.
+    /// Returns SHA-256 of a run's results: data, scores, dropped and quarantined rows of the output `out`, and of
+    /// trials (`--limit`) next to it.
     pub fn results(&self) -> BTreeMap<String, String> {
         let entries = fs::read_dir(self.folder.path()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -1,4 +1,4 @@
-//! The object store, by requests written by hand: conditions, pages, parts, and what goes wrong when it is told to.
+//! The object store, tested with handwritten requests: conditions, pages, parts and injected faults.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ impl Answer {
     }
 }
 
-/// One request on a connection of its own; nothing where the connection is closed before the answer is whole.
+/// Sends one request on its own connection; `None` if the connection is closed before the answer is complete.
 fn ask(bucket: &Bucket, request: &str, headers: &[&str], body: &[u8]) -> Option<Answer> {
     let url = bucket.url();
     let mut connection = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();

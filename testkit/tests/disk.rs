@@ -1,16 +1,16 @@
-//! What a disk that loses its power keeps and loses.
+//! Data that a simulated disk keeps and loses in a power cut.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use testkit::disk::{Disk, Seen, State, Survives, changes};
 
-/// Does changes: a line `kind path …` each, as the interposer writes them; the bytes of a write stand behind it.
+/// Applies changes: a line `kind path …` each, as the interposer writes them, followed by the bytes of a write.
 fn apply(disk: &mut Disk, lines: &[&str]) {
     for change in changes(lines.concat().as_bytes()) {
         disk.apply(&change);
     }
 }
 
-/// An empty disk after changes.
+/// Returns an empty disk after changes.
 fn after(lines: &[&str]) -> Disk {
     let mut disk = Disk::holding(tempfile::tempdir().unwrap().path());
     apply(&mut disk, lines);
@@ -58,7 +58,7 @@ fn a_rename_without_an_fsync_of_the_folder_may_be_undone() {
     assert_eq!(kept(&disk, Survives::AllNames), file("f", "new"));
     apply(&mut disk, &["fsync .\n"]);
     assert_eq!(kept(&disk, Survives::OnlySynced), file("f", "new"));
-    // The classic: renamed before its bytes were brought to disk.
+    // The classic mistake: a rename before the bytes are synced.
     let torn = ["create t\n", "write t 0 3\nnew", "rename t f\n", "fsync .\n"];
     let disk = after(&[&before[..], &torn].concat());
     assert_eq!(kept(&disk, Survives::OnlySynced), file("f", ""));

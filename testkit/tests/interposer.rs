@@ -1,4 +1,4 @@
-//! What is put before libc does to a program what it is told to, and writes down what the program did.
+//! The interposer injects the requested faults and records the operations of the program.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::fs::{self, File};
@@ -9,7 +9,8 @@ use testkit::disk::{Disk, Survives, changes};
 use testkit::faults::{Fault, Pause, Paused, interposer};
 use testkit::{Answer, Workspace};
 
-/// The program under test is this one: it carries out the steps of the variable `STEPS`, in the current folder.
+/// The test program itself is the program under test: it executes the steps of the variable `STEPS` in the current
+/// folder.
 #[test]
 #[ignore = "it is the program of the other tests: each of them runs it"]
 fn program() {
@@ -33,7 +34,7 @@ fn program() {
 
 const PROGRAM: [&str; 3] = ["--exact", "program", "--ignored"];
 
-/// A folder in which the program carries out steps.
+/// A folder in which the program executes steps.
 fn workspace() -> Workspace {
     Workspace::of(std::env::current_exe().unwrap())
 }
@@ -121,7 +122,7 @@ fn a_sleep_may_take_no_time_and_the_clock_may_be_moved() {
     slept.env("LONGSIFT_CLOCK_SLEEPS", "1");
     Answer::of(slept.output().unwrap()).success();
     assert_eq!(text(&workspace, "slept"), Some("3600".into()));
-    // A clock that was moved before the program began has no effect on what it measures.
+    // A clock moved before the program starts does not affect the durations it measures.
     let clock = workspace.write("clock", (7200 * 1_000_000_000_i64).to_le_bytes());
     let mut moved = command(&workspace, "sleep 3600");
     moved.env("LONGSIFT_CLOCK_SLEEPS", "1").env("LONGSIFT_CLOCK_FILE", clock);
@@ -146,7 +147,7 @@ fn the_record_of_changes_is_what_is_in_the_folder() {
     assert_eq!(disk.now(), Disk::holding(&workspace.path("")).now());
     let names: Vec<String> = disk.now().into_keys().collect();
     assert_eq!(names, ["d/b", "d/c"]);
-    // The folder at the top was brought to disk, the names in the other were not.
+    // The root folder was synced, the names in the other were not.
     assert!(disk.after_power_cut(Survives::OnlySynced).is_empty());
 }
 

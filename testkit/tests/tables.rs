@@ -54,7 +54,7 @@ fn a_document_is_the_same_everywhere_and_comes_back_to_itself() {
     assert_ne!(token_ids(&corpus("x", &[9]), "tokens"), token_ids(&corpus("y", &[9]), "tokens"));
 }
 
-/// Of the tokens of `document(7, 600)`: results of whole runs depend on them.
+/// Hash of the tokens of `document(7, 600)`: results of whole runs depend on them.
 const KNOWN: &str = "56371fdde4deb8aaffa6daf8ca72f499ab92374150aed2382f9a5837db4947e0";
 
 #[test]

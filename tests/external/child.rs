@@ -1,5 +1,5 @@
-//! The child process of the tests: this test program itself, behind a script that keeps what the test harness prints away from
-//! the answers. Its argument says what it does wrong.
+//! Child process of the tests: this test program itself, started by a script that separates the output of the test
+//! harness from the answers. Its argument selects a failure.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ fn sleep() -> ! {
     }
 }
 
-/// One row of a question: its keys and its content as bytes.
+/// Row of a request: its keys, and its content as bytes.
 struct Row {
     number: i64,
     window: Option<i32>,
@@ -112,7 +112,7 @@ fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
-/// What a program does with a batch that it fails at.
+/// Fails at a batch in the selected way.
 #[expect(
     clippy::exit,
     reason = "it is a process of its own, which ends like a program of somebody else's"

@@ -1,11 +1,11 @@
-//! The programs of `docs/examples/external` do what `docs/custom-measures.md` says.
+//! The programs of `docs/examples/external` work as `docs/custom-measures.md` describes.
 
 use std::fs;
 
 use crate::support::tables::{floats, integers, read_scores, strings, table, write_parquet};
 use crate::support::{Workspace, count, demo_model, repository};
 
-/// Three documents, one of them mostly digits, and the programs beside the pipeline.
+/// Three documents, one of them mostly digits, and the programs next to the pipeline.
 fn workspace(stages: [&str; 2]) -> Workspace {
     let workspace = Workspace::new();
     let tokenizer = fs::read(demo_model().join("tokenizer.json")).unwrap();
@@ -53,7 +53,7 @@ fn python_drops_documents_and_measures_windows() {
     let (number, words) = (integers(&scores, "sentences"), floats(&scores, "words_per_sentence"));
     assert!(number[0] > 5 && words[0] < 5.0, "{number:?} {words:?}");
     assert!(number.last() == Some(&1) && words.last() > Some(&20.0), "{number:?} {words:?}");
-    // The shell starts the same program in an environment of its own.
+    // The shell script starts the same program in its own environment.
     let by_shell = workspace([PROSE, &sentences("[./in_environment.sh, sentences.py]")]);
     by_shell.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert_eq!(read_scores(&by_shell.path("out.run")).columns(), scores.columns());

@@ -1,4 +1,4 @@
-//! Checkpoints made to hurt: headers of safetensors, indexes, configurations, links.
+//! Malicious checkpoints: safetensors headers, indexes, configurations, links.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -10,7 +10,7 @@ use super::{bounded, first_line};
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace};
 
-/// A run of a model of our own making.
+/// A run of a generated model.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -19,7 +19,7 @@ fn workspace() -> Workspace {
     workspace
 }
 
-/// Checks that a run and `inspect` refuse the model, with these words among the first of the run.
+/// Checks that a run and `inspect` reject the model, with these words in the first line of the run's message.
 fn refused(workspace: &Workspace, what: &str, words: &str) -> Answer {
     let answer = bounded(workspace, what, &["run", "p.yaml", "-q"], 3);
     assert!(answer.stderr.contains(words), "{what}: {}", answer.stderr);
@@ -50,7 +50,7 @@ fn headers_that_lie_about_lengths_are_refused() {
     for length in [u64::MAX, u64::MAX - 7, 1 << 63, 1 << 40, 1 << 30, 99_999_999, 1 << 25] {
         let file = File::create(&path).unwrap();
         file.write_all_at(&length.to_le_bytes(), 0).unwrap();
-        // A file with a hole, which takes no space and would have room for some of these headers.
+        // A sparse file, which takes no space, with room for some of these headers.
         file.set_len(1 << 36).unwrap();
         let answer = refused(&workspace, "a length", "it claims a header of");
         assert!(answer.stderr.contains(&length.to_string()), "{}", answer.stderr);
@@ -214,7 +214,7 @@ fn configurations_of_absurd_sizes_and_values_are_refused() {
         let answer = workspace.longsift(&["run", "p.yaml", "-q"]);
         bounded(&workspace, &what, &["run", "p.yaml", "-q"], answer.code);
         assert!([2, 3].contains(&answer.code), "{what}: exit {} {}", answer.code, answer.stderr);
-        // What of it `inspect` opens, it refuses too.
+        // `inspect` also rejects the files that it opens.
         let inspected = workspace.longsift(&["inspect", "model"]).code;
         assert!([0, 2, 3].contains(&inspected), "{what}: exit {inspected}");
         bounded(&workspace, &what, &["inspect", "model"], inspected);
@@ -235,8 +235,8 @@ fn configurations_of_absurd_sizes_and_values_are_refused() {
     refused(&workspace, "a configuration of a terabyte", "has more than 4194304 bytes");
 }
 
-/// The Hugging Face cache is made of links that lead out of the model's folder, so links are followed, wherever they
-/// lead; what they lead to must be a file of the right kind.
+/// The Hugging Face cache consists of links that lead out of the model's folder, so all links are followed; the
+/// target must be a file of the right kind.
 #[test]
 fn links_are_followed_to_files_and_to_nothing_else() {
     let workspace = workspace();

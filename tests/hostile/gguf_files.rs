@@ -1,4 +1,4 @@
-//! GGUF files made to hurt.
+//! Malicious GGUF files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use super::bounded;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Pipeline, Workspace};
 
-/// The beginning of a header that claims so many tensors and entries.
+/// Start of a header that claims so many tensors and entries.
 fn header(tensors: u64, entries: u64) -> Vec<u8> {
     [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &tensors.to_le_bytes(), &entries.to_le_bytes()]
         .concat()
@@ -18,17 +18,17 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// An entry: its key, the number of its type, its value.
+/// Entry: its key, the number of its type, its value.
 fn entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [text(key), kind.to_le_bytes().to_vec(), value.to_vec()].concat()
 }
 
-/// A list of so many values of a type, and the bytes of those that are there.
+/// List that claims `length` values of a type, with the bytes of those present.
 fn list(kind: u32, length: u64, values: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes(), length.to_le_bytes().as_slice(), values].concat()
 }
 
-/// A tensor of that shape at that place.
+/// Tensor of that shape at that offset.
 fn tensor(name: &str, shape: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let sizes = shape.iter().flat_map(|size| size.to_le_bytes());
     let shape = (shape.len() as u32).to_le_bytes().into_iter().chain(sizes);
@@ -36,7 +36,7 @@ fn tensor(name: &str, shape: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     text(name).into_iter().chain(shape).chain(place).collect()
 }
 
-/// Checks that a file of these bytes, with a hole behind them, is refused with these words.
+/// Checks that a file of these bytes, extended by a hole, is rejected with these words.
 fn refused(what: &str, bytes: &[u8], length: u64, words: &str) {
     let workspace = Workspace::new();
     fs::create_dir(workspace.path("model")).unwrap();

@@ -1,4 +1,4 @@
-//! The targets of the fuzzer, with a bounded number of mutated seeds each: the same every time.
+//! The fuzzing targets, with a fixed number of mutated seeds each, the same every time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::support::{Pipeline, Random, Tiny, Workspace, files_below, repository}
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-/// What mutations put in: numbers at which sizes break, and letters that mean something in YAML and JSON.
+/// Bytes that mutations insert: numbers at size limits, and characters with a meaning in YAML and JSON.
 const PIECES: [&[u8]; 16] = [
     &[0xff; 8],
     &[0; 8],
@@ -29,7 +29,7 @@ const PIECES: [&[u8]; 16] = [
     b"\xc3",
 ];
 
-/// Gives a target every seed as it is, those of `fuzz/seeds` too, and `count` mutations of them.
+/// Runs a target on every seed, including those of `fuzz/seeds`, and on `count` mutations of them.
 fn mutate(name: &str, target: fn(&[u8]), mut seeds: Vec<Vec<u8>>, count: u64) {
     seeds.extend(self::seeds(&format!("fuzz/seeds/{name}"), |_| true));
     assert!(!seeds.is_empty());
@@ -47,7 +47,7 @@ fn mutate(name: &str, target: fn(&[u8]), mut seeds: Vec<Vec<u8>>, count: u64) {
 }
 
 fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random) {
-    // Headers and footers are where sizes are.
+    // Headers and footers contain the sizes.
     let length = bytes.len() as u64;
     let at = match random.below(3) {
         0 => random.below(length.min(400) + 1),

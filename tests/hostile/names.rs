@@ -1,4 +1,4 @@
-//! Names made to be printed: files, columns, ids, groups. A terminal obeys none of them, and none forges a line.
+//! Malicious names of files, columns, ids and groups: none controls the terminal or forges a line.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::support::{Pipeline, Tiny, Workspace};
 /// Clears the screen, in two ways; reorders; forges a line.
 const EVIL: &str = "x\u{1b}[2J\u{9b}2J\u{202e}\nerror: forged";
 
-/// A text as YAML can have it, in double quotes.
+/// Quotes a text for YAML.
 fn quoted(text: &str) -> String {
     let letters = text.chars().map(|letter| {
         if letter.is_ascii_alphanumeric() {
@@ -22,7 +22,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", letters.collect::<String>())
 }
 
-/// A run over a file, columns, ids and groups of such names, one row of it bad.
+/// A run over a file, columns, ids and groups of such names, with one bad row.
 fn workspace() -> (Workspace, Pipeline) {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -74,7 +74,7 @@ fn names_of_files_columns_and_rows_are_printed_escaped() {
     for line in events() {
         assert!(serde_json::from_str::<serde_json::Value>(line).is_ok(), "{line}");
     }
-    // Something to say about each of them.
+    // Causes a message about each of them.
     bounded(&again, "a run", &["run", "p.yaml", "-q", "--set", "stages.filter.keep_fraction=1"], 0);
     let both = again.path("first.run");
     testkit::copy_folder(&workspace.path("out.run"), &both);

@@ -1,4 +1,4 @@
-//! YAML made to hurt.
+//! Malicious YAML.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,7 +12,7 @@ fn repeated(piece: &str) -> String {
     piece.repeat((1_000_000 / piece.len()).max(1))
 }
 
-/// Checks that a pipeline of this text is refused with a message that has these words.
+/// Checks that a pipeline of this text is rejected with a message that contains these words.
 fn refused(what: &str, text: impl AsRef<[u8]>, words: &str) {
     let workspace = Workspace::new();
     workspace.write("p.yaml", text);
@@ -92,7 +92,7 @@ fn a_file_of_a_gigabyte_is_not_read() {
     file.set_len(1 << 30).unwrap();
     let answer = bounded(&workspace, "a scalar of a gigabyte", &["validate", "p.yaml"], 2);
     assert!(first_line(&answer).contains("is larger than 1048576 bytes"), "{}", answer.stderr);
-    // What never ends is read no further either.
+    // Endless input is not read beyond the limit.
     let answer = bounded(&workspace, "zeros", &["validate", "/dev/zero"], 2);
     assert!(first_line(&answer).contains("is larger than"), "{}", answer.stderr);
 }

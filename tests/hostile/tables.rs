@@ -1,4 +1,4 @@
-//! Parquet made to hurt: what is small on disk and large in memory.
+//! Malicious Parquet: small on disk and large in memory.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::support::damage::{Raw, lie, split, write_raw};
 use crate::support::tables::{integers, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Workspace, count, demo_model};
 
-/// The least memory limit that there is, and a bound for the command: the limit, twice, for what is not counted in it.
+/// The minimum memory limit, and a bound for the command: twice the limit, to allow for uncounted memory.
 const LIMIT: &str =
     "memory_limit_bytes: 67108864, max_document_bytes: 4194304, max_quarantined_fraction: 0.9";
 const MOST_KIB: u32 = 300 << 10;
@@ -79,7 +79,7 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
         assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
         assert!(answer.stderr.contains("set `input.max_document_bytes` to at least"), "{name}");
         if matches!(name, "snappy" | "gzip") {
-            // A limit costs its row group as damage does, and has a name of its own.
+            // Exceeding the limit loses the row group like damage, with its own reason.
             let lenient = Pipeline::text("model", 64).input(LIMIT).input("on_bad_file: quarantine");
             workspace.write("p.yaml", lenient.to_string());
             within(&workspace, name, &["run", "p.yaml", "-q"], 0, MOST_KIB);
@@ -90,7 +90,7 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
     }
 }
 
-/// A page whose header says that it is small.
+/// A page whose header claims a small size.
 #[test]
 fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
     for (name, codec) in codecs() {
@@ -102,7 +102,8 @@ fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
         let (_, footer) = split(&path);
         let (start, _) = footer.row_group(0).column(1).byte_range();
         let mut bytes = fs::read(&path).unwrap();
-        // Field 2 of the page header is its size, a variable-length number behind one byte each for field 1 and its value.
+        // Field 2 of the page header is its size, a variable-length number after one byte each for field 1 and its
+        // value.
         let size = start as usize + 3;
         let length = bytes[size..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
         bytes[size..size + length - 1].fill(0x80);
@@ -114,7 +115,7 @@ fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
     }
 }
 
-/// One long value, named by many rows: the file has it once.
+/// One long value that many rows refer to: the file has it once.
 #[test]
 fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
     let workspace = workspace();

@@ -1,4 +1,4 @@
-//! A `tokenizer.json` made to hurt.
+//! Malicious `tokenizer.json` files.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -106,9 +106,9 @@ fn patterns_that_do_not_compile_are_refused() {
     }
 }
 
-/// The first three would be busy with the second text for hours or days: it costs that row, after a number of steps that is the
-/// same on every machine, and the others are scored. The last two look at the rest of the text from each of its letters,
-/// and end.
+/// The first three patterns would take hours or days for the second text: it is quarantined after a number of steps
+/// that is the same on every machine, and the other rows are scored. The last two scan the rest of the text from each
+/// letter, and end.
 #[test]
 fn patterns_that_backtrack_for_ever_cost_the_row_that_they_do_it_on() {
     for (pattern, bad_rows) in [

@@ -1,4 +1,4 @@
-//! Data sets of the hub as input: the same results as from a folder, whatever servers do meanwhile.
+//! Data sets of the hub as input: the same results as from a folder, despite server faults.
 
 use crate::support::{Pipeline, Workspace, demo_model, repository};
 
@@ -66,12 +66,12 @@ mod with_network {
     struct Hub {
         api: Server,
         store: Arc<Server>,
-        /// What `main` is.
+        /// Commit of `main`.
         main: Arc<Mutex<String>>,
     }
 
     impl Hub {
-        /// `change` may replace the store's answers; the count is of answers before it.
+        /// `change` may replace the store's replies; it receives the number of earlier ones.
         fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
             let (bytes, count) = (fs::read(corpus()).unwrap(), AtomicUsize::new(0));
             let length = bytes.len();
@@ -187,7 +187,7 @@ mod with_network {
             assert!(read.iter().all(|read| shown(read).is_none()), "the store sees no token");
             assert!(!read.is_empty());
             assert!(read.iter().all(|read| read.range_of(length).is_some()), "only ranges");
-            // A link is asked for once, a list too, and nothing is done twice.
+            // A link is requested once, a list as well, and nothing is done twice.
             let links = asked.iter().filter(|asked| asked.path.starts_with("/datasets/")).count();
             assert!(links <= 2 && read.len() > links, "{links} links for {} reads", read.len());
             let again = hub.run(&workspace, &[]).success().summary();
@@ -233,14 +233,14 @@ mod with_network {
         };
         assert_eq!(pin(&lock()), COMMIT);
         hub.longsift(&workspace, &["lock", "pipeline.yaml"]).success();
-        // The branch moves on.
+        // The branch advances.
         let next = "f".repeat(40);
         hub.main.lock().unwrap().clone_from(&next);
         let again = hub.run(&workspace, &[]).success().summary();
         assert_eq!((pin(&lock()).as_str(), &again["status"]), (COMMIT, &"nothing_to_do".into()));
         hub.run(&workspace, &["--fresh"]).success();
         assert_eq!(pin(&lock()), next);
-        // The lock beside the pipeline says otherwise.
+        // The lock next to the pipeline pins the old commit.
         hub.run(&workspace, &["--fresh", "--locked"]).success();
         assert_eq!(pin(&lock()), COMMIT);
         assert_eq!(workspace.results(), local("files/data").results());
@@ -255,13 +255,13 @@ mod with_network {
                 workspace.write(&format!("{snapshot}/data/{name}"), fs::read(corpus()).unwrap());
             }
         };
-        // One of two: the other is read by ranges.
+        // One of two files is cached: the other is read by ranges.
         let workspace = pinned("/data");
         keep(&workspace, &["a.parquet"]);
         hub.run(&workspace, &[]).success();
         assert_eq!(workspace.results(), local("files/data").results());
         assert!(hub.store.asked().iter().all(|asked| asked.path.starts_with("/b.parquet")));
-        // Without the network the other is missing, and with it the files are those of the run before.
+        // Offline the other file is missing; online the files are those of the run before.
         let says = hub.run(&workspace, &["--offline"]).expect(2).stderr;
         let what = format!(
             "b.parquet: `hf://datasets/demo/corpus@{COMMIT}/data/b.parquet` is not on this machine, and `--offline` keeps"
@@ -277,7 +277,7 @@ mod with_network {
         hub.run(&workspace, &["--offline", "--fresh"]).success();
         assert_eq!(workspace.results(), local("files/data").results());
         assert!(hub.api.asked().is_empty() && hub.store.asked().is_empty());
-        // A copy that is cut off is not used.
+        // An incomplete copy is not used.
         let cut = pinned("/data");
         keep(&cut, &["a.parquet", "b.parquet"]);
         let first =
@@ -285,7 +285,7 @@ mod with_network {
         fs::OpenOptions::new().write(true).open(first.unwrap()).unwrap().set_len(1000).unwrap();
         hub.run(&cut, &[]).success();
         assert_eq!(cut.results(), local("files/data").results());
-        // Where nobody has seen the list, what is there is read, and said.
+        // If the list was never fetched, the cached files are read, with a warning.
         let unknown = pinned("/data");
         keep(&unknown, &["a.parquet"]);
         let says = hub.longsift(&unknown, &["plan", "pipeline.yaml", "--offline"]).success().stderr;
@@ -321,7 +321,7 @@ mod with_network {
             assert!(answer.stderr.contains("--> pipeline.yaml:3:"), "{}", answer.stderr);
             assert!(answer.stderr.contains(says), "{input}: {}", answer.stderr);
         }
-        // A file that may not be read, though the list may.
+        // A file that is not accessible although the list is.
         let closed = Hub::new(|_, _, _| Reply::status(418));
         let answer = closed.run(&pinned("/data"), &[]).expect(2);
         assert!(answer.stderr.contains("a.parquet: cannot read `http"), "{}", answer.stderr);

@@ -1,4 +1,4 @@
-//! Which files of a crate import which: read from the words of their sources, without what only tests import.
+//! Import graph of a crate's files, parsed from their sources, without imports of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use regex_automata::meta::Regex;
 
-/// Imports between files: each file with those that it imports.
+/// Imports of each file.
 pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// The files of a crate's `src`, by their path in it.
@@ -14,7 +14,7 @@ pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
 pub(crate) struct Sources(BTreeMap<String, Vec<String>>);
 
 impl Sources {
-    /// All files below a folder.
+    /// Reads all files below a folder.
     pub(crate) fn read(folder: &Path) -> Self {
         let mut found = Self::default();
         found.read_below(folder, "");
@@ -32,17 +32,17 @@ impl Sources {
         }
     }
 
-    /// Adds text to a file, or a file.
+    /// Appends text to a file, or adds a file.
     pub(crate) fn plant(&mut self, name: &str, text: &str) {
         self.0.entry(name.to_owned()).or_default().extend(words(text));
     }
 
-    /// The paths of all files, those of tests among them.
+    /// Returns the paths of all files, including those of tests.
     pub(crate) fn files(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
 
-    /// Who imports whom. Files of tests import nothing.
+    /// Returns the imports of each file. Files of tests have none.
     pub(crate) fn arrows(&self) -> Arrows {
         let mut tests = BTreeSet::new();
         let mut read = BTreeMap::new();
@@ -67,14 +67,14 @@ impl Sources {
         arrows
     }
 
-    /// The file that a path leads into, from the module `own`.
+    /// Returns the file that a path leads into, from the module `own`.
     fn file(&self, path: &[String], own: &[String]) -> Option<String> {
         let ups = path.iter().take_while(|word| *word == "super").count();
         let absolute = match path[0].as_str() {
             "crate" => path[1..].to_vec(),
             "self" => [own, &path[1..]].concat(),
             "super" => [own.get(..own.len().checked_sub(ups)?)?, &path[ups..]].concat(),
-            // A module of this file; what else begins like this comes from another crate or was imported by a `use`.
+            // A module of this file; anything else comes from another crate or was imported by a `use`.
             child => {
                 self.0.get(&format!("{}.rs", [own, &[child.to_owned()]].concat().join("/")))?;
                 [own, path].concat()
@@ -88,7 +88,7 @@ impl Sources {
     }
 }
 
-/// The module of a file: `["storage", "hub"]` of `storage/hub.rs`, nothing of the crate's root.
+/// Returns the module of a file: `["storage", "hub"]` of `storage/hub.rs`, nothing for the crate's root.
 fn folder(file: &str) -> Vec<String> {
     match file {
         "lib.rs" | "main.rs" => Vec::new(),
@@ -96,7 +96,7 @@ fn folder(file: &str) -> Vec<String> {
     }
 }
 
-/// Names, numbers and signs (`::` is one) without comments and literals.
+/// Splits a text into names, numbers and symbols (`::` is one), without comments and literals.
 fn words(text: &str) -> Vec<String> {
     let pattern = concat!(
         r####"(?s)//[^\n]*|/\*.*?\*/|\bb?r###".*?"###|\bb?r##".*?"##|\bb?r#".*?"#|\bb?r"[^"]*""####,
@@ -107,7 +107,7 @@ fn words(text: &str) -> Vec<String> {
     words.map(|word| text[word.range()].to_owned()).collect()
 }
 
-/// The place behind a bracket's counterpart.
+/// Returns the index after the matching bracket.
 fn behind(words: &[String], open: usize) -> usize {
     let mut depth = 0;
     for (place, word) in words.iter().enumerate().skip(open) {
@@ -123,7 +123,7 @@ fn behind(words: &[String], open: usize) -> usize {
     words.len()
 }
 
-/// The place behind an item: its `;` or its body.
+/// Returns the index after an item: its `;` or its body.
 fn behind_item(words: &[String], from: usize) -> usize {
     let mut place = from;
     while place < words.len() {
@@ -137,7 +137,7 @@ fn behind_item(words: &[String], from: usize) -> usize {
     place
 }
 
-/// The paths that a file names outside its tests, and the files that are tests of it.
+/// Returns the paths that a file names outside its tests, and the files that are tests of it.
 fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
     let word = |place: usize| words.get(place).map_or("", String::as_str);
     let (mut paths, mut tests) = (Vec::new(), Vec::new());
@@ -163,7 +163,7 @@ fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
                 if visible {
                     place = behind(words, place);
                 }
-                // A file passes on what its own files hold.
+                // A file re-exports the content of its submodules.
                 if word(place) == "use" && !["crate", "super"].contains(&word(place + 1)) {
                     place = behind_item(words, place);
                 }
@@ -197,7 +197,7 @@ fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
     (paths, tests)
 }
 
-/// A path of a module inside a file, as the file would write it.
+/// Converts a path from a module inside a file to the form in the file itself.
 fn outward(mut path: Vec<String>) -> Vec<String> {
     if path[0] == "super" {
         if path.get(1).is_some_and(|word| word == "super") {
@@ -209,7 +209,7 @@ fn outward(mut path: Vec<String>) -> Vec<String> {
     path
 }
 
-/// The paths of a `use`: `a::{b, c::{self, d as e}}` are `a::b`, `a::c::self` and `a::c::d`.
+/// Expands a `use`: `a::{b, c::{self, d as e}}` to `a::b`, `a::c::self` and `a::c::d`.
 fn tree(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
     let mut path = before.to_vec();
     let mut place = 0;
@@ -237,7 +237,7 @@ fn tree(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
     paths.extend((path.len() > before.len()).then_some(path));
 }
 
-/// Every circle of files, as `a.rs → b.rs → a.rs`: one, the shortest, of each file that lies on some.
+/// Returns the shortest cycle of each file that is on one, as `a.rs → b.rs → a.rs`.
 pub(crate) fn circles(arrows: &Arrows) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -251,7 +251,7 @@ pub(crate) fn circles(arrows: &Arrows) -> Vec<String> {
     found
 }
 
-/// The shortest way from a file back to it, without its end.
+/// Returns the shortest path from a file back to it, without its end.
 fn shortest(arrows: &Arrows, start: &String) -> Option<Vec<String>> {
     let mut ways = vec![vec![start.clone()]];
     let mut reached = BTreeSet::new();

@@ -1,17 +1,17 @@
-//! The pages that people look at: what every one of them must be.
+//! Requirements of every HTML page.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// That a page asks for nothing, has as many scripts as are its own, and shows nothing that a text could do harm with.
+/// Checks that a page loads nothing, has exactly its own scripts, and escapes all text.
 pub(crate) fn check_harmless(page: &str, scripts: usize) {
     assert_eq!(page.matches("<script").count(), scripts, "a foreign script");
-    // Text has no `<` of its own.
+    // Text contains no `<`.
     for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
         let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
         assert!(!["img", "iframe", "object", "link", "base", "form"].contains(&&*name), "{tag}");
-        // Nor do the values of attributes have quotes.
+        // Attribute values contain no quotes.
         let names: String = tag.split('"').step_by(2).collect();
         assert!(!names.contains(" on") && !names.contains("src="), "{tag}");
     }
@@ -20,7 +20,7 @@ pub(crate) fn check_harmless(page: &str, scripts: usize) {
     assert!(!page.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{feff}', '\u{2028}']));
 }
 
-/// Documents that were made to be shown, and their ids, a kind each.
+/// Documents and ids with hostile content, one of each kind.
 pub(crate) fn hostile() -> Vec<(&'static str, String)> {
     let filler = "words that come back and words that go on ".repeat(40);
     let each = |start: &str| format!("{start} {filler}{start}");
@@ -40,7 +40,7 @@ pub(crate) fn hostile() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What a browser makes of a page: its elements as HTML, and what it wrote to its console. There is no network for it.
+/// Opens a page in a browser without network: its elements as HTML, and its console output.
 pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     let answer = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"])
@@ -59,7 +59,7 @@ pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
 }
 
-/// How many elements of these names there are, and the texts of those that do not end within a screen of so many pixels.
+/// Number of elements of these names, and the texts of those that extend beyond a screen of so many pixels.
 pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
     let name = page.file_name().unwrap().to_str().unwrap();
     let frame = format!(
@@ -77,8 +77,7 @@ pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
     found.unwrap().to_owned()
 }
 
-/// That a browser has nothing to complain of and finds the sections that are named, and something that was drawn. What it
-/// made of the page.
+/// Checks that a browser reports no problem and finds the named sections and a drawing. Returns the elements.
 pub(crate) fn check_opened(page: &Path, sections: &[&str]) -> String {
     let (elements, console) = opened(page, &page.with_extension("browser"));
     assert_eq!(console, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Runs that are disturbed: what they start from, the command, and what it must end in.
+//! Runs to disturb: initial state, command, and expected results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::tables::{labels, strings, table, write_parquet};
 use super::{Pipeline, Tiny, Workspace, check_accounting, demo_model, files_below};
 
-/// A command over a state, and what an undisturbed run of it makes.
+/// Command on a state, and the results of an undisturbed run.
 pub(crate) struct Scenario {
-    /// What it shows.
+    /// Name of the scenario.
     pub(crate) name: &'static str,
-    /// What it starts from; disturbed runs work on copies.
+    /// Initial state; disturbed runs work on copies.
     pub(crate) before: Workspace,
-    /// The command that is disturbed.
+    /// Command to disturb.
     pub(crate) arguments: Vec<&'static str>,
-    /// The command that finishes what was disturbed.
+    /// Command that finishes the disturbed run.
     pub(crate) restart: Vec<&'static str>,
     /// Results before, by path.
     pub(crate) results_before: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ pub(crate) struct Scenario {
 const RUN: [&str; 4] = ["run", "pipeline.yaml", "--threads", "1"];
 const WIDENED: [&str; 2] = ["--set", "stages.filter.keep_fraction=0.9"];
 
-/// Writes `input/<name>.parquet`: a document per number of sentences, none for 0; two rows in a row group.
+/// Writes `input/<name>.parquet`: a document per number of sentences, empty for 0; two rows in a row group.
 pub(crate) fn write_input(workspace: &testkit::Workspace, name: &str, sentences: &[usize]) {
     let words = ["amber", "birch", "cedar", "dune", "elm", "fjord"];
     let text = |sentences: usize, row: usize| {
@@ -64,7 +64,7 @@ fn pipeline() -> Pipeline {
     Pipeline::text("model", 64).input("unit_bytes: 1024, max_quarantined_fraction: 0.5")
 }
 
-/// With a measure of token ids and one of text, beside that of attention.
+/// With a measure of token ids and one of text in addition to attention.
 fn three_measures() -> Pipeline {
     pipeline().measure("recurrence").measure("compression")
 }
@@ -86,7 +86,7 @@ fn after(runs: &[&[&'static str]]) -> Workspace {
     workspace
 }
 
-/// A test `check` per way in which a run changes what is there.
+/// Defines a test `check` for each way in which a run changes existing results.
 macro_rules! for_each_scenario {
     ($check:path) => {
         $crate::support::scenarios::for_each_scenario! {
@@ -116,12 +116,12 @@ impl Scenario {
         Self { name, before, restart: arguments.clone(), arguments, results_before, results }
     }
 
-    /// Nothing is there but the input.
+    /// Only the input exists.
     pub(crate) fn first_run() -> Self {
         Self::new("a first run", workspace(), &[])
     }
 
-    /// One process scores a shard, which a whole run finishes.
+    /// One process scores a shard, and a whole run finishes.
     pub(crate) fn shard() -> Self {
         Self {
             name: "a shard",
@@ -139,25 +139,25 @@ impl Scenario {
         Self::new("a selection of what shards scored", scored, &["--phase", "select"])
     }
 
-    /// A finished run selects anew.
+    /// A finished run with another selection.
     pub(crate) fn another_selection() -> Self {
         Self::new("another selection", after(&[&[]]), &WIDENED)
     }
 
-    /// What is finished is begun anew.
+    /// A finished run is started again with `--fresh`.
     pub(crate) fn fresh_start() -> Self {
         let mut fresh = Self::new("a fresh start", after(&[&[], &WIDENED]), &["--fresh"]);
-        // What `--fresh` has begun, a plain run must be able to finish, too.
+        // A plain run must be able to finish a `--fresh` run as well.
         fresh.restart = RUN.to_vec();
         fresh
     }
 
-    /// The same, restarted by the same command.
+    /// A `--fresh` run, restarted by the same command.
     pub(crate) fn fresh_start_twice() -> Self {
         Self::new("a fresh start, twice", after(&[&[], &WIDENED]), &["--fresh"])
     }
 
-    /// Of the files that were scored one is gone, and there is another.
+    /// One of the scored files is removed, and another is added.
     pub(crate) fn changed_files() -> Self {
         let changed = after(&[&[]]);
         fs::remove_file(changed.path("input/b.parquet")).unwrap();
@@ -165,7 +165,7 @@ impl Scenario {
         Self::new("a file added and one gone", changed, &[])
     }
 
-    /// Quarantined rows are tried again, to no avail: what stands is what stood.
+    /// Quarantined rows are tried again without success: the result stays.
     pub(crate) fn quarantined_again() -> Self {
         let before = after(&[&[]]);
         let results = before.results();
@@ -186,7 +186,7 @@ impl Scenario {
         Self::new("a first run of three measures", before, &[])
     }
 
-    /// Two measures more: what stands is opened again, and attention is not measured twice.
+    /// Two more measures: existing units are reopened, and attention is not measured again.
     pub(crate) fn measures_added() -> Self {
         let before = after(&[&[]]);
         before.write("pipeline.yaml", three_measures().to_string());
@@ -204,7 +204,7 @@ impl Scenario {
         Self::new("a measure changed", before, &["--remeasure", "recurrence"])
     }
 
-    /// A measure is gone and another has come: what the first measured stays.
+    /// One measure is removed and another added: statistics of the first stay.
     pub(crate) fn measure_replaced() -> Self {
         let before = workspace();
         before.write("pipeline.yaml", three_measures().to_string());
@@ -213,14 +213,14 @@ impl Scenario {
         Self::new("a measure replaced", before, &[])
     }
 
-    /// A guard spares attention windows.
+    /// A guard makes attention skip windows.
     pub(crate) fn guard_before() -> Self {
         let before = workspace();
         before.write("pipeline.yaml", guarded("0.3").to_string());
         Self::new("a guard before attention", before, &[])
     }
 
-    /// It lets more pass than before.
+    /// The guard lets more pass than before.
     pub(crate) fn guard_loosened() -> Self {
         let before = workspace();
         before.write("pipeline.yaml", guarded("0.3").to_string());
@@ -229,7 +229,7 @@ impl Scenario {
         Self::new("a guard loosened", before, &[])
     }
 
-    /// It lets less pass than before, and another measure comes: attention keeps its figures.
+    /// The guard lets less pass than before, and a measure is added: attention keeps its statistics.
     pub(crate) fn guard_tightened() -> Self {
         let before = workspace();
         before.write("pipeline.yaml", guarded("0.6").to_string());
@@ -238,12 +238,12 @@ impl Scenario {
         Self::new("a guard tightened", before, &[])
     }
 
-    /// Whether the disturbed command ends in the results, and not only the one that restarts it.
+    /// Returns whether the disturbed command itself produces the results, and not only the restart.
     pub(crate) fn is_whole(&self) -> bool {
         !self.arguments.contains(&"--shard")
     }
 
-    /// Whether `data/` holds what one run has made, or a commit is under way.
+    /// Checks that `data/` holds the files of one run, or a commit is in progress.
     pub(crate) fn check_no_mixture(&self, workspace: &testkit::Workspace, when: &str) {
         let data = |results: &BTreeMap<String, String>| -> BTreeMap<String, String> {
             let ours = results.iter().filter(|(path, _)| path.starts_with("out/data"));
@@ -255,7 +255,7 @@ impl Scenario {
         assert!(whole || begun, "{}, {when}: {now:#?}", self.name);
     }
 
-    /// The restart finishes the run: the same bytes, every row accounted for, nothing left over.
+    /// Finishes the run with the restart and checks it: the same bytes, every row accounted for, nothing left over.
     pub(crate) fn finish(&self, workspace: &testkit::Workspace, when: &str) -> Value {
         let answer = workspace.longsift(&self.restart);
         assert_eq!(answer.code, 0, "{}, restarted after {when}:\n{}", self.name, answer.stderr);
@@ -267,7 +267,7 @@ impl Scenario {
     }
 }
 
-/// No temporary file, no staged selection, no open journal, no torn line of events.
+/// Checks that there is no temporary file, staged selection, open journal or torn line of events.
 pub(crate) fn check_nothing_is_left(workspace: &testkit::Workspace, when: &str) {
     for folder in ["out", "out.run", "cache"] {
         for file in files_below(&workspace.path(folder)) {

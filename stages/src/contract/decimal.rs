@@ -1,11 +1,11 @@
-//! A fraction as the decimal its author wrote.
+//! Decimal fractions, exactly as their author wrote them.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A number that means the decimal it was written as: `0.29` is 29/100, not the nearest binary fraction.
+/// Number with the value of its decimal notation: `0.29` is 29/100, not the nearest binary fraction.
 ///
 /// `⌊100 · 0.29⌋` is 29 here and 28 in floating point. Exact for up to 18 significant digits and counts below 2^63.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
@@ -26,7 +26,7 @@ impl Decimal {
         u64::try_from((digits * u128::from(count)).div_ceil(scale)).unwrap_or(u64::MAX)
     }
 
-    /// The decimal as `digits / scale`. The shortest text that reads back as this `f64` is the text as written,
+    /// Returns the decimal as `digits / scale`. The shortest text that parses to this `f64` equals the original text,
     /// up to 15 significant digits.
     fn parts(self) -> (u128, u128) {
         let text = format!("{:.18}", ShortestDecimal(self.0));
@@ -37,7 +37,7 @@ impl Decimal {
     }
 }
 
-/// Formats an `f64` as its shortest decimal, without an exponent, cut to the precision asked for.
+/// Formats an `f64` as its shortest decimal without an exponent, cut to the requested precision.
 struct ShortestDecimal(f64);
 
 impl fmt::Display for ShortestDecimal {

@@ -1,23 +1,23 @@
-//! From which distance on something is far.
+//! Minimum distance at which a pair of tokens counts as far.
 
 use serde::Serialize;
 
 use super::Decimal;
 
-/// From which distance on, in tokens, something is far.
+/// Minimum distance, in tokens, at which a pair counts as far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FarDistance {
-    /// `S - 3·⌊S/4⌋` in a window of S tokens: a quarter as the script published with `LongAttn` takes it.
+    /// `S - 3·⌊S/4⌋` in a window of S tokens: the quarter as defined by the script published with `LongAttn`.
     PublishedQuarter,
-    /// `⌈f·S⌉`, of the decimal as written.
+    /// `⌈f·S⌉`, with `f` taken as the written decimal.
     Fraction(Decimal),
-    /// The same in all windows.
+    /// A fixed number of tokens in every window.
     Tokens(u32),
 }
 
 impl FarDistance {
-    /// The far distance `k` in a window of `tokens` tokens.
+    /// Returns the far distance `k` in a window of `tokens` tokens.
     pub fn of(self, tokens: u64) -> u64 {
         match self {
             Self::PublishedQuarter => tokens - 3 * (tokens / 4),
@@ -26,8 +26,8 @@ impl FarDistance {
         }
     }
 
-    /// The fewest tokens, at least two, of a window in which one token is far from another: `k < S`, which then holds for
-    /// all longer windows too. More than 2^32 where no window has that.
+    /// Returns the smallest window, of at least two tokens, that contains a far pair: `k < S`, which then holds for
+    /// all longer windows. More than 2^32 if no window contains one.
     pub fn min_tokens(self) -> u64 {
         let (mut shortest, mut longest) = (2, (1 << 32) + 1);
         while shortest < longest {

@@ -1,91 +1,92 @@
-//! Statistics as they are declared, and their values for one window.
+//! Declarations of statistics, and their values for one window.
 
 use std::borrow::Cow;
 
-/// A statistic. Tables, plan, calibration, terms, guards, output, report, evaluation and the manual read this
-/// declaration; nothing else says what a statistic is.
+/// Declaration of a statistic: the only source for tables, plan, calibration, terms, guards, output, report,
+/// evaluation and the manual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// `dependency_strength`: lower case, unique in a pipeline; `longsift_dependency_strength` in the output.
+    /// Name, such as `dependency_strength`: lower case, unique in a pipeline; `longsift_dependency_strength` in the
+    /// output.
     pub name: Cow<'static, str>,
-    /// What its values are.
     pub kind: Kind,
-    /// `share`, `tokens`, `compressed bytes per byte`.
+    /// Unit: `share`, `tokens`, `compressed bytes per byte`.
     pub unit: Cow<'static, str>,
-    /// One sentence: for the manual, the field's metadata in Parquet, the report.
+    /// One sentence for the manual, the field metadata in Parquet and the report.
     pub doc: Cow<'static, str>,
-    /// A document's value from those of its windows; `score.document_score` chooses another for all terms.
+    /// Rule that merges the values of a document's windows; `score.document_score` overrides it for all terms.
     pub merge: Merge,
-    /// Whether more means more long-range. An evaluation negates `Lower`, reports colour by it; it chooses no sign of a
-    /// term.
+    /// Whether higher values mean more long-range structure. Evaluations negate `Lower` and reports colour by it; it
+    /// does not set the sign of a term.
     pub orientation: Orientation,
-    /// The statistic that holds its standard error, where rows are sampled.
+    /// Name of the statistic that holds the standard error, if rows are sampled.
     pub error: Option<&'static str>,
 }
 
-/// What the values of a statistic are. Only single numbers are terms of a score and guards.
+/// Type of a statistic's values. Only single numbers can be terms of a score and guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A Float64.
+    /// Float64.
     Number,
-    /// An Int64: below 2^63.
+    /// Int64, below 2^63.
     Count,
-    /// A list of Float64.
+    /// List of Float64.
     Numbers,
 }
 
-/// How the values of a document's windows become the document's.
+/// Rule that merges the values of a document's windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// Their mean, every window counting the same.
+    /// Mean over windows, each with the same weight.
     Mean,
-    /// The largest.
+    /// Maximum.
     Max,
-    /// Their sum.
+    /// Sum.
     Sum,
-    /// The sum of one statistic of the measure over the sum of another: a mean over tokens, whatever windows they are in.
+    /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'
+    /// lengths.
     Ratio {
-        /// The statistic above.
+        /// Statistic above the fraction bar.
         numerator: Cow<'static, str>,
-        /// The statistic below.
+        /// Statistic below the fraction bar.
         denominator: Cow<'static, str>,
-        /// Whether it is e to the power of the ratio: a perplexity.
+        /// Whether the value is e to the power of the ratio: a perplexity.
         exponential: bool,
     },
-    /// The first: of statistics that are the document's own, so that all its windows have the same.
+    /// Value of the first window, for statistics of the whole document, which all its windows share.
     First,
-    /// There is none: lists are not merged.
+    /// Not merged: lists.
     Never,
 }
 
-/// Whether more means more long-range.
+/// Whether higher values mean more long-range structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orientation {
-    /// More means more long-range.
+    /// Higher means more.
     Higher,
-    /// More means less long-range.
+    /// Higher means less.
     Lower,
 }
 
-/// One measure's values for one window, in the order of its columns.
+/// Values of one measure for one window, in the order of its columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures(pub Vec<Value>);
 
-/// The value of a statistic for one window.
+/// Value of a statistic for one window.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// There is none: the window has nothing to take it of.
+    /// No value: undefined for this window.
     Null,
-    /// Of [`Kind::Number`].
+    /// Value of [`Kind::Number`].
     Number(f64),
-    /// Of [`Kind::Count`]; below 2^63.
+    /// Value of [`Kind::Count`]; below 2^63.
     Count(u64),
-    /// Of [`Kind::Numbers`].
+    /// Value of [`Kind::Numbers`].
     Numbers(Vec<f64>),
 }
 
 impl Column {
-    /// The same under names that begin with `prefix`.
+    /// Returns the column with `prefix` in front of all its names.
     #[must_use]
     pub fn prefixed(mut self, prefix: &str) -> Self {
         let named = |name: &str| Cow::Owned(format!("{prefix}_{name}"));
@@ -99,7 +100,7 @@ impl Column {
 }
 
 impl Value {
-    /// The number that terms and guards take it for; none for a null, a list, and what is not finite.
+    /// Returns the number that terms and guards use; `None` for a null, a list, NaN and infinities.
     pub fn finite(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number).filter(|number| number.is_finite()),
@@ -108,7 +109,7 @@ impl Value {
         }
     }
 
-    /// The numbers of a list; none of anything else.
+    /// Returns the numbers of a list; an empty slice for other values.
     pub fn numbers(&self) -> &[f64] {
         match self {
             Self::Numbers(numbers) => numbers,
@@ -116,13 +117,13 @@ impl Value {
         }
     }
 
-    /// A number where there is one.
+    /// Wraps an optional number; `None` becomes null.
     pub fn number(number: Option<f64>) -> Self {
         number.map_or(Self::Null, Self::Number)
     }
 }
 
-/// The byte before each value in [`Figures::encode`].
+/// Type byte before each value in [`Figures::encode`].
 mod tag {
     pub(super) const NULL: u8 = 0;
     pub(super) const NUMBER: u8 = 1;
@@ -131,8 +132,8 @@ mod tag {
 }
 
 impl Figures {
-    /// Appends the values as the journal keeps them, bit for bit, `NaN`s too: a byte for what follows, then eight bytes
-    /// little-endian, or four for the length of a list and eight for each number of it.
+    /// Appends the values in the journal's encoding, which preserves all bits, also of a `NaN`: a type byte, then
+    /// eight bytes little-endian; for a list four bytes for its length and eight for each number.
     pub fn encode(&self, into: &mut Vec<u8>) {
         for value in &self.0 {
             match value {
@@ -155,8 +156,8 @@ impl Figures {
         }
     }
 
-    /// What [`Figures::encode`] wrote of these columns; none where the bytes are anything else. Takes no more memory than
-    /// the bytes have, whatever they say.
+    /// Decodes values written by [`Figures::encode`]; `None` if the bytes do not match the columns. Allocates at most
+    /// as much memory as the input has, even if its lengths are corrupt.
     pub fn decode(bytes: &[u8], columns: &[Column]) -> Option<Self> {
         let mut rest = bytes;
         let values = columns.iter().map(|column| Value::decode(&mut rest, column.kind));
@@ -217,7 +218,7 @@ mod tests {
         bytes
     }
 
-    /// Any value and a kind it may stand for; any bits of numbers.
+    /// Any value with a kind that allows it; numbers of any bit pattern.
     fn value() -> impl Strategy<Value = (Kind, Value)> {
         let number = || any::<u64>().prop_map(f64::from_bits);
         let kind = prop_oneof![Just(Kind::Number), Just(Kind::Count), Just(Kind::Numbers)];

@@ -1,4 +1,4 @@
-//! Identifies a version of a file without reading it.
+//! Identification of file versions without reading the files.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
@@ -11,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, StatVfsMountFlags, Statx, StatxFlags, fstatvfs, statx};
 use serde::Serialize;
 
-/// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount that no later mount gets until the machine starts again.
+/// `STATX_MNT_ID_UNIQUE` (Linux 6.8): a mount ID that is not reused before the next boot.
 const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// Size, file and times of a version of a file. The time of the last change of status is set by the kernel alone, so files
-/// with equal stamps have equal bytes, except in images that are mounted read-only: an image is made by a program, which can
-/// give all files any times. There a stamp counts for one mount.
+/// Size, file ID and times of a file version. Only the kernel sets the status change time, so files with equal stamps
+/// have equal bytes. Images mounted read-only are an exception, since the program that makes an image can set any
+/// times: there a stamp is valid for one mount only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileStamp {
     bytes: u64,
@@ -32,7 +32,7 @@ impl FileStamp {
     /// Takes the stamp of an open file.
     ///
     /// # Errors
-    /// The file system does not answer.
+    /// If the metadata cannot be read.
     pub fn of(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self { mount: read_only_mount(file), ..Self::of_metadata(&metadata) })
@@ -49,12 +49,11 @@ impl FileStamp {
         }
     }
 
-    /// The stamp of a file that lies elsewhere under a name that never gets other bytes.
+    /// Returns the stamp of a remote file whose name always has the same bytes.
     pub(crate) fn of_unchanging(bytes: u64) -> Self {
         Self { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0), mount: None }
     }
 
-    /// Size of the file.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -68,13 +67,13 @@ impl fmt::Display for FileStamp {
     }
 }
 
-/// Identifies the mount of a file on a read-only file system; `None` for one that can be written.
+/// Identifies the mount of a file on a read-only file system; `None` if it can be written.
 fn read_only_mount(file: &File) -> Option<String> {
     let flags = fstatvfs(file).ok()?.f_flag;
     if !flags.contains(StatVfsMountFlags::RDONLY) {
         return None;
     }
-    // A file system that is written elsewhere may be mounted read-only here; the kernel keeps its times.
+    // A file system that is written on another machine may be mounted read-only here; the kernel maintains its times.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let number = mount_status(file, StatxFlags::MNT_ID);
     if number.is_some_and(|number| is_writable(&mounts, number)) {
@@ -84,18 +83,19 @@ fn read_only_mount(file: &File) -> Option<String> {
     let unique = mount_status(file, UNIQUE_MOUNT).zip(start);
     Some(match unique {
         Some((mount, start)) => format!("{} {mount}", start.trim()),
-        // Nothing identifies the mount, so the stamp counts for this process.
+        // The mount has no identifier, so the stamp is valid for this process only.
         None => this_process().to_owned(),
     })
 }
 
-/// The number of the mount of a file, in the way that `wanted` asks for.
+/// Returns the mount ID of a file, of the type selected by `wanted`.
 fn mount_status(file: &File, wanted: StatxFlags) -> Option<u64> {
     let Statx { stx_mask, stx_mnt_id, .. } = statx(file, "", AtFlags::EMPTY_PATH, wanted).ok()?;
     (stx_mask & wanted.bits() != 0).then_some(stx_mnt_id)
 }
 
-/// Whether the file system of a mount can be written, whatever the mount allows: the last field of its line.
+/// Returns whether the file system of a mount is writable, regardless of the mount options: the last field of its
+/// line.
 fn is_writable(mounts: &str, number: u64) -> bool {
     let number = number.to_string();
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&number));

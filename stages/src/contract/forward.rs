@@ -1,58 +1,58 @@
-//! What is asked of a whole model, and what comes back.
+//! Requests to a whole model, and their results.
 
 use super::{FarDistance, Location};
 use crate::measures::language_model::Ladm;
 
-/// What a measure asks of a whole model.
+/// Results that a measure requests from a whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForwardRequest {
-    /// The model; none: that of the pipeline.
+    /// Model; `None` for that of the pipeline.
     pub model: Option<Location>,
-    /// Losses; without them nothing above the highest layer that is asked for is computed.
+    /// Losses; without them the model stops after the highest requested layer.
     pub losses: Option<LossRequest>,
     /// Attention of some layers.
     pub attention: Option<LayersRequest>,
-    /// Whether windows beyond the positions that the model was trained for are refused, and not warned of.
+    /// Whether windows longer than the positions the model was trained on are an error instead of a warning.
     pub strict_positions: bool,
 }
 
-/// Which losses.
+/// Losses to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossRequest {
-    /// Tokens of the short windows that losses are computed of again; none: only those of the whole window.
+    /// Tokens of the short windows for which losses are computed as well; `None` for the whole window only.
     pub short_context: Option<u32>,
 }
 
-/// Of which layers attention is summed.
+/// Layers whose attention is summed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayersRequest {
-    /// Layers, ascending, each once.
+    /// Layer indices, ascending and distinct.
     pub layers: Vec<u32>,
-    /// From which distance on a key is far.
+    /// Minimum distance of a far key.
     pub distance: FarDistance,
-    /// Keys of the window's first tokens that count as near.
+    /// Number of leading tokens that count as near keys.
     pub sink_tokens: u32,
-    /// What else is taken of each layer.
+    /// LADM score of each layer, if requested.
     pub ladm: Option<Ladm>,
 }
 
 impl ForwardRequest {
-    /// How many layers of a model of `layers` are computed.
+    /// Returns how many layers of a model with `layers` layers are computed.
     pub fn depth(&self, layers: u64) -> u64 {
         let asked = self.attention.iter().flat_map(|attention| &attention.layers).max();
         if self.losses.is_some() { layers } else { asked.map_or(0, |layer| u64::from(*layer) + 1) }
     }
 }
 
-/// What a whole model makes of a window.
+/// Results of a whole model for one window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForwardFigures {
-    /// `[tokens - 1]`: the loss of each token but the first, in nats. Empty where none are asked for.
+    /// `[tokens - 1]`: loss of each token but the first, in nats. Empty if not requested.
     pub losses: Vec<f64>,
-    /// `[tokens - context]`: the losses of the tokens from `context` on, each of a short window. Empty where the window is
-    /// no longer than that, or none are asked for.
+    /// `[tokens - context]`: losses of the tokens from `context` on, each predicted from a short window. Empty if not
+    /// requested, or if the window is not longer than `context`.
     pub short_losses: Vec<f64>,
-    /// By layer, in the order of [`LayersRequest::layers`].
+    /// Results by layer, in the order of [`LayersRequest::layers`].
     pub layers: Vec<LayerAttention>,
 }
 
@@ -63,6 +63,6 @@ pub struct LayerAttention {
     pub far_mass: Vec<f64>,
     /// `[query heads]`: `Σ p²` over far pairs.
     pub far_square: Vec<f64>,
-    /// LADM's score of the layer; none where it is not asked for, or the window is too short for a span.
+    /// LADM score of the layer; `None` if it is not requested, or the window is too short for a span.
     pub context_dependence: Option<f64>,
 }

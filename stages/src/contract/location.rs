@@ -1,6 +1,6 @@
-//! Where something lies: a path of this machine, or an address (`s3://bucket/folder`).
+//! Locations of files: a local path, or an address (`s3://bucket/folder`).
 //!
-//! Settings that name files have this type, so a text is told apart once, where the pipeline is read.
+//! Settings that name files have this type, so each text is parsed once, when the pipeline is read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands between a scheme and the rest of an address. Nothing else in the program tells addresses from paths.
+/// Separator between a scheme and the rest of an address. No other code distinguishes addresses from paths.
 const MARK: &str = "://";
 
-/// Who serves an address.
+/// Protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// `hf`: the Hugging Face hub.
     Hub,
-    /// `s3`: Amazon's store and those that speak its language.
+    /// `s3`: Amazon S3 and compatible stores.
     S3,
-    /// `gs`: Google's store.
+    /// `gs`: Google Cloud Storage.
     Gs,
-    /// `az`: Azure's store.
+    /// `az`: Azure Blob Storage.
     Az,
     /// `http`: a web server.
     Http,
@@ -30,10 +30,9 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All there are.
     pub const ALL: [Self; 6] = [Self::Hub, Self::S3, Self::Gs, Self::Az, Self::Http, Self::Https];
 
-    /// What an address begins with, without the mark: `s3`.
+    /// Returns the scheme without the separator: `s3`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hub => "hf",
@@ -45,55 +44,53 @@ impl Scheme {
         }
     }
 
-    /// The scheme of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
-    /// Whether web servers serve it: single files by name, without lists.
+    /// Returns whether the scheme is that of a web server: single files by name, without listings.
     pub fn is_web(self) -> bool {
         matches!(self, Self::Http | Self::Https)
     }
 }
 
-/// The scheme as addresses begin with it: `s3` and the mark.
+/// Formats the scheme as addresses start with it: `s3` and the separator.
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{MARK}", self.name())
     }
 }
 
-/// An address: a scheme and what it means there.
+/// Address: a scheme and the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// Who serves it.
     pub scheme: Scheme,
     rest: String,
 }
 
 impl Address {
-    /// The address that a text is; none of a path, and of a scheme that is not known.
+    /// Parses an address; `None` for a path and for an unknown scheme.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = split(text)?;
         Some(Self { scheme: Scheme::from_name(scheme)?, rest: rest.to_owned() })
     }
 
-    /// What stands behind the scheme: `bucket/folder`, `owner/name@commit`.
+    /// Returns the part after the scheme: `bucket/folder`, `owner/name@commit`.
     pub fn rest(&self) -> &str {
         &self.rest
     }
 
-    /// The bucket or the server.
+    /// Returns the bucket or the server.
     pub fn authority(&self) -> &str {
         self.rest.split('/').next().unwrap_or("")
     }
 
-    /// What stands behind the bucket or the server, without the slash between them.
+    /// Returns the part after the bucket or the server, without the slash between them.
     pub fn name(&self) -> &str {
         self.rest.split_once('/').map_or("", |(_, name)| name)
     }
 
-    /// The address of the bucket or the server itself.
+    /// Returns the address of the bucket or the server itself.
     #[must_use]
     pub fn root(&self) -> Self {
         Self { scheme: self.scheme, rest: self.authority().to_owned() }
@@ -106,32 +103,32 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text that looks like an address, as what stands before the mark and behind it; the scheme need not be known.
+/// Splits a text that has the form of an address at the separator; the scheme may be unknown.
 pub fn split(text: &str) -> Option<(&str, &str)> {
     text.split_once(MARK)
 }
 
-/// Where something lies.
+/// Location of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Location {
-    /// A path of this machine, perhaps relative.
+    /// Local path, perhaps relative.
     Path(PathBuf),
-    /// Elsewhere.
+    /// Remote address.
     Address(Address),
 }
 
 impl Location {
-    /// What a text means.
+    /// Parses a path or an address.
     pub fn parse(text: &str) -> Self {
         Address::parse(text).map_or_else(|| Self::Path(PathBuf::from(text)), Self::Address)
     }
 
-    /// What a path means in which an address may stand, as of the command line.
+    /// Parses a path that may hold an address, as on the command line.
     pub fn of(path: &Path) -> Self {
         path.to_str().map_or_else(|| Self::Path(path.to_owned()), Self::parse)
     }
 
-    /// A name below it.
+    /// Appends a name.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
         match self {
@@ -143,12 +140,11 @@ impl Location {
         }
     }
 
-    /// Whether it is elsewhere.
+    /// Returns whether this is an address.
     pub fn is_address(&self) -> bool {
         self.address().is_some()
     }
 
-    /// The address, if it is one.
     pub fn address(&self) -> Option<&Address> {
         match self {
             Self::Address(address) => Some(address),
@@ -156,7 +152,6 @@ impl Location {
         }
     }
 
-    /// The path, if it is one of this machine.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Path(path) => Some(path),
@@ -164,7 +159,7 @@ impl Location {
         }
     }
 
-    /// As a path in which an address may stand: what [`Location::of`] reads.
+    /// Returns the location as a path, which [`Location::of`] parses back.
     pub fn to_path_buf(&self) -> PathBuf {
         match self {
             Self::Path(path) => path.clone(),
@@ -194,7 +189,7 @@ impl<'de> Deserialize<'de> for Location {
     }
 }
 
-/// A text. Which schemes a setting takes stands at the setting, as `x-schemes`.
+/// A string. The schemes that a setting allows are listed at the setting, as `x-schemes`.
 impl JsonSchema for Location {
     fn inline_schema() -> bool {
         true

@@ -1,4 +1,4 @@
-//! What it takes to be a measure: a stage that turns a window into figures.
+//! Interface of a measure: a stage that turns a window into statistics.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,55 +10,55 @@ use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowT
 use crate::measures::external::Reads;
 use crate::model::{FORWARD_VERSION, TABLE_VERSION};
 
-/// A way to measure a window, implemented by the settings of its stage.
+/// Method of measuring a window, implemented by the settings of its stage.
 ///
-/// Pure: the same window and evidence give the same bits, whatever is measured beside it. It knows neither files, threads
-/// nor devices.
+/// Pure: the same window and evidence give the same bits, independent of other windows. Implementations use no files,
+/// threads or devices.
 pub trait Measure: fmt::Debug + Send + Sync {
-    /// The setting `name`, which tells a repeated stage from the others: its statistics are then `near_far_recurrence`.
+    /// Setting `name`, which distinguishes repeated stages: their statistics become `near_far_recurrence`.
     fn name(&self) -> Option<&str> {
         None
     }
-    /// What its statistics begin with where the stage has a `name`.
+    /// Prefix of the statistics if the stage has a `name`.
     fn prefix(&self) -> Option<&str> {
         self.name()
     }
-    /// What it writes, in the order of the values of [`Measure::figures`].
+    /// Columns that it writes, in the order of the values of [`Measure::figures`].
     fn columns(&self) -> Vec<Column>;
-    /// What it must be handed besides token ids.
+    /// Inputs required in addition to token ids.
     fn needs(&self) -> Needs {
         Needs::default()
     }
-    /// Raised when the same settings give other figures than before.
+    /// Version, raised when the same settings give other statistics than before.
     fn version(&self) -> u32;
-    /// What figures depend on besides the window: all settings that can change one.
+    /// Identity of the statistics apart from the window: all settings that can change one.
     fn facts(&self) -> serde_json::Value;
-    /// Windows of fewer tokens, BOS included, are dropped as `too_short`.
+    /// Minimum length: windows of fewer tokens, BOS included, are dropped as `too_short`.
     fn min_tokens(&self) -> u64 {
         2
     }
-    /// The share of the windows that it is taken of; none: of all.
+    /// Share of the windows to measure; `None` for all.
     fn sample(&self) -> Option<WindowSample> {
         None
     }
-    /// Values of a document that all its windows share: taken once for a document, from its bytes, and handed to each of
-    /// its windows. Asked for where [`Needs::document_text`] is set; in an evaluation the window is the document.
+    /// Computes the values that all windows of a document share, once per document and from its bytes; each window
+    /// receives them. Called if [`Needs::document_text`] is set. In an evaluation the window is the document.
     fn document(&self, _text: &[u8]) -> Vec<Value> {
         Vec::new()
     }
-    /// The values of one window, one for each column.
+    /// Computes the values of one window, one for each column. A statistic is null if the window is too short for it.
     ///
     /// # Errors
-    /// The window has no figures, because its evidence is damaged. What the window is too short for is a null.
+    /// If the evidence is corrupt, so that the window has no statistics.
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError>;
-    /// The parts of a window that a statistic counts, by the name of its column without prefix; none where they cannot be named.
-    /// For people: it may be slow.
+    /// Returns the parts of a window that a statistic counts; `None` if they cannot be located. `column`: its name
+    /// without prefix. Only for display, so it may be slow.
     fn passages(&self, _column: &str, _window: &Window<'_>) -> Option<Passages> {
         None
     }
 }
 
-/// The parts of a window that a statistic counts, ascending.
+/// Parts of a window that a statistic counts, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passages {
     /// Tokens, BOS included.
@@ -67,56 +67,55 @@ pub enum Passages {
     Bytes(Vec<Range<usize>>),
 }
 
-/// A share of all windows, chosen by a hash of the document's id and the number of the window: which windows it holds does
-/// not depend on their order or on how they are divided among files, work units and processes, and a larger share with the
-/// same seed holds all windows of a smaller one.
+/// Random share of all windows, chosen by a hash of the document's id and the window's index. The choice does not
+/// depend on the order of the windows or on their distribution over files, work units and processes; with the same
+/// seed, a larger share contains every smaller one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowSample {
-    /// Above 0, below 1.
+    /// Fraction: above 0, below 1.
     pub fraction: Decimal,
-    /// Chooses another sample of the same size.
+    /// Seed; another one chooses another sample of the same size.
     pub seed: u64,
 }
 
-/// What the engine hands to a measure besides token ids.
+/// Inputs that the engine provides to a measure in addition to token ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
-    /// The bytes of the window: [`Window::text`].
+    /// Bytes of the window: [`Window::text`].
     pub window_text: bool,
-    /// The bytes of the document: [`Measure::document`].
+    /// Bytes of the document: [`Measure::document`].
     pub document_text: bool,
-    /// What must be made elsewhere first, in the order of [`Window::evidence`].
+    /// Evidence to compute first, in the order of [`Window::evidence`].
     pub evidence: Vec<Request>,
 }
 
-/// Evidence that a measure asks for. Closed: the engine knows a place for each.
+/// Evidence that a measure requires. Closed: the engine has one producer for each variant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Attention of the first layer, summed by heads on a device.
     Attention(AttentionRequest),
-    /// Answers of a child process, which is handed this.
+    /// Answers of a child process to this input.
     Answers(Reads),
-    /// Losses, or attention of any layer, of a whole model, many windows at a time.
+    /// Losses, or attention of any layer, computed by a whole model in batches of windows.
     Forward(ForwardRequest),
 }
 
 impl Request {
-    /// Versions of the arithmetic of the evidence, by the names of their facts: what a measure asks for decides what its
-    /// figures depend on, so that no measure can forget one.
+    /// Returns the arithmetic versions of the evidence with their names in the identity. They follow from the
+    /// request, so no measure can omit one.
     pub fn versions(&self) -> &'static [(&'static str, u32)] {
         const STATISTICS: (&str, u32) = ("statistics_version", STATISTICS_VERSION);
         match self {
             Self::Attention(_) => &[STATISTICS, ("table_version", TABLE_VERSION)],
-            // Attention of its layers is summed by the kernels of the first layer.
+            // The first-layer kernels sum the attention of its layers.
             Self::Forward(_) => &[STATISTICS, ("forward_version", FORWARD_VERSION)],
-            // The answers depend on the program, whose files and version are facts of the stage.
+            // Answers depend on the program, whose files and version are part of the stage's identity.
             Self::Answers(_) => &[],
         }
     }
 }
 
 impl Needs {
-    /// The attention that devices sum, if any.
     pub fn attention(&self) -> Option<&AttentionRequest> {
         self.evidence.iter().find_map(|request| match request {
             Request::Attention(request) => Some(request),
@@ -124,7 +123,7 @@ impl Needs {
         })
     }
 
-    /// What a child process is to be handed.
+    /// Returns the input of the child process, if any.
     pub fn answers(&self) -> Option<Reads> {
         self.evidence.iter().find_map(|request| match request {
             Request::Answers(reads) => Some(*reads),
@@ -132,7 +131,6 @@ impl Needs {
         })
     }
 
-    /// What a whole model computes, if anything.
     pub fn forward(&self) -> Option<&ForwardRequest> {
         self.evidence.iter().find_map(|request| match request {
             Request::Forward(request) => Some(request),
@@ -141,41 +139,42 @@ impl Needs {
     }
 }
 
-/// Which attention is summed.
+/// Attention to sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionRequest {
-    /// From which distance on a key is far.
+    /// Minimum distance of a far key.
     pub distance: FarDistance,
-    /// Which keys a token's attention is spread over.
+    /// Keys that a token's attention is distributed over.
     pub mask: Mask,
-    /// Which rows of a window are measured.
+    /// Rows of a window to measure.
     pub rows: Rows,
 }
 
-/// What was made elsewhere.
+/// Evidence computed outside the measure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
     /// Sums of all heads, in their order.
     Attention(HeadSums),
-    /// What a child process answered, in the order of the measure's columns.
+    /// Answers of a child process, in the order of the measure's columns.
     Answers(Vec<Value>),
-    /// What a whole model makes of the window.
+    /// Results of a whole model for the window.
     Forward(ForwardFigures),
 }
 
-/// A window to measure.
+/// Window to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
-    /// Token ids as scored, BOS included: `[tokens]`.
+    /// Token ids, BOS included: `[tokens]`.
     pub ids: &'a [u32],
-    /// The bytes of the window, where [`Needs::window_text`] asks for them. May cut a character in an evaluation, never in a
-    /// run.
+    /// Bytes of the window, if [`Needs::window_text`] is set. May begin or end inside a character in an evaluation,
+    /// but not in a run.
     pub text: Option<&'a [u8]>,
-    /// The byte of `text` at which token `⌊S/2⌋` begins; in a run the next border of a character. Only with `text`.
+    /// Byte of `text` at which token `⌊S/2⌋` begins, in a run rounded up to a character boundary. `Some` if `text`
+    /// is.
     pub text_half: Option<usize>,
-    /// What [`Measure::document`] returned for the window's document; empty without it.
+    /// Result of [`Measure::document`] for the window's document; empty if not required.
     pub document: &'a [Value],
-    /// In the order of [`Needs::evidence`].
+    /// Evidence in the order of [`Needs::evidence`].
     pub evidence: &'a [Evidence],
 }
 
@@ -185,7 +184,7 @@ pub struct Window<'a> {
 pub struct RowError {
     /// Short, stable name of the reason, such as `score_not_finite`.
     pub code: &'static str,
-    /// Explanation for people, with the values involved.
+    /// Message with the values involved.
     pub message: String,
 }
 
@@ -196,10 +195,10 @@ impl RowError {
 }
 
 impl AttentionRequest {
-    /// The window of these ids: its far distance, and the rows that are measured of it.
+    /// Builds the window of these ids with its far distance and sampled rows.
     ///
     /// # Errors
-    /// A token that is not in the vocabulary of the model.
+    /// If a token is not in the vocabulary of the model.
     pub fn window(&self, ids: Vec<u32>, vocabulary_size: u64) -> Result<WindowTokens, RowError> {
         let beyond = |(_, id): &(usize, &u32)| u64::from(**id) >= vocabulary_size;
         if let Some((position, id)) = ids.iter().enumerate().find(beyond) {
@@ -212,7 +211,7 @@ impl AttentionRequest {
         Ok(WindowTokens { ids, distance, sampled })
     }
 
-    /// The rows of a window that are measured; none where all are.
+    /// Returns the rows of a window to measure; `None` for all.
     pub fn rows_of(&self, ids: &[u32]) -> Option<SampledRows> {
         let Rows::Sampled(RowsSampled { per_window, seed }) = self.rows else { return None };
         let distance = self.distance.of(ids.len() as u64);

@@ -1,18 +1,17 @@
-//! What settings say that a schema cannot refuse.
+//! Constraints on settings that a JSON schema cannot express.
 
-/// A rule that the settings of a stage break.
+/// Constraint that the settings of a stage violate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenRule {
-    /// The setting inside the stage: `terms.1.statistic`; empty for the stage itself.
+    /// Path of the setting inside the stage: `terms.1.statistic`; empty for the stage itself.
     pub setting: String,
-    /// What is wrong, with the values.
+    /// The problem, with the values.
     pub message: String,
-    /// What to do.
+    /// The fix.
     pub hint: String,
 }
 
 impl BrokenRule {
-    /// A rule that is broken by `setting`.
     pub fn new(
         setting: impl Into<String>,
         message: impl Into<String>,

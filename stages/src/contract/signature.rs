@@ -1,14 +1,14 @@
-//! Recognises what a file is by its first bytes, whatever its name says.
+//! Detection of file types by their first bytes, independent of the name.
 
-/// Bytes from the beginning of a file that are enough to recognise it.
+/// Number of leading bytes that suffice to detect a type.
 pub const SIGNATURE_BYTES: usize = 512;
 
-/// A kind of file.
+/// Type of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The kind, with its article: `a Git LFS pointer`.
+    /// Type with its article: `a Git LFS pointer`.
     pub name: &'static str,
-    /// What to do where another kind was expected.
+    /// Advice if another type was expected.
     pub remedy: &'static str,
 }
 
@@ -18,7 +18,7 @@ const DECOMPRESS: &str = "decompress it, or give its name the ending that says s
 const CONVERT: &str = "convert it first";
 const RENAME: &str = "give its name the ending that says so";
 
-/// Beginnings of files.
+/// Leading bytes, name and advice of each type.
 const SIGNATURES: [(&[u8], &str, &str); 23] = [
     (
         b"version https://git-lfs.github.com/spec",
@@ -58,7 +58,7 @@ const SIGNATURES: [(&[u8], &str, &str); 23] = [
 ];
 
 impl Signature {
-    /// Recognises a file by its first [`SIGNATURE_BYTES`] bytes; `None` for one of no kind that is known.
+    /// Detects the type of a file from its first [`SIGNATURE_BYTES`] bytes; `None` if it is unknown.
     pub fn of(start: &[u8]) -> Option<Self> {
         let found = SIGNATURES.iter().find(|(begin, ..)| start.starts_with(begin));
         if let Some((_, name, remedy)) = found {
@@ -74,7 +74,7 @@ impl Signature {
         if begins("<?xml") || begins("<Error>") {
             return Some(Self { name: "an XML document", remedy: DOWNLOAD });
         }
-        // A small file of nothing but zeros is what an interrupted download or a crash leaves.
+        // An interrupted download or a crash leaves small files of zeros.
         (start.len() >= 16 && start.iter().all(|byte| *byte == 0)).then_some(Self {
             name: "a file of zeros",
             remedy: "its content was lost: download or write it again",

@@ -1,4 +1,4 @@
-//! Budgets of tokens by group and length.
+//! Token budgets by group and length.
 
 use std::fmt;
 
@@ -24,32 +24,32 @@ pub struct Budget {
     pub keep_tokens: u64,
 }
 
-/// Hands out the budgets of one group: samples are asked for in rank order.
+/// Remaining budgets of one group; samples are requested in rank order.
 #[derive(Clone, Debug)]
 pub struct Spending<'b> {
     budgets: Vec<(&'b Budget, Left)>,
 }
 
-/// What is left of a budget.
+/// Remainder of a budget.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Tokens(u64),
-    /// A sample would have exceeded it: later ones are not kept, even where they would fit.
+    /// A sample would have exceeded the budget: later ones are rejected even if they would fit.
     Nothing,
 }
 
 impl Budget {
-    /// Whether both are for the same samples, whatever their amounts.
+    /// Returns whether both budgets apply to the same samples, regardless of their amounts.
     pub fn is_like(&self, other: &Self) -> bool {
         self.group == other.group && self.lengths() == other.lengths()
     }
 
-    /// The fewest and the most tokens of a sample of this budget.
+    /// Returns the minimum and maximum tokens of a sample of this budget.
     fn lengths(&self) -> (u64, u64) {
         (self.min_tokens.unwrap_or(0), self.max_tokens.unwrap_or(u64::MAX))
     }
 
-    /// Whether a sample may belong to both.
+    /// Returns whether a sample may belong to both budgets.
     fn overlaps(&self, other: &Self) -> bool {
         let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
         let ((min, max), (other_min, other_max)) = (self.lengths(), other.lengths());
@@ -81,8 +81,8 @@ impl fmt::Display for Budget {
     }
 }
 
-/// The places of two budgets that share samples, of which the first now decides and the second did where `order` has the places
-/// that they had.
+/// Returns the indices of two overlapping budgets of which the first now takes precedence, although the second did
+/// before. `order`: previous indices.
 pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize, usize)> {
     let pairs = (0..order.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
     let mut changed = pairs.filter(|(first, second)| {
@@ -91,13 +91,13 @@ pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize,
     changed.next()
 }
 
-/// Which budget decides of a sample: the first that is for its group and its length. None where no budget is for it.
+/// Returns the index of the budget that applies to a sample: the first that matches its group and length.
 pub fn deciding(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<usize> {
     budgets.iter().position(|budget| budget.concerns(group) && budget.is_for(tokens))
 }
 
 impl<'b> Spending<'b> {
-    /// The budgets that concern a group: `None` for a null and without a `within` column.
+    /// Returns the budgets that apply to a group: `None` for a null and without a `within` column.
     pub fn of_group(budgets: &'b [Budget], group: Option<&str>) -> Self {
         let whole = |budget: &'b Budget| (budget, Left::Tokens(budget.keep_tokens));
         Self {
@@ -105,8 +105,8 @@ impl<'b> Spending<'b> {
         }
     }
 
-    /// Whether the next sample in rank order is kept. The first budget that is for its length decides; without one it is
-    /// not kept.
+    /// Returns whether the next sample in rank order is kept, and charges it to the first budget that matches its
+    /// length. A sample without a budget is not kept.
     pub fn keeps(&mut self, tokens: u64) -> bool {
         let Some((_, left)) = self.budgets.iter_mut().find(|(budget, _)| budget.is_for(tokens))
         else {
@@ -120,7 +120,7 @@ impl<'b> Spending<'b> {
     }
 }
 
-/// Every rule that `budgets` break. `has_groups`: whether the score has a `within` column.
+/// Returns every constraint that `budgets` violate. `has_groups`: whether the score has a `within` column.
 pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
     let mut broken = Vec::new();
     for (index, budget) in budgets.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Guards: bounds on statistics that a sample must keep to, before the ranking.
+//! Guards: bounds on statistics, applied before the ranking.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,19 +57,18 @@ pub struct Bounds {
     pub high: Option<f64>,
 }
 
-/// What a guard says of a sample.
+/// Result of a guard for one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be kept.
     Passes,
-    /// `guard_<statistic>`: its value is out of bounds.
+    /// `guard_<statistic>`: the value is out of bounds.
     Refused,
-    /// `no_<statistic>`: it has no finite value.
+    /// `no_<statistic>`: the value is missing or not finite.
     Missing,
 }
 
 impl Guard {
-    /// The bounds in a group, from the values at its quantiles where the guard has any.
+    /// Returns the bounds within a group, given the values at the guard's quantiles, if it has any.
     pub fn bounds(&self, low_quantile: Option<f64>, high_quantile: Option<f64>) -> Bounds {
         let stricter = |one: Option<f64>, other: Option<f64>, choose: fn(f64, f64) -> f64| {
             one.into_iter().chain(other).reduce(choose)
@@ -80,8 +79,8 @@ impl Guard {
         }
     }
 
-    /// The bounds in a group with these values, and the tokens of each sample: `[samples]`. What is not finite has no part
-    /// in a quantile. Cost: a sort, where there is a quantile.
+    /// Computes the bounds of a group from the values and the token counts of its samples: `[samples]`. Values that
+    /// are not finite do not count in a quantile. Cost: a sort, if there is a quantile.
     pub fn bounds_of(&self, values: &[f64], tokens: &[u64]) -> Bounds {
         if self.min_quantile.is_none() && self.max_quantile.is_none() {
             return self.bounds(None, None);
@@ -94,7 +93,7 @@ impl Guard {
         self.bounds(at(self.min_quantile), at(self.max_quantile))
     }
 
-    /// Its bounds in words: `at least 0.1 and at most 0.4`.
+    /// Describes the bounds: `at least 0.1 and at most 0.4`.
     pub fn in_words(&self) -> String {
         let bounds = [
             self.min.map(|value| format!("at least {value}")),
@@ -105,12 +104,12 @@ impl Guard {
         bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
-    /// What a sample with so many tokens weighs in the guard's quantiles.
+    /// Returns the weight of a sample of `tokens` tokens in the guard's quantiles.
     pub fn weight(&self, tokens: u64) -> u64 {
         if self.weigh == Weigh::Tokens { tokens } else { 1 }
     }
 
-    /// Every rule that the guard at `setting` (`guards.0`) breaks.
+    /// Returns every constraint that the guard at `setting` (`guards.0`) violates.
     pub fn broken_rules(&self, setting: &str) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
         let mut rule = |key: &str, message: String, hint: &str| {
@@ -165,7 +164,7 @@ impl Guard {
 }
 
 impl Bounds {
-    /// What the bounds say of a value; `NaN` where the sample has none.
+    /// Compares a value with the bounds; `NaN` means that it is missing.
     pub fn judge(&self, value: f64) -> Verdict {
         let inside =
             self.low.is_none_or(|low| value >= low) && self.high.is_none_or(|high| value <= high);
@@ -177,13 +176,14 @@ impl Bounds {
     }
 }
 
-/// The weight that the values up to the quantile must have at least: the first value at which the running weight of
-/// ascending values reaches it is the quantile. `total`: the weight of all, below 2^63.
+/// Returns the minimum cumulative weight at the quantile: the first of the ascending values at which the running
+/// weight reaches it is the quantile. `total`: weight of all values, below 2^63.
 pub fn quantile_weight(quantile: Decimal, total: u64) -> u64 {
     quantile.ceil_of(total).max(1)
 }
 
-/// The smallest value v with weight(x ≤ v) ≥ q · weight(all). `samples`: values, ascending, and their weights.
+/// Returns the smallest value v with weight(x ≤ v) ≥ q · weight(all). `samples`: values, ascending, and their
+/// weights.
 fn quantile_of(samples: &[(f64, u64)], quantile: Decimal) -> Option<f64> {
     let wanted = quantile_weight(quantile, samples.iter().map(|(_, weight)| weight).sum());
     let reached = samples.iter().scan(0, |sum, (value, weight)| {

@@ -1,4 +1,4 @@
-//! The settings of a filter with guards, and what it keeps of a group.
+//! Settings of the filter, and the selection within a group.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,16 +61,16 @@ pub enum NotMeasured {
 }
 
 impl Filter {
-    /// Whether samples that a measure was not taken of, by sampling, are kept.
+    /// Returns whether samples that were not measured, because of sampling, are kept.
     pub fn keeps_not_measured(&self) -> bool {
         self.not_measured == Some(NotMeasured::Keep)
     }
 
-    /// Which samples of one group are kept, by whichever of the settings is there (all that pass without one).
+    /// Selects samples of one group by the setting that is present; keeps all that pass the guards if none is.
     ///
-    /// `scores`, `passes` (all guards), `tokens` (what a sample takes of a budget): `[samples]`, in input order. `group` is
-    /// the value of the `within` column, `None` for a null and without one. `NaN` is never kept and does not count towards
-    /// the fraction; a sample that does not pass is never kept and does. Cost: one sort.
+    /// `scores`, `passes` (all guards), `tokens` (charged to a budget): `[samples]`, in input order. `group` is the
+    /// value of the `within` column, `None` for a null and without one. Samples with a `NaN` score are never kept and
+    /// do not count towards the fraction; those that fail a guard are never kept, but count. Cost: one sort.
     pub fn keep(
         &self,
         scores: &[f64],
@@ -100,7 +100,7 @@ impl Filter {
         Kept { keep, threshold: self.min_score.or(last) }
     }
 
-    /// The groups that have budgets of their own, sorted; one with several budgets comes several times.
+    /// Returns the groups named in budgets, sorted; once per budget.
     pub fn named_groups(&self) -> Vec<&str> {
         let of_map = match &self.keep_tokens {
             Some(KeepTokens::PerGroup(budgets)) => budgets.keys().map(String::as_str).collect(),
@@ -112,8 +112,8 @@ impl Filter {
         groups
     }
 
-    /// Every rule that the settings break among themselves. `has_groups`: whether the score has a `within` column.
-    /// `measures`: those of the pipeline, in its order, with their columns.
+    /// Returns every constraint that the settings violate among themselves. `has_groups`: whether the score has a
+    /// `within` column. `measures`: those of the pipeline, in its order, with their columns.
     pub fn broken_rules(
         &self,
         has_groups: bool,
@@ -136,7 +136,7 @@ impl Filter {
     }
 }
 
-/// A guard lets a value pass that those before it let pass, too.
+/// Reports a guard that no value can pass together with the guards before it.
 fn excluded(setting: &str, guard: &Guard, others: &[Guard]) -> Option<BrokenRule> {
     let above =
         |low: Option<f64>, high: Option<f64>| low.zip(high).filter(|(low, high)| low > high);
@@ -155,7 +155,7 @@ fn excluded(setting: &str, guard: &Guard, others: &[Guard]) -> Option<BrokenRule
     Some(BrokenRule::new(format!("{setting}.{end}"), message, hint))
 }
 
-/// A guard with `before` names a measure of the pipeline, and another than the one that it reads.
+/// Reports a guard whose `before` does not name another measure of the pipeline than the one it reads.
 fn before_another_measure(
     setting: &str,
     guard: &Guard,

@@ -1,13 +1,13 @@
-//! The rotary tables that the windows of a run share.
+//! Cache of rotary tables, shared by the windows of a run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longsift_kernels::{Rope, Rotation};
 
-/// Tables that are kept: more than one only where frequencies depend on the length of the window.
+/// Cached tables: more than one only if frequencies depend on the length of the window.
 const MOST_TABLES: usize = 4;
 
-/// The rotary tables in use. A table serves every window of its frequencies that is not longer.
+/// Rotary tables in use. A table serves every window with the same frequencies that is not longer.
 #[derive(Debug, Default)]
 pub(super) struct RotaryTables {
     kept: Mutex<Vec<Table>>,
@@ -21,10 +21,11 @@ struct Table {
 }
 
 impl RotaryTables {
-    /// A table of `rotation` for windows of `tokens` tokens: one that is kept, or `build` of `longest` tokens.
+    /// Returns a table of `rotation` for windows of `tokens` tokens: a cached one, or the result of `build` for
+    /// `longest` tokens.
     ///
-    /// Nothing is locked while `build` runs: it works on the threads of the pool, and one of these could take up another
-    /// window meanwhile and ask for a table, too. Threads that ask for the same table at once may each build it.
+    /// No lock is held during `build`: it runs on the thread pool, whose threads may start another window meanwhile
+    /// and request a table. Threads that request the same table at once may each build it.
     pub(super) fn get(
         &self,
         rotation: &Rotation,
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn nothing_is_locked_while_a_table_is_built() {
         let tables = RotaryTables::default();
-        // What a thread of the pool does that takes up another window while this one waits.
+        // Simulates a pool thread that starts another window while this one waits.
         let inner = rotation(0.25);
         tables.get(&rotation(0.5), 8, 8, |outer, length| {
             tables.get(&inner, 4, 4, built);

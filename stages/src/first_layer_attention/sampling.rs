@@ -1,8 +1,8 @@
-//! Rows chosen at random instead of all: which ones, and what they say of all of them.
+//! Random sampling of rows, and estimates for all rows.
 //!
-//! Rows are stratified by position, two per stratum: a row's far mass follows its position, and a pair inside a
-//! stratum tells how much it varies there (paired strata; Cochran, Sampling Techniques, chapter 5A). Keys are never
-//! sampled: attention to single keys is heavy-tailed, far mass of a row is not.
+//! Rows are stratified by position, two per stratum: the far mass of a row depends on its position, and a pair inside
+//! a stratum estimates the variance there (paired strata; Cochran, Sampling Techniques, chapter 5A). Keys are never
+//! sampled: attention to single keys is heavy-tailed, the far mass of a row is not.
 
 use longsift_kernels::RowSample;
 use sha2::{Digest, Sha256};
@@ -10,27 +10,26 @@ use sha2::{Digest, Sha256};
 /// Rows of one window, drawn without replacement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledRows {
-    /// Positions, ascending: two of each stratum, the strata in order.
+    /// Positions, ascending: two of each stratum, in the order of the strata.
     pub positions: Vec<usize>,
-    /// Rows of each stratum: `[positions / 2]`.
+    /// Number of rows in each stratum: `[positions / 2]`.
     pub strata: Vec<usize>,
 }
 
-/// An estimate of a sum over rows, and its standard error.
+/// Estimate of a sum over rows, with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowEstimate {
-    /// The estimated sum over all rows.
     pub sum: f64,
-    /// Its standard error: unbiased for the square, and 0 where the two rows of every stratum are equal.
+    /// Standard error: its square is unbiased; 0 if the two rows of every stratum are equal.
     pub standard_error: f64,
 }
 
 impl SampledRows {
-    /// Draws `per_window` rows (rounded up to pairs) among those that have far keys: positions `distance..tokens`.
-    /// `None` where that is all of them or more.
+    /// Draws `per_window` rows (rounded up to pairs) among those with far keys: positions `distance..tokens`. `None`
+    /// if that is all of them or more.
     ///
-    /// The draw depends on `seed` and the window's ids, so that the same text gives the same score wherever it stands
-    /// and the errors of different windows are independent.
+    /// The draw depends on `seed` and the window's ids, so that a text has the same score everywhere and the errors
+    /// of different windows are independent.
     pub fn draw(ids: &[u32], distance: usize, per_window: usize, seed: u64) -> Option<Self> {
         let rows = ids.len().saturating_sub(distance);
         let strata = per_window.div_ceil(2);
@@ -44,7 +43,7 @@ impl SampledRows {
         for index in 0..strata {
             let (start, size) = (edge(index), edge(index + 1) - edge(index));
             let first = random.below(size);
-            // Any other row of the stratum, all equally likely.
+            // Any other row of the stratum, with equal probability.
             let second = (first + 1 + random.below(size - 1)) % size;
             positions.extend([start + first.min(second), start + first.max(second)]);
             sizes.push(size);
@@ -52,21 +51,21 @@ impl SampledRows {
         Some(Self { positions, strata: sizes })
     }
 
-    /// How many rows each drawn one stands for: `[positions]`. The weighted sum of any figure of rows estimates its sum
-    /// over all rows without bias.
+    /// Returns the number of rows that each drawn row represents: `[positions]`. The weighted sum of any row
+    /// statistic is an unbiased estimate of its sum over all rows.
     pub fn weights(&self) -> Vec<f64> {
         self.strata.iter().flat_map(|size| [*size as f64 / 2.0; 2]).collect()
     }
 
-    /// What a kernel needs of it.
+    /// Returns the sample in the form that kernels take.
     pub fn sample(&self) -> RowSample {
         RowSample { positions: self.positions.clone(), weights: self.weights() }
     }
 
-    /// Estimates the sum over all rows of a figure of which `drawn` holds the drawn rows' values: `[positions]`.
+    /// Estimates the sum of a row statistic over all rows. `drawn`: its values for the drawn rows, `[positions]`.
     ///
-    /// `Σ N (a + b)/2` over strata of `N` rows; its variance `Σ N² (1 - 2/N) (a - b)²/4`, with the correction for rows
-    /// drawn without replacement.
+    /// `Σ N (a + b)/2` over strata of `N` rows; its variance is `Σ N² (1 - 2/N) (a - b)²/4`, with the correction for
+    /// drawing without replacement.
     pub fn estimate(&self, drawn: &[f64]) -> RowEstimate {
         let pairs = self.strata.iter().zip(drawn.as_chunks::<2>().0);
         let (mut sum, mut variance) = (0.0, 0.0);
@@ -79,7 +78,7 @@ impl SampledRows {
     }
 }
 
-/// Numbers that depend on the window's content alone (`SplitMix64`; Steele, Lea and Flood 2014).
+/// Random numbers that depend on the window's content only (`SplitMix64`; Steele, Lea and Flood 2014).
 struct Random(u64);
 
 impl Random {
@@ -93,7 +92,7 @@ impl Random {
         Self(u64::from_le_bytes(digest[..8].try_into().expect("a SHA-256 has 32 bytes")))
     }
 
-    /// A number from 0 to `count - 1`; the share of each differs by at most `count / 2^64`.
+    /// Returns a number from 0 to `count - 1`; the probability of each differs by at most `count / 2^64`.
     fn below(&mut self, count: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -134,7 +133,7 @@ mod tests {
         }
     }
 
-    /// A figure of rows that grows with the position and jumps about.
+    /// Row statistic that grows with the position and fluctuates.
     fn figure(row: usize) -> f64 {
         row as f64 / 1000.0 + 0.2 * ((row * row) as f64).sin()
     }

@@ -1,4 +1,4 @@
-//! Measures, per window, how far a general compressor shrinks its text.
+//! Compression measure: how far a general compressor shrinks the text of a window.
 
 use std::io::{self, Write};
 
@@ -84,7 +84,7 @@ impl Measure for Compression {
     }
 
     fn facts(&self) -> serde_json::Value {
-        // The name is no fact: it changes what figures are called.
+        // The name is not part of the identity: it only changes the names of statistics.
         let Self { name: _, scope } = self;
         json!({ "scope": scope })
     }
@@ -105,20 +105,21 @@ impl Measure for Compression {
     }
 }
 
-/// Header and trailer of a zlib stream, and of a gzip file: what lies between is the same.
+/// Header and trailer of a zlib stream and of a gzip file; the data between is the same.
 const ZLIB_FRAME: u64 = 2 + 4;
 const GZIP_FRAME: u64 = 10 + 8;
 
-/// Bytes of a text as a gzip file to those of the text, from those of its zlib stream; none of an empty text.
+/// Returns the size of a text's gzip file over that of the text, given the size of its zlib stream; `None` for an
+/// empty text.
 ///
-/// What the annotator of `OLMo` 3 computes of documents, with flate2's `GzEncoder` at the default level, 6.
+/// The annotator of `OLMo` 3 computes this of documents, with flate2's `GzEncoder` at the default level, 6.
 fn gzip_ratio(text_bytes: usize, zlib_bytes: u64) -> Option<f64> {
     let compressed = zlib_bytes - ZLIB_FRAME + GZIP_FRAME;
     (text_bytes > 0).then(|| compressed as f64 / text_bytes as f64)
 }
 
-/// `1 - (C(AB) - C(A)) / C(B)`, where C is the length of a zlib stream of level 6, A the text before `half` and B the rest;
-/// none where one of them is empty. `whole`: C(AB).
+/// Returns `1 - (C(AB) - C(A)) / C(B)`, where C is the length of a zlib stream of level 6, A the text before `half`
+/// and B the rest; `None` if either is empty. `whole`: C(AB).
 fn deflate_gain(text: &[u8], half: usize, whole: u64) -> Option<f64> {
     let (first, second) = text.split_at_checked(half)?;
     if first.is_empty() || second.is_empty() {
@@ -128,17 +129,17 @@ fn deflate_gain(text: &[u8], half: usize, whole: u64) -> Option<f64> {
     Some(1.0 - (whole as f64 - first) / second)
 }
 
-/// The level of all streams: the default of flate2 and of zlib.
+/// Compression level of all streams: the default of flate2 and zlib.
 pub const LEVEL: u32 = 6;
 
-/// Bytes of `text` as a zlib stream of level 6.
+/// Returns the size of `text` as a zlib stream of level 6.
 pub fn zlib_bytes(text: &[u8]) -> u64 {
     let mut stream = ZlibEncoder::new(Written(0), Level::new(LEVEL));
     stream.write_all(text).expect(NO_WRITE_FAILS);
     stream.finish().expect(NO_WRITE_FAILS).0
 }
 
-/// Counts what is written to it.
+/// Writer that counts bytes.
 struct Written(u64);
 
 const NO_WRITE_FAILS: &str = "counting does not fail";
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// English-looking text that never changes: words of a small vocabulary, drawn by a linear congruence.
+    /// Constant text that resembles English: words of a small vocabulary, drawn by a linear congruence.
     fn text(sentences: usize, seed: u32) -> Vec<u8> {
         const WORDS: &str = "the of and to in that which was river house evening letter walked stood old answer light \
                              through window never before between garden table morning voice remember across";
@@ -186,8 +187,8 @@ mod tests {
         settings.figures(&window).unwrap().0
     }
 
-    /// Fails when an update of the compressor changes sizes: raise [`Compression::version`] then, because figures of before
-    /// and after do not compare.
+    /// Fails when an update of the compressor changes sizes. Raise [`Compression::version`] then, because old and new
+    /// statistics are not comparable.
     #[test]
     fn sizes_are_those_of_version_1() {
         let settings = Compression::default();

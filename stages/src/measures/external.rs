@@ -1,4 +1,4 @@
-//! Asks a child process of any language, which answers rows of numbers in Arrow streams.
+//! External measure: a child process in any language that answers rows of numbers in Arrow streams.
 
 use std::collections::BTreeMap;
 
@@ -155,7 +155,7 @@ pub enum StatisticMerge {
 }
 
 impl External {
-    /// What a schema cannot refuse.
+    /// Returns the constraints that the schema cannot express and these settings violate.
     pub fn broken_rules(&self) -> Vec<BrokenRule> {
         let mut rules = Vec::new();
         if self.statistics.is_empty() && self.reads != Reads::Document {
@@ -205,7 +205,7 @@ impl Measure for External {
         Some(&self.name)
     }
 
-    /// The pipeline names its statistics itself.
+    /// The pipeline names the statistics itself.
     fn prefix(&self) -> Option<&str> {
         None
     }
@@ -244,25 +244,25 @@ impl Measure for External {
 
     fn facts(&self) -> serde_json::Value {
         let Self {
-            // It says what figures belong to, and changes none.
+            // Names the statistics and changes none.
             name: _,
             command,
             version,
             reads,
             statistics,
-            // What is in them counts: the engine adds their digests.
+            // Their content counts: the engine adds their digests.
             files: _,
             environment,
-            // By its own word of what changes no answer.
+            // Declared by the user to change no answer.
             pass_environment: _,
-            // When a program is given up.
+            // Limits the time of a program only.
             timeout_seconds: _,
             memory_limit_bytes: _,
-            // How much is asked at once.
+            // Sets the number of concurrent requests only.
             processes: _,
             batch_windows: _,
         } = self;
-        // Units and docs are for people; how values merge is a fact of the selection.
+        // Units and docs are for display; merge rules belong to the identity of the selection.
         let columns: Vec<_> =
             statistics.iter().map(|one| json!({ "name": one.name, "kind": one.kind })).collect();
         json!({

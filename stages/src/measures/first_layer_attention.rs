@@ -1,4 +1,4 @@
-//! First-layer attention as a measure: what it asks for, and figures of the sums that come back.
+//! First-layer attention measure: its evidence request, and statistics from the resulting sums.
 
 use longsift_kernels::STATISTICS_VERSION;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::contract::{
 use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics, WindowTokens};
 
 impl FirstLayerAttention {
-    /// From which distance on a key is far.
+    /// Returns the minimum distance of a far key.
     pub fn far_distance(&self) -> FarDistance {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(tokens), _) => FarDistance::Tokens(tokens),
@@ -19,7 +19,6 @@ impl FirstLayerAttention {
         }
     }
 
-    /// The attention that the figures are of.
     pub fn request(&self) -> AttentionRequest {
         AttentionRequest { distance: self.far_distance(), mask: self.mask, rows: self.rows }
     }
@@ -129,7 +128,7 @@ impl Measure for FirstLayerAttention {
     }
 }
 
-/// What is not finite comes from a damaged checkpoint.
+/// Rejects values that are not finite, which come from a corrupt checkpoint.
 fn all_finite(what: &str, by_head: &[f64]) -> Result<(), RowError> {
     let damaged = by_head.iter().enumerate().find(|(_, figure)| !figure.is_finite());
     damaged.map_or(Ok(()), |(head, figure)| {
@@ -166,7 +165,7 @@ mod tests {
         settings.figures(&window)
     }
 
-    /// The figures bit for bit as [`WindowStatistics`] has them, each under the column that it has in a score table.
+    /// Checks that each column of a score table has the bits of [`WindowStatistics`].
     fn check(settings: &FirstLayerAttention, sums: &HeadSums) -> Vec<Value> {
         let window = settings.window((0..TOKENS as u32).collect());
         let expected = WindowStatistics::new(sums.clone(), &window);

@@ -1,4 +1,4 @@
-//! Measures, per window, what a whole model makes of it: losses, how much a long context helps, attention of any layer.
+//! Language model measure: losses of a whole model, the gain from a long context, and attention of any layer.
 
 mod columns;
 mod ladm;
@@ -36,9 +36,9 @@ impl Measure for LanguageModel {
 
     fn facts(&self) -> serde_json::Value {
         let Self {
-            // It changes what figures are called.
+            // Names the statistics only.
             name: _,
-            // Its content is a fact, which the engine adds, not its place.
+            // The engine adds the digest of the model's content; its path does not matter.
             model: _,
             losses,
             short_context_tokens: _,
@@ -47,10 +47,10 @@ impl Measure for LanguageModel {
             min_distance_fraction: _,
             min_distance_tokens: _,
             ladm: _,
-            // Which windows have figures, below.
+            // Selects the windows, see below.
             sample_fraction: _,
             sample_seed: _,
-            // Whether such windows are refused; those that are measured have the same figures.
+            // Decides whether such windows are rejected; the statistics of the others are the same.
             strict_positions: _,
         } = self;
         let attention = self.request().attention;
@@ -62,8 +62,8 @@ impl Measure for LanguageModel {
             "sink_tokens": attention.as_ref().map(|attention| attention.sink_tokens),
             "ladm": self.ladm,
         });
-        // Of windows that are left out an earlier run has no figures: with another sample all are measured again, and that
-        // costs enough to be asked for.
+        // A run has no statistics of windows outside its sample, so another sample measures all windows again: that
+        // is expensive enough to require a changed setting.
         if let Some(WindowSample { fraction, seed }) = self.sample() {
             facts["sample_fraction"] = json!(fraction);
             facts["sample_seed"] = json!(seed);

@@ -1,4 +1,5 @@
-//! Measures, per window, how many different tokens it has, and how much of its text is digits or long strings without a blank.
+//! Lexical measure: distinct tokens of a window, and the shares of digits and of long strings without blanks in its
+//! text.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub struct Lexical {
 }
 
 impl Lexical {
-    /// Whether the text is measured.
+    /// Returns whether the text is measured.
     pub fn measures_text(&self) -> bool {
         self.text.unwrap_or(true)
     }
@@ -98,27 +99,26 @@ fn share(count: usize, of: usize) -> Value {
     Value::number((of > 0).then(|| count as f64 / of as f64))
 }
 
-/// Bytes of a text.
+/// Byte counts of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextCounts {
-    /// `0` to `9`.
+    /// Bytes `0` to `9`.
     pub digits: usize,
-    /// Above 0x20, beyond ASCII as well.
+    /// Bytes above 0x20, including those beyond ASCII.
     pub above_blank: usize,
-    /// In runs of at least 40 bytes from 0x21 to 0x7F.
+    /// Bytes in runs of at least 40 bytes from 0x21 to 0x7F.
     pub unbroken: usize,
 }
 
-/// The shortest run of bytes without a blank that counts as unbroken.
+/// Shortest run of bytes without a blank that counts as unbroken.
 const MIN_RUN: usize = 40;
-/// Bytes that are tested at once. A run of twice as many less one has all of one such block, wherever it begins.
+/// Bytes tested at once. A run of at least `2 · BLOCK - 1` bytes contains a whole aligned block.
 const BLOCK: usize = 16;
 
 impl TextCounts {
-    /// Counts the bytes of `text`.
     pub fn new(text: &[u8]) -> Self {
         let (mut digits, mut above_blank) = (0, 0);
-        // Sums of so many bytes fit in a byte, which vectors hold most of.
+        // Sums of so many bytes fit in a byte, which gives vectors the most lanes.
         for bytes in text.chunks(usize::from(u8::MAX)) {
             let count = |is: fn(u8) -> bool| {
                 usize::from(bytes.iter().map(|byte| u8::from(is(*byte))).sum::<u8>())
@@ -130,7 +130,7 @@ impl TextCounts {
     }
 }
 
-/// Bytes in long runs of ASCII without a blank.
+/// Counts the bytes in long runs of ASCII without a blank.
 fn unbroken(text: &[u8]) -> usize {
     let is_inside = |byte: &u8| matches!(byte, 0x21..=0x7f);
     let (mut bytes, mut start, mut last_end) = (0, 0, 0);
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!((settings("{}").columns().len(), settings("{}").needs().window_text), (3, true));
     }
 
-    /// The definition, byte by byte.
+    /// Counts by the definition, byte by byte.
     fn by_definition(text: &[u8]) -> TextCounts {
         let runs = text.split(|byte| !(0x21..=0x7f).contains(byte));
         TextCounts {

@@ -1,13 +1,14 @@
-//! The parts of a window that a statistic counts, found the plain way: for people who ask why a window was rejected.
+//! Locations of the parts of a window that a statistic counts, computed the simple way, to explain why a window was
+//! rejected.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Tokens of the grams that a repeated stretch is made of, and of the shortest stretch.
+/// Tokens of the n-grams that make up a repeated passage, and of the shortest passage.
 const GRAM: usize = 8;
 const STRETCH: usize = 16;
 
-/// The ranges of what is marked.
+/// Returns the ranges of marked items.
 pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (place, _) in marked.enumerate().filter(|(_, marked)| *marked) {
@@ -19,7 +20,7 @@ pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The ends of the trigrams that `periodic_share` counts.
+/// Returns the ends of the trigrams that `periodic_share` counts.
 pub(super) fn periodic(ids: &[u32]) -> Vec<Range<usize>> {
     let mut last: HashMap<&[u32], usize> = HashMap::new();
     let mut distances = vec![0; ids.len()];
@@ -36,13 +37,13 @@ pub(super) fn periodic(ids: &[u32]) -> Vec<Range<usize>> {
     ranges(distances.iter().map(|distance| Some(*distance) == period))
 }
 
-/// The stretches that `repeated_share` counts.
+/// Returns the passages that `repeated_share` counts.
 pub(super) fn repeated(ids: &[u32]) -> Vec<Range<usize>> {
     let mut seen: HashSet<&[u32]> = HashSet::new();
     let hits: Vec<bool> = ids.windows(GRAM).map(|gram| !seen.insert(gram)).collect();
     let mut covered = vec![false; ids.len()];
     for run in ranges(hits.into_iter()) {
-        // A run of grams covers the tokens of all of them.
+        // A run of n-grams covers the tokens of all of them.
         if run.len() > STRETCH - GRAM {
             covered[run.start..run.end + GRAM - 1].fill(true);
         }
@@ -50,7 +51,7 @@ pub(super) fn repeated(ids: &[u32]) -> Vec<Range<usize>> {
     ranges(covered.into_iter())
 }
 
-/// The tokens that `frequent_token_share` counts.
+/// Returns the tokens that `frequent_token_share` counts.
 pub(super) fn frequent(ids: &[u32]) -> Vec<Range<usize>> {
     let mut counts: HashMap<u32, usize> = HashMap::new();
     for id in ids {
@@ -60,7 +61,7 @@ pub(super) fn frequent(ids: &[u32]) -> Vec<Range<usize>> {
     ranges(ids.iter().map(|id| counts[id] >= least))
 }
 
-/// The runs that `unbroken_share` counts.
+/// Returns the runs that `unbroken_share` counts.
 pub(super) fn unbroken(text: &[u8]) -> Vec<Range<usize>> {
     let runs = ranges(text.iter().map(|byte| matches!(byte, 0x21..=0x7f)));
     runs.into_iter().filter(|run| run.len() >= 40).collect()

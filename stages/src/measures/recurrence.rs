@@ -1,4 +1,4 @@
-//! Measures, per window, how much of it was said far before: of its token ids alone.
+//! Recurrence measure: how much of a window occurred far before, from its token ids alone.
 
 #[cfg(test)]
 mod tests;
@@ -42,7 +42,7 @@ pub struct Recurrence {
 }
 
 impl Recurrence {
-    /// From which distance on a recurrence is far.
+    /// Returns the minimum distance of a far recurrence.
     pub fn distance(&self) -> FarDistance {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(tokens), _) => FarDistance::Tokens(tokens),
@@ -50,33 +50,33 @@ impl Recurrence {
         }
     }
 
-    /// Counts the second half of a window. The memory of `scan` is used again.
+    /// Counts the second half of a window. Reuses the memory of `scan`.
     pub fn counts(&self, ids: &[u32], scan: &mut Scan) -> Counts {
         Counts::of(ids, self.distance().of(ids.len() as u64), scan)
     }
 
-    /// Counts the second half of a window, and all of it.
+    /// Counts the second half of a window, and the whole window.
     pub fn all_counts(&self, ids: &[u32], scan: &mut Scan) -> (Counts, WindowCounts) {
         Counts::with_window(ids, self.distance().of(ids.len() as u64), scan)
     }
 }
 
-/// A token of the second half of a window that the two before it would find earlier.
+/// Token of the second half of a window whose trigram occurred earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its position in the window, BOS counted.
+    /// Position in the window, BOS included.
     pub token: usize,
-    /// The position of the last earlier one.
+    /// Position of the last earlier occurrence.
     pub earlier: usize,
-    /// Whether it lies in a copied passage.
+    /// Whether the token is part of a copied passage.
     pub copied: bool,
-    /// Whether `far_recurrence` counts it: far enough back, and not copied.
+    /// Whether `far_recurrence` counts the token: far enough back, and not copied.
     pub far: bool,
 }
 
 impl Recurrence {
-    /// What the figures of a window count, token by token, ascending. `far_recurrence` is the number of links that are far by the
-    /// tokens of the second half.
+    /// Returns the tokens that the statistics of a window count, ascending. `far_recurrence` is the number of far
+    /// links over the tokens of the second half.
     pub fn links(&self, ids: &[u32]) -> Vec<Link> {
         let mut scan = Scan::default();
         let counts = self.counts(ids, &mut scan);
@@ -91,7 +91,7 @@ impl Recurrence {
 }
 
 impl Recurrence {
-    /// The copied tokens of the second half.
+    /// Returns the copied tokens of the second half.
     fn copied(&self, ids: &[u32]) -> Vec<Range<usize>> {
         let mut scan = Scan::default();
         self.counts(ids, &mut scan);
@@ -192,7 +192,8 @@ impl Measure for Recurrence {
     }
 
     fn facts(&self) -> serde_json::Value {
-        // The name is no fact: it changes what figures are called. The settings are, as the distance that they mean.
+        // The name only names statistics, so it is not part of the identity. The two settings count as the distance
+        // that they give.
         let Self { name: _, min_distance_fraction: _, min_distance_tokens: _ } = self;
         json!({ "min_distance": self.distance() })
     }

@@ -1,4 +1,4 @@
-//! How fast windows are measured, beside a general compressor on the same text in the same seconds.
+//! Speed of the recurrence measure, compared with a general compressor on the same text at the same time.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -10,26 +10,27 @@ pub use super::compression::LEVEL;
 use super::compression::zlib_bytes;
 use super::recurrence::Recurrence;
 
-/// Rates of one core: by the processor time of the calling thread, which other programs do not lengthen.
+/// Rates of one core, by processor time of the calling thread, which excludes other programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speed {
-    /// Tokens a second of recurrence.
+    /// Tokens per second of recurrence.
     pub tokens: f64,
-    /// Bytes a second of recurrence: of the text that the tokens stand for.
+    /// Bytes of text per second of recurrence.
     pub text: f64,
-    /// Time of recurrence compared with counting without the four shares of the whole window: 1.4 takes two fifths more.
+    /// Time of recurrence relative to counting without the four shares of the whole window: 1.4 is 40 % more.
     pub window_counts: f64,
-    /// Bytes a second of a zlib stream of level 6 for each window, by compressor: zlib-rs, which computes the gzip ratio here
-    /// and is about twice as fast as zlib.
+    /// Bytes per second of a zlib stream of level 6 for each window, by compressor. zlib-rs computes the gzip ratio
+    /// here and is about twice as fast as zlib.
     pub compressors: Vec<(String, f64)>,
 }
 
-/// Measures the recurrence of windows, and compresses their text, in turn: ids and text of each window. Takes about three times
-/// `each` of processor time, and once over all windows at least.
+/// Measures the recurrence of windows and compresses their text, alternately. `windows`: ids and text of each. Takes
+/// about three times `each` of processor time, and at least one pass over all windows.
 pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
     let mut contenders = contenders();
     loop {
-        // Whoever is behind: all take the same time, the faster ones in more rounds.
+        // The contender with the least time goes next, so that all take equal time and the faster ones do more
+        // rounds.
         let behind = contenders.iter_mut().min_by_key(|contender| contender.spent);
         let behind = behind.expect("recurrence is there");
         if behind.spent > each {
@@ -51,7 +52,7 @@ pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
     }
 }
 
-/// Recurrence, the same without counts over the whole window, then the compressors that there are.
+/// Recurrence, recurrence without counts over the whole window, then the available compressors.
 fn contenders() -> Vec<Contender> {
     let (settings, mut scan) = (Recurrence::default(), Scan::default());
     let recurrence = Contender::new("recurrence", move |ids, _| {
@@ -67,7 +68,7 @@ fn contenders() -> Vec<Contender> {
     vec![recurrence, without, own]
 }
 
-/// What is done with the ids and the text of a window.
+/// Work on the ids and the text of a window.
 type WindowWork = Box<dyn FnMut(&[u32], &[u8])>;
 
 /// Rounds of the same work.
@@ -97,7 +98,7 @@ impl Contender {
     }
 }
 
-/// Processor time of this thread so far.
+/// Returns the processor time of this thread so far.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,14 +1,14 @@
-//! Statistics by name: which one a term or a guard means, and what to do where it means none.
+//! Look-up of statistics by name, with hints for unknown names.
 
 use crate::contract::{BrokenRule, Column, Kind, Measure};
 use crate::first_layer_attention::FirstLayerAttention;
 
 use super::{Compression, LanguageModel, Lexical, Recurrence};
 
-/// The statistic of that name that a term or a guard may take: a single number of one of `columns`, those of the pipeline.
+/// Finds the statistic that a term or a guard names: a single number among `columns`, those of the pipeline.
 ///
 /// # Errors
-/// What is wrong with the name, at `setting`.
+/// If the name at `setting` is not one.
 pub fn scalar<'c>(
     setting: &str,
     name: &str,
@@ -35,12 +35,12 @@ pub fn scalar<'c>(
     Ok(column)
 }
 
-/// The stage that writes a statistic of that name with its default settings.
+/// Returns the stage that writes a statistic with its default settings.
 pub fn measure_of(name: &str) -> Option<&'static str> {
     find(name).map(|(stage, _)| stage)
 }
 
-/// Whether a statistic of that name is measured on text: only with a measure of text does the pipeline have it.
+/// Returns whether a statistic is measured on text: the pipeline then needs a measure of text.
 pub fn is_of_text(name: &str) -> bool {
     // `lexical` counts tokens as well.
     let of_tokens = Lexical { text: Some(false) }.columns();
@@ -48,7 +48,7 @@ pub fn is_of_text(name: &str) -> bool {
         && !of_tokens.iter().any(|column| column.name == name)
 }
 
-/// The stage that writes a statistic of that name, and whether it needs text.
+/// Returns the stage that writes a statistic, and whether it needs text.
 fn find(name: &str) -> Option<(&'static str, bool)> {
     let measures: [(&'static str, &dyn Measure); 5] = [
         ("first-layer-attention", &FirstLayerAttention::default()),
@@ -64,9 +64,9 @@ fn find(name: &str) -> Option<(&'static str, bool)> {
         .find_map(|(stage, measure)| writes(measure).then(|| (stage, needs_text(measure))))
 }
 
-/// The name that a mistyped one most likely means, if any is near enough: a third of its letters may differ.
+/// Returns the most similar known name; a third of the letters may differ.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Case and the choice between `-`, `_` and a space are the likeliest mistakes of all: they count as none.
+    // Case and the choice between `-`, `_` and a space are the likeliest mistakes and do not count.
     let normalised = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
     let typed = normalised(name);
     let length = typed.chars().count();

@@ -1,7 +1,7 @@
-//! The figures of a group that scores are made comparable with.
+//! Summary statistics of a group, the basis of comparable scores.
 //!
-//! A sum or a square may be beyond the largest float, or below the least, where the figure itself is not: such sums are taken
-//! of values times a power of two, which changes no digit.
+//! A sum or a square may overflow or underflow although the result does not. Such sums are taken over values scaled
+//! by a power of two, which changes no digit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,11 @@ pub struct ColumnFigures {
     pub max: f64,
 }
 
-/// Ranges from 2⁻⁴⁰⁰ to 2⁴⁰⁰ have squares that can be summed as they are.
+/// Ranges from 2⁻⁴⁰⁰ to 2⁴⁰⁰ have squares that can be summed without scaling.
 const WIDE: f64 = power_of_two(400);
 const NARROW: f64 = power_of_two(-400);
 
-/// What brings other ranges between them.
+/// Exponent that brings other ranges between these bounds.
 const SCALE: i64 = 600;
 
 const fn power_of_two(exponent: i64) -> f64 {
@@ -32,13 +32,14 @@ const fn power_of_two(exponent: i64) -> f64 {
 }
 
 impl ColumnFigures {
-    /// Whether a z-score can be taken by them: without a spread all are 0, and a spread has a deviation that is a number.
+    /// Returns whether z-scores can be computed: either all values are equal and all z-scores 0, or the standard
+    /// deviation is finite.
     pub fn have_z_scores(&self) -> bool {
         self.max <= self.min
             || (self.standard_deviation.is_finite() && self.standard_deviation > 0.0)
     }
 
-    /// Two passes over finite `values`: [`Sums`], then [`Deviations`].
+    /// Computes the summary of finite `values` in two passes: [`Sums`], then [`Deviations`].
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let mut sums = Sums::default();
         values.clone().for_each(|value| sums.add(value));
@@ -48,14 +49,14 @@ impl ColumnFigures {
     }
 }
 
-/// The first of two passes over the finite values of a group, in input order: their mean and their range.
+/// First of two passes over the finite values of a group, in input order: mean and range.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// How many they are.
+    /// Number of values.
     pub count: u64,
-    /// The lowest; infinity without any.
+    /// Minimum; infinity without values.
     pub min: f64,
-    /// The highest; minus infinity without any.
+    /// Maximum; minus infinity without values.
     pub max: f64,
     sum: CompensatedSum,
 }
@@ -68,25 +69,25 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Takes in the next value.
+    /// Adds the next value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum.add(value);
         (self.min, self.max) = (self.min.min(value), self.max.max(value));
     }
 
-    /// The mean; 0 without values.
+    /// Returns the mean; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum.mean(self.count) }
     }
 }
 
-/// The second pass: the deviations from the mean, corrected for the mean's own rounding.
+/// Second pass: deviations from the mean, corrected for the rounding of the mean.
 #[derive(Clone, Copy, Debug)]
 pub struct Deviations {
     sums: Sums,
     mean: f64,
-    /// A power of two that values are multiplied by.
+    /// Power of two by which values are multiplied.
     scale: f64,
     squares: CompensatedSum,
     residue: CompensatedSum,
@@ -108,14 +109,14 @@ impl From<Sums> for Deviations {
 }
 
 impl Deviations {
-    /// Takes in a value of the first pass, in the same order.
+    /// Adds a value of the first pass, in the same order.
     pub fn add(&mut self, value: f64) {
         let deviation = value * self.scale - self.mean * self.scale;
         self.squares.add(deviation * deviation);
         self.residue.add(deviation);
     }
 
-    /// The figures of the values.
+    /// Returns the summary of the values.
     pub fn figures(&self) -> ColumnFigures {
         let Sums { count, min, max, sum: _ } = self.sums;
         if count == 0 {
@@ -132,12 +133,12 @@ impl Deviations {
     }
 }
 
-/// A sum with the rounding error of every addition carried along (Neumaier 1974).
+/// Sum that accumulates the rounding error of every addition (Neumaier 1974).
 #[derive(Clone, Copy, Debug)]
 struct CompensatedSum {
     sum: f64,
     lost: f64,
-    /// 1, or once it has come near the largest float the power of two that it and all values are multiplied by.
+    /// 1; after the sum has come near the largest float, the power of two by which it and all values are multiplied.
     scale: f64,
 }
 
@@ -148,9 +149,9 @@ impl Default for CompensatedSum {
 }
 
 impl CompensatedSum {
-    /// Sums and values up to this one add up to a number.
+    /// A sum and a value of at most this magnitude do not overflow.
     const NEAR_THE_LARGEST: f64 = power_of_two(1022);
-    /// Leaves room for as many values as can be counted.
+    /// Leaves room for 2^64 values.
     const ROOM: f64 = power_of_two(-64 - 2);
 
     fn add(&mut self, value: f64) {
@@ -173,7 +174,7 @@ impl CompensatedSum {
         (self.sum + self.lost) / self.scale
     }
 
-    /// The mean of so many values, which is a number where they are.
+    /// Returns the mean of `count` values, which is finite if they are.
     fn mean(&self, count: u64) -> f64 {
         let total = self.sum + self.lost;
         let mean = total / count as f64 / self.scale;
@@ -181,7 +182,7 @@ impl CompensatedSum {
     }
 }
 
-/// The mean of `values`; `NaN` without any.
+/// Returns the mean of `values`; `NaN` if empty.
 pub(super) fn mean(values: &[f64]) -> f64 {
     let mut sum = CompensatedSum::default();
     for value in values {
@@ -222,7 +223,7 @@ mod tests {
         assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-6, "{figures:?}");
     }
 
-    /// Figures, and their bits.
+    /// Returns the summary and its bits.
     fn both(values: &[f64]) -> (ColumnFigures, [u64; 4]) {
         let figures = ColumnFigures::of(values.iter().copied());
         let ColumnFigures { mean, standard_deviation, min, max } = figures;

@@ -1,11 +1,11 @@
-//! A document's value of a statistic from those of its windows.
+//! Merging of the values of a document's windows.
 
 use super::DocumentScore;
 use crate::contract::Merge;
 
 impl Merge {
-    /// A document's value from those of its windows, in their order; `NaN` without windows, where a window has none
-    /// (`NaN`), for [`Merge::Never`], and for [`Merge::Ratio`], which [`Merge::ratio`] is for.
+    /// Merges the values of a document's windows, in window order. `NaN` without windows, if a window has no value
+    /// (`NaN`), for [`Merge::Never`], and for [`Merge::Ratio`], which needs [`Merge::ratio`].
     pub fn of(&self, windows: &[f64]) -> f64 {
         match self {
             Self::Mean => DocumentScore::Mean.of(windows),
@@ -22,8 +22,7 @@ impl Merge {
         }
     }
 
-    /// The value of [`Merge::Ratio`] from those of its two statistics; `NaN` as in [`Merge::of`], and where the sum below
-    /// is 0.
+    /// Merges the two statistics of a [`Merge::Ratio`]; `NaN` as in [`Merge::of`], and if the denominators sum to 0.
     pub fn ratio(numerators: &[f64], denominators: &[f64], exponential: bool) -> f64 {
         let (above, below) = (Self::Sum.of(numerators), Self::Sum.of(denominators));
         match (below > 0.0, exponential) {

@@ -1,7 +1,7 @@
-//! Percentiles inside a group, by 4,096 bins between its least and its greatest value.
+//! Percentiles within a group, by 4,096 bins between its minimum and its maximum.
 //!
-//! Whole numbers decide, so a percentile is the same for any order and partition of the samples, and takes the memory of
-//! the bins whatever their number.
+//! Counts are integers, so a percentile is the same for any order and partition of the samples, and memory does not
+//! depend on their number.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 /// Bins of a group.
 pub const BINS: usize = 4096;
 
-/// Words that say which bins hold any value, a bit each.
+/// Words of the bitmap of non-empty bins.
 const MAP_WORDS: usize = BINS / 64;
 
-/// Words that say how many such bins there are before each word of the map, four to a word.
+/// Words with the number of non-empty bins before each word of the bitmap, four to a word.
 const RANK_WORDS: usize = MAP_WORDS / 4;
 
-/// Values of a group while they are counted.
+/// Histogram of a group under construction.
 #[derive(Clone, Debug)]
 pub struct Counting {
     lowest: f64,
     highest: f64,
-    /// By bin; empty where all values are equal.
+    /// Counts by bin; empty if all values are equal.
     counts: Vec<u64>,
 }
 
 impl Counting {
-    /// No values yet, of a group that lies between these. Both are finite; equal ones make all percentiles ½.
+    /// Creates an empty histogram for values between two finite bounds; if these are equal, all percentiles are ½.
     pub fn between(lowest: f64, highest: f64) -> Self {
         let counts = if lowest < highest { vec![0; BINS] } else { Vec::new() };
         Self { lowest, highest, counts }
@@ -43,7 +43,7 @@ impl Counting {
         }
     }
 
-    /// What was counted.
+    /// Returns the finished histogram.
     pub fn finish(&self) -> Histogram {
         let mut words = Vec::new();
         if !self.counts.is_empty() {
@@ -72,20 +72,20 @@ impl Counting {
     }
 }
 
-/// Where the words of a histogram are: in memory, or in a file that is read as memory.
+/// Words of a histogram: in memory, or in a mapped file.
 pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
 
-/// How many values of a group lie in each bin, and so the percentile of any value. Bins without values take a bit, the others
-/// 8 bytes. A copy shares the words.
+/// Histogram of a group, which gives the percentile of any value. Takes a bit for an empty bin and 8 bytes for
+/// another. Clones share the words.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Histogram {
-    /// The least value of the group.
+    /// Minimum of the group.
     lowest: f64,
-    /// The greatest.
+    /// Maximum of the group.
     highest: f64,
-    /// Which bins hold any value; how many of these there are before every 64; by bin that does, the values in it and in all
-    /// before it. Empty where all values are equal.
+    /// Bitmap of non-empty bins; number of these before every 64 bins; for each non-empty bin its count and the count
+    /// of all bins before it. Empty if all values are equal.
     words: Words,
 }
 
@@ -104,28 +104,28 @@ struct Written {
 }
 
 impl Histogram {
-    /// Reads the words of a histogram where they are. `lowest` and `highest`: as [`Histogram::range`] gave them.
+    /// Creates a histogram over existing words. `lowest` and `highest`: from [`Histogram::range`].
     pub fn over(lowest: f64, highest: f64, words: Words) -> Self {
         Self { lowest, highest, words }
     }
 
-    /// The least and the greatest value of the group.
+    /// Returns minimum and maximum of the group.
     pub fn range(&self) -> (f64, f64) {
         (self.lowest, self.highest)
     }
 
-    /// How many values the group has; none where all are equal, of which nothing is counted.
+    /// Returns the number of values; `None` if all are equal, in which case nothing is counted.
     pub fn values(&self) -> Option<u64> {
         self.words().last().copied()
     }
 
-    /// The words, to be kept elsewhere.
+    /// Returns the words, for storage.
     pub fn words(&self) -> &[u64] {
         (*self.words).as_ref()
     }
 
-    /// (values in lower bins + half of those in the own bin) ÷ values: 0 below the least value of the group, 1 above the
-    /// greatest. ½ for every value where the group has no two different ones: they carry no information.
+    /// Returns (values in lower bins + half of those in the same bin) ÷ values: 0 below the minimum of the group, 1
+    /// above the maximum. ½ for every value if all values of the group are equal: they carry no information.
     pub fn percentile(&self, value: f64) -> f64 {
         let words = self.words();
         if words.is_empty() {
@@ -141,7 +141,7 @@ impl Histogram {
         }
     }
 
-    /// The bins that hold any value, with how many.
+    /// Iterates over the non-empty bins with their counts.
     fn bins(&self) -> impl Iterator<Item = (usize, u64)> {
         let words = self.words();
         let all = if words.is_empty() { 0 } else { BINS };
@@ -149,7 +149,7 @@ impl Histogram {
     }
 }
 
-/// The values in the bins before this one, and those in it.
+/// Returns the count of all bins before this one, and of this one.
 fn count(words: &[u64], bin: usize) -> (u64, u64) {
     let (head, up_to) = words.split_at(MAP_WORDS + RANK_WORDS);
     let (map, bit) = (head[bin / 64], 1_u64 << (bin % 64));
@@ -159,12 +159,12 @@ fn count(words: &[u64], bin: usize) -> (u64, u64) {
     (below, if map & bit == 0 { 0 } else { up_to[before] - below })
 }
 
-/// `min(4095, ⌊(value - lowest) / (highest - lowest) · 4096⌋)` in this order: divide, then multiply.
+/// Returns `min(4095, ⌊(value - lowest) / (highest - lowest) · 4096⌋)`, in this order: divide, then multiply.
 fn bin(lowest: f64, highest: f64, value: f64) -> usize {
     ((share_of_range(lowest, highest, value) * BINS as f64) as usize).min(BINS - 1)
 }
 
-/// `(value - lowest) / (highest - lowest)`, also where the range is beyond the largest float.
+/// Returns `(value - lowest) / (highest - lowest)`, also for ranges beyond the largest float.
 pub fn share_of_range(lowest: f64, highest: f64, value: f64) -> f64 {
     let range = highest - lowest;
     if range.is_finite() {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn values_of_one_bin_have_one_percentile() {
-        // A bin is 1 wide.
+        // Bins have width 1.
         let group = histogram(&[0.0, 7.0, 7.9, 8.0, 4096.0]);
         is(group.percentile(7.0), 2.0 / 5.0);
         is(group.percentile(7.999), 2.0 / 5.0);

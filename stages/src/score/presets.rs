@@ -1,4 +1,4 @@
-//! Named scores: the terms that a formula stands for.
+//! Named scores and their terms.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,17 +27,18 @@ pub enum Formula {
     Random,
 }
 
-/// The seed of `random`.
+/// Seed of `random`.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// The weight of the uniformity term of `longattn`, as published.
+/// Weight of the uniformity term of `longattn`, as published.
 pub const DEFAULT_ALPHA: f64 = 0.5;
 
-/// How far the attention component of `balanced-recurrence` may stand below the others before it decides.
+/// Offset of the attention component of `balanced-recurrence`: it decides the score only if it is this far below the
+/// others.
 const ATTENTION_OFFSET: f64 = 0.3;
 
 impl Formula {
-    /// As it is written in a pipeline.
+    /// Returns the name used in pipelines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Longattn => "longattn",
@@ -48,18 +49,18 @@ impl Formula {
         }
     }
 
-    /// The version of the terms, where the same name once had others.
+    /// Returns the version of the terms, if the name has had others.
     pub fn version(self) -> Option<u32> {
         self.is_balanced().then_some(2)
     }
 
-    /// Whether it is the least of the components of recurrence.
+    /// Returns whether the score is the minimum of the recurrence components.
     pub fn is_balanced(self) -> bool {
         matches!(self, Self::BalancedRecurrence | Self::BalancedGain)
     }
 
-    /// Its terms and how they are combined. `alpha` weighs the uniformity term of `longattn` and nothing else; `is_measured`:
-    /// whether the pipeline measures a statistic, for components that depend on it.
+    /// Returns the terms and how they are combined. `alpha` weights the uniformity term of `longattn` and nothing
+    /// else; `is_measured`: whether the pipeline measures a statistic, for optional components.
     pub fn terms(self, alpha: f64, is_measured: impl Fn(&str) -> bool) -> (Vec<Term>, Combine) {
         let term = |statistic: &str, weight: f64| Term {
             statistic: statistic.to_owned(),

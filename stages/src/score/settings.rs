@@ -1,4 +1,4 @@
-//! The settings of a score over any statistics.
+//! Settings of a score over any statistics.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ fn default_max_relative_error() -> f64 {
 }
 
 impl Score {
-    /// Writes out what holds where nothing is said.
+    /// Replaces missing settings by their defaults.
     pub fn fill_in_defaults(&mut self) {
         if self.terms.is_some() {
             self.combine.get_or_insert_default();
@@ -93,13 +93,13 @@ impl Score {
         }
     }
 
-    /// The seed of a random score; none where statistics are scored.
+    /// Returns the seed of a random score; `None` if statistics are scored.
     pub fn random_seed(&self) -> Option<u64> {
         let random = self.terms.is_none() && self.formula == Some(Formula::Random);
         random.then(|| self.seed.unwrap_or(DEFAULT_SEED))
     }
 
-    /// The score as people write it. `columns`: those of the pipeline's measures.
+    /// Formats the score as a formula. `columns`: those of the pipeline's measures.
     pub fn in_words(&self, columns: &[Column]) -> String {
         if let Some(seed) = self.random_seed() {
             return format!("a random number of each sample, seed {seed}");
@@ -108,7 +108,7 @@ impl Score {
         combine.formula(&terms)
     }
 
-    /// The terms of the score and how they are combined. `columns`: those of the pipeline's measures.
+    /// Returns the terms of the score and how they are combined. `columns`: those of the pipeline's measures.
     pub fn terms(&self, columns: &[Column]) -> (Vec<Term>, Combine) {
         if let Some(terms) = &self.terms {
             return (terms.clone(), self.combine.unwrap_or_default());
@@ -117,7 +117,7 @@ impl Score {
         self.formula.unwrap_or_default().terms(self.alpha.unwrap_or(DEFAULT_ALPHA), is_measured)
     }
 
-    /// Every rule that the settings break among themselves.
+    /// Returns every constraint that the settings violate among themselves.
     pub fn broken_rules(&self) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
         match (&self.formula, &self.terms) {
@@ -184,7 +184,7 @@ impl Score {
         broken
     }
 
-    /// Every term that does not mean a single number of the pipeline's measures.
+    /// Returns every term that does not name a single number of the pipeline's measures.
     pub fn unknown_statistics(&self, columns: &[Column]) -> Vec<BrokenRule> {
         let setting = |index: usize| match self.terms {
             Some(_) => format!("terms.{index}.statistic"),
@@ -197,16 +197,16 @@ impl Score {
     }
 }
 
-/// The relative standard error of a statistic over windows.
+/// Relative standard error of a statistic over windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RelativeError {
-    /// Windows with an error and a value above 0.
+    /// Number of windows with an error and a value above 0.
     pub windows: u64,
     squares: f64,
 }
 
 impl RelativeError {
-    /// Counts a window whose statistic is `value` and its standard error `error`.
+    /// Adds a window with the statistic `value` and its standard error `error`.
     pub fn add(&mut self, value: f64, error: f64) {
         if value > 0.0 {
             self.windows += 1;
@@ -214,13 +214,13 @@ impl RelativeError {
         }
     }
 
-    /// Counts the windows of another part, behind these.
+    /// Adds the windows of another part.
     pub fn append(&mut self, other: &Self) {
         self.windows += other.windows;
         self.squares += other.squares;
     }
 
-    /// The root mean square; 0 without windows.
+    /// Returns the root mean square; 0 without windows.
     pub fn root_mean_square(&self) -> f64 {
         (self.squares / self.windows.max(1) as f64).sqrt()
     }

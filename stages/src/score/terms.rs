@@ -1,4 +1,4 @@
-//! A score as terms: which statistics, how each is made comparable, and how they are combined.
+//! Terms of a score: which statistics, on which scale, and how they are combined.
 
 use std::fmt;
 
@@ -39,8 +39,9 @@ impl fmt::Display for Term {
 }
 
 impl Term {
-    /// Its scale in a group with these figures and this histogram of its statistic. Where no sample has the statistic there are no
-    /// figures: an optional term then says nothing, any other has no scale. `standardise`: where the term does not say how.
+    /// Returns the scale of the term in a group, given the summary and the histogram of its statistic. Without a
+    /// value there is no summary: an optional term is then omitted, any other has no scale. `standardise`: default
+    /// for a term without one.
     pub fn scale(
         &self,
         standardise: Standardise,
@@ -76,7 +77,7 @@ pub enum Combine {
 }
 
 impl Combine {
-    /// The score as people write it: `dependency_strength - 0.5 · far_variance`, `the least of a, 1.2 - b`.
+    /// Formats the score: `dependency_strength - 0.5 · far_variance`, `the least of a, 1.2 - b`.
     pub fn formula(self, terms: &[Term]) -> String {
         match self {
             Self::Least => {
@@ -130,7 +131,7 @@ pub enum Standardise {
     Percentile,
 }
 
-/// What a statistic of one group is made comparable with.
+/// Summary and histogram of a statistic in one group, the basis of its scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
@@ -142,7 +143,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The scale of the finite ones among `values`, in input order: the same values in the same order give the same bits.
+    /// Returns the scale of the finite `values`, in input order: the same values in the same order give the same
+    /// bits.
     pub fn of(values: &[f64], standardise: Standardise) -> Self {
         let finite = values.iter().copied().filter(|value| value.is_finite());
         let figures = ColumnFigures::of(finite.clone());
@@ -155,7 +157,7 @@ impl Scale {
     }
 }
 
-/// Makes the values of one statistic in one group comparable.
+/// Transformation that makes the values of one statistic in one group comparable.
 #[derive(Clone, Debug, PartialEq)]
 enum Comparable {
     /// All values are equal.
@@ -172,11 +174,11 @@ enum Comparable {
 }
 
 impl Comparable {
-    /// None where the scale has no percentiles, and they are asked for.
+    /// `None` if percentiles are requested and the scale has none.
     fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
         let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
         Some(match standardise {
-            // The deviation of a spread of the least floats may be 0 as well.
+            // Subnormal spreads may have a standard deviation of 0 as well.
             Standardise::ZScore if max <= min || standard_deviation <= 0.0 => Self::Flat(0.0),
             Standardise::ZScore => Self::ZScore { mean, standard_deviation },
             Standardise::MinMax if max <= min => Self::Flat(0.5),
@@ -202,7 +204,7 @@ impl Comparable {
     }
 }
 
-/// A term of one group.
+/// Term in one group.
 #[derive(Clone, Debug, PartialEq)]
 struct ScaledTerm {
     weight: f64,
@@ -219,9 +221,8 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// `scales`: one for each term. None where a term takes percentiles and its scale has none, or their numbers differ.
-    ///
-    /// `standardise`: of the terms that do not say how.
+    /// `scales`: one for each term. `standardise`: default for terms without one. `None` if a term uses percentiles
+    /// and its scale has none, or if the numbers of terms and scales differ.
     pub fn new(
         terms: &[Term],
         combine: Combine,
@@ -237,10 +238,11 @@ impl Scorer {
         (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
     }
 
-    /// The score of a sample, `NaN` where a statistic of a term that is not optional is not finite. `values`: one for each term.
+    /// Returns the score of a sample, `NaN` if the statistic of a required term is not finite. `values`: one for each
+    /// term.
     ///
-    /// A sum takes the first term as it is and adds the others in their order, and an offset of 0 adds nothing, so that
-    /// `z(x) - alpha · z(y)` has the bits that it has written out.
+    /// A sum starts with the first term and adds the others in order; an offset of 0 adds nothing. So `z(x) - alpha ·
+    /// z(y)` has the same bits as the written formula.
     pub fn score(&self, values: &[f64]) -> f64 {
         let mut terms = self.terms.iter().zip(values);
         if !terms.all(|(term, value)| term.optional || value.is_finite()) {
@@ -254,8 +256,8 @@ impl Scorer {
         score.unwrap_or(f64::NAN)
     }
 
-    /// The value of each term of a sample's score: `weight · standardised(statistic) + offset`, `NaN` where the statistic is not
-    /// finite. `values`: one for each term.
+    /// Returns the value of each term of a sample's score: `weight · standardised(statistic) + offset`, `NaN` if the
+    /// statistic is not finite. `values`: one for each term.
     pub fn terms(&self, values: &[f64]) -> impl Iterator<Item = f64> {
         let term = |(term, value): (&ScaledTerm, &f64)| {
             if !value.is_finite() {
@@ -285,7 +287,7 @@ mod tests {
         }
     }
 
-    /// The scores of samples by columns.
+    /// Scores samples given by columns.
     fn scores(
         terms: &[Term],
         combine: Combine,
@@ -318,7 +320,7 @@ mod tests {
         scores.iter().map(|score| score.to_bits()).collect()
     }
 
-    /// Any finite number, the awkward ones often.
+    /// Any finite number, often an edge case.
     fn number() -> impl Strategy<Value = f64> {
         prop_oneof![
             -2.0_f64..2.0,

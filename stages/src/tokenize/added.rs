@@ -1,5 +1,5 @@
-//! Finds the added tokens of a tokenizer (`<|endoftext|>`) in a text, as the `tokenizers` crate does: the crate's own
-//! search is private and comes with a copy of the text and sixteen bytes of alignment for each of its bytes.
+//! Search for the added tokens of a tokenizer (`<|endoftext|>`) in a text, as in the `tokenizers` crate. The crate's
+//! own search is private, copies the text and stores sixteen bytes of alignment for each of its bytes.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use tokenizers::{AddedToken, Result};
 /// Added tokens, searched for together.
 #[derive(Debug)]
 pub(super) struct AddedTokens {
-    /// None where there are no tokens.
+    /// `None` without tokens.
     search: Option<AhoCorasick>,
     tokens: Vec<(u32, AddedToken)>,
-    /// A character that the crate calls part of a word.
+    /// Character that the crate considers part of a word.
     word: Regex,
-    /// Whether special tokens are text like any other.
+    /// Whether special tokens are treated as ordinary text.
     special_as_text: bool,
 }
 
 impl AddedTokens {
-    /// `tokens`: what to find, with the id and the properties of each.
+    /// `tokens`: texts to find, each with its id and properties.
     pub(super) fn new(
         tokens: impl IntoIterator<Item = (String, u32, AddedToken)>,
         special_as_text: bool,
@@ -33,8 +33,8 @@ impl AddedTokens {
         Ok(Self { search, tokens, word: Regex::new(r"^\w$")?, special_as_text })
     }
 
-    /// Consecutive parts that cover `text`: with an id the added tokens, with the blanks that belong to them, and
-    /// without one what stands between.
+    /// Splits `text` into consecutive parts: added tokens, with an id and the blanks that belong to them, and the
+    /// text between them, without one.
     pub(super) fn split(&self, text: &str) -> Vec<(Option<u32>, Range<usize>)> {
         let (mut parts, mut covered) = (Vec::new(), 0);
         for found in self.search.iter().flat_map(|search| search.find_iter(text)) {
@@ -49,7 +49,7 @@ impl AddedTokens {
             }
             let mut range = found.range();
             if token.lstrip {
-                // Blanks that a token before has taken are gone.
+                // The preceding token may have taken some of the blanks.
                 range.start = before.trim_end().len().max(covered);
             }
             if token.rstrip {

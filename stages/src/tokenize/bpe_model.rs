@@ -1,4 +1,4 @@
-//! The parts of a byte-pair model that the `tokenizers` crate keeps private, read from its `tokenizer.json`.
+//! Parts of a byte-pair model that the `tokenizers` crate keeps private, read from its `tokenizer.json`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// A `tokenizer.json`, its model alone.
+/// The model of a `tokenizer.json`, without the rest.
 #[derive(Deserialize)]
 struct Form {
     model: BpeModel,
@@ -38,7 +38,8 @@ pub(super) enum Merge {
 }
 
 impl<'de> Deserialize<'de> for Merge {
-    /// Decides by the kind of the value: an untagged enum would copy each of some hundred thousand merges first.
+    /// Decides by the type of the value, since an untagged enum would first copy each of several hundred thousand
+    /// merges.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfMerge;
 
@@ -74,7 +75,7 @@ impl BpeModel {
         serde_json::from_slice(json).ok().map(|Form { model }| model)
     }
 
-    /// Whether tokens inside or at the end of a word are spelled with an affix.
+    /// Returns whether tokens inside or at the end of a word are spelled with an affix.
     pub(super) fn has_affixes(&self) -> bool {
         let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
         affixes.into_iter().flatten().any(|affix| !affix.is_empty())

@@ -1,8 +1,8 @@
-//! How long the patterns of a tokenizer may work on a text. A pattern can be written so that a short text keeps it busy
-//! for days; the patterns of published tokenizers need less than a thousandth of what is allowed here.
+//! Limit on the time that the patterns of a tokenizer may spend on a text. A pattern can be written so that a short
+//! text takes days; the patterns of published tokenizers need less than a thousandth of the limit.
 //!
-//! Time depends on the machine, so it never decides what becomes of a document: a tokenizer that runs out of it ends the
-//! run ([`EncodeProblem::is_of_the_tokenizer`](super::EncodeProblem::is_of_the_tokenizer)).
+//! Time depends on the machine, so it never decides the outcome of a document: a tokenizer that exceeds the limit
+//! ends the run ([`EncodeProblem::is_of_the_tokenizer`](super::EncodeProblem::is_of_the_tokenizer)).
 
 use std::cell::Cell;
 
@@ -10,37 +10,37 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of processor time for any text: a minute.
 const NANOSECONDS: u64 = if cfg!(test) { 1_000_000_000 } else { 60_000_000_000 };
-/// And for each byte of it: 200 seconds a mebibyte.
+/// Additional nanoseconds per byte of the text: 200 seconds a mebibyte.
 const NANOSECONDS_PER_BYTE: u64 = if cfg!(test) { 20_000 } else { 200_000 };
-/// Matches between two looks at the clock.
+/// Matches between two readings of the clock.
 const MATCHES: u32 = 32;
 
 thread_local! {
-    /// When the text at hand has had its time, on the clock of this thread's processor time; and matches since the last
-    /// look.
+    /// End of the current text's time, by this thread's processor time; and matches since the last reading of the
+    /// clock.
     static DEADLINE: Cell<Option<u64>> = const { Cell::new(None) };
     static MATCHED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A text that is being worked on by this thread, until it is dropped.
+/// Time limit of the text that this thread is processing; ends when dropped.
 pub(super) struct Budget {
     started: u64,
 }
 
-/// The time of a text is spent.
+/// The time of a text is used up.
 #[derive(Debug, thiserror::Error)]
 #[error("its patterns take more than a minute, and 200 seconds for each MiB of text")]
 pub(super) struct Spent;
 
 impl Budget {
-    /// Begins with a text of so many bytes.
+    /// Starts the time limit of a text of `bytes` bytes.
     pub(super) fn start(bytes: usize) -> Self {
         let budget = Self { started: now() };
         budget.reach(bytes);
         budget
     }
 
-    /// Says how long the text is after all.
+    /// Extends the limit for a text that turned out to be `bytes` bytes long.
     pub(super) fn reach(&self, bytes: usize) {
         let allowed = (bytes as u64).saturating_mul(NANOSECONDS_PER_BYTE);
         DEADLINE.set(Some(self.started.saturating_add(NANOSECONDS).saturating_add(allowed)));
@@ -56,7 +56,7 @@ impl Drop for Budget {
 /// Counts a match.
 ///
 /// # Errors
-/// The time of this thread's text is spent.
+/// If the time of this thread's text is used up.
 pub(super) fn matched() -> Result<(), Spent> {
     let matched = MATCHED.get() + 1;
     MATCHED.set(matched % MATCHES);
@@ -66,7 +66,7 @@ pub(super) fn matched() -> Result<(), Spent> {
     Ok(())
 }
 
-/// Processor time of this thread, in nanoseconds: a process that was paused, or a machine that is busy, does not count.
+/// Returns the processor time of this thread, in nanoseconds: pauses and other load do not count.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn a_pattern_that_works_for_ever_is_stopped() {
         let text = "a".repeat(300_000);
-        // Each looks at all that follows, at every letter: one with the backtracking engine, one as an automaton.
+        // At every letter, each pattern scans the rest of the text: one with the backtracking engine, the other as an
+        // automaton.
         for pattern in ["a(?=a*b)|a", "a+b|a"] {
             let encoder = encoder_with(|form| {
                 form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,

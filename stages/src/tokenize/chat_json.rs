@@ -1,5 +1,5 @@
-//! `tojson` of chat templates, which transformers gives them: Python's `json.dumps`. The filter of that name in Jinja escapes
-//! what HTML would read.
+//! The `tojson` filter of chat templates as transformers defines it: Python's `json.dumps`. Jinja's own filter of
+//! that name escapes HTML.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-/// `x | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
+/// Implements `x | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
 #[expect(clippy::needless_pass_by_value, reason = "what a filter is called with")]
 pub(super) fn tojson(
     value: &Value,
@@ -48,17 +48,17 @@ pub(super) fn tojson(
     Ok(String::from_utf8(bytes).expect("JSON of texts is text"))
 }
 
-/// How Python writes JSON.
+/// Python's JSON layout.
 struct Layout {
-    /// What stands between entries.
+    /// Separator between entries.
     item: String,
-    /// What stands behind a key.
+    /// Separator after a key.
     key: String,
-    /// What a level of lines is indented by; none where all is on one line.
+    /// Indentation of one level; `None` for a single line.
     indent: Option<String>,
     is_ascii: bool,
     level: usize,
-    /// Whether what is written now has entries.
+    /// Whether the current list or object has entries.
     has_entries: bool,
 }
 
@@ -139,7 +139,7 @@ impl Formatter for Layout {
         Ok(())
     }
 
-    /// As Python's `repr`: with an exponent, of at least two digits, below 1e-4 and from 1e16 on.
+    /// Writes like Python's `repr`: with an exponent of at least two digits below 1e-4 and from 1e16 on.
     fn write_f64<W: Write + ?Sized>(&mut self, bytes: &mut W, number: f64) -> io::Result<()> {
         if number == 0.0 || (1e-4..1e16).contains(&number.abs()) {
             return write!(bytes, "{number:?}");

@@ -1,6 +1,6 @@
-//! How a model was shown conversations: the Jinja template of its tokenizer, rendered as transformers does.
+//! Chat templates: the Jinja template of a tokenizer, rendered as transformers does.
 //!
-//! Templates are programs of strangers. They see the messages and the special tokens and nothing else, and end after a
+//! Templates are untrusted programs. They have access to the messages and the special tokens only, and end after a
 //! bounded number of steps.
 
 use std::path::{Path, PathBuf};
@@ -16,55 +16,54 @@ use serde_json::{Map, Value};
 use super::chat_json::tojson;
 use crate::model::folder_files::read_small_file;
 
-/// The largest `tokenizer_config.json` or template that is read.
+/// Maximum size of a `tokenizer_config.json` or a template.
 const MOST_BYTES: u64 = 16 << 20;
-/// Steps after which a template is given up: those in use take some hundred for a message.
+/// Maximum number of steps: templates in use take some hundred per message.
 const MOST_STEPS: u64 = 5_000_000;
-/// Where a tokenizer has a folder, the newer place of its template.
+/// File of the template in newer tokenizer folders.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
-/// The other place, and that of special tokens.
+/// File of the template in older folders, and of the special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The block by which transformers notes where the model speaks. It writes what is in it.
+/// The block that marks the text of the model in transformers. It is replaced by its content.
 static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("a regular expression")
 });
 
-/// A message of a conversation.
+/// Message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who speaks: `user`, `assistant`, `human`, `gpt`; empty where nobody is named.
+    /// Role of the speaker: `user`, `assistant`, `human`, `gpt`; empty if missing.
     pub role: String,
-    /// What is said; empty where nothing is.
+    /// Text of the message; empty if missing.
     pub content: String,
 }
 
-/// A template that can be rendered.
+/// Parsed template.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     path: PathBuf,
     source: String,
-    /// `bos_token`, `eos_token` and the like, as texts.
+    /// `bos_token`, `eos_token` and others, as texts.
     special_tokens: Map<String, Value>,
 }
 
-/// A rendered conversation.
+/// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// All of it.
     pub text: String,
-    /// `[messages]`: the byte at which each message begins, never descending and on a border of characters; of the first 0.
-    /// What the template writes around a message belongs to it. `None` where the template renders nothing up to it by itself,
-    /// so that there is no place to cut.
+    /// `[messages]`: byte at which each message begins, ascending and on character boundaries; 0 for the first. Text
+    /// that the template writes around a message belongs to it. `None` if the template cannot render the conversation
+    /// up to this message alone, so that there is no place to cut.
     pub starts: Vec<Option<usize>>,
 }
 
 impl ChatTemplate {
-    /// The template of a tokenizer: `chat_template.jinja` in its folder, or the one in `tokenizer_config.json`, there the one
-    /// called `default` where there are several.
+    /// Reads the template of a tokenizer: `chat_template.jinja` in its folder, or the one in `tokenizer_config.json`;
+    /// if that has several, the one named `default`.
     ///
     /// # Errors
-    /// There is none, or it cannot be read: what is wrong, for people.
+    /// If no template exists or it cannot be read: a message for users.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
         let config: Map<String, Value> = match read_small_file(&config_path, MOST_BYTES) {
@@ -104,15 +103,14 @@ impl ChatTemplate {
         Ok(Self { path: config_path, source: source.ok_or_else(none)?, special_tokens })
     }
 
-    /// A conversation as the model was shown it, without a prompt for another message. Cost: the template is rendered once
-    /// for each message, up to it.
+    /// Renders a conversation as in training, without a prompt for another message. Cost: the template is rendered
+    /// once for each message, up to that message.
     ///
-    /// A message begins where the conversation up to the message before it ends: where both are rendered alike. A template
-    /// may change what it wrote before (it closes a conversation, or leaves earlier thoughts out), so as much counts as is
-    /// the same.
+    /// A message begins where the rendered conversation up to the message before it ends. A template may change its
+    /// earlier output (it closes a conversation, or omits earlier thoughts), so the common beginning counts.
     ///
     /// # Errors
-    /// The template refuses the conversation, is wrong, or does not end: what is wrong, for people.
+    /// If the template rejects the conversation, fails, or does not end: a message for users.
     pub fn render(&self, messages: &[Message]) -> Result<Rendered, String> {
         let wrong = |error: Error| {
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
@@ -160,7 +158,7 @@ impl ChatTemplate {
     }
 }
 
-/// Bytes that two texts begin with alike, up to a border of characters.
+/// Returns the length in bytes of the common beginning of two texts, up to a character boundary.
 fn common(one: &str, other: &str) -> usize {
     let alike = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
     other.floor_char_boundary(alike)

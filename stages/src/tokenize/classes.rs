@@ -1,4 +1,4 @@
-//! Classes of characters, as the regular expressions of pre-tokenizers know them.
+//! Character classes of the regular expressions of pre-tokenizers.
 
 use std::sync::LazyLock;
 
@@ -19,15 +19,15 @@ pub(super) const PUNCTUATION: u16 = 1 << 4;
 pub(super) const SYMBOL: u16 = 1 << 5;
 /// `\p{M}`
 pub(super) const MARK: u16 = 1 << 6;
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: letters of the front of a word, `o200k`.
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: letters at the front of a word, `o200k`.
 pub(super) const UPPER: u16 = 1 << 7;
-/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: letters of its end.
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: letters at its end.
 pub(super) const LOWER: u16 = 1 << 8;
 /// `[一-龥ࠀ-一가-\u{d7ff}]`, `DeepSeek` LLM and Coder.
 pub(super) const CODER_SCRIPTS: u16 = 1 << 9;
 /// `[一-龥぀-ゟ゠-ヿ]`, `DeepSeek` V3.
 pub(super) const V3_SCRIPTS: u16 = 1 << 10;
-/// [`char::is_numeric`], which the step `Digits` asks.
+/// [`char::is_numeric`], used by the step `Digits`.
 pub(super) const NUMERIC: u16 = 1 << 11;
 
 const PATTERNS: [(&str, u16); 11] = [
@@ -44,21 +44,21 @@ const PATTERNS: [(&str, u16); 11] = [
     ("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]", V3_SCRIPTS),
 ];
 
-/// Classes of every character: blocks of 256, equal ones once. About 150 KiB.
+/// Classes of every character, in deduplicated blocks of 256. About 150 KiB.
 pub(super) struct Classes {
     block_of: Box<[u16]>,
     blocks: Box<[[u16; 256]]>,
-    /// The first block, without a second look-up.
+    /// First block, for a direct look-up.
     ascii: [u16; 128],
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Characters that scanners of this thread have looked at.
+    /// Number of characters that scanners of this thread have read.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The classes, made at first use: some milliseconds.
+/// The classes, computed at first use in some milliseconds.
 pub(super) static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::new);
 
 impl Classes {
@@ -91,8 +91,8 @@ impl Classes {
         Self { block_of, blocks: blocks.into(), ascii }
     }
 
-    /// Classes of the character that begins at byte `at`, and its length in bytes. `text`: UTF-8, `at` the start of a
-    /// character.
+    /// Returns the classes of the character that begins at byte `at`, and its length in bytes. `text`: UTF-8, `at`
+    /// the start of a character.
     #[inline]
     pub(super) fn at(&self, text: &[u8], at: usize) -> (u16, usize) {
         #[cfg(test)]
@@ -105,14 +105,14 @@ impl Classes {
         (self.blocks[usize::from(self.block_of[code >> 8])][code & 0xFF], length)
     }
 
-    /// Classes of a byte below 0x80.
+    /// Returns the classes of a byte below 0x80.
     #[inline]
     pub(super) fn ascii(&self, byte: u8) -> u16 {
         self.ascii[usize::from(byte & 0x7F)]
     }
 }
 
-/// The character at byte `at` as a number, and its length in bytes.
+/// Returns the code point at byte `at`, and its length in bytes.
 #[inline]
 pub(super) fn decode(text: &[u8], at: usize) -> (usize, usize) {
     let first = usize::from(text[at]);

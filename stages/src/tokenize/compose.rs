@@ -1,8 +1,8 @@
-//! Unicode's composed form (NFC), one short stretch at a time.
+//! Unicode's composed form (NFC), one short range at a time.
 //!
 //! The crate composes a text as a whole, with sixteen bytes of alignment for each byte. Almost all text is composed
-//! already; what is not is composed here by the crate too, between two characters that composition never reaches
-//! across, so the outcome is that of the whole.
+//! already. The rest is composed here with the crate's function, between two characters that composition never
+//! reaches across, so the result is the same.
 
 use std::borrow::Cow;
 
@@ -13,37 +13,36 @@ use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 use super::problem::Refusal;
 
-/// A composed text, and where its parts come from.
+/// Composed text, and the mapping to its source.
 #[derive(Debug)]
 pub(super) struct Composed<'a> {
-    /// The text.
     pub(super) text: Cow<'a, str>,
-    /// Where the two texts go apart and meet again, ascending.
+    /// Positions where the two texts diverge and where they agree again, ascending.
     marks: Vec<Mark>,
 }
 
-/// The end of a changed character.
+/// End of a changed character.
 #[derive(Debug)]
 struct Mark {
-    /// Its byte of the composed text.
+    /// End in the composed text, in bytes.
     end: usize,
-    /// The byte of the original at which a token that ends here ends.
+    /// End, in the original, of a token that ends here.
     source_end: usize,
-    /// The byte of the original that comes next.
+    /// Start of the following text in the original.
     source_next: usize,
 }
 
 impl<'a> Composed<'a> {
-    /// A text that is taken as it is.
+    /// Wraps a text without composing it.
     pub(super) fn unchanged(text: &'a str) -> Self {
         Self { text: Cow::Borrowed(text), marks: Vec::new() }
     }
 
-    /// The composed form of `source`. Cost: one look at each character; memory: a copy where anything changes, and
-    /// twenty-four bytes for each character that does.
+    /// Composes `source`. Cost: each character is read once; memory: a copy if anything changes, and twenty-four
+    /// bytes for each changed character.
     ///
     /// # Errors
-    /// A stretch that must be composed at once has more than `largest` bytes.
+    /// If a range that must be composed at once has more than `largest` bytes.
     pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, Refusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
@@ -76,13 +75,12 @@ impl<'a> Composed<'a> {
         Ok(Self { text: Cow::Owned(text), marks })
     }
 
-    /// Whether composition changed anything.
+    /// Returns whether composition changed anything.
     pub(super) fn changed(&self) -> bool {
         !self.marks.is_empty()
     }
 
-    /// The byte of the original at which a token ends that ends at byte `end` of the composed text, the end of a
-    /// character.
+    /// Maps the end of a token, byte `end` of the composed text and the end of a character, to the original.
     pub(super) fn source_end(&self, end: usize) -> usize {
         let passed = self.marks.partition_point(|mark| mark.end <= end);
         match passed.checked_sub(1).map(|last| &self.marks[last]) {
@@ -93,7 +91,7 @@ impl<'a> Composed<'a> {
     }
 }
 
-/// The parts of a text that composition might change, each between two places that it never reaches across.
+/// Ranges of a text that composition might change, each between two boundaries that it never reaches across.
 struct Stretches<'a> {
     source: &'a str,
     at: usize,
@@ -132,9 +130,9 @@ impl Iterator for Stretches<'_> {
     }
 }
 
-/// The first byte of a character from U+0300 on: below, every character is a boundary.
+/// Returns the position of the first character from U+0300 on: every character below is a boundary.
 fn first_beyond_latin(text: &[u8]) -> Option<usize> {
-    // The bytes of characters below begin with less than 0xCC and go on with less than 0xC0.
+    // Characters below U+0300 start with bytes below 0xCC and continue with bytes below 0xC0.
     const BLOCK: usize = 32;
     let is_beyond = |byte: &u8| *byte >= 0xCC;
     let skipped = text
@@ -144,10 +142,10 @@ fn first_beyond_latin(text: &[u8]) -> Option<usize> {
     text[skipped..].iter().position(is_beyond).map(|at| skipped + at)
 }
 
-/// Whether nothing before `letter` can compose or change places with it or with what follows: a starter that the
-/// composed form always allows (Unicode Standard Annex 15, section 9).
+/// Returns whether nothing before `letter` can compose or be reordered with it or with the text after it: a starter
+/// that the composed form always allows (Unicode Standard Annex 15, section 9).
 fn is_boundary_before(letter: char) -> bool {
-    // Below U+0300 there is no mark, and no character of the CJK block composes with one before it.
+    // Below U+0300 there are no marks, and no character of the CJK block composes with one before it.
     matches!(letter, '\0'..='\u{2ff}' | '\u{4e00}'..='\u{9fff}')
         || canonical_combining_class(letter) == 0
             && is_nfc_quick(std::iter::once(letter)) == IsNormalized::Yes
@@ -166,12 +164,12 @@ mod tests {
 
     #[test]
     fn nothing_reaches_across_a_boundary() {
-        // Two characters compose only if the pair is what some character decomposes into. So no boundary may stand
-        // inside a decomposition, nor may a boundary's own decomposition begin with anything that is none.
+        // Two characters compose only if the pair is the decomposition of a character. So no boundary may be inside a
+        // decomposition, and the decomposition of a boundary must begin with a boundary.
         for letter in letters() {
             let parts: Vec<char> = std::iter::once(letter).nfd().map(|(part, _)| part).collect();
             let inside = parts[1..].iter().any(|part| is_boundary_before(*part));
-            // A decomposition that is never composed again (U+2126) has nothing to reach across.
+            // A decomposition that is never composed (U+2126) cannot reach across.
             assert!(!inside || !parts.iter().copied().nfc().map(|part| part.0).eq([letter]));
             if is_boundary_before(letter) {
                 assert_eq!(canonical_combining_class(parts[0]), 0, "{letter:?}");

@@ -1,22 +1,22 @@
-//! A text as token ids, and the byte of the text at which each token ends.
+//! Token ids of a text, with the byte at which each token ends.
 
 use std::ops::Range;
 
-/// A text as token ids.
+/// Token ids of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedText {
-    /// The token ids: `[tokens]`.
+    /// Token ids: `[tokens]`.
     pub ids: Vec<u32>,
-    /// Per token the byte of the text behind its last character: `[tokens]`, never descending, each on a character
-    /// boundary. A token that ends inside a character (byte-level and byte-fallback tokens) has the character's end,
-    /// as have the tokens that complete it. Text that the normaliser drops belongs to the token behind it.
+    /// End of each token in the text, in bytes: `[tokens]`, ascending, each on a character boundary. Tokens that end
+    /// inside a character (byte-level and byte-fallback tokens) have the end of the character, as have the tokens
+    /// that complete it. Text that the normaliser drops belongs to the token after it.
     pub ends: Vec<u32>,
 }
 
 impl EncodedText {
-    /// The bytes of the text that belong to the tokens `token_start..token_end`: from the end of the token before (0 for
-    /// the first token) to the end of the last (`text_len` for the text's last token). Windows that follow each other
-    /// therefore tile the text. Positions behind the last token mean the end of the text.
+    /// Returns the bytes of the text that belong to the tokens `token_start..token_end`: from the end of the token
+    /// before (0 for the first token) to the end of the last (`text_len` for the text's last token). Adjacent windows
+    /// therefore tile the text. Indices after the last token mean the end of the text.
     pub fn byte_range(
         &self,
         token_start: usize,
@@ -28,15 +28,15 @@ impl EncodedText {
             _ if tokens >= self.ends.len() => text_len,
             _ => (self.ends[tokens - 1] as usize).min(text_len),
         };
-        // A range of no tokens has no bytes, at the end of the text as well.
+        // A range of no tokens has no bytes, also at the end of the text.
         let start = end_of(token_start);
         start..end_of(token_end).max(start)
     }
 }
 
-/// The ends of `offsets`, in bytes of `text`, moved up to the end of their character and never descending.
+/// Returns the ends of `offsets`, in bytes of `text`, rounded up to the ends of characters and made ascending.
 ///
-/// `text`: of less than 4 GiB, which [`super::Encoder`] sees to.
+/// `text`: less than 4 GiB, as [`super::Encoder`] ensures.
 pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32> {
     let completed = offsets.iter().scan(0, |reached, &(_, end)| {
         *reached = text.ceil_char_boundary(end).max(*reached);
@@ -46,13 +46,13 @@ pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32>
 }
 
 impl EncodedText {
-    /// Adds a token; its end is moved up to that of the token before.
+    /// Appends a token; its end is at least that of the token before.
     pub(super) fn push(&mut self, id: u32, end: u32) {
         self.ids.push(id);
         self.ends.push(end.max(self.ends.last().copied().unwrap_or(0)));
     }
 
-    /// Adds the tokens of a part of the text; `end_of`: the byte of the whole text for one of theirs, which never descends.
+    /// Appends the tokens of a part of the text. `end_of`: maps an end in the part to the whole text, monotonically.
     pub(super) fn extend(&mut self, part: &Self, end_of: impl Fn(u32) -> u32) {
         let reached = self.ends.last().copied().unwrap_or(0);
         self.ids.extend_from_slice(&part.ids);
@@ -72,7 +72,7 @@ mod tests {
         SHARED_TOKENIZERS, encoder_with, shared_file, shared_tokenizer,
     };
 
-    /// Whether windows of every length up to `longest` tile the text on character boundaries.
+    /// Checks that windows of every length up to `longest` tile the text on character boundaries.
     fn assert_windows_tile(encoder: &Encoder, text: &str, longest: usize) {
         let encoded = encoder.encode(text, usize::MAX).unwrap();
         let tokens = encoded.ids.len();

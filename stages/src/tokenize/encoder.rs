@@ -1,4 +1,4 @@
-//! Encodes documents with the `tokenizers` crate.
+//! Encoding of documents with the `tokenizers` crate.
 
 use std::any::Any;
 use std::ffi::OsStr;
@@ -28,13 +28,13 @@ use super::token_bytes::TokenBytes;
 pub use super::encoded::EncodedText;
 pub use super::problem::{EncodeProblem, TokenizerProblem};
 
-/// The largest `tokenizer.json` that is read, in bytes. Those of 256,000 tokens have 35 million.
+/// Maximum size of a `tokenizer.json`, in bytes. Those of 256,000 tokens have 35 million.
 pub(crate) const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 
-/// A `tokenizer.json`, ready to encode whole documents from any number of threads.
+/// Loaded `tokenizer.json` that encodes whole documents from any number of threads.
 ///
 /// Truncation, padding and the post-processor (the special-token template, and offsets without blanks) are not
-/// applied, and a random `dropout` or sampling is switched off: the ids of a text depend on the text alone.
+/// applied, and a random `dropout` or sampling is switched off: the ids of a text depend only on the text.
 pub struct Encoder {
     pub(super) tokenizer: Tokenizer,
     normalizer: NormalizerSteps,
@@ -42,23 +42,24 @@ pub struct Encoder {
     pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
-    /// The folder that it was read from.
+    /// Folder of the file.
     folder: PathBuf,
-    /// Settings beside the tokenizer that would give other ids.
+    /// Settings next to the tokenizer that would give other ids.
     differences: Vec<String>,
 }
 
 impl Encoder {
-    /// Bytes of memory that encoding takes for each byte of a text that is not taken apart: 65 to 115 as measured on
-    /// English books.
+    /// Bytes of memory that encoding takes for each byte of a text encoded whole: 65 to 115 as measured on English
+    /// books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
 
-    /// The longest part that is encoded where a tokenizer must see all of it, in bytes: more than the longest books have.
-    /// It takes a gigabyte of memory. No setting changes it, so that none decides what is quarantined.
+    /// Maximum size of a part, in bytes, that is encoded for a tokenizer that must read it whole: more than the
+    /// longest books have. It takes a gigabyte of memory. This is not a setting, so that no setting decides what is
+    /// quarantined.
     pub const LARGEST_PART_BYTES: usize = 8 << 20;
 
-    /// Reads a `tokenizer.json`, the one in a folder, or the one beside a GGUF file; where there is none, the tokenizer
-    /// inside the GGUF file, or inside the one of the folder.
+    /// Reads a `tokenizer.json`, the one in a folder, or the one next to a GGUF file; if it does not exist, the
+    /// tokenizer inside the GGUF file, or inside the one of the folder.
     pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
         let json_path = if path.is_dir() {
             path.join("tokenizer.json")
@@ -90,7 +91,7 @@ impl Encoder {
         opened.map(|encoder| Self { folder, ..encoder })
     }
 
-    /// The folder of the file that it was read from; empty where it was not read from a file.
+    /// Returns the folder of the file; empty if the tokenizer was not read from a file.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -100,7 +101,7 @@ impl Encoder {
         encoder.map_err(|reason| TokenizerProblem::InGguf { path, reason })
     }
 
-    /// Notes how it differs from the tokenizer inside a GGUF file, as far as that one can be read.
+    /// Records differences from the tokenizer inside a GGUF file, as far as that can be read.
     fn compared_with(mut self, gguf: Option<PathBuf>, special: SpecialTokensInText) -> Self {
         let difference = gguf.and_then(|path| {
             let inside = Self::in_gguf(path.clone(), special).ok()?;
@@ -151,22 +152,22 @@ impl Encoder {
         })
     }
 
-    /// The SHA-256 of the `tokenizer.json`, or of what would be in one, in lower-case hexadecimal.
+    /// Returns the SHA-256 of the `tokenizer.json` or its equivalent, in lower-case hexadecimal.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// The largest id of the vocabulary and the added tokens: the model must have a row for it.
+    /// Returns the largest id of the vocabulary and the added tokens: the model must have a row for it.
     pub fn largest_id(&self) -> u32 {
         self.largest_id
     }
 
-    /// The bytes of each token; none where tokens do not say them, as those of words.
+    /// Returns the bytes of each token; `None` if tokens do not determine them, as in vocabularies of words.
     pub fn token_bytes(&self) -> Option<TokenBytes> {
         TokenBytes::of(&self.tokenizer)
     }
 
-    /// The first id that does not mean the same bytes in another tokenizer, in words; none where all of this one's do. Ids
+    /// Describes the first id that has other bytes in another tokenizer; `None` if all ids of this one agree. Ids
     /// that only the other has do not matter.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (Some(own), Some(others)) = (self.token_bytes(), other.token_bytes()) else {
@@ -182,8 +183,8 @@ impl Encoder {
         Some(format!("id {id} is {} there and {} here", shown(&own), shown(&others)))
     }
 
-    /// Limits the caches of encoded parts of all threads together to `bytes`. By default each thread has up to 20 MiB. Ids
-    /// do not depend on it.
+    /// Limits the total size of all threads' caches of encoded parts to `bytes`. By default each thread has up to 20
+    /// MiB. Ids do not depend on it.
     pub fn limit_caches(&mut self, bytes: u64) {
         if let Ok(splitter) = &mut self.splitter {
             let per_thread = bytes / rayon::current_num_threads() as u64;
@@ -191,12 +192,13 @@ impl Encoder {
         }
     }
 
-    /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.
+    /// Returns the reason why long texts are not split, if so: such a tokenizer is slow and needs much memory.
     pub fn unsplittable_reason(&self) -> Option<&'static str> {
         self.splitter.as_ref().err().copied()
     }
 
-    /// Why texts are encoded by the `tokenizers` library instead of the fast path; `None` for a tokenizer of a known shape.
+    /// Returns the reason why texts are encoded by the `tokenizers` library instead of the fast path; `None` for a
+    /// tokenizer of a supported shape.
     pub fn library_reason(&self) -> Option<&'static str> {
         match &self.splitter {
             Ok(splitter) => splitter.fast.as_ref().err().copied(),
@@ -214,13 +216,13 @@ impl Encoder {
         pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }
 
-    /// Encodes a whole document; no special token is added. An error when the tokenizer gives up on the text; ids that
-    /// come back are those of the whole text.
+    /// Encodes a whole document without special tokens. Fails if the tokenizer gives up on the text; returned ids
+    /// always cover the whole text.
     ///
-    /// A text is taken apart where its tokens cannot depend on each other, and a long one is encoded by several threads.
-    /// Memory while it runs: eight bytes for each token, and for each thread [`Self::BYTES_PER_PART_BYTE`] for each byte of
-    /// a part, a word as a rule. Long parts are merged in stretches of 64 KiB wherever merges alone decide about tokens;
-    /// where they do not, a part of more than `largest_part` bytes is refused.
+    /// A text is split where its tokens cannot depend on each other, and several threads encode a long one. Memory:
+    /// eight bytes for each token, and for each thread [`Self::BYTES_PER_PART_BYTE`] for each byte of a part, usually
+    /// a word. Long parts are merged in chunks of 64 KiB if merges alone decide the tokens; otherwise a part of more
+    /// than `largest_part` bytes is rejected.
     pub fn encode(&self, text: &str, largest_part: usize) -> Result<EncodedText, EncodeProblem> {
         let encoded = without_panic(|| match &self.splitter {
             _ if u32::try_from(text.len()).is_err() => {
@@ -240,7 +242,7 @@ impl Encoder {
         })
     }
 
-    /// Encodes a text without taking it apart.
+    /// Encodes a text without splitting it.
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
         let _budget = Budget::start(text.len());
         let normalizer = self.normalizer.watched();
@@ -268,14 +270,14 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     Ok(json)
 }
 
-/// The GGUF file at `path`, or in that folder: of one in parts the first, which has the tokenizer.
+/// Returns the GGUF file at `path`, or in that folder: of a split file the first part, which has the tokenizer.
 fn gguf_of(path: &Path) -> Option<PathBuf> {
     let ModelFiles { folder, gguf } = ModelFiles::find(path).ok()?;
     Some(folder.join(gguf.first()?))
 }
 
 impl fmt::Debug for Encoder {
-    /// Without the vocabulary.
+    /// Omits the vocabulary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut encoder = f.debug_struct("Encoder");
         encoder
@@ -285,7 +287,7 @@ impl fmt::Debug for Encoder {
     }
 }
 
-/// The same model without dropout and sampling; `None` for one that has neither.
+/// Returns the model without dropout and sampling; `None` if it has neither.
 fn without_randomness(model: &ModelWrapper) -> Option<ModelWrapper> {
     match model {
         ModelWrapper::BPE(bpe) if bpe.dropout.is_some() => {
@@ -304,8 +306,8 @@ fn without_randomness(model: &ModelWrapper) -> Option<ModelWrapper> {
     }
 }
 
-/// Runs `work` and makes a panic inside it an error, because the crate has asserts that a strange `tokenizer.json` can
-/// reach (a `FixedLength` of 0 panics on the first text).
+/// Runs `work` and converts a panic to an error, because a malformed `tokenizer.json` can violate assertions of the
+/// crate (a `FixedLength` of 0 panics on the first text).
 fn without_panic<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = panic_message(panic.as_ref());

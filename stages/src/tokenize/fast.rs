@@ -1,7 +1,7 @@
-//! The fast path: parts from a hand-written scanner, their tokens from a cache or from packed merges.
+//! Fast path: parts from a hand-written scanner, tokens from a cache or from packed merges.
 //!
-//! It is taken where normalizer, pre-tokenizer and model are exactly of a known shape, and gives the ids of the
-//! `tokenizers` crate, which encodes everything else.
+//! It supports exact known shapes of normalizer, pre-tokenizer and model, and gives the ids of the `tokenizers`
+//! crate, which encodes everything else.
 
 use tokenizers::SplitDelimiterBehavior;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -20,33 +20,33 @@ use super::patterns::{BYTE_LEVEL_PATTERN, PreTokenizerStep, PreTokenizerSteps};
 use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
 use super::token_bytes::byte_level_bytes;
 
-/// Parts whose ends and keys are found before the first of them is looked up, so that reads of the cache overlap.
+/// Number of parts whose ends and keys are computed before the first look-up, so that reads of the cache overlap.
 const BATCH: usize = 128;
 /// Bytes that a scan reads at once.
 const WORD: usize = 16;
 
-/// A tokenizer of a known shape.
+/// Tokenizer of a supported shape.
 #[derive(Debug)]
 pub(super) struct FastPath {
     cut: Cut,
     merges: Merges,
     joins: Joins,
     pub(super) long_parts: LongParts,
-    /// Whether a piece may be cut where no token joins its characters: not where a whole piece may be one token.
+    /// Whether a piece may be cut where no token joins its characters; false if a whole piece may be one token.
     cuts_pieces: bool,
 }
 
-/// How a text comes apart.
+/// Method of splitting a text.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Into the pieces of a pre-tokenizer; tokens are made of bytes.
+    /// Into the pieces of a pre-tokenizer; tokens consist of bytes.
     Pieces(Scanner),
-    /// Where no token joins two characters; tokens are made of characters.
+    /// At unjoined characters; tokens consist of characters.
     Unjoined,
 }
 
 impl FastPath {
-    /// The fast path of a tokenizer; an error is the reason why it is not taken.
+    /// Builds the fast path of a tokenizer; an error is the reason why it is not supported.
     pub(super) fn new(
         model: Option<&BpeModel>,
         recipe: &Recipe,
@@ -90,13 +90,13 @@ impl FastPath {
         Ok(Self { cut, merges, joins, long_parts, cuts_pieces })
     }
 
-    /// Whether a text can take this path: `▁` itself is written as blanks are, with other bytes.
+    /// Returns whether a text can take this path: blanks are encoded as `▁`, so a `▁` in the text would be ambiguous.
     pub(super) fn takes(&self, text: &str) -> bool {
         matches!(self.cut, Cut::Pieces(_)) || !text.contains('▁')
     }
 
-    /// Appends the ids of the parts from byte `start` on, the end of a part, up to the first end at or behind `stop`, and
-    /// returns that end. `joint` gets the start of each part and the ids before it.
+    /// Appends the ids of the parts from byte `start`, a part boundary, to the first boundary at or after `stop`, and
+    /// returns that boundary. Calls `joint` with the start of each part and the number of ids before it.
     pub(super) fn encode(
         &self,
         cache: &mut PartCache,
@@ -120,7 +120,7 @@ impl FastPath {
         }
     }
 
-    /// Appends the ends of tokens whose texts follow each other from byte `start` of `text` on: each the end of its last
+    /// Appends the ends of consecutive tokens from byte `start` of `text` on, each rounded up to the end of its last
     /// character.
     pub(super) fn add_ends(&self, text: &str, start: usize, ids: &[u32], ends: &mut Vec<u32>) {
         let mut end = start;
@@ -130,7 +130,7 @@ impl FastPath {
         }));
     }
 
-    /// The end of the part that begins at byte `at`.
+    /// Returns the end of the part that begins at byte `at`.
     pub(super) fn part_end(&self, text: &str, at: usize) -> usize {
         match self.cut {
             Cut::Pieces(_) => {
@@ -140,7 +140,7 @@ impl FastPath {
         }
     }
 
-    /// The ids of a part of more bytes than one stretch.
+    /// Appends the ids of a part that is longer than one chunk.
     fn encode_stretches(&self, part: &str, ids: &mut Vec<u32>) {
         let encode = |range: std::ops::Range<usize>| {
             let (mut of_stretch, mut end) = (Vec::new(), 0);
@@ -155,7 +155,7 @@ impl FastPath {
     }
 }
 
-/// One call of [`FastPath::encode`].
+/// State of one call of [`FastPath::encode`].
 struct Work<'a, J> {
     path: &'a FastPath,
     cache: &'a mut PartCache,
@@ -192,7 +192,7 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
         at
     }
 
-    /// The end of the piece at byte `at` and its key; the key of a long piece is 0.
+    /// Returns the end and the key of the piece at byte `at`; the key of a long piece is 0.
     #[inline]
     fn next_piece<S: Scan>(&self, text: &[u8], at: usize) -> (usize, Key) {
         let Some(word) = text.get(at..at + WORD) else {
@@ -201,7 +201,8 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
             return (end, if piece.len() <= MAX_SHORT { part_cache::key(piece) } else { 0 });
         };
         let word = u128::from_le_bytes(word.try_into().expect("the range has sixteen bytes"));
-        // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each.
+        // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each
+        // byte.
         let letters = letters(word);
         let lead = usize::from(letters & 0x80 == 0);
         let others = !letters & (u128::MAX / 0xFF * 0x80);
@@ -228,7 +229,8 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
         if !self.path.cuts_pieces || text[piece.clone()].is_ascii() {
             return self.long_part(piece, ids);
         }
-        // Scripts without blanks: parts that no token joins are shorter, and return more often.
+        // Scripts without blanks: splitting pieces at unjoined characters gives shorter parts, which recur more
+        // often.
         let mut at = piece.start;
         while at < piece.end {
             let end = self.path.joins.end(&text[..piece.end], at);
@@ -269,12 +271,12 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
     }
 }
 
-/// The highest bit of each byte that is an ASCII letter.
+/// Returns the highest bit of each byte that is an ASCII letter.
 #[inline]
 fn letters(word: u128) -> u128 {
     const ONES: u128 = u128::MAX / 0xFF;
     const HIGH: u128 = ONES * 0x80;
-    // What makes a sum with `a`, and with what follows `z`, reach the highest bit.
+    // Addends that make `a`, and the byte after `z`, reach the highest bit.
     const TO_A: u128 = ONES * (0x80 - 0x61);
     const BEYOND_Z: u128 = ONES * (0x7F - 0x7A);
     let lower = (word | (ONES * 0x20)) & !HIGH;
@@ -284,7 +286,7 @@ fn letters(word: u128) -> u128 {
     from_a & !beyond_z & !word & HIGH
 }
 
-/// Patterns in front of [`BLANKS`], and the steps of `DeepSeek`'s pre-tokenizers.
+/// Patterns before [`BLANKS`], and the steps of `DeepSeek`'s pre-tokenizers.
 const CL100K: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
@@ -298,7 +300,7 @@ const DEEPSEEK_V3: [&str; 3] = [
 ];
 
 impl Scanner {
-    /// The scanner of a pre-tokenizer that writes the pieces of exactly these patterns as bytes.
+    /// Returns the scanner of a pre-tokenizer that has exactly these patterns and writes pieces as bytes.
     pub(super) fn new(steps: &PreTokenizerSteps) -> Option<Self> {
         let has_prefix = matches!(steps.0.first(), Some(PreTokenizerStep::PrefixSpace));
         let steps = &steps.0[usize::from(has_prefix)..];

@@ -1,4 +1,4 @@
-//! The fast path beside the `tokenizers` crate: the same ids and ends for every known shape.
+//! Comparison of the fast path with the `tokenizers` crate: the same ids and ends for every supported shape.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ fn split(pattern: &str) -> Value {
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-/// Pre-tokenizers of the known shapes with pieces, by name.
+/// Pre-tokenizers of the supported shapes with pieces, by name.
 fn pre_tokenizers() -> Vec<(&'static str, Vec<Value>)> {
     let cl100k = |digits: &str| {
         let pattern = format!(
@@ -48,7 +48,7 @@ fn pre_tokenizers() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// A byte-level tokenizer with merges of frequent neighbours, among them tokens that end inside characters.
+/// A byte-level tokenizer with merges of frequent neighbours, including tokens that end inside characters.
 fn byte_level(steps: &[Value], change: impl FnOnce(&mut Value)) -> Vec<u8> {
     bytes_with(|form| {
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
@@ -138,7 +138,7 @@ fn characters(normalizer: Value, pre_tokenizer: Value) -> Vec<u8> {
     })
 }
 
-/// Every known shape as a small tokenizer.
+/// A small tokenizer of every supported shape.
 fn shapes() -> Vec<(String, Vec<u8>)> {
     let mut shapes = Vec::new();
     for (name, steps) in pre_tokenizers() {
@@ -200,7 +200,7 @@ fn every_known_shape_takes_the_fast_path() {
     }
 }
 
-/// Bytes of each shared corpus that are compared; `LONGSIFT_CORPUS_BYTES` says another number, as `.ci/nightly` does.
+/// Bytes of each shared corpus to compare; `LONGSIFT_CORPUS_BYTES` overrides it, as in `.ci/nightly`.
 fn corpus_bytes() -> usize {
     let asked = std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
     asked.unwrap_or(300_000)
@@ -277,7 +277,7 @@ fn runs_of_any_length_join_to_the_whole() {
     }
 }
 
-/// Texts of one kind of character, which tempt a scanner to look at the same run again for every piece.
+/// Texts of one kind of character, which could make a scanner read the same run repeatedly, once per piece.
 fn monotonous(bytes: usize) -> Vec<String> {
     let kinds = [
         " ",

@@ -1,4 +1,4 @@
-//! Tokenizers for the tests.
+//! Tokenizers for tests.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,22 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use super::SpecialTokensInText;
 use super::encoder::Encoder;
 
-/// The tokenizers of the shared folder.
+/// Tokenizers of the shared folder.
 pub(super) const SHARED_TOKENIZERS: [&str; 4] = ["gpt2", "qwen2.5", "phi-3-mini", "deepseek-coder"];
 
-/// Where a file of the shared folder beside the repository is.
+/// Returns the path of a file in the shared folder next to the repository.
 fn shared_path(path: &str) -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
 }
 
-/// A file of the shared folder. A test that asks for one is ignored where the cfg `longsift_shared` is not set.
+/// Reads a file of the shared folder. Tests that need one are ignored unless the cfg `longsift_shared` is set.
 pub(crate) fn shared_file(path: &str) -> Vec<u8> {
     let path = shared_path(path);
     std::fs::read(&path).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()))
 }
 
-/// The beginnings of all texts of a shared corpus, one after the other.
+/// Returns the concatenated beginnings of all texts of a shared corpus.
 pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> String {
     let path = shared_path(&format!("corpora/{corpus}.parquet"));
     let file = std::fs::File::open(&path).unwrap();
@@ -41,12 +41,12 @@ pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> String {
     texts
 }
 
-/// The `tokenizer.json` of a shared tokenizer.
+/// Reads the `tokenizer.json` of a shared tokenizer.
 pub(super) fn shared_tokenizer(name: &str) -> Vec<u8> {
     shared_file(&format!("tokenizers/{name}/tokenizer.json"))
 }
 
-/// A tokenizer with one token per byte, one for `he`, and the special token `<s>`, changed by `change`.
+/// A tokenizer with one token per byte, one for `he`, and the special token `<s>`, modified by `change`.
 pub(super) fn bytes_with(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();

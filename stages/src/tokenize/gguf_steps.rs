@@ -1,19 +1,18 @@
-//! What the byte-level tokenizers do before they merge, by the name that a GGUF file has for it
-//! (`tokenizer.ggml.pre`): as the tokenizer.json of the models of that name says it.
+//! Steps of byte-level tokenizers before merging, by the name in a GGUF file (`tokenizer.ggml.pre`), as defined in
+//! the tokenizer.json of the models of that name.
 
 use serde_json::{Value, json};
 
-/// A tokenizer's steps around its merges.
+/// Steps of a tokenizer around its merges.
 pub(super) struct Steps {
     /// Whether texts are composed (NFC).
     pub(super) composes: bool,
-    /// Whether a piece that is a token stays one, whatever the merges make of it.
+    /// Whether a piece that is a token is not merged.
     pub(super) ignores_merges: bool,
-    /// The pre-tokenizer.
     pub(super) pre_tokenizer: Value,
 }
 
-/// The names that are known.
+/// Known names.
 pub(super) const NAMES: [&str; 16] = [
     "gpt-2",
     "phi-2",
@@ -38,7 +37,7 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const DEEPSEEK3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 
 impl Steps {
-    /// The steps of that name; none for one that is not known.
+    /// Returns the steps of that name; `None` if it is unknown.
     pub(super) fn of(name: &str) -> Option<Self> {
         let digits = |alone: bool| json!({"type": "Digits", "individual_digits": alone});
         let plain = |steps: &[Value]| Self {
@@ -49,7 +48,7 @@ impl Steps {
         let composed = |steps: &[Value]| Self { composes: true, ..plain(steps) };
         Some(match name {
             "gpt-2" | "gpt2" | "phi-2" => plain(&[bytes(true)]),
-            // Those of GPT-NeoX.
+            // As in GPT-NeoX.
             "mpt" | "olmo" => composed(&[bytes(true)]),
             "llama-bpe" | "llama3" | "llama-v3" => {
                 Self { ignores_merges: true, ..plain(&[split(LLAMA3), bytes(false)]) }
@@ -80,7 +79,7 @@ impl Steps {
     }
 }
 
-/// Bytes written as characters; `cuts`: cut by GPT-2's pattern first.
+/// Writes bytes as characters. `cuts`: whether GPT-2's pattern cuts the text first.
 fn bytes(cuts: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": cuts})
 }

@@ -1,7 +1,7 @@
-//! The tokenizer inside a GGUF file, as the `tokenizer.json` of the model that the file was made from.
+//! Conversion of the tokenizer inside a GGUF file to the `tokenizer.json` of the original model.
 //!
-//! Kinds (`tokenizer.ggml.model`): `gpt2`, merges of bytes behind steps that the file only names ([`Steps`]); `llama`,
-//! `SentencePiece` with scores, of which the transformers library makes merges
+//! Types (`tokenizer.ggml.model`): `gpt2`, merges of bytes after steps that the file only names ([`Steps`]); `llama`,
+//! `SentencePiece` with scores, which the transformers library converts to merges
 //! (`transformers/convert_slow_tokenizer.py`, `generate_merges`).
 
 use std::path::Path;
@@ -12,16 +12,16 @@ use serde_json::{Map, Value, json};
 use super::gguf_steps::{NAMES, Steps};
 use crate::model::{GgufMetadata, tokenizer_metadata};
 
-/// Types of tokens (`gguf-py/gguf/constants.py`, `TokenType`).
+/// Token types (`gguf-py/gguf/constants.py`, `TokenType`).
 const UNKNOWN: u8 = 2;
 const CONTROL: u8 = 3;
 const USER_DEFINED: u8 = 4;
 const UNUSED: u8 = 5;
 
-/// The tokenizer of a file, in the format of `tokenizer.json`.
+/// Reads the tokenizer of a file, in the format of `tokenizer.json`.
 ///
 /// # Errors
-/// What the file lacks, or what of it is not known.
+/// If an entry is missing or not supported.
 pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = tokenizer_metadata(path)?;
     let tokens = Tokens::new(&metadata)?;
@@ -47,7 +47,7 @@ pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
     Ok(form.to_string().into_bytes())
 }
 
-/// The tokens of a file by id, and the type of each.
+/// Tokens of a file by id, with their types.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
     types: Vec<u8>,
@@ -81,7 +81,8 @@ impl<'a> Tokens<'a> {
         Ok(tokens)
     }
 
-    /// Those that a text can have, with their ids. The others fill the vocabulary up to the rows of the embedding.
+    /// Returns the tokens that can occur in a text, with their ids. The others pad the vocabulary to the rows of the
+    /// embedding.
     fn used(&self) -> impl Iterator<Item = (usize, &'a str)> {
         let used = |(id, _): &(usize, &&str)| self.types[*id] != UNUSED;
         self.texts.iter().enumerate().filter(used).map(|(id, text)| (id, *text))
@@ -91,7 +92,7 @@ impl<'a> Tokens<'a> {
         self.used().map(|(id, text)| (text.to_owned(), json!(id))).collect()
     }
 
-    /// The tokens that stand in the text as they are. `strips`: which of them take the blanks behind them.
+    /// Returns the tokens that are matched verbatim. `strips`: whether a token includes the blanks after it.
     fn added(&self, strips: fn(&str) -> bool) -> Vec<Value> {
         let added = |id: &usize| [CONTROL, USER_DEFINED].contains(&self.types[*id]);
         let unknown = |id: &usize| self.types[*id] == UNKNOWN;
@@ -153,8 +154,8 @@ fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts,
     Ok((normalizer, Value::Null, model))
 }
 
-/// The merges that pieces with scores stand for: every way to join two pieces to a third, the best score first, then by
-/// the ids of the third, the left and the right one.
+/// Returns the merges implied by pieces with scores: every way to join two pieces to a third, by descending score,
+/// then by the ids of the third, the left and the right one.
 fn merges_by_score<'a>(tokens: &Tokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]> {
     let ids: HashMap<&str, usize> = tokens.used().map(|(id, text)| (text, id)).collect();
     let mut merges = Vec::new();
@@ -173,7 +174,8 @@ fn merges_by_score<'a>(tokens: &Tokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]>
     merges.into_iter().map(|(.., parts)| parts).collect()
 }
 
-/// Which added tokens take the blanks behind them: the file does not say, and of the known models only Phi-3's do.
+/// Returns which added tokens include the blanks after them: the file does not record it, and of the known models
+/// only Phi-3's do.
 fn strips_blanks(metadata: &GgufMetadata) -> fn(&str) -> bool {
     let name = metadata.text("general.name").unwrap_or_default().to_lowercase().replace(' ', "-");
     if name.contains("phi-3") || name.contains("phi3") {

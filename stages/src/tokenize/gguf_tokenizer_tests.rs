@@ -1,4 +1,4 @@
-//! GGUF files give the ids that the tokenizer.json gives which they were made from.
+//! GGUF files give the same ids as the tokenizer.json that they were made from.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn list(kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
     [head.concat(), values.concat()].concat()
 }
 
-/// A GGUF file of entries and no tensors.
+/// Writes a GGUF file of entries without tensors.
 fn write(path: &Path, entries: &[(&str, Entry)]) {
     let mut bytes = [b"GGUF".as_slice(), &3u32.to_le_bytes(), &0u64.to_le_bytes()].concat();
     bytes.extend((entries.len() as u64).to_le_bytes());
@@ -65,7 +65,7 @@ fn entries(form: &Value, model: &str, pre: &str, name: &str) -> Vec<(&'static st
     let vocabulary = form["model"]["vocab"].as_object().unwrap();
     let added = form["added_tokens"].as_array().unwrap();
     let most = vocabulary.values().map(id).chain(added.iter().map(|token| id(&token["id"]))).max();
-    // Rows of the embedding that no token has.
+    // Rows of the embedding without a token.
     let mut tokens: Vec<String> = (0..most.unwrap() + 3).map(|id| format!("[PAD{id}]")).collect();
     let mut types = vec![5; tokens.len()];
     for (text, at) in vocabulary {
@@ -93,7 +93,7 @@ fn entries(form: &Value, model: &str, pre: &str, name: &str) -> Vec<(&'static st
         ("tokenizer.ggml.token_type", Entry::Wholes(types)),
     ];
     if model == "llama" {
-        // `SentencePiece` learns its pieces in the order of their scores.
+        // `SentencePiece` orders its pieces by score.
         let mut scores = HashMap::new();
         for (rank, merge) in merges.iter().enumerate() {
             scores.entry(merge.replace(' ', "")).or_insert(-(rank as f32));
@@ -151,7 +151,7 @@ fn a_file_gives_the_ids_of_the_tokenizer_json_that_it_was_made_from() {
     }
 }
 
-/// The entries of a small byte-level tokenizer, changed.
+/// The entries of a small byte-level tokenizer, modified.
 fn small(change: impl Fn(&str, &mut Entry) -> bool) -> Result<Encoder, TokenizerProblem> {
     let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
     let mut entries = entries(&form, "gpt2", "gpt-2", "small");

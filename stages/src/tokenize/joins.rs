@@ -1,26 +1,26 @@
-//! Pairs of neighbouring characters that some token joins. A part may be cut between two others: no merge reaches across
-//! ([`super::pairs`] has the reason).
+//! Pairs of neighbouring characters that some token joins. A part may be cut between any other two, because no merge
+//! reaches across (proof in [`super::pairs`]).
 
 use super::bpe_model::BpeModel;
 use super::classes::decode;
 
-/// Bits of the set of pairs, as a power of two: 512 KiB. A bit that is set by another pair costs a cut, never a token.
+/// Bits of the set of pairs, as a power of two: 512 KiB. A hash collision loses a cut, but never changes a token.
 const PAIR_BITS: u32 = 22;
 
-/// The pairs that merges join.
+/// Pairs that merges join.
 #[derive(Debug)]
 pub(super) struct Joins {
     /// Pairs of ASCII characters: `left << 7 | right`.
     ascii: Box<[bool]>,
-    /// Hashes of other pairs.
+    /// Bitmap of hashes of the other pairs.
     pairs: Box<[u64]>,
-    /// Bytes at the end of one and the start of another character that a token joins without having both whole:
-    /// `last << 8 | first`.
+    /// Last byte of one and first byte of the next character, joined by a token that has only a part of either: `last
+    /// << 8 | first`.
     partial: Box<[bool]>,
 }
 
 impl Joins {
-    /// `spelled`: the bytes of text of a token; `None` for one that no text becomes.
+    /// `spelled`: bytes of a token's text; `None` for a token that no text produces.
     pub(super) fn new(model: &BpeModel, spelled: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
         let mut joins = Self {
             ascii: vec![false; 1 << 14].into(),
@@ -68,8 +68,8 @@ impl Joins {
         }
     }
 
-    /// The first place behind byte `at` of `text`, the start of a character, at which it may be cut; its end if there is
-    /// none.
+    /// Returns the first position after byte `at`, the start of a character, at which `text` may be cut; the end of
+    /// `text` if there is no other.
     #[inline]
     pub(super) fn end(&self, text: &[u8], at: usize) -> usize {
         let (mut left, length) = decode(text, at);

@@ -1,16 +1,17 @@
-//! Parts that do not come apart any further (a megabyte of one letter, of blanks, of joined emoji), merged stretch by
-//! stretch: the same tokens in time that grows with the text and memory that does not.
+//! Merging of long parts that cannot be split further (a megabyte of one letter, of blanks, of joined emoji) in
+//! overlapping chunks: the same tokens in linear time and constant memory.
 //!
-//! Byte-pair merging joins, again and again, the neighbours whose merge has the lowest rank, the leftmost of these first.
-//! From that follow two laws:
+//! Byte-pair merging repeatedly joins the neighbours whose merge has the lowest rank, the leftmost of equals. Two
+//! laws follow:
 //!
-//! 1. Some neighbouring tokens of an answer are the answer to their own text: within them the same merges were the next
-//!    at every step, since none reached across their ends.
-//! 2. Tokens are the answer to their text if each two neighbours are the answer to theirs: the first merge across a place
-//!    would also be the first across it in the text of the two tokens around it.
+//! 1. Any run of neighbouring tokens of a result is the result for its own text: the merges within the run were the next
+//!    at every step, since none reached across its ends.
+//! 2. Tokens are the result for their text if every two neighbours are the result for theirs: the first merge across a
+//!    boundary would also be the first across it in the text of the two tokens around it.
 //!
-//! So when two stretches that overlap have one token in common, at the same place, what the first has before it and what
-//! the second has from it on are together the answer for both: the two tokens around the seam are neighbours in the first.
+//! So if two overlapping chunks have a token in common at the same position, the tokens of the first before it and of
+//! the second from it on are together the result for both: the two tokens around the seam are neighbours in the
+//! first.
 
 use std::ops::Range;
 
@@ -23,15 +24,16 @@ use super::parts::{Parts, Recipe};
 use super::patterns::PreTokenizerStep;
 use super::problem::Refusal;
 
-/// Bytes of a stretch. A part that is not longer than two is encoded whole.
+/// Bytes of a chunk. A part of at most two chunks is encoded whole.
 const STRETCH_BYTES: usize = 64 << 10;
-/// Bytes of a stretch that the next one encodes again.
+/// Bytes of a chunk that the next one encodes again.
 const OVERLAP_BYTES: usize = 8 << 10;
 
-/// How the long parts of a tokenizer are merged.
+/// Chunked merging of a tokenizer's long parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongParts {
-    /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown ones.
+    /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown
+    /// ones.
     of_bytes: bool,
     /// [`STRETCH_BYTES`]; tests choose others.
     pub(super) stretch: usize,
@@ -40,7 +42,7 @@ pub(super) struct LongParts {
 }
 
 impl LongParts {
-    /// How long parts are merged; none where more than merges decides about tokens, or some text has none.
+    /// Returns `None` if tokens depend on more than merges, or if some text has no tokens.
     pub(super) fn new(model: &BpeModel, recipe: &Recipe) -> Option<Self> {
         if model.has_affixes() {
             return None;
@@ -54,7 +56,7 @@ impl LongParts {
         let has = |byte: u8| {
             vocabulary.contains_key(byte_character(byte).encode_utf8(&mut [0; 4]) as &str)
         };
-        // A token that is taken whole, by `ignore_merges`, is shorter than any stretch.
+        // A token that skips the merges, by `ignore_merges`, is shorter than any chunk.
         let longest = vocabulary.keys().map(String::len).max()?;
         let mut ids: Vec<u32> = vocabulary.values().copied().collect();
         ids.sort_unstable();
@@ -65,13 +67,13 @@ impl LongParts {
         usable.then_some(Self { of_bytes, stretch, overlap })
     }
 
-    /// Whether a part is long.
+    /// Returns whether a part is long.
     pub(super) fn is_long(&self, part: &str) -> bool {
         part.len() > 2 * self.stretch
     }
 
-    /// The tokens of a part. `encode`: the tokens of a stretch of its text, from byte 0 of the stretch on; needed for a
-    /// model of characters.
+    /// Encodes a part. `encode`: tokens of a chunk of its text, from byte 0 of the chunk on; needed for a model of
+    /// characters.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -89,7 +91,7 @@ impl LongParts {
         Ok(tokens)
     }
 
-    /// The tokens of a part from those of its stretches, which `encode` gives with their ends in bytes of the stretch.
+    /// Merges a part chunk by chunk. `encode` returns the tokens of a chunk with their ends in bytes of the chunk.
     pub(super) fn merge(
         &self,
         part: &str,
@@ -100,7 +102,7 @@ impl LongParts {
         tokens.expect("stretches are encoded without errors")
     }
 
-    /// Encodes stretch after stretch. `boundary`: the first place at or behind a byte at which a stretch may end.
+    /// Encodes chunk after chunk. `boundary`: first position at or after a byte at which a chunk may end.
     fn join_stretches(
         &self,
         length: usize,
@@ -124,7 +126,7 @@ impl LongParts {
                     stretch.drop_before(from);
                     bytes = self.stretch;
                 }
-                // Nothing in common: look at twice as much.
+                // No token in common: double the overlap.
                 _ => {
                     bytes *= 2;
                     let end = boundary((stretch.start + bytes).min(length));
@@ -137,7 +139,7 @@ impl LongParts {
     }
 }
 
-/// A stretch of a part and its tokens, with their ends in bytes of the part.
+/// Chunk of a part and its tokens, with their ends in bytes of the part.
 struct Stretch {
     start: usize,
     end: usize,
@@ -157,8 +159,8 @@ impl Stretch {
         Ok(Self { start, end, tokens })
     }
 
-    /// The place between two tokens that is nearest before byte `most`; none at the stretch's start. Tokens that end
-    /// inside a character have its end, so there is a place only where ends differ.
+    /// Returns the last boundary between two tokens before byte `most`; `None` at the chunk's start. Tokens that end
+    /// inside a character have the end of the character, so a boundary exists only where ends differ.
     fn last_seam_before(&self, most: usize) -> Option<usize> {
         let before = self.tokens.partition_point(|(_, end)| *end as usize <= most);
         let seam = self.tokens[..before].last()?.1;
@@ -166,7 +168,7 @@ impl Stretch {
         (self.start < seam as usize).then_some(seam as usize)
     }
 
-    /// The first token that both stretches have, as an index into each.
+    /// Returns the first token that both chunks have, as an index into each.
     fn shared_token(&self, next: &Self) -> Option<(usize, usize)> {
         let own = self.tokens.partition_point(|(_, end)| *end as usize <= next.start);
         let (mut one, mut other) = (own, 0);
@@ -190,7 +192,7 @@ impl Stretch {
     }
 }
 
-/// The tokens of some bytes, with their ends in bytes.
+/// Encodes bytes; returns the tokens with their ends in bytes.
 fn bytes_tokens(tokenizer: &Tokenizer, bytes: &[u8]) -> Result<Vec<PartToken>, Refusal> {
     let written: String = bytes.iter().map(|byte| byte_character(*byte)).collect();
     let tokens = tokenizer.get_model().tokenize(&written)?;
@@ -202,18 +204,19 @@ fn bytes_tokens(tokenizer: &Tokenizer, bytes: &[u8]) -> Result<Vec<PartToken>, R
     Ok(tokens.into_iter().map(token).collect())
 }
 
-/// Whether the steps do nothing but write bytes as characters.
+/// Returns whether the steps only write bytes as characters.
 fn merges_bytes(steps: &[PreTokenizerStep]) -> bool {
     matches!(steps, [PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))]
         if !bytes.use_regex && !bytes.add_prefix_space)
 }
 
-/// Whether a byte occurs in UTF-8.
+/// Returns whether a byte occurs in UTF-8.
 fn may_be_text(byte: u8) -> bool {
     !matches!(byte, 0xC0 | 0xC1 | 0xF5..)
 }
 
-/// The character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`, `bytes_to_unicode`).
+/// Returns the character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`,
+/// `bytes_to_unicode`).
 pub(super) fn byte_character(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => u32::from(byte),
@@ -239,7 +242,7 @@ mod tests {
         assert_eq!([b'\n', b' ', 0x7F, 0xA0, 0xAD].map(byte_character), ['Ċ', 'Ġ', 'ġ', 'ł', 'Ń']);
     }
 
-    /// Merges that depend on all that stands before: pairs from the left.
+    /// Merges that depend on all preceding text: pairs from the left.
     fn pairs_of_two(range: &Range<usize>) -> Vec<PartToken> {
         let ends = (0..range.len()).step_by(2).map(|at| (at + 2).min(range.len()));
         ends.map(|end| (7, end as u32)).collect()
@@ -258,7 +261,7 @@ mod tests {
     #[test]
     fn stretches_that_never_meet_become_the_whole() {
         let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
-        // Ids say where the stretch began.
+        // The ids encode the start of the chunk.
         let encode = |range: Range<usize>| {
             let id = range.start as u32;
             Ok((1..=range.len() as u32).map(|end| (id, end)).collect())

@@ -1,7 +1,8 @@
-//! The patterns of pre-tokenizers as finite automata: linear time, and no stack that a long text could exhaust.
+//! Patterns of pre-tokenizers as finite automata: linear time, and no stack that a long text could overflow.
 //!
-//! Only patterns that an automaton matches exactly as the backtracking engine does are taken: regular ones, and those
-//! that end in `|\s+(?!\S)|\s+`, the one look-ahead that published tokenizers use. The others stay with that engine.
+//! Only patterns that an automaton matches exactly as the backtracking engine does are supported: regular ones, and
+//! those that end in `|\s+(?!\S)|\s+`, the only look-ahead that published tokenizers use. The backtracking engine
+//! runs the others.
 
 use std::ops::Range;
 
@@ -9,34 +10,34 @@ use regex_automata::meta::{self, Cache};
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, PatternID};
 
-/// The look-ahead of the tokenizers since GPT-2: blanks before a word leave their last one to the word.
+/// Look-ahead of the tokenizers since GPT-2: a run of blanks before a word leaves its last blank to the word.
 pub(super) const BLANKS: &str = r"|\s+(?!\S)|\s+";
 
-/// Finds what a pre-tokenizer cuts out of a text.
+/// Finds the matches of a pre-tokenizer's pattern.
 #[derive(Debug)]
 pub(super) enum Matcher {
-    /// A regular pattern.
+    /// Regular pattern.
     Regular(meta::Regex),
-    /// What stands before [`BLANKS`] as pattern 0, and `\s+` as pattern 1.
+    /// The pattern before [`BLANKS`] as pattern 0, and `\s+` as pattern 1.
     WithBlanks(meta::Regex),
-    /// Characters that are numbers: each for itself, or as runs.
+    /// Numeric characters, one by one or in runs.
     Numbers {
-        /// As runs.
+        /// Whether they are matched in runs.
         runs: bool,
     },
 }
 
-/// The memory of a thread's searches.
+/// Search memory of a thread.
 #[derive(Debug)]
 pub(super) struct MatcherCache(Option<Cache>);
 
 impl Matcher {
-    /// The automaton of a pattern; none where it might match anything else than the backtracking engine does, or could
-    /// match an empty text (a search would then depend on more than the place where it begins).
+    /// Builds the automaton of a pattern; `None` if its matches might differ from those of the backtracking engine,
+    /// or could be empty (a search would then depend on more than its start).
     pub(super) fn new(pattern: &str) -> Option<Self> {
         let body = pattern.strip_suffix(BLANKS);
         let regular = body.unwrap_or(pattern);
-        // A flag without a group, `(?x)`, would reach into the look-ahead.
+        // A flag without a group, `(?x)`, would extend to the look-ahead.
         let mut groups = regular.match_indices("(?").map(|(at, _)| &regular[at + 2..]);
         if has_possessive_quantifier(regular)
             || !groups.all(|rest| rest.starts_with(':') || rest.starts_with("i:"))
@@ -54,12 +55,12 @@ impl Matcher {
         }
     }
 
-    /// Whether the pattern is of the kind that leaves no gap, or hardly any: a search from anywhere ends soon.
+    /// Returns whether matches cover all or almost all text: a search from any position ends soon.
     pub(super) fn is_dense(&self) -> bool {
         matches!(self, Self::WithBlanks(_))
     }
 
-    /// What a thread's searches need.
+    /// Returns the memory for a thread's searches.
     pub(super) fn cache(&self) -> MatcherCache {
         MatcherCache(match self {
             Self::Regular(regex) | Self::WithBlanks(regex) => Some(regex.create_cache()),
@@ -67,7 +68,7 @@ impl Matcher {
         })
     }
 
-    /// The first match at or behind byte `at` of `text`. It depends on those two alone.
+    /// Returns the first match at or after byte `at` of `text`. It depends on nothing else.
     pub(super) fn find(
         &self,
         cache: &mut MatcherCache,
@@ -91,7 +92,7 @@ impl Matcher {
     }
 }
 
-/// Whether a quantifier is followed by `+`: `regex-syntax` would read it as a repeated repetition.
+/// Returns whether a quantifier is followed by `+`: `regex-syntax` would parse it as a repeated repetition.
 fn has_possessive_quantifier(pattern: &str) -> bool {
     let (mut letters, mut class_depth, mut is_quantifier) = (pattern.chars(), 0_u32, false);
     while let Some(letter) = letters.next() {
@@ -113,7 +114,7 @@ fn has_possessive_quantifier(pattern: &str) -> bool {
     false
 }
 
-/// What `\s+(?!\S)|\s+` matches of a maximal run of blanks.
+/// Returns the match of `\s+(?!\S)|\s+` in a maximal run of blanks.
 fn blanks_before_word(text: &str, run: Range<usize>) -> Range<usize> {
     let last = text[run.clone()].char_indices().next_back().map_or(0, |(last, _)| last);
     if run.end == text.len() || last == 0 { run } else { run.start..run.start + last }

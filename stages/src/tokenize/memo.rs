@@ -1,16 +1,16 @@
-//! What a thread remembers of the texts it has encoded: most parts of a text have been seen before.
+//! Cache of a thread's encoded parts: most parts of a text have occurred before.
 
 use hashbrown::HashMap;
 
-/// A token of a part: its id, and the byte of the part at which it ends.
+/// Token of a part: its id, and the byte of the part at which it ends.
 pub(super) type PartToken = (u32, u32);
 
-/// The longest part that is remembered, in bytes.
+/// Maximum length of a cached part, in bytes.
 const LONGEST: usize = 128;
-/// The most parts of each age that are remembered: about 4 MB.
+/// Maximum number of cached parts per generation: about 4 MB.
 const MOST: usize = 1 << 15;
 
-/// The tokens of parts, in two ages: when there are too many, those that were not seen for long are forgotten.
+/// Tokens of parts, in two generations: when one is full, parts that were not used for long are evicted.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
     recent: HashMap<Box<str>, Box<[PartToken]>>,
@@ -18,7 +18,7 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    /// Gives `take` the tokens of `part`: remembered, or those that `encode` gives.
+    /// Passes the tokens of `part`, cached or from `encode`, to `take`.
     pub(super) fn tokens<E>(
         &mut self,
         part: &str,

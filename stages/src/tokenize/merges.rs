@@ -1,6 +1,7 @@
-//! Byte-pair merging over packed tables: no strings and no allocation for a part of up to [`MAX_SHORT`] symbols.
+//! Byte-pair merging over packed tables: no strings, and no allocation for a part of up to [`MAX_SHORT`] symbols.
 //!
-//! The neighbours whose merge has the lowest rank are joined first, the leftmost of equals, until no neighbours have a merge.
+//! The neighbours whose merge has the lowest rank are joined first, the leftmost of equals, until no neighbours have
+//! a merge.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,41 +12,41 @@ use super::bpe_model::BpeModel;
 use super::long_parts::byte_character;
 use super::token_bytes::byte_level_bytes;
 
-/// The rank of a pair that is not merged.
+/// Rank of a pair that is not merged.
 const NO_RANK: u32 = u32::MAX;
-/// An empty slot of the table of pairs.
+/// Empty slot of the table of pairs.
 const EMPTY: u64 = u64::MAX;
 /// Bits of an id and of a rank, so that two ids and a rank fill a slot.
 const ID_BITS: u32 = 21;
-/// Symbols of a part that is merged by scanning all ranks for each merge. A longer part takes a heap.
+/// Maximum symbols of a part that is merged by scanning all ranks for each merge. A longer part uses a heap.
 const MAX_SHORT: usize = 64;
-/// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, so that most pairs without a merge cost
-/// one read of the second-level cache.
+/// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, so that most pairs without a merge
+/// cost one read of the L2 cache.
 const FILTER_BITS: u32 = 21;
 
-/// The merges of a model.
+/// Merges of a model.
 #[derive(Debug)]
 pub(super) struct Merges {
     /// Open addressing: `left << 42 | right << 21 | rank`.
     slots: Box<[u64]>,
     /// A bit for the hash of each pair that has a merge.
     filter: Box<[u64]>,
-    /// The id that each rank's merge makes.
+    /// Id that each rank's merge produces.
     merged: Box<[u32]>,
     symbols: Symbols,
-    /// Parts that are one token whatever the merges are: by their bytes, of models with `ignore_merges`.
+    /// Parts, by their bytes, that are one token regardless of merges: for models with `ignore_merges`.
     whole: HashMap<Box<[u8]>, u32>,
-    /// Bytes of text that each token stands for; 0 for an id that is not in the vocabulary.
+    /// Bytes of text per token; 0 for an id that is not in the vocabulary.
     token_bytes: Box<[u16]>,
 }
 
-/// What a part consists of before the first merge.
+/// Symbols of a part before the first merge.
 #[derive(Debug)]
 enum Symbols {
     /// One symbol per byte.
     Bytes {
         ids: Box<[u32; 256]>,
-        /// The rank of two neighbouring bytes: `first << 8 | second`.
+        /// Rank of two neighbouring bytes: `first << 8 | second`.
         ranks: Box<[u32]>,
     },
     /// One symbol per character, or one per byte of a character without a token.
@@ -53,7 +54,8 @@ enum Symbols {
 }
 
 impl Merges {
-    /// Merges of a model that writes each byte as one character; an error is the reason why the tables cannot hold it.
+    /// Builds the tables of a model that writes each byte as one character; an error is the reason why the tables
+    /// cannot hold it.
     pub(super) fn of_bytes(model: &BpeModel) -> Result<Self, &'static str> {
         let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
@@ -82,7 +84,8 @@ impl Merges {
         Ok(merges)
     }
 
-    /// Merges of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an unknown character.
+    /// Builds the tables of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an
+    /// unknown character.
     pub(super) fn of_characters(model: &BpeModel) -> Result<Self, &'static str> {
         let mut bytes = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
@@ -102,7 +105,7 @@ impl Merges {
         })
     }
 
-    /// `bytes_of`: the bytes of text that a token of the vocabulary stands for.
+    /// `bytes_of`: bytes of text of a token of the vocabulary.
     fn new(
         model: &BpeModel,
         symbols: Symbols,
@@ -147,7 +150,7 @@ impl Merges {
         Ok(merges)
     }
 
-    /// Adds a merge; a later one of the same pair takes the place of the earlier.
+    /// Adds a merge; a later one of the same pair replaces the earlier.
     fn insert(&mut self, left: u32, right: u32, rank: u64) {
         let key = key(left, right);
         let hash = hash(key);
@@ -179,14 +182,14 @@ impl Merges {
         }
     }
 
-    /// Bytes of text that a token stands for.
+    /// Returns the number of bytes of a token's text.
     #[inline]
     pub(super) fn token_bytes(&self, id: u32) -> usize {
         usize::from(self.token_bytes[id as usize])
     }
 
-    /// Appends the tokens of a part. Time: linear in the part for short ones, `n log n` for others; memory: up to 40 bytes
-    /// for each byte of a part of more than [`MAX_SHORT`] symbols.
+    /// Appends the tokens of a part. Time: linear for short parts, `n log n` for others; memory: up to 40 bytes for
+    /// each byte of a part of more than [`MAX_SHORT`] symbols.
     pub(super) fn encode(&self, part: &[u8], ids: &mut Vec<u32>) {
         if !self.whole.is_empty()
             && let Some(id) = self.whole.get(part)
@@ -222,7 +225,7 @@ impl Merges {
         ids.truncate(first + left);
     }
 
-    /// Merges up to [`MAX_SHORT`] symbols in place; returns how many tokens are left.
+    /// Merges up to [`MAX_SHORT`] symbols in place; returns the number of tokens left.
     fn merge_short(&self, part: &[u8], ids: &mut [u32]) -> usize {
         let mut ranks = [NO_RANK; MAX_SHORT];
         let mut left = ids.len();
@@ -239,7 +242,8 @@ impl Merges {
             }
         }
         loop {
-            // Blocks of eight, so that the search is a few vector instructions; behind the last pair stands NO_RANK.
+            // Blocks of eight, so that the search takes a few vector instructions; the ranks are padded with
+            // `NO_RANK`.
             let searched = &ranks[..(left - 1).next_multiple_of(8)];
             let lowest = searched.iter().fold(NO_RANK, |lowest, rank| lowest.min(*rank));
             if lowest == NO_RANK {
@@ -263,11 +267,11 @@ impl Merges {
         }
     }
 
-    /// Merges any number of symbols in place with a heap of pairs; returns how many tokens are left.
+    /// Merges any number of symbols in place with a heap of pairs; returns the number of tokens left.
     fn merge_long(&self, ids: &mut [u32]) -> usize {
         const GONE: u32 = u32::MAX;
         let symbols = ids.len();
-        // The neighbours that are left of each symbol: the one before, the one after.
+        // Previous and next remaining symbol of each symbol.
         let mut links: Vec<(u32, u32)> =
             (0..symbols as u32).map(|at| (at.wrapping_sub(1), at + 1)).collect();
         let pair = |rank: u32, at: u32| (rank != NO_RANK).then_some(Reverse((rank, at)));
@@ -310,7 +314,7 @@ fn key(left: u32, right: u32) -> u64 {
     u64::from(left) << ID_BITS | u64::from(right)
 }
 
-/// Well mixed in all bits that are used: the table takes the lower, the filter the upper ones.
+/// Hashes a key; well mixed in all bits used: the lower by the table, the upper by the filter.
 fn hash(key: u64) -> u64 {
     let product = u128::from(key ^ 0xA076_1D64_78BD_642F) * 0x9E37_79B9_7F4A_7C15;
     product as u64 ^ (product >> 64) as u64

@@ -1,5 +1,5 @@
-//! Settings of `tokenizer_config.json` that change token ids and that `tokenizer.json` does not have: `transformers` applies
-//! them when it loads a tokenizer, and a program that reads `tokenizer.json` alone does not.
+//! Settings of `tokenizer_config.json` that change token ids and are missing in `tokenizer.json`: `transformers`
+//! applies them when it loads a tokenizer; programs that only read `tokenizer.json` do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,14 +9,14 @@ use tokenizers::Tokenizer;
 
 use crate::contract::open_regular;
 
-/// The largest file that is read. Those with 128,000 added tokens have some megabytes.
+/// Maximum size of a file. Those with 128,000 added tokens have some megabytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Tokens that a message names.
+/// Maximum number of tokens that a message lists.
 const MAX_NAMED: usize = 4;
 /// Settings that name a token.
 const TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// Settings that name several.
+/// Settings that name several tokens.
 const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
 const OF_BERT: [(&str, &str); 3] = [
@@ -25,7 +25,7 @@ const OF_BERT: [(&str, &str); 3] = [
     ("tokenize_chinese_chars", "handle_chinese_chars"),
 ];
 
-/// Describes each setting of the files beside a `tokenizer.json` that gives other ids than `tokenizer`.
+/// Describes each setting of the files next to a `tokenizer.json` that gives other ids than `tokenizer`.
 pub(super) fn differences(folder: &Path, tokenizer: &Tokenizer) -> Vec<String> {
     let Some(config) = read(&folder.join("tokenizer_config.json")) else { return Vec::new() };
     let tokens = added_tokens(&config, tokenizer);
@@ -41,7 +41,7 @@ fn read(path: &Path) -> Option<Map<String, Value>> {
     serde_json::from_reader(std::io::BufReader::new(file)).ok()
 }
 
-/// The text of a token: a string, or an object with its settings.
+/// Returns the text of a token: a string, or an object with its settings.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
@@ -82,7 +82,8 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     })
 }
 
-/// Whether a blank is put before a text: what the settings and the first step of the tokenizer say.
+/// Compares whether the settings and the first step of the tokenizer put a blank before a text; describes a
+/// difference.
 fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let wanted = config.get("add_prefix_space")?.as_bool()?;
     let first = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;

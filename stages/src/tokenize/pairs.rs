@@ -1,33 +1,33 @@
-//! Where byte-pair merges cannot reach across, in a tokenizer that merges whole texts (`SentencePiece` models).
+//! Boundaries that byte-pair merges cannot cross, in a tokenizer that merges whole texts (`SentencePiece` models).
 //!
-//! Each merge joins two neighbouring tokens to one of the vocabulary. Where no merge makes a token in which the two
-//! characters around a place stand side by side, no merge ever joins tokens across that place, whatever stands further
-//! away: the merges on its two sides take their course as if the other side were not there.
+//! Each merge joins two neighbouring tokens to one of the vocabulary. If no merge produces a token that contains the
+//! two characters around a boundary side by side, no merge ever joins tokens across it, regardless of the text
+//! further away: the merges on each side are independent of the other side.
 
 use hashbrown::HashSet;
 
 use super::bpe_model::BpeModel;
 
-/// The pairs of characters that a merge may join.
+/// Pairs of characters that a merge may join.
 #[derive(Debug)]
 pub(super) struct MergedPairs {
     pairs: HashSet<(char, char)>,
-    /// The same for ASCII, by both characters.
+    /// The pairs of ASCII characters, by both characters.
     ascii: Box<[[bool; 128]; 128]>,
-    /// The characters before which a place may be; any, where every character has tokens.
+    /// Characters before which a boundary is possible; `None` for any, if every character has tokens.
     known: Option<HashSet<char>>,
     /// Characters that the tokenizer replaces before it merges.
     replaced: Vec<(char, char)>,
 }
 
 impl MergedPairs {
-    /// The pairs of a model; `None` where more than the merges decides what is joined.
-    /// `replaced`: single characters that become other single characters before the merges.
+    /// Collects the pairs of a model; `None` if joins depend on more than the merges. `replaced`: characters that are
+    /// replaced by others, one to one, before merging.
     pub(super) fn new(model: &BpeModel, replaced: Vec<(char, char)>) -> Option<Self> {
         if model.ignore_merges || model.has_affixes() {
             return None;
         }
-        // A token that stands for something else than its characters must not take part in a merge.
+        // A token that does not stand for its own characters must not take part in a merge.
         let byte_tokens: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
         let stands_for_more = |part: &str| {
             model.unk_token.as_deref() == Some(part)
@@ -62,12 +62,12 @@ impl MergedPairs {
         Some(Self { pairs, ascii, known: (!every_byte).then(known), replaced })
     }
 
-    /// Whether every character has tokens, if only those of its bytes.
+    /// Returns whether every character has tokens, at least those of its bytes.
     pub(super) fn knows_every_character(&self) -> bool {
         self.known.is_none()
     }
 
-    /// Whether text may be encoded for itself on both sides of a place between these two characters.
+    /// Returns whether the text on each side of the boundary between these two characters may be encoded separately.
     pub(super) fn may_part(&self, left: char, right: char) -> bool {
         let replaced = |letter| {
             self.replaced

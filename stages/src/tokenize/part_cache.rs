@@ -1,33 +1,33 @@
-//! A bounded cache from the bytes of a part to its token ids, one per thread. Ids never depend on what it holds.
+//! Bounded cache from the bytes of a part to its token ids, one per thread. Ids never depend on its content.
 
 use hashbrown::HashMap;
 
-/// Bytes of a part that fit into a key, beside its length.
+/// Maximum bytes of a part that fit into a key, next to its length.
 pub(super) const MAX_SHORT: usize = 15;
-/// The longest part that is remembered, in bytes.
+/// Maximum length of a cached part, in bytes.
 const MAX_LONG: usize = 256;
-/// Most lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits with those of other
-/// threads into the cache that processors share.
+/// Maximum lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits, with those of
+/// other threads, into the cache that processors share.
 const MAX_LINES: usize = 1 << 17;
-/// Fewest lines: 40 KiB with what belongs to them.
+/// Minimum lines: 40 KiB including all arrays.
 const MIN_LINES: usize = 1 << 8;
 /// Ids of short parts of more than four tokens, per line.
 const SPILLED_PER_LINE: usize = 4;
-/// Bytes of long parts, their ids and their places, per line.
+/// Bytes of long parts, their ids and their positions, per line.
 const LONG_BYTES_PER_LINE: usize = 32;
-/// Bytes of memory per line: vectors grow by doubling, and maps hold empty places.
+/// Bytes of memory per line: vectors grow by doubling, and maps have empty slots.
 const BYTES_PER_LINE: usize =
     size_of::<Line>() + 2 * SPILLED_PER_LINE * size_of::<u32>() + 2 * LONG_BYTES_PER_LINE;
 
-/// No token: the largest ids are below 2²¹.
+/// Marks an unused id: the largest ids are below 2²¹.
 const NONE: u32 = u32::MAX;
-/// In place of a first id: the ids are spilled.
+/// Marks spilled ids, in place of the first id.
 const SPILLED: u32 = u32::MAX - 1;
 
-/// A short part: its bytes in the lower 15 bytes, its length in the highest. 0 is no part.
+/// Key of a short part: its bytes in the lower 15 bytes, its length in the highest. 0 is not a part.
 pub(super) type Key = u128;
 
-/// Tokens of parts that were encoded before.
+/// Cached tokens of parts.
 #[derive(Debug)]
 pub(super) struct PartCache {
     lines: Box<[Line]>,
@@ -36,7 +36,7 @@ pub(super) struct PartCache {
     long_bytes: usize,
 }
 
-/// Two entries that the same hash finds, in one line of the processor's cache; the first is the more recent.
+/// Two entries with the same hash, in one cache line of the processor; the first is the more recent.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Line([Entry; 2]);
@@ -49,7 +49,7 @@ struct Entry {
     ids: [u32; 4],
 }
 
-/// The key of a part of at most [`MAX_SHORT`] bytes.
+/// Returns the key of a part of at most [`MAX_SHORT`] bytes.
 #[inline]
 pub(super) fn key(part: &[u8]) -> Key {
     let mut bytes = [0; 16];
@@ -59,10 +59,10 @@ pub(super) fn key(part: &[u8]) -> Key {
 }
 
 impl PartCache {
-    /// The most memory that a cache takes, in bytes: 20 MiB.
+    /// Maximum memory of a cache, in bytes: 20 MiB.
     pub(super) const MAX_BYTES: usize = MAX_LINES * BYTES_PER_LINE;
 
-    /// An empty cache of up to `bytes` of memory, at most [`Self::MAX_BYTES`].
+    /// Creates an empty cache of up to `bytes` of memory, at most [`Self::MAX_BYTES`].
     pub(super) fn new(bytes: usize) -> Self {
         let lines = (bytes / BYTES_PER_LINE).clamp(MIN_LINES, MAX_LINES);
         let empty = Line([Entry { key: 0, ids: [NONE; 4] }; 2]);
@@ -74,8 +74,7 @@ impl PartCache {
         }
     }
 
-    /// Finds the lines of parts and reads each once, so that the processor waits for them together instead of one after the
-    /// other.
+    /// Finds the lines of parts and reads each once, so that their cache misses overlap.
     #[inline]
     pub(super) fn load_lines(&self, keys: &[Key], lines: &mut [usize]) {
         let mut read = 0;
@@ -86,7 +85,7 @@ impl PartCache {
         std::hint::black_box(read);
     }
 
-    /// Appends the ids of a short part to `ids`: remembered ones, or those that `encode` appends. `line`: that of `key`.
+    /// Appends the ids of a short part to `ids`, cached or from `encode`. `line`: that of `key`.
     #[inline]
     pub(super) fn short(
         &mut self,
@@ -108,7 +107,7 @@ impl PartCache {
                 let start = start as usize;
                 ids.extend_from_slice(&self.spilled[start..start + length as usize]);
             }
-            // Four are copied without a branch, then those that are none are cut off.
+            // Copies four without a branch, then cuts off the unused ones.
             of_part => {
                 ids.extend_from_slice(&of_part);
                 let none = of_part.iter().filter(|id| **id == NONE).count();
@@ -152,7 +151,8 @@ impl PartCache {
         }
     }
 
-    /// The same for a part of more than [`MAX_SHORT`] bytes. Parts of more than [`MAX_LONG`] bytes are not remembered.
+    /// Appends the ids of a part of more than [`MAX_SHORT`] bytes. Parts of more than [`MAX_LONG`] bytes are not
+    /// cached.
     pub(super) fn long(
         &mut self,
         part: &[u8],
@@ -178,7 +178,7 @@ impl PartCache {
         self.long.insert(part.into(), of_part);
     }
 
-    /// The line of a part.
+    /// Returns the line of a part.
     #[inline]
     pub(super) fn line(&self, key: Key) -> usize {
         let low = key as u64 ^ 0xA076_1D64_78BD_642F;
@@ -192,7 +192,7 @@ impl PartCache {
 mod tests {
     use super::*;
 
-    /// Ids that a part alone decides.
+    /// Ids that depend on the part only.
     fn encode(part: &[u8]) -> impl FnOnce(&mut Vec<u32>) {
         let ids: Vec<u32> = part.iter().map(|byte| u32::from(*byte)).collect();
         let tokens = 1 + ids.len() % 7;
@@ -211,7 +211,7 @@ mod tests {
         let mut misses = 0;
         for round in 0..2 {
             for number in 0..600_000_u32 {
-                // Every second part returns in the second round, others push it out.
+                // Every second part returns in the second round; the others evict entries.
                 let number = if round == 0 { number } else { number / 2 * 2 };
                 let part = format!("{number:x}{}", "y".repeat(number as usize % 30));
                 let part = part.as_bytes();

@@ -1,13 +1,13 @@
-//! How a tokenizer's texts come apart: into parts whose tokens do not depend on what stands around them.
+//! Splitting of a tokenizer's texts into parts whose tokens do not depend on the surrounding text.
 //!
-//! Which parts those are follows from the tokenizer's steps, and for each kind there is a reason why encoding the parts
-//! one by one gives the tokens of the whole:
+//! The tokenizer's steps determine these parts. For each variant there is a reason why encoding the parts one by one
+//! gives the tokens of the whole:
 //!
 //! * [`Parts::Pieces`]: the pre-tokenizer's patterns are searched for from left to right, each search from the end of
-//!   the last match; the steps behind them and the model see one piece at a time.
+//!   the last match; later steps and the model see one piece at a time.
 //! * [`Parts::Unmerged`]: no merge of the model joins characters across the ends of a part ([`MergedPairs`]).
-//! * [`Parts::Words`]: the normaliser looks at characters that combine at most with marks behind them, and the
-//!   pre-tokenizer drops white space before anything else: nothing reaches across an ASCII blank.
+//! * [`Parts::Words`]: the normaliser combines characters at most with marks after them, and the pre-tokenizer drops
+//!   white space before anything else: nothing reaches across an ASCII blank.
 
 use std::ops::Range;
 
@@ -24,18 +24,18 @@ use super::matcher::{Matcher, MatcherCache};
 use super::pairs::MergedPairs;
 use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerStep, PreTokenizerSteps};
 
-/// How texts come apart.
+/// Method of splitting texts.
 #[derive(Debug)]
 pub(super) enum Parts {
     /// Into the pieces of these steps of the pre-tokenizer.
     Pieces(Vec<Step>),
-    /// Where nothing is merged.
+    /// Between characters that no merge joins.
     Unmerged(MergedPairs),
-    /// Before an ASCII blank that follows something else.
+    /// Before an ASCII blank that follows another character.
     Words,
 }
 
-/// One step of a pre-tokenizer: cuts a piece at matches.
+/// Step of a pre-tokenizer that cuts a piece at matches.
 #[derive(Debug)]
 pub(super) struct Step {
     matcher: Matcher,
@@ -43,33 +43,31 @@ pub(super) struct Step {
     keeps_gaps: bool,
 }
 
-/// The steps of a tokenizer around its model, told apart by what they look at.
+/// Steps of a tokenizer around its model, classified by their inputs.
 #[derive(Debug)]
 pub(super) struct Recipe {
-    /// How texts come apart.
+    /// Method of splitting texts.
     pub(super) parts: Parts,
     /// Whether texts are composed (NFC) before they are cut.
     pub(super) composes: bool,
     /// Whether a text that does not begin with a space gets one.
     pub(super) prefix_space: bool,
-    /// What happens to a part.
+    /// Steps of a part.
     pub(super) part: PartSteps,
-    /// What happens to the first part of a text, where that is something else: at the front of a document, and behind
-    /// an added token.
+    /// Steps of the first part of a text, if they differ: at the start of a document, and after an added token.
     pub(super) first: Option<[PartSteps; 2]>,
 }
 
-/// The steps that a part goes through before the model.
+/// Steps of a part before the model.
 #[derive(Debug)]
 pub(super) struct PartSteps {
-    /// The normaliser's.
     pub(super) normalizer: NormalizerSteps,
-    /// The pre-tokenizer's.
     pub(super) pre_tokenizer: PreTokenizerSteps,
 }
 
 impl Recipe {
-    /// The recipe of a tokenizer; an error says why its texts cannot be taken apart. `normalizer`, `pre_tokenizer`: all its steps.
+    /// Analyses a tokenizer; an error is the reason why its texts cannot be split. `normalizer`, `pre_tokenizer`: all
+    /// its steps.
     pub(super) fn new(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel>,
@@ -81,7 +79,7 @@ impl Recipe {
             .map_or_else(|| Self::unmerged(tokenizer, model, normalizer, pre_tokenizer), Ok)
     }
 
-    /// For a pre-tokenizer that begins with patterns, behind nothing but composition.
+    /// Recipe for a pre-tokenizer that begins with patterns, after at most composition.
     fn pieces(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
         let composes = match normalizer.0.as_slice() {
             [] => false,
@@ -102,7 +100,7 @@ impl Recipe {
         Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
     }
 
-    /// For a pre-tokenizer that drops white space first.
+    /// Recipe for a pre-tokenizer that drops white space first.
     fn words(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
         use NormalizerWrapper as N;
         use PreTokenizerWrapper as P;
@@ -139,7 +137,7 @@ impl Recipe {
         Some(Self { parts: Parts::Words, composes: false, prefix_space: false, part, first: None })
     }
 
-    /// For a model that merges whole texts, in which blanks have become a visible character.
+    /// Recipe for a model that merges whole texts, in which blanks have become a visible character.
     fn unmerged(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel>,
@@ -204,8 +202,8 @@ impl Recipe {
     }
 }
 
-/// Whether a normaliser leaves no text behind in which `wanted` occurs: it replaces one of its characters. The steps are
-/// known to replace single characters, and to put something in front.
+/// Returns whether `wanted` cannot occur in normalised text because a step replaces one of its characters. The steps
+/// only replace single characters and prepend text.
 fn never_occurs(wanted: &str, steps: &[NormalizerStep]) -> bool {
     let leaves = |letter: char, step: &NormalizerStep| match step {
         NormalizerStep::Crate(NormalizerWrapper::Prepend(prepend)) => {
@@ -226,7 +224,7 @@ fn never_occurs(wanted: &str, steps: &[NormalizerStep]) -> bool {
     })
 }
 
-/// The character that a step replaces, and the one that takes its place; none for any other step.
+/// Returns the character that a step replaces, and its replacement; `None` for any other step.
 fn replaced_character(step: &NormalizerWrapper) -> Option<(char, char)> {
     let NormalizerWrapper::Replace(replace) = step else { return None };
     // The pattern is private; its serialised form is the file format.
@@ -239,7 +237,7 @@ fn replaced_character(step: &NormalizerWrapper) -> Option<(char, char)> {
 }
 
 impl Step {
-    /// A step that cuts at what a [`Matcher`] finds and keeps matches and gaps apart.
+    /// Converts a step that cuts at the matches of a [`Matcher`] and keeps matches and gaps separate.
     fn new(step: &PreTokenizerStep) -> Option<Self> {
         use SplitDelimiterBehavior::{Isolated, Removed};
         let (matcher, keeps_matches, keeps_gaps) = match step {
@@ -259,7 +257,7 @@ impl Step {
 }
 
 impl Parts {
-    /// What a thread needs to take texts apart.
+    /// Returns the memory that a thread needs to split texts.
     pub(super) fn caches(&self) -> Vec<MatcherCache> {
         match self {
             Self::Pieces(steps) => steps.iter().map(|step| step.matcher.cache()).collect(),
@@ -267,7 +265,8 @@ impl Parts {
         }
     }
 
-    /// Whether the parts from any place on are soon those of the whole text, whatever stands before.
+    /// Returns whether parts from any position on soon coincide with those of the whole text, regardless of the text
+    /// before it.
     pub(super) fn resynchronises(&self) -> bool {
         match self {
             Self::Pieces(steps) => steps[0].matcher.is_dense(),
@@ -275,8 +274,8 @@ impl Parts {
         }
     }
 
-    /// Gives the next parts of `text` from byte `at` on, the end of a part, to `take`, and returns where they end:
-    /// behind `at`, and again the end of a part. What happens depends on `text` and `at` alone.
+    /// Passes the next parts of `text` from byte `at`, a part boundary, to `take`, and returns their end: after `at`,
+    /// and again a part boundary. The result depends only on `text` and `at`.
     pub(super) fn next<E: From<Spent>>(
         &self,
         caches: &mut [MatcherCache],
@@ -310,8 +309,8 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
-/// Cuts what stands before the next match of the first step, and the match, by the steps behind it. `text[at..]` is
-/// what is left of a piece that begins at byte `offset` of the text that the parts are given in.
+/// Cuts the text before the next match of the first step, and the match, by the following steps. `text[at..]` is the
+/// rest of a piece that begins at byte `offset` of the text in which the parts are given.
 fn next_match<E: From<Spent>>(
     steps: &[Step],
     caches: &mut [MatcherCache],

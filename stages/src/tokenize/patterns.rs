@@ -1,9 +1,9 @@
-//! The regular expressions of a tokenizer, run so that one that gives up is an error.
+//! Regular expressions of a tokenizer, run so that an engine that gives up is an error.
 //!
-//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine ("max stack size exceeded" on
-//! a million blanks, say) and takes all that follows for one piece: valid looking ids, silently different from what
-//! the model saw in training. Here the same steps run in the same order, with the patterns taken out of the crate's
-//! hands. Everything that has no such pattern stays with the crate.
+//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine ("max stack size exceeded"
+//! on a million blanks, say) and treats the rest as one piece: valid ids, but silently different from those in
+//! training. This module runs the same steps in the same order, but matches the patterns itself. All other steps stay
+//! with the crate.
 
 use std::sync::OnceLock;
 
@@ -21,11 +21,11 @@ use tokenizers::{
 use super::budget;
 use super::problem::Refusal;
 
-/// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
+/// Pattern of `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
 pub(super) const BYTE_LEVEL_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// A pre-tokenizer, as the list of its steps. Each looks at one piece of those before it at a time.
+/// Steps of a pre-tokenizer. Each processes one piece of the previous step at a time.
 #[derive(Clone, Debug)]
 pub(super) struct PreTokenizerSteps(pub(super) Vec<PreTokenizerStep>);
 
@@ -33,21 +33,20 @@ pub(super) struct PreTokenizerSteps(pub(super) Vec<PreTokenizerStep>);
 pub(super) enum PreTokenizerStep {
     /// Cuts at the matches of a pattern.
     Pattern {
-        /// The pattern.
         regex: Regex,
-        /// What becomes of the matches.
+        /// Treatment of the matches.
         behavior: SplitDelimiterBehavior,
-        /// Whether matches and gaps change their parts.
+        /// Whether matches and gaps are swapped.
         invert: bool,
     },
-    /// Puts a space before what does not begin with one.
+    /// Puts a space before a piece that does not begin with one.
     PrefixSpace,
-    /// Anything else.
+    /// Any other step, run by the crate.
     Crate(PreTokenizerWrapper),
 }
 
 impl PreTokenizerSteps {
-    /// The steps of `pre_tokenizer`; none for a tokenizer without one.
+    /// Returns the steps of `pre_tokenizer`; none if it is missing.
     pub(super) fn new(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Self> {
         let mut steps = Vec::new();
         if let Some(pre_tokenizer) = pre_tokenizer {
@@ -111,8 +110,8 @@ impl PreTokenizer for PreTokenizerSteps {
     }
 }
 
-/// The first of some patterns with `\w` or `\b`, which the engines behind this crate and behind the Python package know
-/// differently: at U+200D and some marks, the one sees a letter and the other none.
+/// Returns the first of some patterns with `\w` or `\b`. The engines of this crate and of the Python package define
+/// these differently: at U+200D and some marks, only one of them matches a letter.
 pub(super) fn differing_pattern<'a>(
     normalizer: &'a NormalizerSteps,
     pre_tokenizer: &'a PreTokenizerSteps,
@@ -129,7 +128,7 @@ pub(super) fn differing_pattern<'a>(
     patterns.chain(pre_tokenizer.0.iter().filter_map(cut)).find(|pattern| knows_words(pattern))
 }
 
-/// Whether a pattern has `\w`, `\W`, `\b` or `\B`.
+/// Returns whether a pattern has `\w`, `\W`, `\b` or `\B`.
 fn knows_words(pattern: &str) -> bool {
     let mut letters = pattern.chars();
     while let Some(letter) = letters.next() {
@@ -140,7 +139,7 @@ fn knows_words(pattern: &str) -> bool {
     pattern.contains("[:word:]")
 }
 
-/// A normaliser, as the list of its steps.
+/// Steps of a normaliser.
 #[derive(Clone, Debug)]
 pub(super) struct NormalizerSteps(pub(super) Vec<NormalizerStep>);
 
@@ -148,17 +147,16 @@ pub(super) struct NormalizerSteps(pub(super) Vec<NormalizerStep>);
 pub(super) enum NormalizerStep {
     /// Replaces the matches of a pattern.
     Replace {
-        /// The pattern.
         regex: Regex,
-        /// What takes their place.
+        /// Replacement.
         content: String,
     },
-    /// Anything else.
+    /// Any other step, run by the crate.
     Crate(NormalizerWrapper),
 }
 
 impl NormalizerSteps {
-    /// The steps of `normalizer`; none for a tokenizer without one.
+    /// Returns the steps of `normalizer`; none if it is missing.
     pub(super) fn new(normalizer: Option<&NormalizerWrapper>) -> Result<Self> {
         let mut steps = Vec::new();
         if let Some(normalizer) = normalizer {
@@ -167,7 +165,7 @@ impl NormalizerSteps {
         Ok(Self(steps))
     }
 
-    /// The normaliser for one text. The crate drops a normaliser's errors, so this one remembers its first.
+    /// Returns the normaliser for one text. The crate drops a normaliser's errors, so this one records the first.
     pub(super) fn watched(&self) -> WatchedNormalizer<'_> {
         WatchedNormalizer { steps: &self.0, problem: OnceLock::new() }
     }
@@ -197,14 +195,14 @@ fn collect_normalizer_steps(
     Ok(())
 }
 
-/// A normaliser that remembers the first error of its steps.
+/// Normaliser that records the first error of its steps.
 pub(super) struct WatchedNormalizer<'a> {
     steps: &'a [NormalizerStep],
     problem: OnceLock<Refusal>,
 }
 
 impl WatchedNormalizer<'_> {
-    /// The first error, if there was one.
+    /// Returns the first error, if any.
     pub(super) fn into_problem(self) -> Option<Refusal> {
         self.problem.into_inner()
     }
@@ -222,11 +220,11 @@ impl Normalizer for WatchedNormalizer<'_> {
     }
 }
 
-/// Finds the matches of a pattern and reports its errors.
+/// Pattern that reports the errors of its engine.
 struct Reporting<'a>(&'a Regex);
 
 impl Pattern for Reporting<'_> {
-    /// Consecutive ranges that cover `text`, each with whether it is a match.
+    /// Returns consecutive ranges that cover `text`, each with whether it is a match.
     fn find_matches(&self, text: &str) -> Result<Vec<(Offsets, bool)>> {
         if text.is_empty() {
             return Ok(vec![((0, 0), false)]);
@@ -264,7 +262,7 @@ mod tests {
         SHARED_TOKENIZERS, bytes_with, encoder_with, shared_tokenizer,
     };
 
-    /// The crate's own ids and ends.
+    /// Compares with the crate's own ids and ends.
     fn compare(json: &[u8]) {
         let text = "He's  here,\r\n\t e\u{301}\u{e9} \u{1f999}\u{fe0f} 1234 \u{915}\u{93f} <s>x</s>  <|endoftext|> y ";
         let encoder = Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();

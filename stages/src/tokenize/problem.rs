@@ -1,4 +1,4 @@
-//! What goes wrong with a tokenizer, and with a text.
+//! Errors of tokenizers, and of texts that cannot be encoded.
 
 use std::fs;
 use std::io;
@@ -6,37 +6,34 @@ use std::path::{Path, PathBuf};
 
 use super::budget::Spent;
 
-/// Why a tokenizer cannot be used.
+/// Reason why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerProblem {
-    /// The file is not there or cannot be read.
+    /// The file does not exist or cannot be read.
     #[error("cannot read the tokenizer `{}`: {problem}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         problem: io::Error,
     },
     /// There is no `tokenizer.json`, and the tokenizer inside the GGUF file cannot be used.
     #[error("the tokenizer inside `{}` cannot be used: {reason}", path.display())]
     InGguf {
-        /// The file.
         path: PathBuf,
-        /// What it lacks, or what of it is not known.
+        /// Missing or unsupported entry.
         reason: String,
     },
     /// The file is not a usable `tokenizer.json`.
     #[error("`{}` is not a usable tokenizer.json: {reason}", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the defect.
         reason: String,
     },
 }
 
 impl TokenizerProblem {
-    /// What to do about it.
+    /// Returns the fix.
     pub fn hint(&self) -> String {
         let hint = match self {
             Self::Unreadable { path, .. } => match Original::beside(path) {
@@ -57,16 +54,16 @@ impl TokenizerProblem {
     }
 }
 
-/// A tokenizer in another format than `tokenizer.json`, which many checkpoints have alone.
+/// Tokenizer in another format than `tokenizer.json`; many checkpoints have no other.
 enum Original {
     /// `tokenizer.model` of `SentencePiece`, or `vocab.json` with `merges.txt`: the library reads and converts it.
     Convertible(String),
-    /// Ranks of tiktoken: the library converts what it is told the pattern of.
+    /// Ranks of tiktoken: the library converts them if it is given the pattern.
     Tiktoken(String),
 }
 
 impl Original {
-    /// What lies where the `tokenizer.json` should be.
+    /// Finds a tokenizer in another format in the folder of the missing `tokenizer.json`.
     fn beside(path: &Path) -> Option<Self> {
         let entries = fs::read_dir(path.parent()?).ok()?;
         let names: Vec<String> =
@@ -97,43 +94,38 @@ impl Original {
     }
 }
 
-/// Why a text has no token ids: its row is quarantined.
+/// Reason why a text has no token ids: its row is quarantined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeProblem {
     /// The tokenizer gives up.
     #[error("the tokenizer cannot encode the text of {text_bytes} bytes: {reason}")]
     Failed {
-        /// The length of the text.
         text_bytes: usize,
-        /// What the tokenizer says.
+        /// Error message of the tokenizer.
         reason: String,
     },
-    /// The tokenizer's patterns are not done with the text in a time that no published tokenizer needs. Another machine may
-    /// be fast enough: see [`EncodeProblem::is_of_the_tokenizer`].
+    /// The tokenizer's patterns exceed a time that no published tokenizer needs. Another machine may be fast enough:
+    /// see [`EncodeProblem::is_of_the_tokenizer`].
     #[error(
         "the tokenizer's patterns work on the text of {text_bytes} bytes for more than a minute, and 200 seconds for each MiB"
     )]
-    Endless {
-        /// The length of the text.
-        text_bytes: usize,
-    },
-    /// The tokenizer must see more bytes at once than it may.
+    Endless { text_bytes: usize },
+    /// The tokenizer must read more bytes at once than allowed.
     #[error(
         "the text of {text_bytes} bytes has a stretch of {part_bytes} bytes that the tokenizer must see at once; at most \
          {largest_part} are supported"
     )]
     TooLarge {
-        /// The length of the text.
         text_bytes: usize,
-        /// The length of the longest part found that cannot be taken apart.
+        /// Length of the longest part found that cannot be split.
         part_bytes: usize,
-        /// How long it may be.
+        /// Maximum length of a part.
         largest_part: usize,
     },
 }
 
 impl EncodeProblem {
-    /// The reason code of the quarantine.
+    /// Returns the reason code of the quarantine.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Failed { .. } | Self::Endless { .. } => "tokenizer_failed",
@@ -141,21 +133,21 @@ impl EncodeProblem {
         }
     }
 
-    /// Whether the tokenizer must be replaced: what becomes of this text would depend on the machine, so the run ends
-    /// instead of quarantining it.
+    /// Returns whether the tokenizer is at fault: the outcome of this text would depend on the machine, so the run
+    /// ends instead of quarantining it.
     pub fn is_of_the_tokenizer(&self) -> bool {
         matches!(self, Self::Endless { .. })
     }
 }
 
-/// An [`EncodeProblem`] before it is known which text it is about.
+/// [`EncodeProblem`] without the text that it is about.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The tokenizer gives up.
     Failed(String),
     /// A part of this many bytes is too large.
     TooLarge(usize),
-    /// The patterns are not done in time.
+    /// The patterns exceed their time.
     Endless,
 }
 
@@ -172,7 +164,7 @@ impl From<tokenizers::Error> for Refusal {
 }
 
 impl Refusal {
-    /// What an error of the crate, or of the patterns inside it, means.
+    /// Classifies an error of the crate, or of the patterns inside it.
     pub(super) fn of(problem: &tokenizers::Error) -> Self {
         if problem.is::<Spent>() { Self::Endless } else { Self::Failed(problem.to_string()) }
     }

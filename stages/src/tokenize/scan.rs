@@ -1,26 +1,28 @@
-//! Hand-written scanners for the pre-tokenizers of published models: where a piece ends, by the text behind its start alone.
+//! Hand-written scanners for the pre-tokenizers of published models: they find the end of a piece from the text after
+//! its start.
 //!
 //! Each equals its regular expressions on every text: the tests compare them with the patterns of the fallback path.
-//! Time: at most three looks at each character.
+//! Time: each character is read at most three times.
 
 use super::classes::{
     BLANK, CODER_SCRIPTS, Classes, LETTER, LINE_END, LOWER, MARK, NUMBER, NUMERIC, PUNCTUATION,
     SYMBOL, UPPER, V3_SCRIPTS,
 };
 
-/// The scanner of a pre-tokenizer.
+/// Scanner of a pre-tokenizer.
 pub(super) trait Scan {
-    /// Whether a run of ASCII letters before another ASCII character is a piece, alone and after a byte that [`Self::leads`].
+    /// Whether a run of ASCII letters before another ASCII character is a piece, alone and after a byte that
+    /// [`Self::leads`].
     const HAS_WORDS: bool = true;
 
-    /// Whether an ASCII character that is not a letter belongs to the letters after it.
+    /// Returns whether an ASCII character that is not a letter belongs to the letters after it.
     fn leads(classes: &Classes, byte: u8) -> bool;
 
-    /// The end of the piece that begins at byte `at` of `text`, which is UTF-8.
+    /// Returns the end of the piece that begins at byte `at` of `text`, which is UTF-8.
     fn end(classes: &Classes, text: &[u8], at: usize) -> usize;
 }
 
-/// A known pre-tokenizer.
+/// Known pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scanner {
     Gpt2,
@@ -42,14 +44,15 @@ pub(super) struct O200k;
 pub(super) struct DeepSeekCoder;
 pub(super) struct DeepSeekV3;
 
-/// Ends of runs of characters.
+/// Finds the ends of runs of characters.
 struct Cursor<'a> {
     classes: &'a Classes,
     text: &'a [u8],
 }
 
 impl Cursor<'_> {
-    /// Classes of the character at `at`, and where the next one begins; no classes at the end of the text.
+    /// Returns the classes of the character at `at`, and the start of the next one; no classes at the end of the
+    /// text.
     #[inline]
     fn next(&self, at: usize) -> (u16, usize) {
         if at == self.text.len() {
@@ -59,7 +62,7 @@ impl Cursor<'_> {
         (class, at + length)
     }
 
-    /// The end of the run of characters from `at` on of which `belongs` holds.
+    /// Returns the end of the run of characters from `at` on for which `belongs` holds.
     #[inline]
     fn run(&self, mut at: usize, belongs: impl Fn(u16) -> bool) -> usize {
         while at < self.text.len() {
@@ -72,8 +75,8 @@ impl Cursor<'_> {
         at
     }
 
-    /// The end of what `\s*[\r\n]+|\s+(?!\S)|\s+` matches from a blank on, without the first alternative unless
-    /// `line_ends`. The text ends before a character of which `belongs` does not hold.
+    /// Returns the end of the match of `\s*[\r\n]+|\s+(?!\S)|\s+` from a blank on, without the first alternative
+    /// unless `line_ends`. The text ends before a character for which `belongs` does not hold.
     #[inline]
     fn blanks(&self, start: usize, line_ends: bool, belongs: impl Fn(u16) -> bool) -> usize {
         let (mut at, mut last, mut after_line_end) = (start, start, None);
@@ -96,7 +99,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe; with `any_case` of its letters in any case.
+    /// Returns the end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe; with `any_case`, of its letters in any case.
     #[inline]
     fn contraction(&self, at: usize, any_case: bool) -> Option<usize> {
         let letter = |behind: usize| {
@@ -112,7 +115,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The end of `\p{N}{1,DIGITS}` from a number on.
+    /// Returns the end of `\p{N}{1,DIGITS}` from a number on.
     #[inline]
     fn digits(&self, at: usize, most: u8) -> usize {
         let mut end = self.next(at).1;
@@ -187,7 +190,8 @@ impl<const DIGITS: u8> Scan for Cl100k<DIGITS> {
     }
 }
 
-/// The end of ` ?[^\s\p{L}\p{N}]+` with what `trails`, by class and byte, or of blanks.
+/// Returns the end of ` ?[^\s\p{L}\p{N}]+` with the characters that `trails` accepts, by class and byte, or of
+/// blanks.
 #[inline]
 fn others(cursor: &Cursor<'_>, at: usize, next: usize, trails: impl Fn(u16, u8) -> bool) -> usize {
     let from =
@@ -231,7 +235,7 @@ impl Scan for O200k {
     }
 }
 
-/// The end of `U*L+`, where characters of both classes go to the first as long as one is left for the second.
+/// Returns the end of `U*L+`; characters of both classes go to the first as long as one is left for the second.
 fn word_with_lower_end(cursor: &Cursor<'_>, start: usize) -> Option<usize> {
     let (mut at, mut after_last_lower) = (start, None);
     loop {
@@ -251,7 +255,7 @@ fn word_with_lower_end(cursor: &Cursor<'_>, start: usize) -> Option<usize> {
     }
 }
 
-/// The end of `U+L*` where [`word_with_lower_end`] found none.
+/// Returns the end of `U+L*` where [`word_with_lower_end`] found none.
 fn upper_word(cursor: &Cursor<'_>, start: usize) -> Option<usize> {
     let end = cursor.run(start, |class| class & UPPER != 0);
     (end > start).then_some(end)
@@ -262,8 +266,8 @@ impl Scan for DeepSeekCoder {
         classes.ascii(byte) & (BLANK | LINE_END) == BLANK
     }
 
-    /// Five steps cut one after the other: line ends; letters, and punctuation, each with a blank before; scripts without
-    /// blanks; single digits. Each is a place where this piece ends at the latest.
+    /// Applies five steps that cut one after the other: line ends; letters, and punctuation, each with a blank
+    /// before; scripts without blanks; single digits. Each limits the end of this piece.
     fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         let (first, next) = cursor.next(at);
@@ -297,8 +301,8 @@ impl Scan for DeepSeekV3 {
         classes.ascii(byte) & (NUMBER | LINE_END) == 0
     }
 
-    /// Numbers of up to three digits and runs of scripts are cut out first; neither reaches into the other nor into what
-    /// is between them, which `segment` tells.
+    /// Cuts numbers of up to three digits and runs of scripts first; neither reaches into the other nor into the text
+    /// between them, which `segment` classifies.
     fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         let (first, next) = cursor.next(at);
@@ -325,7 +329,7 @@ impl Scan for DeepSeekV3 {
         if first & BLANK != 0 {
             return cursor.blanks(at, true, segment);
         }
-        // What no pattern matches, up to where one does: the last such character leads a word.
+        // Text that no pattern matches, up to the next match; its last character leads a word.
         let mut end = next;
         loop {
             let (class, after) = cursor.next(end);

@@ -1,4 +1,4 @@
-//! The settings of the stage.
+//! Settings of the stage.
 
 use crate::contract::Location;
 use schemars::JsonSchema;

@@ -1,5 +1,5 @@
-//! Encodes a text part by part, many parts of a long text at once: the tokens of the whole, in a fraction of its time
-//! and memory, because most parts have been seen before and only ids and ends are kept.
+//! Encoding of a text part by part, with many parts of a long text at once: the tokens of the whole, in a fraction of
+//! its time and memory, because most parts have occurred before and only ids and ends are stored.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -24,51 +24,51 @@ use super::parts::{PartSteps, Recipe};
 use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerSteps};
 use super::problem::Refusal;
 
-/// Bytes of text that are encoded in one go; a longer text in several at once.
+/// Bytes of text per run; runs of a longer text are encoded at once.
 const RUN_BYTES: usize = 256 << 10;
-/// Places that a run remembers to be joined at.
+/// Joints that a run records.
 const JOINTS: usize = 1024;
 
-/// A tokenizer whose texts come apart.
+/// Tokenizer whose texts can be split.
 #[derive(Debug)]
 pub(super) struct Splitter {
     recipe: Recipe,
-    /// Added tokens that stand in the text as it is.
+    /// Added tokens that occur in the original text.
     added: AddedTokens,
-    /// Added tokens that stand in the normalised text.
+    /// Added tokens that occur in the normalised text.
     normalised: AddedTokens,
-    /// How long parts are encoded; none where the crate must see them whole.
+    /// Chunked merging of long parts; `None` if the crate must read them whole.
     pub(super) long_parts: Option<LongParts>,
-    /// The path that most texts take; an error says why none does.
+    /// Fast path of most texts; an error is the reason why no text takes it.
     pub(super) fast: Result<FastPath, &'static str>,
     /// [`RUN_BYTES`]; tests choose others.
     pub(super) run_bytes: usize,
-    /// Most bytes of a thread's cache of parts.
+    /// Maximum bytes of a thread's cache of parts.
     pub(super) cache_bytes: usize,
-    /// What threads have left for the next.
+    /// Idle working memory of threads.
     scratch: Mutex<Vec<Scratch>>,
 }
 
-/// What a thread works with.
+/// Working memory of a thread.
 #[derive(Debug)]
 struct Scratch {
     matchers: Vec<MatcherCache>,
     memo: Memo,
-    /// Made when the fast path is first taken.
+    /// Created when the fast path is first taken.
     cache: Option<Box<PartCache>>,
 }
 
-/// The tokens of a stretch of a text: of all its parts from one that begins at or behind a given place on.
+/// Tokens of a range of a text: of all its parts from the first that begins at or after a given position.
 #[derive(Debug, Default)]
 struct Run {
     tokens: EncodedText,
-    /// The first places between parts, with the tokens before each.
+    /// First boundaries between parts, with the number of tokens before each.
     joints: Vec<(usize, usize)>,
-    /// The end of the last part.
+    /// End of the last part.
     end: usize,
 }
 
-/// A text that is encoded, and what its first part goes through.
+/// Text to encode, with the steps of its first part.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     tokenizer: &'a Tokenizer,
@@ -79,7 +79,7 @@ struct Source<'a> {
 }
 
 impl Splitter {
-    /// The splitter of a tokenizer; an error says why its texts cannot be taken apart.
+    /// Builds the splitter of a tokenizer; an error is the reason why its texts cannot be split.
     pub(super) fn new(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel>,
@@ -124,7 +124,7 @@ impl Splitter {
         }))
     }
 
-    /// Encodes a text. `largest_part`: parts of more bytes than this are refused if the crate must see them whole.
+    /// Encodes a text. `largest_part`: longer parts are rejected if the crate must read them whole.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -171,7 +171,7 @@ impl Splitter {
         Ok(encoded)
     }
 
-    /// Encodes what stands between two added tokens. `source_end`: the byte of the whole text for one of this one.
+    /// Encodes the text between two added tokens. `source_end`: maps a byte of this text to the whole text.
     fn encode_between(
         &self,
         source: Source<'_>,
@@ -190,11 +190,11 @@ impl Splitter {
         })
     }
 
-    /// Encodes a text in runs and gives them to `take` in their order.
+    /// Encodes a text in runs and passes them to `take` in order.
     ///
-    /// All runs but the first begin somewhere, perhaps inside a part. What follows the end of a part depends on that
-    /// place alone ([`super::parts::Parts::next`]), so as soon as the run before one ends at a place that it has passed,
-    /// too, the rest of it is that of the whole text.
+    /// All runs but the first begin at an arbitrary position, perhaps inside a part. The text after a part boundary
+    /// is split depending on that boundary alone ([`super::parts::Parts::next`]), so once the previous run ends at a
+    /// boundary of this run, the rest of this run is that of the whole text.
     fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
         let text = source.text;
         let starts: Vec<usize> = if source.fast.is_some() || self.recipe.parts.resynchronises() {
@@ -208,7 +208,7 @@ impl Splitter {
             return Ok(());
         }
         let mut reached = 0;
-        // A few runs at a time: what is alive besides the answer stays small.
+        // A few runs at a time, which bounds the memory in addition to the result.
         let wave = 2 * rayon::current_num_threads();
         for first in (0..starts.len()).step_by(wave) {
             let wave = first..(first + wave).min(starts.len());
@@ -244,10 +244,10 @@ impl Splitter {
         Ok(())
     }
 
-    /// Encodes the parts from byte `start` on, up to the first that ends at or behind `stop`.
+    /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`.
     ///
-    /// `ahead`: whether `start` is perhaps inside a part. The run is left out if that part has no end before `stop`: the
-    /// run that the part begins in encodes it, and every run that it passes would encode the rest of it once more.
+    /// `ahead`: whether `start` may be inside a part. The run is omitted if that part does not end before `stop`: the
+    /// run in which the part begins encodes it, and every run that it passes would encode the rest of it again.
     fn run(
         &self,
         source: Source<'_>,
@@ -271,7 +271,7 @@ impl Splitter {
         run
     }
 
-    /// The same on the fast path.
+    /// Encodes a run on the fast path.
     fn fast_run(
         &self,
         fast: &FastPath,
@@ -297,7 +297,7 @@ impl Splitter {
                 joints.push((at, ids));
             }
         });
-        // One part from `start` on passes the run: the run that it begins in has it.
+        // One part from `start` on passes the run: the run in which it begins has it.
         if ahead && run.joints.len() == 1 && run.end >= stop {
             return Ok(Run::default());
         }
@@ -306,7 +306,7 @@ impl Splitter {
         Ok(run)
     }
 
-    /// The same with the crate.
+    /// Encodes a run with the crate.
     fn crate_run(
         &self,
         scratch: &mut Scratch,
@@ -351,7 +351,7 @@ impl Splitter {
         Ok(if is_inside { Run::default() } else { run })
     }
 
-    /// Encodes a part; `steps`: what its beginning goes through.
+    /// Encodes a part. `steps`: those of its beginning.
     fn part_tokens(
         &self,
         source: Source<'_>,

@@ -12,7 +12,7 @@ use super::fixtures::{SHARED_TOKENIZERS, shared_beginnings, shared_tokenizer};
 
 const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// What the vocabularies of these tests are trained on: words, blanks in runs, code, accents, several scripts.
+/// Training text of the vocabularies in these tests: words, blanks in runs, code, accents, several scripts.
 const CORPUS: &[&str] = &[
     "the other weather, there and then; whether they're here or there's nothing. It's what we'll see.",
     "    fn main() {\n        let x = vec![1, 2, 333];\n\n\n        println!(\"{x:?}\");\r\n\t\t}\n    }",
@@ -66,7 +66,7 @@ fn with_byte_fallback(form: &mut Value) {
     only_plain_added_tokens(form);
 }
 
-/// Leaves out the token that stands in the normalised text.
+/// Removes the token that is matched in normalised text.
 fn only_plain_added_tokens(form: &mut Value) {
     form["added_tokens"].as_array_mut().unwrap().retain(|token| token["normalized"] == false);
 }
@@ -83,7 +83,7 @@ fn sequence(steps: &[Value]) -> Value {
     json!({"type": "Sequence", "pretokenizers": steps})
 }
 
-/// Tokenizers whose texts come apart, by name.
+/// Tokenizers whose texts can be split, by name.
 fn tokenizers_in_parts() -> Vec<(&'static str, Vec<u8>)> {
     let nfc = json!({"type": "NFC"});
     let none = Value::Null;
@@ -279,7 +279,7 @@ fn a_million_blanks_have_the_right_tokens() {
     }
 }
 
-/// One part each: letters, blanks, joined emoji, jamo, marks, and what the vocabularies have in long tokens.
+/// One part each: letters, blanks, joined emoji, jamo, marks, and the long tokens of the vocabularies.
 fn long_parts() -> Vec<String> {
     let parts = [
         "a",

@@ -1,22 +1,22 @@
-//! The bytes that a token stands for.
+//! Bytes of each token.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// The bytes of each token of a vocabulary: what a text that was encoded gives back when they are joined. A character that is
-/// split over tokens stays split.
+/// Bytes of each token of a vocabulary: joined, they restore an encoded text. A character that is split over tokens
+/// stays split.
 ///
-/// Takes as much memory as the vocabulary's bytes, and four bytes per id.
+/// Memory: the vocabulary's bytes, and four bytes per id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenBytes {
     bytes: Vec<u8>,
-    /// Where the bytes of each id end; those of the one before are where they begin.
+    /// End of the bytes of each id; they start at the end of the previous id.
     ends: Vec<u32>,
 }
 
-/// How the texts of tokens are written in a vocabulary.
+/// Notation of token texts in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     /// A character for each byte, as in GPT-2.
@@ -26,7 +26,7 @@ enum Written {
 }
 
 impl TokenBytes {
-    /// None where tokens do not say what bytes they stand for: a vocabulary of words leaves out the spaces between them.
+    /// Returns `None` if tokens do not determine their bytes: a vocabulary of words omits the spaces between them.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let written = Written::of(tokenizer)?;
         let added = tokenizer.get_added_tokens_decoder();
@@ -38,7 +38,7 @@ impl TokenBytes {
         let byte_of_char = byte_of_char();
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for (id, token) in tokens {
-            // Ids that no token has stand for nothing.
+            // Ids without a token have no bytes.
             ends.resize(id as usize, end(&bytes)?);
             match (written, added.get(&id)) {
                 (_, Some(added)) => bytes.extend(added.content.as_bytes()),
@@ -60,7 +60,7 @@ impl TokenBytes {
         Some(Self { bytes, ends })
     }
 
-    /// The bytes of a token; none for an id that no token has.
+    /// Returns the bytes of a token; empty for an id without one.
     pub fn bytes_of(&self, id: u32) -> &[u8] {
         let place = id as usize;
         let Some(end) = self.ends.get(place) else { return &[] };
@@ -68,13 +68,13 @@ impl TokenBytes {
         &self.bytes[start as usize..*end as usize]
     }
 
-    /// The bytes of a window, joined.
+    /// Returns the joined bytes of a window.
     pub fn joined(&self, ids: &[u32]) -> Vec<u8> {
         ids.iter().flat_map(|id| self.bytes_of(*id)).copied().collect()
     }
 }
 
-/// A vocabulary is read from at most 256 MiB.
+/// A vocabulary is read from at most 256 MiB, so positions fit in 32 bits.
 fn end(bytes: &[u8]) -> Option<u32> {
     u32::try_from(bytes.len()).ok()
 }
@@ -99,7 +99,7 @@ impl Written {
     }
 }
 
-/// Whether any text in a description of steps is wanted.
+/// Returns whether any text in a description of steps is `wanted`.
 fn mentions(value: &Value, wanted: &dyn Fn(&str) -> bool) -> bool {
     match value {
         Value::String(text) => wanted(text),
@@ -109,19 +109,20 @@ fn mentions(value: &Value, wanted: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// `<0x0A>`.
+/// Parses a byte token such as `<0x0A>`.
 fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// Gives the bytes of a token that is written with a character for each; `None` for one with other characters.
+/// Returns a function that gives the bytes of a token written with a character per byte; `None` if it has other
+/// characters.
 pub(super) fn byte_level_bytes() -> impl Fn(&str) -> Option<Vec<u8>> {
     let byte_of_char = byte_of_char();
     move |token| token.chars().map(|letter| byte_of_char.get(&letter).copied()).collect()
 }
 
-/// GPT-2's alphabet: bytes that print stand for themselves, the others for the characters from U+0100 on, in their order.
+/// GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
 fn byte_of_char() -> HashMap<char, u8> {
     let prints = |byte: &u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let (printing, other): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(prints);

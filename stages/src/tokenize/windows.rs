@@ -1,45 +1,45 @@
-//! Cuts a document of `n` tokens into windows. Pure arithmetic: it sees token counts, never tokens.
+//! Cutting of a document of `n` tokens into windows, from token counts alone.
 
 use super::settings::{ShortDocuments, Tokenize, Windows};
 
-/// Part of the identity of all windows: raised when the same document and settings give other tokens or windows.
+/// Version in the identity of all windows, raised when the same document and settings give other tokens or windows.
 pub const WINDOWS_VERSION: u32 = 1;
 
-/// A window of a document, in document tokens (the BOS tokens that will stand before it are not counted).
+/// Window of a document, in document tokens (BOS tokens added later are not counted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenWindow {
     /// Position among the document's windows, from 0, by ascending `token_start`.
     pub index: u32,
-    /// The first token.
+    /// First token.
     pub token_start: u64,
-    /// The token behind the last.
+    /// End (exclusive).
     pub token_end: u64,
 }
 
 impl TokenWindow {
-    /// Tokens in the window, without BOS.
+    /// Returns the tokens in the window, without BOS.
     pub fn tokens(&self) -> u64 {
         self.token_end - self.token_start
     }
 }
 
-/// What became of a document.
+/// Outcome of cutting a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// At least one window, by ascending `token_start`.
     Windows(Vec<TokenWindow>),
     /// Too short for a window, or empty: dropped as `short_document`.
     ShortDocument,
-    /// Longer than `window_tokens` with `whole-document`, or more windows than a 32-bit index can number:
-    /// quarantined as `document_too_long`.
+    /// Longer than `window_tokens` with `whole-document`, or more windows than a 32-bit index can number: quarantined
+    /// as `document_too_long`.
     DocumentTooLong,
 }
 
-/// The most windows a document may have: their index is an `int32` column.
+/// Maximum number of windows of a document: their index is an `int32` column.
 const MOST_WINDOWS: u64 = i32::MAX as u64;
 
 impl Tokenize {
-    /// Document tokens in a full window: `window_tokens - bos`, and never less than one.
+    /// Returns the document tokens in a full window: `window_tokens - bos`, at least one.
     pub fn text_tokens(&self, bos: u8) -> u64 {
         u64::from(self.window_tokens).saturating_sub(u64::from(bos)).max(1)
     }
@@ -70,7 +70,7 @@ impl Tokenize {
     }
 }
 
-/// Consecutive windows; the tail behind the last full one is one more, shorter window or is left out.
+/// Returns consecutive windows; the tail after the last full one is a shorter window or is omitted.
 fn disjoint(tokens: u64, window: u64, tail: ShortDocuments) -> Vec<(u64, u64)> {
     let covered = match tail {
         ShortDocuments::Drop => tokens - tokens % window,
@@ -80,13 +80,13 @@ fn disjoint(tokens: u64, window: u64, tail: ShortDocuments) -> Vec<(u64, u64)> {
     (0..windows).map(|index| (index * window, ((index + 1) * window).min(covered))).collect()
 }
 
-/// Windows from the front and the back in turn while more than three fit, then one, two or three that cover what is
-/// left, overlapping where they must. The order is ascending, not the order of taking.
+/// Takes windows from the front and the back in turn while more than three fit, then one, two or three that cover the
+/// rest and may overlap. They are returned in ascending order.
 ///
 /// Source: `SlideWindow.sliding_window_sample` of `LongAttn` (Wu et al. 2025, appendix A), except that a document of
 /// exactly one window is that window; the published script drops it.
 fn both_ends(tokens: u64, window: u64) -> Vec<(u64, u64)> {
-    // Each step of the loop takes one window at each end, and goes on while `left > 3 * window`.
+    // Each step of the loop takes one window at each end, and continues while `left > 3 * window`.
     let pairs = tokens.saturating_sub(window.saturating_mul(3)).div_ceil(window.saturating_mul(2));
     let (front, back) = (pairs * window, tokens - pairs * window);
     let left = back - front;

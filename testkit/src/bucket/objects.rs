@@ -1,4 +1,4 @@
-//! The objects of a bucket, and what requests do to them: as much of S3 as clients use, as its reference describes it.
+//! Objects of a bucket, and the subset of S3 requests that clients use, implemented by its reference.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use crate::hex;
 use crate::server::{Reply, Request};
 
-/// Bytes that every part of an upload but the last one has, at least.
+/// Minimum bytes of every part of an upload but the last.
 const LEAST_PART_BYTES: usize = 5 << 20;
 
-/// What is answered, or the status and the code of an error.
+/// Reply, or the status and the code of an error.
 type Answer = Result<Reply, (u16, &'static str)>;
 
 #[derive(Clone)]
@@ -23,7 +23,7 @@ struct Object {
 }
 
 impl Object {
-    /// The same bytes have the same tag; those of uploads in parts end in the number of parts.
+    /// The tag depends on the bytes only; that of a multipart upload ends in the number of parts.
     fn new(bytes: Vec<u8>, parts: Option<usize>) -> Self {
         let digest = hex(&Sha256::digest(&bytes)[..16]);
         let parts = parts.map(|parts| format!("-{parts}")).unwrap_or_default();
@@ -31,7 +31,7 @@ impl Object {
     }
 }
 
-/// An upload in parts.
+/// Multipart upload.
 struct Upload {
     key: String,
     parts: BTreeMap<usize, Object>,
@@ -45,7 +45,7 @@ pub(super) struct Objects {
     by_key: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: usize,
-    /// Keys of a page of a list, at most.
+    /// Maximum keys of a page of a list.
     pub(super) page: usize,
 }
 
@@ -56,7 +56,7 @@ impl Default for Objects {
     }
 }
 
-/// A request taken apart.
+/// Parsed request.
 struct Asked<'a> {
     request: &'a Request,
     key: String,
@@ -89,7 +89,7 @@ impl<'a> Asked<'a> {
 
 impl Objects {
     pub(super) fn insert(&mut self, key: String, bytes: Vec<u8>) {
-        // It has been there for a while: what was just written may not count as settled.
+        // Dated back, since recently written files may not count as settled.
         let modified = SystemTime::now() - Duration::from_mins(1);
         self.by_key.insert(key, Object { modified, ..Object::new(bytes, None) });
     }
@@ -115,7 +115,7 @@ impl Objects {
         self.uploads.values().map(|upload| upload.key.clone()).collect()
     }
 
-    /// Carries out a request.
+    /// Executes a request.
     pub(super) fn answer(&mut self, request: &Request) -> Reply {
         let Some(asked) = Asked::new(request) else { return refusal(404, "NoSuchBucket") };
         let has = |name: &str| asked.query.contains_key(name);
@@ -151,7 +151,7 @@ impl Objects {
             .with("Last-Modified", &http_date(&rfc3339)))
     }
 
-    /// The bytes that a request brings, or names as the source of a copy.
+    /// Returns the bytes of a request, or of the source that it copies.
     fn body(&self, asked: &Asked) -> Result<Vec<u8>, (u16, &'static str)> {
         if let Some(source) = asked.header("x-amz-copy-source") {
             let source = decoded(source);
@@ -163,7 +163,7 @@ impl Objects {
         Ok(asked.request.body.clone())
     }
 
-    /// Whether an object may be written under the conditions of a request.
+    /// Returns whether an object may be written under the conditions of a request.
     fn may_write(&self, asked: &Asked) -> Result<(), (u16, &'static str)> {
         let there = self.by_key.get(&asked.key);
         if asked.header("if-none-match") == Some("*") && there.is_some() {
@@ -255,7 +255,7 @@ impl Objects {
         Reply::whole(format!("<DeleteResult>{deleted}</DeleteResult>").as_bytes())
     }
 
-    /// Keys with a prefix, those up to the delimiter as one; a token is the last name of the page before.
+    /// Lists keys with a prefix, grouped by the delimiter; a token is the last name of the previous page.
     fn list(&self, asked: &Asked) -> Reply {
         let of = |name: &str| asked.query.get(name).map(String::as_str).unwrap_or_default();
         let (prefix, delimiter) = (of("prefix"), of("delimiter"));
@@ -302,20 +302,20 @@ impl Objects {
     }
 }
 
-/// The answer to what has written `asked`: the tag in the head, of a copy in a document `name`.
+/// Returns the answer to a write: the tag in the head, or for a copy in a document `name`.
 fn written(name: &str, asked: &Asked, e_tag: &str) -> Reply {
     let xml = format!("<{name}><ETag>{}</ETag></{name}>", escaped(e_tag));
     let is_copy = asked.header("x-amz-copy-source").is_some();
     Reply::whole(if is_copy { xml.as_bytes() } else { b"" }).with("ETag", e_tag)
 }
 
-/// An error as S3 says it.
+/// Returns an error in S3's format.
 pub(super) fn refusal(status: u16, code: &str) -> Reply {
     let xml = format!("<Error><Code>{code}</Code></Error>");
     Reply { status, ..Reply::whole(xml.as_bytes()) }
 }
 
-/// `2026-11-21T08:00:00Z` as `21 Nov 2026 08:00:00 GMT`.
+/// Formats `2026-11-21T08:00:00Z` as `21 Nov 2026 08:00:00 GMT`.
 fn http_date(rfc3339: &str) -> String {
     let months = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let month = 3 * (rfc3339[5..7].parse::<usize>().unwrap() - 1);
@@ -323,7 +323,7 @@ fn http_date(rfc3339: &str) -> String {
     format!("{day} {} {year} {time} GMT", &months[month..month + 3])
 }
 
-/// A text with `%xx` replaced by what it means.
+/// Decodes `%xx` in a text.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, behind @ ..] = rest {
@@ -347,12 +347,12 @@ fn escaped(text: &str) -> String {
     ENTITIES.iter().fold(text.to_owned(), |text, (plain, entity)| text.replace(plain, entity))
 }
 
-/// The texts of all elements of a name.
+/// Returns the texts of all elements of a name.
 fn elements(xml: &str, name: &str) -> Vec<String> {
     let (start, end) = (format!("<{name}>"), format!("</{name}>"));
     let texts = xml.split(&start).skip(1).filter_map(|rest| Some(rest.split_once(&end)?.0));
     let unescaped = |text: &str| {
-        // `&amp;` last: what it stands for begins no other entity.
+        // `&amp;` last, so that its replacement does not begin another entity.
         ENTITIES
             .iter()
             .rev()

@@ -1,4 +1,4 @@
-//! The columns of the measure, and the values of those of attention.
+//! Columns of the measure, and values of its attention columns.
 
 use longsift_kernels::WindowSums;
 
@@ -7,7 +7,7 @@ use crate::contract::{
     Column, ForwardFigures, Kind, LayerAttention, Merge, Orientation, RowError, Value,
 };
 
-/// What the measure writes, in the order of its values.
+/// Returns the columns that the measure writes, in the order of its values.
 pub(super) fn of(settings: &LanguageModel) -> Vec<Column> {
     let mut columns = Vec::new();
     if settings.losses {
@@ -176,10 +176,10 @@ fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
     columns
 }
 
-/// The values of the columns of attention.
+/// Computes the values of the attention columns.
 ///
 /// # Errors
-/// Figures that are not finite: queries and keys too large for float32.
+/// If a value is not finite: queries and keys are too large for float32.
 pub(super) fn attention(
     settings: &LanguageModel,
     evidence: &ForwardFigures,
@@ -192,7 +192,7 @@ pub(super) fn attention(
         let at = computed.binary_search(&layer.layer()).expect("every layer is asked for");
         &evidence.layers[at]
     };
-    // A window that no distance of its own is far in has no figures of it.
+    // A window without far pairs has no far statistics.
     let is_far = settings.distance().of(tokens as u64) < tokens as u64;
     let mut strengths: Vec<Vec<f64>> = Vec::new();
     let mut variances: Vec<Vec<f64>> = Vec::new();
@@ -237,7 +237,7 @@ pub(super) fn attention(
     Ok(())
 }
 
-/// Of the figures of all heads those that are asked for.
+/// Selects the requested heads.
 fn chosen(layer: &AttentionLayer, by_head: &[f64]) -> Vec<f64> {
     match layer.heads() {
         None => by_head.to_vec(),
@@ -253,7 +253,7 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// Null for what is not there.
+/// Converts a list; `None` becomes null.
 fn list(numbers: Option<Vec<f64>>) -> Value {
     numbers.map_or(Value::Null, Value::Numbers)
 }

@@ -1,4 +1,4 @@
-//! LADM's contextual dependency of a window: how strongly spans attend to spans far before them, and how unevenly.
+//! LADM's contextual dependency of a window: how strongly and how unevenly spans attend to spans far before them.
 
 use std::fmt;
 
@@ -52,12 +52,13 @@ impl Ladm {
         self.keep_at_start.unwrap_or(self.span_tokens) as usize
     }
 
-    /// Keys between two places of a focus.
+    /// Returns the number of keys between two focus positions.
     fn interval(&self) -> usize {
         self.span_tokens as usize * self.d_afs as usize
     }
 
-    /// The spans of a window, the last first, each with the keys of its foci, the nearest first. A span has at least four.
+    /// Returns the spans of a window, the last first, each with the keys of its foci, the nearest first. A span has
+    /// at least four foci.
     pub fn spans(&self, tokens: usize) -> Vec<RowSpan> {
         let (span, keep, interval) =
             (self.span_tokens as usize, self.keep_at_start(), self.interval());
@@ -72,7 +73,7 @@ impl Ladm {
         spans
     }
 
-    /// The score, from the attention that each span gives to each of its foci; none without a span.
+    /// Computes the score from the attention of each span to each of its foci; `None` without a span.
     pub fn context_dependence(
         &self,
         tokens: usize,
@@ -92,7 +93,7 @@ impl Ladm {
     }
 }
 
-/// The sample standard deviation of at least two values.
+/// Returns the sample standard deviation of at least two values.
 fn deviation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -1,32 +1,32 @@
-//! Sums of a window's losses: of the whole, and of what a long context gains against short ones.
+//! Sums of a window's losses: of the whole, and of the gain from a long context over short ones.
 
 use crate::contract::{ForwardFigures, Value};
 
-/// A key token gains more than this by the long context, in nats, and has a loss below this with it (Fang et al. 2024,
-/// "What is Wrong with Perplexity for Long-context Language Modeling?").
+/// A key token gains more than this from the long context, in nats, and has a loss below this with it (Fang et al.
+/// 2024, "What is Wrong with Perplexity for Long-context Language Modeling?").
 const KEY_NATS: f64 = 2.0;
 
 /// Sums over the tokens of a window, in nats.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossSums {
-    /// All tokens but the first.
+    /// Number of tokens with a loss: all but the first.
     pub tokens: u64,
-    /// Their losses.
+    /// Sum of their losses.
     pub loss: f64,
-    /// Tokens that have short losses as well.
+    /// Number of tokens that have short losses as well.
     pub counted: u64,
-    /// Their gain: the loss of the short context less that of the long one.
+    /// Their gain: loss with the short context minus loss with the long one.
     pub gain: f64,
-    /// Their gain, weighed by the probability with the long context (`LongFilter`).
+    /// Their gain, weighted by the probability with the long context (`LongFilter`).
     pub longfilter: f64,
-    /// Key tokens among them.
+    /// Number of key tokens among them.
     pub key: u64,
-    /// The losses of these with the long context.
+    /// Losses of the key tokens with the long context.
     pub key_loss: f64,
 }
 
 impl LossSums {
-    /// Those of a window.
+    /// Sums the losses of a window.
     pub fn of(figures: &ForwardFigures) -> Self {
         let (long, short) = (&figures.losses, &figures.short_losses);
         let mut sums =
@@ -44,7 +44,7 @@ impl LossSums {
         sums
     }
 
-    /// In the order of the columns.
+    /// Returns the values in the order of the columns.
     pub(super) fn values(&self, short: bool) -> Vec<Value> {
         let mean = |sum: f64, count: u64| Value::number((count > 0).then(|| sum / count as f64));
         let power = |sum: f64, count: u64| {

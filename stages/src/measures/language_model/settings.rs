@@ -1,4 +1,4 @@
-//! The settings of `language-model`, what they ask of a model, and what contradicts itself in them.
+//! Settings of `language-model`, the model request they imply, and their constraints.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,10 @@ use crate::contract::{
     WindowSample,
 };
 
-/// Tokens of a short window where none are named: the shorter context that `LongFilter` and `LongPPL` were
-/// published with.
+/// Default tokens of a short window: the shorter context that `LongFilter` and `LongPPL` were published with.
 const SHORT_CONTEXT_TOKENS: u32 = 4096;
-/// Keys that count as near where none are named: with the small models that were measured, the window's first tokens take
-/// attention that says nothing about the text, and the layers tell nothing apart before they are left out.
+/// Default number of leading keys that count as near. In the small models measured, the window's first tokens attract
+/// attention that carries no information about the text; with them the layers do not separate texts.
 const SINK_TOKENS: u32 = 16;
 
 /// Measures, per window, what a whole language model makes of it: its losses, how much the whole window lowers them
@@ -127,14 +126,14 @@ pub struct LayerHeads {
 }
 
 impl AttentionLayer {
-    /// The layer.
+    /// Returns the layer.
     pub fn layer(&self) -> u32 {
         match self {
             Self::Whole(layer) | Self::Heads(LayerHeads { layer, .. }) => *layer,
         }
     }
 
-    /// The heads; none: all.
+    /// Returns the heads; `None` for all.
     pub fn heads(&self) -> Option<&[u32]> {
         match self {
             Self::Whole(_) => None,
@@ -142,7 +141,7 @@ impl AttentionLayer {
         }
     }
 
-    /// As its statistics are called: `layer_19_heads_1_2`.
+    /// Returns the name of the layer in its statistics: `layer_19_heads_1_2`.
     pub fn label(&self) -> String {
         match self {
             Self::Whole(layer) => format!("layer_{layer}"),
@@ -155,7 +154,7 @@ impl AttentionLayer {
 }
 
 impl LanguageModel {
-    /// From which distance on a key is far.
+    /// Returns the minimum distance of a far key.
     pub fn distance(&self) -> FarDistance {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(tokens), _) => FarDistance::Tokens(tokens),
@@ -164,19 +163,19 @@ impl LanguageModel {
         }
     }
 
-    /// Tokens of a short window; none where there are no short windows.
+    /// Returns the tokens of a short window; `None` if losses of short windows are not requested.
     pub fn short_context(&self) -> Option<u32> {
         let tokens = self.short_context_tokens.unwrap_or(SHORT_CONTEXT_TOKENS);
         (self.losses && tokens > 0).then_some(tokens)
     }
 
-    /// The share of the windows that is measured; none: all.
+    /// Returns the share of the windows to measure; `None` for all.
     pub fn windows_sampled(&self) -> Option<WindowSample> {
         let fraction = self.sample_fraction.filter(|fraction| fraction.0 < 1.0)?;
         Some(WindowSample { fraction, seed: self.sample_seed.unwrap_or_default() })
     }
 
-    /// What the whole model is asked.
+    /// Returns the request to the whole model.
     pub fn request(&self) -> ForwardRequest {
         let mut layers: Vec<u32> =
             self.attention_layers.iter().map(AttentionLayer::layer).collect();
@@ -197,7 +196,7 @@ impl LanguageModel {
         }
     }
 
-    /// What of the settings contradicts itself, for windows of up to `window_tokens` tokens.
+    /// Returns the constraints that the settings violate, for windows of up to `window_tokens` tokens.
     pub fn broken_rules(&self, window_tokens: u32) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
         let mut refuse = |setting: &str, message: String, hint: &str| {
@@ -279,7 +278,7 @@ impl LanguageModel {
         broken
     }
 
-    /// What stands against these layers in a model of `layers` layers with `heads` query heads each.
+    /// Returns the layers and heads that a model of `layers` layers with `heads` query heads each does not have.
     pub fn unknown_layers(&self, layers: u64, heads: u64) -> Vec<BrokenRule> {
         let mut broken = Vec::new();
         for (index, asked) in self.attention_layers.iter().enumerate() {

@@ -89,7 +89,7 @@ fn columns_are_those_that_are_asked_for() {
     assert_eq!(layers[0], "dependency_strength_layer_2");
     assert_eq!(layers.len(), 6, "{layers:?}");
     assert_eq!(names(&LanguageModel::default()).len(), 13);
-    // What a document's figure is the ratio of is there, under the name of the stage.
+    // Both statistics of a document's ratio exist, under the name of the stage.
     let columns: Vec<Column> =
         with_layers().columns().into_iter().map(|column| column.prefixed("own")).collect();
     for column in &columns {

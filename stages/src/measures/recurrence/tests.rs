@@ -1,4 +1,4 @@
-//! The definition, slow and plain, and the settings.
+//! The definition, written plainly and slowly, and the settings.
 
 use proptest::prelude::*;
 
@@ -69,7 +69,7 @@ fn by_definition(ids: &[u32], k: usize) -> (Counts, Vec<u32>, Vec<bool>) {
     (counts, d.iter().map(|&distance| distance as u32).collect(), c)
 }
 
-/// The statistics over the whole window, likewise: cubic.
+/// The statistics over the whole window by their definition: cubic.
 fn window_counts_by_definition(ids: &[u32]) -> WindowCounts {
     let tokens = ids.len();
     let gram = |end: usize, length: usize| &ids[end + 1 - length..=end];
@@ -149,7 +149,7 @@ proptest! {
             prop_assert_eq!(&got, &expected, "{:?}", ids);
             prop_assert_eq!(of_window, window_counts_by_definition(&ids), "{:?}", ids);
             prop_assert_eq!(scan.distances(), &distances);
-            // A scored token has the same copies, whether those of the others are known or not.
+            // The copies of a scored token do not depend on the other tokens.
             let known = |scan: &Scan| copied_tokens(scan, ids.len());
             let first = ids.len().div_ceil(2);
             prop_assert_eq!(&known(&scan)[first..], &copied[first..]);
@@ -176,7 +176,7 @@ fn figures(settings: &Recurrence, ids: &[u32]) -> Vec<Value> {
 #[test]
 fn figures_stand_in_the_order_of_their_columns() {
     let settings = Recurrence::default();
-    // Sixteen tokens that come back at 64 of 128, then a trigram that does at 40.
+    // Sixteen tokens that recur at 64 of 128, then a trigram that recurs at 40.
     let mut ids: Vec<u32> = (0..128).collect();
     ids.copy_within(16..32, 80);
     ids.copy_within(60..63, 100);
@@ -217,7 +217,7 @@ fn a_window_without_a_second_half_has_nulls() {
         assert!(values[..6].iter().all(|value| *value == Value::Null), "{values:?}");
         assert_eq!(values[6..8], [Value::Numbers(vec![0.0]), Value::Count(ids.len() as u64)]);
     }
-    // Three tokens have a trigram, sixteen an 8-gram that could be repeated: below, nothing is.
+    // Three tokens are the minimum for a trigram, sixteen for a repeated 8-gram.
     let of_window = |ids: &[u32]| figures(&Recurrence::default(), ids)[8..].to_vec();
     let [zero, one] = [0.0, 1.0].map(Value::Number);
     assert_eq!(of_window(&[]), [Value::Null, Value::Null, Value::Null, Value::Null]);
