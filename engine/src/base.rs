@@ -1,5 +1,5 @@
-//! What every room stands on: diagnostics, results and exit codes, progress, signals, threads and time. Imports nothing of the
-//! engine.
+//! Foundation of the engine: diagnostics, results and exit codes, progress, signals, threads and time. Imports nothing else of
+//! the engine.
 
 pub(crate) mod clock;
 pub(crate) mod diagnostic;

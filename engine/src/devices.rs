@@ -1,5 +1,5 @@
-//! Processors and GPUs: which there are, how much memory they have, and which heads of which window go where next. Knows no
-//! files but its own note of what is reserved.
+//! Processors and GPUs: which devices exist, how much memory they have, and which heads of which window run where. Accesses no
+//! files except its own record of reservations.
 
 pub(crate) mod catalogue;
 pub(crate) mod choose;

@@ -1,4 +1,4 @@
-//! `longsift run`: score → select → write → commit, in a run directory that remembers.
+//! `longsift run`: score → select → write → commit, resumable by its run directory.
 
 mod answers;
 mod begin;
@@ -40,20 +40,19 @@ use layer::OpenLayer;
 
 pub use finished::finished;
 
-/// What the command line adds to a run.
+/// Options of the command line for a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Starts again from nothing. What earlier runs left stays until the new selection is committed in its place.
+    /// Starts from scratch. Earlier results stay until the new selection is committed.
     pub fresh: bool,
-    /// Refuses anything that differs from the lock beside the pipeline file.
+    /// Refuses a pipeline that differs from the lock next to this file.
     pub locked: Option<PathBuf>,
-    /// Which part of the run.
     pub phase: Phase,
-    /// Tries the rows again that earlier runs set aside.
+    /// Retries rows that earlier runs quarantined.
     pub only_quarantined: bool,
-    /// Measures, by name, whose figures may be replaced although they were made with other settings.
+    /// Names of measures whose statistics may be replaced although they were made with other settings.
     pub remeasure: Vec<String>,
-    /// Which units are written, in [`Phase::Write`]; the plan is that of all units.
+    /// Units to write in [`Phase::Write`]; the plan has all units.
     pub write_shard: Option<Shard>,
 }
 
@@ -72,29 +71,26 @@ pub enum Phase {
     Select,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its summary.
     pub summary: Summary,
-    /// The kept share per label, for `output.report_by`.
+    /// Kept share by label, for `output.report_by`.
     pub labels: Option<LabelShares>,
-    /// What a user should know.
     pub warnings: Vec<Diagnostic>,
-    /// Why the result did not take its place in the output, if so: the summary has what is known of it.
+    /// Error if the result was not committed to the output; the summary describes the refused result.
     pub refused: Option<Failure>,
 }
 
 impl Outcome {
-    /// What was done, without more to say of it.
+    /// Outcome without warnings.
     fn of(summary: Summary) -> Self {
         Self { summary, labels: None, warnings: Vec::new(), refused: None }
     }
 
-    /// The same.
+    /// Converts a refused result to an error.
     ///
-    /// # Errors
-    /// The result was refused.
+    /// # Errors The result was refused.
     pub fn accepted(self) -> Result<Self> {
         match self.refused {
             Some(refused) => Err(refused),
@@ -103,27 +99,26 @@ impl Outcome {
     }
 }
 
-/// A run that holds its directory.
+/// A run with access to its directory.
 struct Run<'a> {
     plan: &'a Plan,
     progress: &'a Progress,
     stop: &'a Stop,
     started: Instant,
     directory: &'a RunDirectory,
-    /// Where scores are: in this run's directory, in the place of a fresh start within it, or in the run directory that
-    /// `--scores-from` names.
+    /// Directory with the scores: this run's, the nested one of a fresh start, or the one of `--scores-from`.
     scores: RunDirectory,
-    /// The files of `--scores-from`, once they were chosen.
+    /// Files of `--scores-from`, once they are chosen.
     borrowed: Option<BorrowedScores>,
-    /// The files of programs, once their digests were taken.
+    /// Digests of the files of programs, once they are computed.
     programs: BTreeMap<String, BTreeMap<String, String>>,
     /// Data files that runs of this directory wrote.
     ours: Vec<String>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
     is_intent_damaged: bool,
-    /// The first layer, once it was needed.
+    /// First layer of the model, once it is needed.
     layer: Option<OpenLayer>,
-    /// What the devices did, once they were needed.
+    /// Use of the devices, once they are needed.
     device_use: Option<DeviceUse>,
 }
 
@@ -149,7 +144,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         layer: None,
         device_use: None,
     };
-    // Written whatever becomes of the run.
+    // Written however the run ends.
     let _events = events::Finish(directory);
     if matches!(options.phase, Phase::Score | Phase::Write) {
         commit::finish_open(directory)?;
@@ -162,18 +157,18 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     let alone = directory.take()?;
     events::cut_torn_line(directory)?;
     match commit::replay(directory, &alone) {
-        // No obstacle to a fresh start, which replaces everything it speaks of.
+        // A fresh start replaces everything that the record refers to.
         Err(failure) if options.fresh && failure.exit_code() == error::DATA => {
             run.is_intent_damaged = true;
         }
         replayed => drop(replayed?),
     }
     let done = run.whole(options, &alone);
-    // What was read of scores that another run replaces meanwhile looks like damage.
+    // If another run replaces the borrowed scores meanwhile, reading them can look like corruption.
     if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
         borrowed.check()?;
     }
-    // What another process does here meanwhile looks like damage.
+    // Concurrent writes of another process can look like corruption, so recheck the lock.
     if done.as_ref().is_err_and(|failure| failure.exit_code() == error::DATA) {
         alone.check()?;
     }
@@ -181,7 +176,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
 }
 
 impl Run<'_> {
-    /// Score → select → write → commit, alone in the run directory; a phase that is done already is not done again.
+    /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
     fn whole(&mut self, options: &RunOptions, alone: &RunLock) -> Result<Outcome> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
@@ -194,13 +189,13 @@ impl Run<'_> {
                 .hint("write these files again, or take them out of the input")
                 .into());
         }
-        // Without new files an increment has nothing to filter. Any other input without rows is an input like any other.
+        // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
             self.carry_over()?;
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }
         let directory = self.directory;
-        // What is finished may be all that is asked for, and then nothing is written.
+        // If the existing result is what the plan requires, nothing is written.
         let may_be_done = !options.fresh && directory.is_finished()?;
         if !may_be_done {
             plan.check_space()?;
@@ -246,8 +241,8 @@ impl Run<'_> {
         self.write(&lock, &known, &scored, selection, alone)
     }
 
-    /// Writes what this run scores with, before it does. A lock beside a selection that stands is only replaced with the
-    /// selection, as long as it says the same of scores.
+    /// Writes the lock before scoring. A lock next to a valid selection that agrees on scores is replaced only together with
+    /// the selection.
     fn write_lock(&self, lock: &PipelineLock) -> Result<()> {
         let from_other = self.plan.options.scores_from.is_some();
         let here = if from_other { self.directory } else { &self.scores };

@@ -1,8 +1,8 @@
-//! A pipeline as its author wrote it, with positions.
+//! A pipeline file, parsed with positions.
 //!
-//! [`Spec::read`] opens the pipeline file and nothing else: it reads the YAML, puts in what the command line sets, and
-//! checks all that can be known without the input and the model. What needs them is the plan's; it asks [`Spec::at`]
-//! for the place of a setting to report on.
+//! [`Spec::read`] opens only the pipeline file: it parses the YAML, applies the overrides of the command line and checks
+//! everything that does not need the input or the model. The plan checks the rest, and uses [`Spec::at`] to report at the
+//! location of a setting.
 
 pub(crate) mod assertions;
 pub(crate) mod check;
@@ -40,24 +40,24 @@ use pipeline::Pipeline;
 use source::{Problems, Sources, Span};
 use yaml::Origin;
 
-/// What the command line changes in a pipeline.
+/// Changes of the command line to a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `--set` as given: `stages.filter.keep_fraction=0.25`. Of two for the same path the later one counts.
+    /// `--set` as given: `stages.filter.keep_fraction=0.25`. The last one for a path counts.
     pub set: Vec<String>,
-    /// `--param` as given: `date=2026-11-20`. Of two for the same name the later one counts.
+    /// `--param` as given: `date=2026-11-20`. The last one for a name counts.
     pub param: Vec<String>,
 }
 
-/// A pipeline that is right as far as its file can tell.
+/// A pipeline that passed all checks of its file.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The settings. Every stage that must be there is, in order; `shard-across-devices` with its defaults where it was
-    /// left out and a measure needs devices.
+    /// Settings. Contains every required stage, in order; `shard-across-devices` is added with its defaults if a measure needs
+    /// devices.
     pub pipeline: Pipeline,
     /// `--set` as given, without secret parts of addresses.
     pub overrides: Vec<String>,
-    /// The value of each declared parameter.
+    /// Value of each declared parameter.
     pub params: BTreeMap<String, String>,
     name: String,
     folder: PathBuf,
@@ -65,11 +65,11 @@ pub struct Spec {
     root: Node,
 }
 
-/// A pipeline with its warnings, or everything that is wrong with it (warnings included), in the order of the file.
+/// A pipeline with its warnings, or all its errors and warnings in the order of the file.
 pub type Checked = Result<(Spec, Vec<Diagnostic>), Vec<Diagnostic>>;
 
 impl Spec {
-    /// Reads a pipeline file and checks all that can be known without opening another file.
+    /// Reads a pipeline file and checks everything that does not need other files.
     pub fn read(path: &Path, overrides: &Overrides) -> Checked {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
@@ -156,31 +156,30 @@ impl Spec {
         Ok((spec, diagnostics))
     }
 
-    /// The pipeline file `pipeline` as a run directory recorded it, with the settings as they were resolved then.
+    /// Restores the pipeline `pipeline` from a run directory, with its resolved settings.
     ///
-    /// # Errors
-    /// Whatever a pipeline file may have wrong.
+    /// # Errors As for a pipeline file.
     pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> Checked {
-        // JSON is YAML.
+        // JSON is a subset of YAML.
         let text = serde_json::to_string_pretty(settings).expect("settings are plain data");
         let name = format!("{pipeline} (as recorded)");
         let (spec, warnings) = Self::parse(&name, &text, overrides)?;
         Ok((Self { name: pipeline.to_owned(), ..spec }, warnings))
     }
 
-    /// The path of the pipeline file, as it was given.
+    /// Path of the pipeline file, as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The folder of the pipeline file, as it was given; relative paths in the pipeline are relative to it. Empty for a
-    /// file of the current folder.
+    /// Folder of the pipeline file, as given; relative paths in the pipeline are relative to it. Empty for a file in the
+    /// current folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A location of the pipeline (`output.path`, `model`) as it can be opened. Paths of the command line are relative to
-    /// the current folder; the settings have them as absolute ones. An address stays what it is.
+    /// Resolves a location of the pipeline (`output.path`, `model`) so that it can be opened. Paths of the command line are
+    /// already absolute in the settings. An address stays unchanged.
     pub fn resolve(&self, location: &Location) -> Location {
         match location {
             Location::Path(path) => Location::Path(self.folder.join(path)),
@@ -188,18 +187,18 @@ impl Spec {
         }
     }
 
-    /// An error about a setting, at its place.
+    /// Creates an error at the location of a setting.
     pub fn error(&self, path: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(Blame::Pipeline, message).at(self.at(path))
     }
 
-    /// A warning about a setting, at its place.
+    /// Creates a warning at the location of a setting.
     pub fn warning(&self, path: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::warning(Blame::Pipeline, message).at(self.at(path))
     }
 
-    /// Where a setting was written: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the
-    /// command line is found there; one that was left out is at the nearest thing that encloses it.
+    /// Location of a setting: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the command line is
+    /// located there, one that is not set at the nearest enclosing item.
     pub fn at(&self, path: &str) -> Place {
         let mut node = &self.root;
         let mut span = check::head(node);
@@ -231,14 +230,14 @@ impl Spec {
         self.sources.place(span)
     }
 
-    /// The settings with all defaults filled in, for the lock and for fingerprints. Keys are in the order of the manual.
-    /// Parameters are not in it: what they were replaced by is. As a pipeline, it says the same.
+    /// Settings with all defaults filled in, for the lock and for fingerprints, with keys in the order of the manual.
+    /// Parameters are replaced by their values. Equivalent to the original pipeline.
     pub fn resolved_json(&self) -> serde_json::Value {
         let settings = Pipeline { params: BTreeMap::new(), ..self.pipeline.clone() };
         let mut json =
             serde_json::to_value(&settings).expect("settings have string keys and finite numbers");
         if self.pipeline.input.tokens_column.is_some() {
-            // A default of texts, which documents that arrive as tokens are not.
+            // This default applies only to texts, not to documents that arrive as tokens.
             for stage in json["stages"].as_array_mut().into_iter().flatten() {
                 let stage = stage.as_object_mut().expect("a stage is an object");
                 stage.shift_remove("special_tokens_in_text");
@@ -266,7 +265,7 @@ macro_rules! stage_access {
     };
 }
 
-/// The same for those that only some have.
+/// Typed access to optional stages.
 macro_rules! optional_stage_access {
     ($($function:ident, $stage:ident, $name:literal;)*) => {
         impl Spec {
@@ -295,7 +294,7 @@ optional_stage_access! {
     first_layer_attention, FirstLayerAttention, "first-layer-attention";
 }
 
-/// The checked tree as settings, with the defaults that depend on other settings filled in.
+/// Converts the checked tree to settings and fills in defaults that depend on other settings.
 fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     let mut pipeline: Pipeline = match serde_json::from_value(root.to_json()) {
         Ok(pipeline) => pipeline,
@@ -331,7 +330,7 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     Some(pipeline)
 }
 
-/// The section that serde refuses although the schema accepts it. There is none as long as both come from one type.
+/// Finds the section that serde refuses although the schema accepts it. Cannot happen while both come from one type.
 fn section_that_fails(root: &Node) -> Option<&Node> {
     let input = root.get("input").filter(|node| fails::<pipeline::Input>(node));
     let output = root.get("output").filter(|node| fails::<pipeline::Output>(node));
@@ -364,7 +363,7 @@ fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
     }
 }
 
-/// Says where a file stops being text.
+/// Error at the first byte that is not UTF-8.
 fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
     let line_start = bytes[..valid].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let line = bytes[..valid].split(|byte| *byte == b'\n').count();

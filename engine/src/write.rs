@@ -1,4 +1,4 @@
-//! The write phase: a second read of the input, only kept rows, all columns, byte-exact slices of the text.
+//! The write phase: reads the input a second time and writes the kept rows with all columns and byte-exact slices of the text.
 //!
 //! Every part is staged in the run directory; [`commit`] moves them into place together.
 
@@ -49,34 +49,31 @@ use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
 use staged::{Fates, Staged, StagedStretch};
 
-/// Kept rows are read again in batches of at most this many.
+/// Maximum rows per batch when kept rows are read again.
 const BATCH_ROWS: usize = 256;
 
-/// Host memory that a unit takes while it is written: an encoded row group, and two batches of whole rows.
+/// Host memory of a unit while it is written: an encoded row group, and two batches of whole rows.
 const BYTES_PER_WRITER: u64 = 512 << 20;
 
-/// The measured windows of a unit, by row.
+/// Measured windows of a unit, by row.
 type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
 
-/// What the write phase works with.
+/// Writes the output of a selection.
 pub struct Writer<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// Where the score tables are.
+    /// Directory of the score tables.
     pub scores: &'a RunDirectory,
     /// One record per unit.
     pub records: &'a [UnitRecord],
-    /// What is kept.
     pub selection: &'a Selection,
-    /// Where shards of the write phase put their parts of this selection.
+    /// Folders for the parts of this selection that shards of the write phase write.
     pub written: PartFolders,
-    /// Whether to stop.
     pub stop: &'a Stop,
 }
 
 impl Writer<'_> {
-    /// Writes the parts of the selection into `folders`. Parts that an interrupted run has already staged there are written
-    /// again: they are the same bytes.
+    /// Writes the parts of the selection into `folders`. Replaces parts that an interrupted run staged there; they have the
+    /// same bytes.
     pub fn stage(&self, folders: &PartFolders, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
         let (stretches, format) = (self.stretches(), self.format());
         let schema = format.schema(self.plan);
@@ -107,13 +104,13 @@ impl Writer<'_> {
         Ok(staged)
     }
 
-    /// The units, cut into stretches whose rows go into files together.
+    /// Splits the units into ranges whose rows go to the same files.
     fn stretches(&self) -> Vec<Stretch> {
         let shares: Vec<Share> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
         cuts::stretches(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
     }
 
-    /// What goes to files of one name: everything or, with `output.mirror`, the units of each input file.
+    /// Groups units by the name of their files: all units or, with `output.mirror`, the units of each input file.
     fn series(&self) -> Vec<Series> {
         let plan = self.plan;
         let units = &plan.units;
@@ -126,14 +123,14 @@ impl Writer<'_> {
         let of_file = |(index, file): (usize, &InputFile)| {
             let before = |at: usize| units.partition_point(|unit| unit.file < at);
             let units = before(index)..before(index + 1);
-            // What a limit leaves out has not been read.
+            // Files beyond a limit were not read.
             let was_read = !units.is_empty() || file.rows == 0;
             was_read.then(|| Series { name: SeriesName::Plain(file.stem().to_owned()), units })
         };
         plan.dataset.files.iter().enumerate().filter_map(of_file).collect()
     }
 
-    /// What a unit adds to the output: of its bytes in the input the share that is kept.
+    /// Estimates the rows and bytes that a unit adds to the output: its bytes in the input, times the kept share.
     fn share(&self, index: usize) -> Share {
         let (kept, samples) = (self.selection.kept(index), self.selection.samples(index));
         let unit = &self.plan.units[index];
@@ -147,19 +144,19 @@ impl Writer<'_> {
         Share { rows: kept, bytes: bytes as u64 }
     }
 
-    /// Whether nothing is left out, and the output says what is kept.
+    /// Whether the output contains all rows and marks which are kept.
     fn marks(&self) -> bool {
         self.plan.spec.filter().mark_only
     }
 
-    /// How many units are written at a time.
+    /// Number of units that are written concurrently.
     fn writers(&self) -> usize {
         let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
         let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
         threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Writes the rows of a stretch of units to its files, and of each unit what became of its samples.
+    /// Writes the rows of a range of units to its files, and the selection's result for the samples of each unit.
     fn stage_stretch(
         &self,
         stretch: &Stretch,
@@ -212,13 +209,13 @@ impl Writer<'_> {
         self.add_labels(index, &samples, labels)
     }
 
-    /// What the files of the output are.
+    /// Format of the output.
     fn format(&self) -> Format {
         let metadata = output_metadata(&self.plan.dataset.metadata, &added(self.plan));
         Format::of(self.plan, metadata)
     }
 
-    /// The measured windows of a unit, by row.
+    /// Reads the measured windows of a unit, by row.
     fn windows(&self, index: usize) -> Result<Windows> {
         let mut windows = Windows::new();
         if self.records[index].counts.windows > 0 {
@@ -231,7 +228,7 @@ impl Writer<'_> {
         Ok(windows)
     }
 
-    /// Writes the samples of a unit that are in the output, and the rows that gave none, in input order.
+    /// Writes the samples of a unit that belong to the output, and the rows without samples, in input order.
     fn write_rows(
         &self,
         unit: &WorkUnit,
@@ -255,7 +252,7 @@ impl Writer<'_> {
         }
         let batches = rows::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)?;
         std::thread::scope(|scope| {
-            // The next batch is read while this one is written; without room in the channel there are two at most.
+            // Reads the next batch while this one is written; the channel has no capacity, so that at most two are in memory.
             let (sender, read) = sync_channel(0);
             scope.spawn(move || {
                 // A closed channel means that the writer has stopped.
@@ -289,7 +286,7 @@ impl Writer<'_> {
         })
     }
 
-    /// For each row, the bytes that every window of it comes with: all columns but the one windows are cut from.
+    /// Bytes by row that are copied for every window of the row: all columns except the one that windows are cut from.
     fn other_bytes(&self, batch: &RecordBatch) -> Result<Vec<u64>> {
         let content = self.plan.content_column();
         let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
@@ -304,7 +301,7 @@ impl Writer<'_> {
         Ok(row_bytes::stored_row_bytes(&others, batch.num_rows())?)
     }
 
-    /// The documents are still those that were scored.
+    /// Checks that the documents are those that were scored.
     fn verify(
         &self,
         unit: &WorkUnit,
@@ -337,7 +334,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes what became of the samples of a unit, and why.
+    /// Writes the result of the selection for the samples of a unit.
     fn write_selected(
         &self,
         unit: &WorkUnit,
@@ -361,7 +358,7 @@ impl Writer<'_> {
         selected::write_at(&folder.join(&path), path, &unit.file_path, &statistics, &rows)
     }
 
-    /// Counts the samples of a unit by label of `output.report_by`, and how many of them are kept.
+    /// Counts the samples of a unit and the kept ones, by label of `output.report_by`.
     fn add_labels(
         &self,
         index: usize,

@@ -1,90 +1,85 @@
-//! What went wrong, where, why, and what to do about it.
+//! Diagnostics: message, location, cause and hint.
 //!
-//! Every phase reports its mistakes as [`Diagnostic`]s; [`render`] turns them into the text that `main` prints once.
+//! Every phase reports errors as [`Diagnostic`]s; [`render`] formats them for `main`, which prints them once.
 
 use serde::Serialize;
 
 use super::secrets;
 
-/// How bad a diagnostic is.
+/// Severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The run cannot go on.
+    /// The run cannot continue.
     Error,
-    /// The run goes on; its author may have meant something else.
+    /// The run continues, but may not do what its author intended.
     Warning,
 }
 
-/// Who can do something about it. The number is the exit code of the program.
+/// Party that can fix a problem. The value is the exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {
-    /// A mistake in longsift itself.
+    /// A bug in longsift.
     Bug = 1,
     /// The command line or the pipeline file.
     Pipeline = 2,
     /// Unreadable or corrupt input or checkpoint, too many bad rows.
     Data = 3,
-    /// Input and output, space, memory, devices: the only one worth a retry.
+    /// I/O, space, memory, devices: the only category for which a retry can help.
     Machine = 4,
-    /// The result is not what the pipeline's own checks ask for.
+    /// The result fails the pipeline's own checks.
     Check = 6,
 }
 
 impl Blame {
-    /// The exit code of the program.
     pub fn exit_code(self) -> u8 {
         self as u8
     }
 }
 
-/// Where something is.
+/// Location of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// A piece of a text: the pipeline file, or the command line.
+    /// Range in a text: the pipeline file or the command line.
     Text(TextPlace),
-    /// A position in data, in words: `part-00017.parquet, row group 3, row 1204`.
+    /// Position in data, in words: `part-00017.parquet, row group 3, row 1204`.
     Data(String),
 }
 
-/// A piece of one line of a text.
+/// Range within one line of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TextPlace {
-    /// Name of the text: a path as it was given, or `command line`.
+    /// Name of the text: a path as given, or `command line`.
     pub name: String,
-    /// Line, from 1; `None` for a text that has only one.
+    /// Line, from 1; `None` for a text with a single line.
     pub line: Option<usize>,
     /// Column of the first character, from 1, counted in characters.
     pub column: usize,
-    /// How many characters are meant; a caret is drawn even for 0.
+    /// Length in characters; a caret is drawn even for 0.
     pub length: usize,
     /// The whole line, without its line break.
     pub text: String,
 }
 
-/// One thing that is wrong, or looks wrong.
+/// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// How bad it is.
     pub severity: Severity,
-    /// Who can do something about it.
     pub blame: Blame,
-    /// What happened: lower case, no full stop, the user's text in backticks.
+    /// Message: lower case, no full stop, the user's text in backticks.
     pub message: String,
-    /// Where.
     pub place: Option<Place>,
-    /// The text beside the caret: usually what would have been right.
+    /// Text next to the caret: usually the expected value.
     pub label: Option<String>,
-    /// Further facts, one a line.
+    /// Further facts, one per line.
     pub notes: Vec<String>,
-    /// What to do.
     pub hint: Option<String>,
 }
 
 impl Diagnostic {
-    /// An error with nothing but a message.
+    /// Creates an error with only a message.
     pub fn error(blame: Blame, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -97,56 +92,55 @@ impl Diagnostic {
         }
     }
 
-    /// A warning with nothing but a message.
+    /// Creates a warning with only a message.
     pub fn warning(blame: Blame, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(blame, message) }
     }
 
-    /// Says where.
+    /// Sets the location.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Says where, if nothing has said it before.
+    /// Sets the location unless one is already set.
     #[must_use]
     pub fn or_at(mut self, place: Place) -> Self {
         self.place.get_or_insert(place);
         self
     }
 
-    /// Says what stands beside the caret.
+    /// Sets the text next to the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(cut(&label.into()));
         self
     }
 
-    /// Adds a fact.
+    /// Adds a note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(cut(&note.into()));
         self
     }
 
-    /// Says what to do.
+    /// Sets the hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(cut(&hint.into()));
         self
     }
 
-    /// Whether the run cannot go on.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 }
 
-/// The longest message, in bytes: names out of files may be of any length.
+/// Maximum bytes of a message: names in files may have any length.
 const LONGEST_MESSAGE: usize = 8_000;
 
-/// A text without secret parts of addresses, and without what is beyond any reader's patience.
+/// Removes secret parts of addresses and truncates to [`LONGEST_MESSAGE`].
 fn cut(text: &str) -> String {
     let mut text = secrets::shown(text).into_owned();
     if text.len() > LONGEST_MESSAGE {

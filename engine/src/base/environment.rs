@@ -1,17 +1,16 @@
-//! Variables of the environment. Blanks and line ends around a value are left out: secrets come from files that end in one.
+//! Environment variables. Surrounding white space is removed: secrets often come from files that end with a line break.
 
 use super::secrets;
 
-/// The value of a variable; `None` where it is not set, blank, or not UTF-8.
+/// Returns the value of a variable; `None` if it is unset, blank or not UTF-8.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var(name).ok()?.trim().to_owned();
     (!value.is_empty()).then_some(value)
 }
 
-/// Refuses a value that cannot be part of a request: no header has control characters.
+/// Refuses a value that cannot be part of an HTTP header, which has no control characters.
 ///
-/// # Errors
-/// The reason, with the name of the variable and without its value.
+/// # Errors The reason, with the name of the variable but without its value.
 pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
     match value.chars().find(|character| !(' '..='~').contains(character)) {
         Some(found) => Err(format!(
@@ -22,10 +21,9 @@ pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// Refuses an address with a user or a query, which would not be used.
+/// Refuses an address with a user or a query, which would be ignored.
 ///
-/// # Errors
-/// The reason, with the name of the variable and without its value.
+/// # Errors The reason, with the name of the variable but without its value.
 pub(crate) fn check_address(name: &str, value: &str) -> Result<(), String> {
     let (_, secrets) = secrets::split(value);
     let what = if secrets.user.is_empty() { "a query" } else { "a user" };

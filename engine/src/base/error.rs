@@ -1,6 +1,6 @@
-//! Why a command ended without doing its job, and the exit code that says so.
+//! Failures of commands and their exit codes.
 //!
-//! Schedulers decide on a retry from the code alone: only [`MACHINE`] is worth one.
+//! Schedulers decide whether to retry by the exit code: only [`MACHINE`] is worth a retry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::diagnostic::{Blame, Diagnostic, Place};
 
 /// Done, or nothing to do.
 pub const DONE: u8 = 0;
-/// A bug of longsift.
+/// A bug in longsift.
 pub const BUG: u8 = 1;
-/// The command line or the pipeline file, or settings, model and columns that do not fit together.
+/// The command line or the pipeline file, or settings, model and columns that do not match.
 pub const PIPELINE: u8 = 2;
 /// Unreadable or corrupt input or checkpoint, or too many bad rows.
 pub const DATA: u8 = 3;
-/// Input/output, space, a lock that is held, memory, a device: a retry may help.
+/// I/O, space, a held lock, memory, a device: a retry may help.
 pub const MACHINE: u8 = 4;
 
-/// A check of the pipeline does not hold of the result: nothing was written.
+/// The result fails a check of the pipeline: nothing was written.
 pub const CHECK: u8 = 6;
 
 /// `longsift diff`: the runs differ.
 pub const DIFFERENT: u8 = 5;
 
-/// Every exit code: what it means, and whether the same command is worth another try. `docs/troubleshooting.md` has the same table.
+/// All exit codes with their meaning, and whether a retry can help. `docs/troubleshooting.md` has the same table.
 pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("0", "done, or nothing to do", ""),
     ("1", "a bug of longsift", "no"),
@@ -47,23 +47,23 @@ pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("129, 130, 143", "stopped by a signal (terminal closed, Ctrl-C, SIGTERM)", "yes: it resumes"),
 ];
 
-/// Why a command ended without doing its job.
+/// Failure of a command.
 #[derive(Debug)]
 pub enum Failure {
-    /// Everything that is wrong, in the order it was found.
+    /// All problems, in the order in which they were found.
     Problems(Vec<Diagnostic>),
-    /// A signal stopped the run; what was finished is kept; the same command resumes.
+    /// A signal stopped the run. Finished work is kept; the same command resumes.
     Stopped {
-        /// The number of the signal: 2 for SIGINT, 15 for SIGTERM.
+        /// Number of the signal: 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
     },
 }
 
-/// What the engine's functions return.
+/// Result type of the engine.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// The exit code of the command. Where several problems stand together the one that a retry helps least decides.
+    /// Exit code of the command. Of several problems, the one for which a retry helps least decides.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Stopped { signal } => u8::try_from(128 + signal).unwrap_or(BUG),
@@ -75,7 +75,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// The same failure; problems without a place have happened at this one.
+    /// Sets the location of problems without one.
     #[must_use]
     pub fn or_at(self, place: &Place) -> Self {
         match self {
@@ -116,15 +116,15 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
     }
 }
 
-/// Ends the process as the machine's fault where memory or threads run out.
+/// Ends the process with [`MACHINE`] if memory or threads run out.
 ///
-/// The standard library says how many bytes could not be allocated, and aborts. Libraries and scopes of threads have no other way
-/// than to panic where no thread starts, and threads that wait for the missing one would wait for ever. What was written is what a
-/// process that is killed leaves. An abort after any other panic stays a bug.
+/// If an allocation fails, the standard library reports its size and aborts. If a thread cannot be started, libraries and
+/// thread scopes panic, and threads that wait for the missing one would wait forever. Files are left as if the process had been
+/// killed. An abort after any other panic remains a bug.
 pub fn exit_when_machine_runs_out() {
     let out_of_memory = Arc::new(AtomicBool::new(true));
     let code = i32::from(Blame::Machine.exit_code());
-    // Without a handler an abort ends the process as it does elsewhere.
+    // If no handler can be installed, an abort ends the process in the usual way.
     let _ =
         signal_hook::flag::register_conditional_shutdown(SIGABRT, code, Arc::clone(&out_of_memory));
     let report = std::panic::take_hook();
@@ -135,11 +135,11 @@ pub fn exit_when_machine_runs_out() {
     }));
 }
 
-/// Ends the process if a library panicked with these words because the machine has no more threads or memory: no file is to blame,
-/// and no row is given up for it.
+/// Ends the process if a library panicked with a message that means that the machine is out of threads or memory: no file is to
+/// blame, and no row should be quarantined.
 #[expect(clippy::exit, clippy::print_stderr, reason = "no caller is left to return to")]
 pub fn exit_if_out_of_resources(why: &str) {
-    // As the C library words EAGAIN, and zstd a context without memory.
+    // Messages of the C library for EAGAIN, and of zstd for a context without memory.
     let (error, hint) = if why.contains("Resource temporarily unavailable") {
         (
             "no more threads can be started",

@@ -1,15 +1,14 @@
-//! The same work for many things, on several threads, with one outcome whatever the threads do.
+//! Parallel loops with results that do not depend on scheduling.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::error::Result;
 
-/// `work` for every index below `count`, lowest first, on at most `threads` threads; with one, on the caller's. Returns
-/// the results in order.
+/// Calls `work` for every index below `count`, in ascending order, on at most `threads` threads (on the caller's for one
+/// thread). Returns the results in order.
 ///
-/// # Errors
-/// That of the lowest index whose work fails. After a failure nothing further is begun.
+/// # Errors The error of the lowest index that fails. After a failure no further index is started.
 pub fn in_order<T: Send>(
     count: usize,
     threads: usize,
@@ -41,10 +40,9 @@ pub fn in_order<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Like [`in_order`], for results that are too large to hold together: `take` gets each in order, a few at a time.
+/// Like [`in_order`], for results that are too large to hold at once: calls `take` for each in order, in small groups.
 ///
-/// # Errors
-/// That of the lowest index whose work fails, or of `take`.
+/// # Errors The error of the lowest index that fails, or of `take`.
 pub fn each_in_order<T: Send>(
     count: usize,
     threads: usize,
@@ -110,7 +108,7 @@ mod tests {
                 if index == 4 {
                     AT_END.set(Some(SetAtEnd(ended.clone())));
                 }
-                // The second failure comes first, where there is a thread for it, and is known before other work is done.
+                // With several threads, the second failure occurs first and is known before other work ends.
                 if threads > 1 && (index == 3 || index > 4) {
                     ended.wait();
                 }

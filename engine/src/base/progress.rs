@@ -1,4 +1,4 @@
-//! What people see while a run works: bars on a terminal, sparse log lines elsewhere; and where the time went.
+//! Progress of a run: bars on a terminal, occasional log lines elsewhere; and the time per stage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::machine::take_peak_bytes;
 use super::text::count;
 
-/// How often a log line tells of progress where there is no terminal.
+/// Interval of log lines without a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The progress of a run.
+/// Progress of a run.
 pub struct Progress {
     rows: MultiProgress,
     bar: ProgressBar,
-    /// A row per device that windows are measured on.
+    /// One row per device.
     devices: Mutex<Vec<ProgressBar>>,
     on_terminal: bool,
     phase: Mutex<&'static str>,
@@ -25,25 +25,25 @@ pub struct Progress {
     started: Mutex<Instant>,
     logged: Mutex<Instant>,
     times: Mutex<Vec<(&'static str, Duration)>>,
-    /// By phase that is over, its largest resident memory.
+    /// Peak memory of each finished phase.
     peaks: Mutex<Vec<(&'static str, u64)>>,
 }
 
-/// How far a run is.
+/// Snapshot of the progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
-    /// What it does now: `plan` before anything else, then `table`, `score`, `select`, `write`.
+    /// Current phase: `plan` at first, then `table`, `score`, `select`, `write`.
     pub phase: &'static str,
-    /// The part of the phase that is done, 0 to 1.
+    /// Finished share of the phase, 0 to 1.
     pub share: f64,
     /// Windows measured.
     pub windows: u64,
-    /// Their tokens.
+    /// Tokens of the measured windows.
     pub tokens: u64,
 }
 
 impl Progress {
-    /// Progress that is shown as bars if `on_terminal`, else as log lines.
+    /// Shows bars if `on_terminal`, otherwise writes log lines.
     pub fn new(on_terminal: bool) -> Self {
         let target =
             if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -83,7 +83,7 @@ impl Progress {
         tracing::debug!(phase = name, total, "phase begins");
     }
 
-    /// Notes the largest resident memory of the phase so far.
+    /// Records the peak memory of the current phase.
     fn note_peak(&self) {
         let Some(bytes) = take_peak_bytes() else { return };
         let phase = *lock(&self.phase);
@@ -94,13 +94,13 @@ impl Progress {
         }
     }
 
-    /// The largest resident memory of each phase up to now, in their order: `plan` before anything else.
+    /// Peak memory of each phase so far, in order, beginning with `plan`.
     pub fn peaks(&self) -> Vec<(&'static str, u64)> {
         self.note_peak();
         lock(&self.peaks).clone()
     }
 
-    /// Windows were measured; the score phase counts tokens.
+    /// Adds measured windows; the score phase counts tokens.
     pub fn windows_done(&self, windows: u64, tokens: u64) {
         let windows = self.windows.fetch_add(windows, Ordering::Relaxed) + windows;
         let tokens_done = self.tokens.fetch_add(tokens, Ordering::Relaxed) + tokens;
@@ -120,18 +120,18 @@ impl Progress {
         }
     }
 
-    /// A unit of `file` was scored and committed.
+    /// Logs a unit of `file` that was scored and committed.
     pub fn unit_done(&self, unit: &str, file: &str, rows: u64, windows: u64, quarantined: u64) {
         tracing::debug!(unit, file, rows, windows, quarantined, "unit scored");
     }
 
-    /// A unit of `file` was scored by an earlier run.
+    /// Logs a unit of `file` that an earlier run has scored.
     pub fn unit_reused(&self, unit: &str, file: &str, windows: u64, tokens: u64) {
         self.bar.inc(tokens);
         tracing::debug!(unit, file, windows, "unit reused");
     }
 
-    /// How a device stands, on a row of its own.
+    /// Shows the state of a device on its own row.
     pub fn device(&self, index: usize, text: &str) {
         if !self.on_terminal {
             return;
@@ -144,27 +144,27 @@ impl Progress {
         devices[index].set_message(text.to_owned());
     }
 
-    /// Prints beside the bars: they are off the terminal meanwhile.
+    /// Hides the bars while `print` runs.
     pub fn beside(&self, print: impl FnOnce()) {
         self.rows.suspend(print);
     }
 
-    /// Several steps at once.
+    /// Adds several steps.
     pub fn steps(&self, count: u64) {
         self.bar.inc(count);
     }
 
-    /// One step of a phase that counts units.
+    /// Adds one step of a phase that counts units.
     pub fn step(&self) {
         self.bar.inc(1);
     }
 
-    /// So many steps of a phase are done.
+    /// Sets the number of finished steps.
     pub fn reached(&self, steps: u64) {
         self.bar.set_position(steps);
     }
 
-    /// Adds the time that `stage` took.
+    /// Adds time to `stage`.
     pub fn took(&self, stage: &'static str, time: Duration) {
         let mut times = lock(&self.times);
         match times.iter_mut().find(|(name, _)| *name == stage) {
@@ -173,7 +173,7 @@ impl Progress {
         }
     }
 
-    /// Runs `work` on the account of `stage`.
+    /// Runs `work` and adds its time to `stage`.
     pub fn timed<T>(&self, stage: &'static str, work: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let result = work();
@@ -181,7 +181,7 @@ impl Progress {
         result
     }
 
-    /// How far the run is.
+    /// Returns a snapshot of the progress.
     pub fn standing(&self) -> Standing {
         let (position, length) = (self.bar.position(), self.bar.length());
         Standing {
@@ -192,12 +192,12 @@ impl Progress {
         }
     }
 
-    /// Where the time went, by stage, in the order the stages first took any.
+    /// Time by stage, in the order in which stages first ran.
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         lock(&self.times).clone()
     }
 
-    /// Takes the bar off the terminal.
+    /// Removes the bars from the terminal.
     pub fn finish(&self) {
         for row in lock(&self.devices).drain(..) {
             row.finish_and_clear();

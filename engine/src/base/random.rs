@@ -1,9 +1,9 @@
-//! Hashes that choose: fixed to the bit, so that what they choose is the same on every machine and in every version.
+//! Hashes for random choices, fixed to the bit, so that choices are the same on every machine and in every version.
 //!
-//! The finaliser of `SplitMix64` (Steele, Lea and Flood, 2014) over FNV-1a: nobody's library can change them under a published
-//! figure.
+//! The finaliser of `SplitMix64` (Steele, Lea and Flood, 2014) over FNV-1a, implemented here so that no library update can
+//! change published numbers.
 
-/// The finaliser of `SplitMix64`.
+/// Finaliser of `SplitMix64`.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z ^= z >> 30;
     z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,13 +20,13 @@ pub(crate) fn key(seed: u64, parts: &[&str]) -> u64 {
     })
 }
 
-/// A hash as a number from 0 up to, but not, 1.
+/// Converts a hash to a number in [0, 1).
 pub(crate) fn unit(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The score of a sample by `formula: random`, from 0 up to, but not, 1. `sample`: the parts that name it, such as the id of its
-/// document and the number of its window.
+/// Score of a sample with `formula: random`, in [0, 1). `sample`: the parts that identify it, such as the id of its document
+/// and the index of its window.
 pub(crate) fn random_score(seed: u64, sample: &[&str]) -> f64 {
     unit(mix(key(seed, &[&["random"], sample].concat())))
 }

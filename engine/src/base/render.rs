@@ -1,4 +1,4 @@
-//! Diagnostics as text: message, place, the line with a caret, notes and a hint.
+//! Formats diagnostics as text: message, location, the line with a caret, notes and a hint.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,15 @@ use unicode_width::UnicodeWidthStr;
 use super::diagnostic::{Diagnostic, Place, Severity, TextPlace};
 use super::text::{line_safe, printable};
 
-/// The widest piece of a source line that is shown, in terminal columns.
+/// Maximum width of the displayed part of a source line, in terminal columns.
 const WIDEST_LINE: usize = 100;
-/// How many characters of a line are looked at on either side of the caret.
+/// Maximum characters of a line that are examined on either side of the caret.
 const MOST_CHARACTERS: usize = 4 * WIDEST_LINE;
-/// How much of a long line stays visible before the caret, in terminal columns.
+/// Width of a long line that stays visible before the caret, in terminal columns.
 const BEFORE_CARET: usize = 40;
 
-/// All diagnostics as text that ends with a line break, or nothing for none. `color` adds ANSI colours; nothing else
-/// in the text can be read as a terminal command.
+/// Formats all diagnostics as text that ends with a line break; empty if there are none. `color` adds ANSI colours; the text
+/// contains no other terminal control sequences.
 pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
     let paint = Paint { color };
     diagnostics
@@ -60,7 +60,7 @@ fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
     out
 }
 
-/// The frame with the source line and the caret.
+/// Formats the frame with the source line and the caret.
 fn source(place: &TextPlace, label: Option<&str>, style: Style, paint: &Paint) -> String {
     let number = place.line.map_or(String::new(), |line| line.to_string());
     let margin = " ".repeat(number.len().max(1));
@@ -81,7 +81,7 @@ fn source(place: &TextPlace, label: Option<&str>, style: Style, paint: &Paint) -
     )
 }
 
-/// A source line cut to what fits, with the position of its carets in terminal columns.
+/// Source line cut to the displayed width, with the position of its carets in terminal columns.
 struct ShownLine {
     text: String,
     gap: usize,
@@ -89,7 +89,7 @@ struct ShownLine {
 }
 
 fn shown_line(place: &TextPlace) -> ShownLine {
-    // Of a line that could fill the terminal many times only the part around the caret is looked at.
+    // Of a very long line only the part around the caret is examined.
     let skipped = place.column.saturating_sub(1 + MOST_CHARACTERS);
     let characters = place.text.chars().skip(skipped).take(2 * MOST_CHARACTERS);
     let cells: Vec<String> = characters.map(cell).collect();
@@ -120,7 +120,7 @@ fn shown_line(place: &TextPlace) -> ShownLine {
     ShownLine { text: text.trim_end().to_string(), gap, carets }
 }
 
-/// A character of a source line as it is shown; a tab is as wide as it is likely to be meant.
+/// Formats a character of a source line; a tab becomes four spaces.
 fn cell(character: char) -> String {
     if character == '\t' { "    ".to_string() } else { printable(character) }
 }

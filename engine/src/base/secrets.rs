@@ -1,24 +1,24 @@
-//! Parts of addresses that are never shown or stored: user and password before the `@`, the query after the `?`.
+//! Secret parts of addresses, which are never shown or stored: user and password before the `@`, the query after the `?`.
 //!
-//! The spec takes them out of the settings ([`split`], [`remember`]), so that nothing that is derived from a pipeline has
-//! them; only a request takes them back ([`recall`]). Texts for people pass through [`shown`], whatever they were made of.
+//! The spec removes them from the settings ([`split`], [`remember`]), so that nothing derived from a pipeline contains them;
+//! only requests use them ([`recall`]). All text for people passes through [`shown`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Schemes of stores, whose names may have a `?` that is a wildcard.
+/// Schemes of stores, in whose names a `?` may be a wildcard.
 const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
 /// Parts of the parameters that sign a request to a store.
 const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
 
-/// The secret parts of one address. They are written nowhere, so this is not `Debug`.
+/// Secret parts of one address. Never printed, so there is no `Debug`.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
-    /// User and password as they were written, without the `@`.
+    /// User and password as written, without the `@`.
     pub(crate) user: String,
-    /// The query, without the `?`.
+    /// Query, without the `?`.
     pub(crate) query: String,
 }
 
@@ -28,7 +28,7 @@ impl Secrets {
     }
 }
 
-/// Splits one address into what may be shown and its secret parts.
+/// Splits an address into its public part and its secret parts.
 pub(crate) fn split(address: &str) -> (String, Secrets) {
     let mut secrets = Secrets::default();
     for range in ranges(address, |_| false) {
@@ -43,20 +43,20 @@ pub(crate) fn split(address: &str) -> (String, Secrets) {
 
 static SECRETS: Mutex<BTreeMap<String, Secrets>> = Mutex::new(BTreeMap::new());
 
-/// Keeps the secret parts of an address for the requests of this process.
+/// Stores the secret parts of an address for the requests of this process.
 pub(crate) fn remember(public: &str, secrets: Secrets) {
     let mut all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(public.trim_end_matches('/').to_owned(), secrets);
 }
 
-/// The secret parts that were written with an address.
+/// Returns the stored secret parts of an address.
 #[cfg(feature = "cloud")]
 pub(crate) fn recall(public: &str) -> Secrets {
     let all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     all.get(public.trim_end_matches('/')).cloned().unwrap_or_default()
 }
 
-/// A text without the secret parts of the addresses in it.
+/// Removes the secret parts of all addresses in a text.
 pub fn shown(text: &str) -> Cow<'_, str> {
     let ends = |character: char| {
         character.is_whitespace() || matches!(character, '"' | '`' | '<' | '>' | '\\')
@@ -64,7 +64,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     without(text, ends)
 }
 
-/// A line of a source with as many characters as before: secret parts are stars.
+/// Replaces secret parts in a source line with asterisks, keeping the number of characters.
 pub(crate) fn masked(line: &str) -> Cow<'_, str> {
     let ranges = ranges(line, char::is_whitespace);
     if ranges.is_empty() {
@@ -90,7 +90,8 @@ fn without(text: &str, ends: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// The secret parts of all addresses in a text, in order; an address goes on until `ends`.
+/// Ranges of the secret parts of all addresses in a text, in order; an address extends to the first character for which `ends`
+/// is `true`.
 fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -114,8 +115,8 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
     found
 }
 
-/// How many bytes of an address without its scheme are user and password, with the `@`. A password may have characters that
-/// should have been encoded: what looks like a port and is no number is one.
+/// Number of bytes of user and password, including the `@`, in an address without scheme. Passwords may contain characters that
+/// should have been encoded: a port that is not a number is treated as a password.
 fn user_length(address: &str) -> usize {
     let authority = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);

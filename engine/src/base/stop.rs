@@ -1,6 +1,6 @@
-//! Stopping on a signal: the windows in flight are finished and kept, then the run ends.
+//! Stops a run on a signal: running windows are finished and kept, then the run ends.
 //!
-//! Signals, as `/proc`, are those of Linux, the only system that longsift runs on.
+//! Signals and `/proc` are those of Linux, the only supported system.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,22 +14,22 @@ use super::diagnostic::{Blame, Diagnostic};
 use super::error::{Failure, Result};
 use super::machine;
 
-/// What tells of signals in this process, once it listens to them.
+/// Process-wide stop flag, once handlers are installed.
 static OF_PROCESS: OnceLock<Stop> = OnceLock::new();
 
 fn no_handlers(error: &io::Error) -> Failure {
     Diagnostic::error(Blame::Machine, format!("cannot install signal handlers: {error}")).into()
 }
 
-/// Whether a signal asked the run to stop.
+/// Flag that a signal sets to stop the run.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     signal: Arc<AtomicUsize>,
 }
 
 impl Stop {
-    /// Listens for SIGINT, SIGTERM and SIGHUP (the terminal was closed). The first asks the run to stop; a second one
-    /// ends the process at once. SIGHUP stays ignored under `nohup`.
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP (terminal closed). The first signal requests a stop, a second one ends
+    /// the process at once. SIGHUP stays ignored under `nohup`.
     pub fn on_signals() -> Result<Self> {
         Self::listening().map_err(|error| no_handlers(&error))
     }
@@ -50,32 +50,32 @@ impl Stop {
         Ok(OF_PROCESS.get_or_init(|| stop).clone())
     }
 
-    /// What tells of signals in this process; where it does not listen to them, there are none. For what waits far from
-    /// the run that it belongs to.
+    /// Returns the process-wide flag, or one that is never set if no handlers are installed. For waiting code that has no
+    /// access to the run.
     pub(crate) fn of_process() -> Self {
         OF_PROCESS.get().cloned().unwrap_or_default()
     }
 
-    /// Lets a write beyond the limit of file sizes (`ulimit -f`) fail with a message, as on a full disk, instead of
-    /// ending the process.
+    /// Makes a write beyond the file size limit (`ulimit -f`) fail with a message, like a full disk, instead of ending the
+    /// process.
     pub fn not_on_file_size() -> Result<()> {
         signal_hook::flag::register(SIGXFSZ, Arc::default())
             .map(drop)
             .map_err(|error| no_handlers(&error))
     }
 
-    /// Lets the system send SIGTERM to this process when the one that started it ends, however it ends.
+    /// Requests SIGTERM for this process when its parent ends, however it ends.
     pub fn with_parent() -> io::Result<()> {
         Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
     }
 
-    /// As if this signal had come.
+    /// Returns a flag that this signal has set.
     #[cfg(test)]
     pub fn after(signal: i32) -> Self {
         Self { signal: Arc::new(AtomicUsize::new(signal as usize)) }
     }
 
-    /// Waits so long, looking ten times whether a signal has come. Whether none has.
+    /// Sleeps for `time`, checking for a signal ten times. Returns whether none arrived.
     pub fn lets_pass(&self, time: Duration) -> bool {
         (0..10).all(|_| {
             let goes_on = self.check().is_ok();
@@ -86,7 +86,7 @@ impl Stop {
         })
     }
 
-    /// Fails once a signal has come.
+    /// Fails if a signal has arrived.
     pub fn check(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -95,8 +95,7 @@ impl Stop {
     }
 }
 
-/// Whether this process was started with a signal ignored. No library says so without `unsafe`; the system's own page of
-/// the process does.
+/// Whether this process was started with a signal ignored, according to `/proc`: libraries need `unsafe` for it.
 fn is_ignored(signal: i32) -> bool {
     let mask = machine::read_system("/proc/self/status").and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;

@@ -1,4 +1,4 @@
-//! Text for people: what is safe to print, numbers and bytes that read well, the nearest name, digests as hexadecimal digits.
+//! Text for people: escaping, readable numbers and sizes, spelling suggestions, hexadecimal digests.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
-/// The longest piece of the user's text that a message repeats, in characters.
+/// Maximum characters of the user's text in a message.
 const LONGEST_QUOTE: usize = 80;
 
-/// The user's text in backticks, as it is safe to print: control characters escaped, long text cut.
+/// Quotes the user's text in backticks: escapes control characters and truncates long text.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("`");
     for (index, character) in text.chars().enumerate() {
@@ -23,7 +23,7 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// A character as it is safe to print: what could move the cursor, change colours or reorder the line is escaped.
+/// Escapes a character that could move the cursor, change colours or reorder the line.
 pub(crate) fn printable(character: char) -> String {
     if is_unsafe_to_print(character) {
         character.escape_unicode().to_string()
@@ -32,22 +32,23 @@ pub(crate) fn printable(character: char) -> String {
     }
 }
 
-/// Text that stays on its line and carries no terminal command.
+/// Escapes text so that it stays on one line and contains no terminal control sequences.
 pub(crate) fn line_safe(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
-/// The value of a group or a label as people read it: text that stays on its line, and never nothing.
+/// Formats the value of a group or a label on one line; an empty value becomes `(empty)`.
 pub(crate) fn value_name(value: &str) -> String {
     if value.is_empty() { "(empty)".to_owned() } else { line_safe(value) }
 }
 
-/// The same in backticks, where there is something to put into them.
+/// Like [`value_name`], in backticks unless it is empty.
 pub(crate) fn quoted_value(value: &str) -> String {
     if value.is_empty() { value_name(value) } else { quoted(value) }
 }
 
-/// The same JSON, with what a terminal obeys inside its strings as `\uXXXX`. Line breaks stand between values only.
+/// Escapes characters in the strings of a JSON text that a terminal would interpret, as `\uXXXX`. Line breaks only occur
+/// between values.
 pub(crate) fn json_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for character in json.chars() {
@@ -62,14 +63,14 @@ pub(crate) fn json_safe(json: &str) -> String {
     safe
 }
 
-/// Control characters, invisible separators, and the marks that change the direction of writing.
+/// Whether a character is a control character, an invisible separator or a mark that changes the writing direction.
 fn is_unsafe_to_print(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(character, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The candidate that a mistyped `text` most likely means, if any is near enough.
+/// Returns the candidate that a mistyped `text` most likely means, if any is similar enough.
 pub fn suggest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if text.is_empty() || text.chars().count() > LONGEST_QUOTE {
         return None;
@@ -86,28 +87,28 @@ pub fn suggest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Case and the choice between `-`, `_` and a space are the likeliest mistakes of all: they count as none.
+/// Normalises case and `-`, `_` and spaces, the most likely mistakes, so that they do not count as differences.
 fn normalised(text: &str) -> String {
     text.to_lowercase().replace(['-', ' '], "_")
 }
 
-/// A number with thousands separators: `12,345`.
+/// Formats a number with thousands separators: `12,345`.
 pub fn count(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
 }
 
-/// Bytes with a decimal unit: `1.3 GB`.
+/// Formats bytes with a decimal unit: `1.3 GB`.
 pub fn bytes(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }
 
-/// Seconds with one decimal.
+/// Formats seconds with one decimal.
 pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// A table as lines: the first column from the left, the others from the right, two spaces between them. A short row has no
-/// cells in its last columns.
+/// Formats a table as lines: the first column left-aligned, the others right-aligned, two spaces between them. Short rows lack
+/// their last cells.
 pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -129,7 +130,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A word of a shell command, quoted where a shell would see more in it than a word.
+/// Quotes a word for a shell command if necessary.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:@+".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
@@ -139,7 +140,7 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
-/// The SHA-256 of `bytes`, 64 hexadecimal digits.
+/// SHA-256 of `bytes` as 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

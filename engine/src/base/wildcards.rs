@@ -1,16 +1,16 @@
-//! Wildcards of paths: which characters mean something in a glob, and how far its fixed part reaches.
+//! Wildcards in paths: detects them, and finds the fixed part of a glob.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Whether a path has a character that means something in a glob.
+/// Whether a path contains a wildcard character.
 pub fn has_wildcard(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The longest leading part of a glob that stands for one folder only, as that folder's name, and the rest. A wildcard that
-/// is escaped (`run[[]1]`, as [`glob::Pattern::escape`] writes it) stands for itself.
+/// Splits a glob into its longest fixed prefix, unescaped, and the rest. An escaped wildcard (`run[[]1]`, as written by
+/// [`glob::Pattern::escape`]) counts as fixed.
 pub fn split(glob: &Path) -> (PathBuf, PathBuf) {
     let mut parts = glob.components().peekable();
     let mut fixed = PathBuf::new();
@@ -21,8 +21,8 @@ pub fn split(glob: &Path) -> (PathBuf, PathBuf) {
     (fixed, parts.collect())
 }
 
-/// The same with a longer fixed part: the longest that `exists` as it is written. `run[1]/*.parquet` means the folder
-/// `run[1]`, if there is one.
+/// Extends the fixed part by the longest prefix of `rest` that `exists` literally: `run[1]/*.parquet` means the folder `run[1]`
+/// if it exists.
 pub fn extended(fixed: PathBuf, rest: &Path, exists: impl Fn(&Path) -> bool) -> (PathBuf, PathBuf) {
     let parts: Vec<_> = rest.components().collect();
     let literal = |count: &usize| fixed.join(parts[..*count].iter().collect::<PathBuf>());
@@ -32,7 +32,7 @@ pub fn extended(fixed: PathBuf, rest: &Path, exists: impl Fn(&Path) -> bool) -> 
     }
 }
 
-/// The only name that a part of a glob stands for, if there is only one.
+/// Returns the name that a part of a glob matches, if it matches only one.
 fn literal(part: &std::ffi::OsStr) -> Option<OsString> {
     if !has_wildcard(Path::new(part)) {
         return Some(part.to_owned());

@@ -1,29 +1,28 @@
-//! Cards that a pipeline can be sized for without having one, from their makers' data sheets.
+//! Catalogue of GPUs, from data sheets, to size pipelines for GPUs that this machine does not have.
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 
-/// What a card can do at best.
+/// A GPU model of the catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     /// `A800-80GB`.
     pub name: String,
-    /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// How fast it is, where that is known.
+    /// Peak speed, if known.
     pub speed: Option<Speed>,
 }
 
-/// Limits of a card; no kernel reaches all of them.
+/// Peak rates of a GPU; no kernel reaches all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// Bytes a second from its memory.
+    /// Bytes per second from its memory.
     pub bytes: f64,
-    /// Floating-point operations a second in bf16, dense, summed in float32.
+    /// Dense bf16 floating-point operations per second, accumulated in float32.
     pub bf16: f64,
-    /// The same in float32.
+    /// Float32 operations per second.
     pub f32: f64,
-    /// Exponentials a second: 16 per clock and multiprocessor.
+    /// Exponentials per second: 16 per clock and multiprocessor.
     pub exponentials: f64,
 }
 
@@ -59,10 +58,9 @@ impl Card {
     }
 }
 
-/// The cards of `8xA800-80GB`, `2xL4-24GB,MyCard:48`: a list of names of the catalogue, or `NAME:GB`, each with how many.
+/// Parses `8xA800-80GB` or `2xL4-24GB,MyCard:48`: a list of catalogue names or `NAME:GB`, each with an optional count.
 ///
-/// # Errors
-/// Which part of the list means nothing, with the names that do.
+/// # Errors An entry is invalid; the message lists the known names.
 pub fn cards(list: &str) -> Result<Vec<Card>> {
     let mut cards = Vec::new();
     for entry in list.split(',').map(str::trim) {
@@ -128,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_h100_computes_as_many_exponentials_as_its_makers_papers_say() {
-        // FlashAttention-3 (Shah et al. 2024), section 3.1: 3.9 T special functions a second on an H100 SXM5.
+        // FlashAttention-3 (Shah et al. 2024), section 3.1: 3.9 T special functions per second on an H100 SXM5.
         let speed = cards("H100-80GB").unwrap()[0].speed.unwrap();
         assert!((speed.exponentials / 3.9e12 - 1.0).abs() < 0.02);
     }

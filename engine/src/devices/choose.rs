@@ -1,4 +1,4 @@
-//! From the pipeline's `devices` to devices.
+//! Chooses devices by the pipeline's `devices` setting.
 
 use std::sync::Arc;
 
@@ -14,16 +14,15 @@ use super::ledger::{Ledger, Limit};
 use super::simulated::{self, Reading, Simulated};
 use super::visible::visible_gpus;
 
-/// GPUs that windows can be measured on, in the order of `cuda:0`, `cuda:1`, …; or why there are none.
+/// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; or the reason for their absence.
 struct Found {
     gpus: Vec<Device>,
     why: String,
 }
 
-/// The devices that the settings mean on this machine.
+/// Returns the devices that the settings select on this machine.
 ///
-/// # Errors
-/// That they are not here, or that the numbers of workers do not match them.
+/// # Errors They do not exist, or the numbers of workers do not match them.
 pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
     let settings = choice.settings;
     let (mut list, why) = match &settings.devices {
@@ -133,7 +132,7 @@ fn simulate(choice: Choice<'_>, value: &str) -> Result<Found, String> {
     Ok(Found { gpus, why })
 }
 
-/// The devices of these names, each once.
+/// Selects devices by name, each at most once.
 fn named(names: &[String], wanted: &str, found: Found) -> Result<Vec<Device>, NoDevices> {
     let refused = |why: String| {
         NoDevices {

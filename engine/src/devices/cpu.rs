@@ -1,5 +1,3 @@
-//! The processor.
-
 use std::ops::Range;
 
 use longsift_kernels::{HeadSums, Kernel};
@@ -7,7 +5,7 @@ use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 use longsift_stages::model::LayerZeroSpec;
 
-/// The processor: windows, heads and blocks of rows are spread over one pool of threads.
+/// The processor: distributes windows, heads and blocks of rows over one thread pool.
 #[derive(Clone, Debug)]
 pub struct Cpu {
     kernel: Kernel,
@@ -15,7 +13,6 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A processor with `threads` threads.
     pub fn new(kernel: Kernel, threads: usize) -> Self {
         Self { kernel, threads }
     }
@@ -30,7 +27,7 @@ impl Compute for Cpu {
         self.kernel
     }
 
-    /// None: the table is mapped.
+    /// 0: the table is memory-mapped.
     fn resident_bytes(&self, _: &LayerZeroSpec, _: u64) -> u64 {
         0
     }
@@ -39,13 +36,13 @@ impl Compute for Cpu {
         Ok(())
     }
 
-    /// The heads of a window take turns, so their number does not matter.
+    /// Independent of the number of heads, which are processed in turn.
     fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, _: Range<usize>) -> u64 {
         longsift_kernels::window_bytes(self.kernel, &layer.attention_shape(tokens), self.threads)
             + layer.source_bytes(tokens as u64)
     }
 
-    /// Not told apart from the rest of the process.
+    /// 0: not distinguished from the rest of the process.
     fn held_bytes(&self) -> u64 {
         0
     }

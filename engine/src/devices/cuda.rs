@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: each with a copy of the table and the kernel that all of them have.
+//! NVIDIA GPUs: each has a copy of the table, and all run the same kernel.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,10 +16,9 @@ use super::ledger::{Ledger, Memory, MemorySource};
 use super::nvml;
 use super::visible::visible_gpus;
 
-/// The GPUs that this process may use, opened, in CUDA's order.
+/// Lists the GPUs that this process may use, in CUDA's order.
 ///
-/// # Errors
-/// Why there is none.
+/// # Errors No GPU can be used.
 pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
     let gpus = gpus()?;
     let kernel = kernel(choice, &gpus)?;
@@ -42,7 +41,7 @@ pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
     Ok(gpus.iter().map(device).collect())
 }
 
-/// The kernel that was asked for, or the fastest for the table that every GPU has and that serves the windows.
+/// Returns the requested kernel, or the fastest one for the table that every GPU supports and that can process the windows.
 fn kernel(choice: Choice<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
     let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.has(*kernel));
     let (candidates, what) = match choice.named {
@@ -82,7 +81,7 @@ fn lacking(gpus: &[Gpu], what: &str) -> String {
     format!("this build does not have {what} for every one of {}", described.join(", "))
 }
 
-/// One GPU. It is opened when the table is brought there: to plan takes nothing of it.
+/// One GPU, opened when the table is loaded, so that planning uses none of its memory.
 struct Cuda {
     name: String,
     ordinal: u32,
@@ -92,7 +91,7 @@ struct Cuda {
 }
 
 impl Cuda {
-    /// `None` until the device was opened.
+    /// Runs `work` on the opened device; `None` before it is opened.
     fn with_device<T>(&self, work: impl FnOnce(&cuda::Device<Nvidia>) -> T) -> Option<T> {
         self.opened.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
@@ -107,7 +106,7 @@ impl Compute for Cuda {
         self.kernel
     }
 
-    /// The rows of the table, where the device gathers from them.
+    /// Rows of the table, if the device gathers from them.
     fn resident_bytes(&self, layer: &LayerZeroSpec, _: u64) -> u64 {
         let rows = layer.vocabulary_size * layer.row_width() * self.number_bytes;
         if layer.gathers_on_device() { rows } else { 0 }
@@ -169,7 +168,7 @@ fn failure(failure: Failure) -> DeviceFailure {
     }
 }
 
-/// The memory of a GPU: NVML's reading, or CUDA's where NVML does not know the GPU.
+/// Memory of a GPU, as reported by NVML, or by CUDA if NVML does not know the GPU.
 struct Card {
     compute: Arc<Cuda>,
     total: u64,

@@ -1,4 +1,4 @@
-//! Where windows are measured: the processor, GPUs, or what stands in for GPUs in a test.
+//! Devices that measure windows: the processor, GPUs, or simulated ones.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use longsift_stages::shard_across_devices::ShardAcrossDevices;
 
 use super::ledger::Ledger;
 
-/// The devices of a run, and why these.
+/// Devices of a run, with the reason for the choice.
 #[derive(Clone)]
 pub struct Devices {
     /// At least one.
     pub list: Vec<Device>,
-    /// Why these: `as set`, `no NVIDIA driver was found`.
+    /// Reason for the choice: `as set`, `no NVIDIA driver was found`.
     pub why: String,
     /// Threads of the processor.
     pub threads: usize,
-    /// The kernel that all of them run: scores of two kernels are never mixed.
+    /// Kernel that all of them run: scores of different kernels are never mixed.
     pub kernel: Kernel,
 }
 
 impl Devices {
-    /// Whether it is the processor that measures.
+    /// Whether the processor measures.
     pub fn is_cpu(&self) -> bool {
         self.list.len() == 1 && self.list[0].compute.name() == "cpu"
     }
 
-    /// `cpu`, or `cuda:0, cuda:1`.
+    /// Names of the devices: `cpu`, or `cuda:0, cuda:1`.
     pub fn names(&self) -> String {
         self.list.iter().map(|device| device.compute.name()).collect::<Vec<_>>().join(", ")
     }
@@ -36,19 +36,18 @@ impl Devices {
 /// A device that a run may use.
 #[derive(Clone)]
 pub struct Device {
-    /// What measures.
     pub compute: Arc<dyn Compute>,
-    /// Its memory.
+    /// Account of its memory.
     pub ledger: Arc<Ledger>,
-    /// Windows it measures at a time, at most.
+    /// Maximum concurrent windows.
     pub workers: usize,
-    /// The GPU's own name, where there is one: it stays the same whatever `CUDA_VISIBLE_DEVICES` says.
+    /// UUID of a GPU, which does not depend on `CUDA_VISIBLE_DEVICES`.
     pub uuid: Option<String>,
 }
 
 impl Device {
-    /// Windows of `window_bytes` bytes that it can measure at a time as its memory is now, beside `resident_bytes`: at
-    /// least one, in groups of heads if need be.
+    /// Number of windows of `window_bytes` bytes that fit into the memory that is free now, in addition to `resident_bytes`: at
+    /// least one, since a window can be measured in groups of heads.
     pub fn windows_that_fit(&self, window_bytes: u64, resident_bytes: u64) -> usize {
         let available = self.ledger.memory_state().map_or(0, |state| state.available);
         let fitting = available.saturating_sub(resident_bytes) / window_bytes.max(1);
@@ -56,41 +55,38 @@ impl Device {
     }
 }
 
-/// What devices are chosen by.
+/// Criteria for choosing devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The pipeline's settings.
     pub settings: &'a ShardAcrossDevices,
-    /// The processor's kernel.
+    /// Kernel of the processor.
     pub kernel: Kernel,
-    /// The kernel that was asked for by name, the processor's or GPUs'.
+    /// Kernel requested by name, for the processor or GPUs.
     pub named: Option<Kernel>,
-    /// The windows, where the model is known.
+    /// Shape of the windows, if the model is known.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs alone are chosen by it"))]
     pub shape: Option<&'a AttentionShape>,
-    /// The numbers that kernels multiply.
+    /// Type of the numbers that kernels multiply.
     pub element_type: ElementType,
     /// Threads of the processor.
     pub threads: usize,
-    /// Bytes that `memory_limit_bytes` leaves to windows on the processor.
+    /// Bytes that `memory_limit_bytes` leaves for windows on the processor.
     pub window_memory_bytes: u64,
     /// Bytes of a number in the table.
     pub number_bytes: u64,
 }
 
-/// Why devices cannot be used, and what to do.
+/// Reason why devices cannot be used, with a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDevices {
-    /// Which key of the stage is to blame.
+    /// Key of the stage that is wrong.
     pub key: &'static str,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub hint: String,
 }
 
-/// Windows in flight on a GPU by default: one that fills it, and one whose ids are sent and whose sums are read meanwhile.
+/// Default for concurrent windows on a GPU: one that occupies it, and one whose ids or sums are transferred meanwhile.
 #[cfg(feature = "cuda")]
 pub(super) const GPU_WORKERS: usize = 2;
-/// Windows in flight on a simulated device by default: the processor's threads share it, there is nothing to overlap.
+/// Default for concurrent windows on a simulated device: it uses the processor's threads, so that nothing overlaps.
 pub(super) const SIMULATED_WORKERS: usize = 1;

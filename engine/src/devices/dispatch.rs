@@ -1,9 +1,9 @@
-//! Which heads of which window go to which device next: the decisions of the scheduler, without threads or clocks.
+//! Decides which heads of which window run on which device next, without threads or clocks.
 //!
-//! The longest window goes first, to the device that is idle and has the most memory to hand out. Towards the end, when
-//! what is left would not keep all devices busy with whole windows, windows are shared out by heads, each piece at most
-//! an even share of what is left, so that all devices end together. When memory does not suffice: fewer windows at a
-//! time on a device, then groups of heads, then waiting with back-off, then the window is given up.
+//! The longest window goes first, to the idle device with the most available memory. Near the end, when whole windows would not
+//! keep all devices busy, windows are split by heads into pieces of at most an even share of the remaining work, so that all
+//! devices finish together. If memory is short: fewer concurrent windows on a device, then groups of heads, then waiting with
+//! back-off, then the window is given up.
 
 pub(crate) mod shortage;
 pub(crate) mod state;
@@ -23,33 +23,33 @@ use state::{Device, State, Window};
 
 pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 
-/// The first and the longest pause between two looks at memory that does not suffice.
+/// First and longest pause between two checks of insufficient memory.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// Windows that end well before a device may measure one more at a time again.
+/// Windows that must succeed before a device may run one more concurrently again.
 const PATIENCE: u32 = 32;
-/// A window is given up, and a device retired, after as many failures that say nothing of memory.
+/// Failures other than of memory after which a window is given up, or a device retired.
 const FAILURES: u32 = 3;
 
-/// The decisions.
+/// Scheduling decisions.
 pub struct Dispatcher {
     devices: Vec<Device>,
     window_bytes: Box<WindowBytes>,
     policy: Policy,
     windows: HashMap<u64, Window>,
-    /// Windows with heads that nobody measures yet, the longest first.
+    /// Windows with heads that are not running yet, the longest first.
     queue: BTreeSet<(Reverse<usize>, u64)>,
-    /// What they cost together: `tokens²` a head.
+    /// Total cost of the queue: `tokens²` per head.
     left: u128,
     waiting_since: Option<Duration>,
     pause: Duration,
     steps: Vec<(Option<usize>, Step)>,
-    /// Raised whenever something changes that decides what fits where, besides memory: a window comes, begins or ends, a
-    /// device gets the table or goes.
+    /// Incremented by every change other than of memory that affects what fits where: a window is added, starts or ends; a
+    /// device loads the table or is retired.
     changes: u64,
 }
 
 impl Dispatcher {
-    /// A dispatcher over some devices, none of which has the table yet.
+    /// Returns a dispatcher over devices that have not loaded the table.
     pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
         let device = |site: Site| Device {
             limit: site.workers.max(1),
@@ -77,7 +77,7 @@ impl Dispatcher {
         }
     }
 
-    /// Adds a window to the queue, under a number of its own.
+    /// Adds a window to the queue, under a unique id.
     pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
         self.changes += 1;
         let most_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
@@ -91,7 +91,7 @@ impl Dispatcher {
         self.left += self.windows[&window].cost(key_heads);
     }
 
-    /// Forgets the windows that have heads to do.
+    /// Removes the windows that have heads in the queue.
     pub fn withdraw(&mut self) {
         self.changes += 1;
         self.left = 0;
@@ -100,17 +100,17 @@ impl Dispatcher {
         }
     }
 
-    /// Pieces being measured.
+    /// Number of running pieces.
     pub fn in_flight(&self) -> usize {
         self.devices.iter().map(|device| device.in_flight).sum()
     }
 
-    /// Pieces that a device is measuring.
+    /// Number of pieces running on a device.
     pub fn in_flight_on(&self, device: usize) -> usize {
         self.devices[device].in_flight
     }
 
-    /// Why a device is gone, if it is.
+    /// Reason for retiring a device; `None` if it is active.
     pub fn retired(&self, device: usize) -> Option<&str> {
         match &self.devices[device].state {
             State::Retired(reason) => Some(reason),
@@ -118,12 +118,13 @@ impl Dispatcher {
         }
     }
 
-    /// What was done since this was asked last, and on which device.
+    /// Returns and clears the steps taken, with their devices.
     pub fn take_steps(&mut self) -> Vec<(Option<usize>, Step)> {
         std::mem::take(&mut self.steps)
     }
 
-    /// What to do now; to be asked again until the answer is to wait. `now`: since any fixed moment.
+    /// Decides the next action. Call it again until it returns [`Next::Wait`] or [`Next::Dead`]. `now`: time since any fixed
+    /// moment.
     pub fn next(&mut self, now: Duration) -> Next {
         if let Some(load) = self.load(now) {
             return load;
@@ -148,7 +149,7 @@ impl Dispatcher {
         self.wait_for_memory(now)
     }
 
-    /// When to look again although nothing ended: memory that others hold may come back.
+    /// Time until the next check if nothing ends: memory of other programs may be released.
     fn next_look(&mut self, now: Duration) -> Option<Duration> {
         let waits = |device: &Device| match device.state {
             State::Empty => true,
@@ -195,7 +196,7 @@ impl Dispatcher {
         None
     }
 
-    /// The table is on a device, or is not.
+    /// Records the result of loading the table on a device.
     pub fn loaded(
         &mut self,
         index: usize,
@@ -222,11 +223,11 @@ impl Dispatcher {
         }
     }
 
-    /// The longest window, or as much of it as its share allows, on the best device that has room for it.
+    /// Places the longest window, or as much of it as its share allows, on the best device with enough memory.
     ///
-    /// A look through the queue costs a step for each length of window in it. While memory is short it is asked for every
-    /// few milliseconds, under a lock that those wait for who bring and end windows: a device that has had room for nothing
-    /// is asked again only when it has more room, or the queue has changed.
+    /// Searching the queue costs a step for each distinct window length. While memory is short, this runs every few
+    /// milliseconds under a lock that submitting and finishing threads wait for. A device that had no room for anything is
+    /// therefore skipped until it has more memory, or the queue has changed.
     fn place(&mut self, now: Duration) -> Option<Piece> {
         let candidates = self.candidates(now);
         if candidates.is_empty() {
@@ -249,7 +250,7 @@ impl Dispatcher {
                 }
                 let wanted = self.share(window, even);
                 let heads = self.fitting(index, &state, tokens, wanted);
-                // Fewer windows at a time come before fewer heads at a time.
+                // Reduces the number of concurrent windows before the number of heads.
                 if heads == 0 || (heads < wanted && self.devices[index].in_flight > 0) {
                     refused_tokens = Some(tokens);
                     continue;
@@ -266,7 +267,7 @@ impl Dispatcher {
         None
     }
 
-    /// Devices with a place, the idle ones and those with most memory first.
+    /// Devices that can take another piece, sorted by running pieces, then by available memory.
     fn candidates(&mut self, now: Duration) -> Vec<(usize, MemoryState)> {
         let mut found = Vec::new();
         for index in 0..self.devices.len() {
@@ -288,18 +289,18 @@ impl Dispatcher {
         found
     }
 
-    /// Pairs that an even share of the queue comes to.
+    /// Cost of an even share of the queue.
     fn even_share(&self) -> u128 {
         (self.left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
     }
 
-    /// Devices that are not retired, at least one.
+    /// Number of devices that are not retired, at least one.
     fn live(&self) -> usize {
         let live = |device: &&Device| !matches!(device.state, State::Retired(_));
         self.devices.iter().filter(live).count().max(1)
     }
 
-    /// Key heads of a window that one device should take.
+    /// Number of key heads of a window that one device should take.
     fn share(&self, window: u64, even: u128) -> usize {
         let window = &self.windows[&window];
         let next = window.todo.last().map_or(0, ExactSizeIterator::len);
@@ -310,7 +311,7 @@ impl Dispatcher {
         heads.clamp(1, next.min(window.most_heads).max(1))
     }
 
-    /// The most key heads, up to `wanted`, that a device has room for.
+    /// Largest number of key heads, up to `wanted`, that fit on a device.
     fn fitting(&self, index: usize, state: &MemoryState, tokens: usize, wanted: usize) -> usize {
         let ledger = &self.devices[index].site.ledger;
         let fits = |heads| ledger.fits(state, (self.window_bytes)(index, tokens, heads));
@@ -347,7 +348,7 @@ impl Dispatcher {
         Piece { window: id, tokens, key_heads, device: index, reservation }
     }
 
-    /// A device has a place that nothing fits.
+    /// Notes that nothing fits on a device that could take another piece.
     fn came_up_short(&mut self, index: usize) {
         let device = &mut self.devices[index];
         if device.in_flight > 0 && !device.short {
@@ -378,7 +379,7 @@ impl Dispatcher {
         self.steps.push((Some(index), Step::Retired { reason }));
     }
 
-    /// A piece ended; its memory is given back.
+    /// Records the result of a piece and releases its memory.
     pub fn ended(
         &mut self,
         piece: Piece,

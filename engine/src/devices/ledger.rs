@@ -1,8 +1,7 @@
-//! How much of a device's memory may be used: read anew before each admission, because other processes share the card.
+//! Accounts for a device's memory, which is read before each admission because other processes share the device.
 //!
-//! What may be handed out is `total − headroom − what others use − what is reserved here`. What others use is what the
-//! device says is used beyond what this process holds on it, so bytes that were reserved and are in use by now do not
-//! count twice.
+//! Available memory is `total − headroom − used by others − reserved here`. Memory used by others is what the device reports as
+//! used minus what this process holds on it, so that reserved bytes that are already in use do not count twice.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,80 +9,79 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::base::text::bytes;
 
-/// A device's memory at a moment, in bytes.
+/// Memory of a device at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it.
+    /// Total memory.
     pub total: u64,
-    /// Used by anyone, this process included.
+    /// Used by all processes, including this one.
     pub used: u64,
 }
 
-/// Where a device's memory is read from: NVML, a limit that was set, a simulation.
+/// Source of a device's memory readings: NVML, a fixed limit, a simulation.
 pub trait MemorySource: Send + Sync {
-    /// The memory now.
+    /// Reads the memory.
     ///
-    /// # Errors
-    /// Why it cannot be read: the device is gone.
+    /// # Errors The device does not respond.
     fn read(&self) -> Result<Memory, String>;
 
-    /// Bytes of it that this process holds now.
+    /// Bytes that this process holds.
     fn held(&self) -> u64;
 
-    /// Share of the last moments in which the device was at work, in per cent, where that is known.
+    /// Recent utilisation in per cent, if known.
     fn utilisation(&self) -> Option<u32> {
         None
     }
 }
 
-/// The account of one device's memory.
+/// Account of one device's memory.
 pub struct Ledger {
     source: Box<dyn MemorySource>,
     headroom: u64,
-    /// Whether one reservation is granted even where it does not fit.
+    /// Whether a reservation that does not fit is granted if it is the only one.
     one_always: bool,
     reserved: Mutex<u64>,
     most_reserved: AtomicU64,
 }
 
-/// A reading of a device's memory with what this account makes of it, in bytes.
+/// Reading of a device's memory with the reservations, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryState {
-    /// All of the memory.
+    /// Total memory.
     pub total: u64,
-    /// Free now.
+    /// Free memory.
     pub free: u64,
     /// Used by other processes.
     pub others: u64,
     /// Held by this process.
     pub held: u64,
-    /// Handed out to windows and the table.
+    /// Reserved for windows and the table.
     pub reserved: u64,
     /// Never used.
     pub headroom: u64,
-    /// What may be handed out still.
+    /// Available for reservations.
     pub available: u64,
 }
 
-/// Why bytes were not reserved.
+/// Reason for refusing a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// They do not fit.
+    /// Not enough memory is available.
     NotEnough(NotEnough),
-    /// The memory cannot be read: the device is gone.
+    /// The device does not respond.
     Unreadable(String),
 }
 
-/// The four numbers of a reservation that does not fit.
+/// Numbers of a reservation that does not fit, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEnough {
-    /// Bytes that were asked for.
+    /// Requested.
     pub wanted: u64,
-    /// Bytes handed out already.
+    /// Already reserved.
     pub reserved: u64,
-    /// Bytes free on the device now.
+    /// Free on the device.
     pub free: u64,
-    /// Bytes that are never used.
+    /// Never used.
     pub headroom: u64,
 }
 
@@ -102,12 +100,13 @@ impl fmt::Display for NotEnough {
 }
 
 impl Ledger {
-    /// An account over `source` of which `headroom` bytes are never used.
+    /// Returns an account over `source` that never uses `headroom` bytes.
     pub fn new(source: Box<dyn MemorySource>, headroom: u64) -> Arc<Self> {
         Self::open(source, headroom, false)
     }
 
-    /// An account that grants one reservation even where it does not fit: for the processor, which has nowhere to turn.
+    /// Returns an account that grants a reservation that does not fit if it is the only one: for the processor, which has no
+    /// alternative.
     pub fn with_one_always(source: Box<dyn MemorySource>) -> Arc<Self> {
         Self::open(source, 0, true)
     }
@@ -117,16 +116,15 @@ impl Ledger {
         Arc::new(Self { source, headroom, one_always, reserved, most_reserved })
     }
 
-    /// Reads the memory now.
+    /// Reads the memory.
     ///
-    /// # Errors
-    /// Why it cannot be read.
+    /// # Errors The device does not respond.
     pub fn memory_state(&self) -> Result<MemoryState, String> {
         self.reckon(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn reckon(&self, reserved: u64) -> Result<MemoryState, String> {
-        // Memory may be taken or given back between the two readings: the smaller one never makes others look small.
+        // Memory may be allocated or freed between the two readings: the smaller one never underestimates others.
         let before = self.source.held();
         let Memory { total, used } = self.source.read()?;
         let held = before.min(self.source.held());
@@ -138,10 +136,9 @@ impl Ledger {
         Ok(MemoryState { total, free, others, held, reserved, headroom, available })
     }
 
-    /// The most that could ever be handed out beside `resident` bytes, if no other process used the device.
+    /// Maximum that could be reserved in addition to `resident` bytes if no other process used the device.
     ///
-    /// # Errors
-    /// Why the memory cannot be read.
+    /// # Errors The device does not respond.
     pub fn ceiling(&self, resident: u64) -> Result<u64, String> {
         if self.one_always {
             return Ok(u64::MAX);
@@ -150,15 +147,14 @@ impl Ledger {
         Ok(total.saturating_sub(self.headroom).saturating_sub(resident))
     }
 
-    /// Whether `bytes` could be reserved where `state` was read.
+    /// Whether `bytes` could be reserved in this state.
     pub fn fits(&self, state: &MemoryState, bytes: u64) -> bool {
         bytes <= state.available || (self.one_always && state.reserved == 0)
     }
 
-    /// Reserves bytes if they fit now; they are given back when the reservation is dropped.
+    /// Reserves bytes until the reservation is dropped.
     ///
-    /// # Errors
-    /// Wanted, reserved, free and headroom; or why the memory cannot be read.
+    /// # Errors They do not fit, or the device does not respond.
     pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, Refusal> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.reckon(*reserved).map_err(Refusal::Unreadable)?;
@@ -171,12 +167,12 @@ impl Ledger {
         Ok(Reservation { ledger: Arc::clone(self), bytes: wanted })
     }
 
-    /// The most that was reserved at a time so far.
+    /// Peak of reserved bytes.
     pub fn most_reserved(&self) -> u64 {
         self.most_reserved.load(Ordering::Relaxed)
     }
 
-    /// Share of the last moments in which the device was at work, in per cent, where that is known.
+    /// Recent utilisation in per cent, if known.
     pub fn utilisation(&self) -> Option<u32> {
         self.source.utilisation()
     }
@@ -188,7 +184,7 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// Bytes of a device that are spoken for. Dropping it gives them back.
+/// Reserved bytes of a device, released when dropped.
 #[derive(Debug)]
 pub struct Reservation {
     ledger: Arc<Ledger>,
@@ -196,7 +192,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// How many.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -208,7 +203,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Memory whose size was set and of which nobody else uses any: what `memory_limit_bytes` leaves to windows.
+/// Memory with a fixed size that no other program uses: what `memory_limit_bytes` leaves for windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit(pub u64);
 

@@ -1,7 +1,7 @@
-//! GPUs as the NVIDIA management library knows them: names, identities, memory of all processes, utilisation.
+//! GPUs as reported by the NVIDIA management library: names, UUIDs, memory of all processes, utilisation.
 //!
-//! The library comes with the driver and is loaded while running; where it is absent there is no GPU. It orders GPUs by
-//! PCI bus and knows nothing of `CUDA_VISIBLE_DEVICES`, so GPUs are told apart by their UUID.
+//! The library comes with the driver and is loaded at run time; without it there are no GPUs. It orders GPUs by PCI bus and
+//! ignores `CUDA_VISIBLE_DEVICES`, so GPUs are identified by UUID.
 
 use std::sync::OnceLock;
 
@@ -23,17 +23,16 @@ struct Identity {
     uuid: String,
 }
 
-/// Every GPU of this machine, by PCI bus.
+/// Lists the GPUs of this machine by PCI bus.
 ///
-/// # Errors
-/// Why there is none: no driver, or one that does not answer.
+/// # Errors The driver is missing or does not respond.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     static GPUS: OnceLock<Result<Vec<Gpu>, String>> = OnceLock::new();
     GPUS.get_or_init(|| find().map_err(|error| explain(&error))).clone()
 }
 
 fn find() -> Result<Vec<Gpu>, NvmlError> {
-    // One library for the life of the process.
+    // Loaded once per process.
     let nvml: &'static Nvml = Box::leak(Box::new(Nvml::init()?));
     let gpu = |index| {
         let device: &'static Device<'static> = Box::leak(Box::new(nvml.device_by_index(index)?));
@@ -56,21 +55,20 @@ impl Gpu {
         &self.identity.name
     }
 
-    /// `GPU-…`: stays the same wherever the GPU stands in a list.
+    /// `GPU-…`: independent of the order of GPUs.
     pub fn uuid(&self) -> &'static str {
         &self.identity.uuid
     }
 
-    /// Its memory now, whoever uses it; what the driver keeps for itself counts as used.
+    /// Reads its memory, used by all processes; the driver's own memory counts as used.
     ///
-    /// # Errors
-    /// That it does not answer, for example because it has fallen off the bus.
+    /// # Errors The GPU does not respond, for example because it has fallen off the bus.
     pub fn memory(&self) -> Result<Memory, String> {
         let memory = self.device.memory_info().map_err(|error| error.to_string())?;
         Ok(Memory { total: memory.total, used: memory.total.saturating_sub(memory.free) })
     }
 
-    /// Per cent of the last moments in which a kernel ran on it.
+    /// Percentage of recent time in which a kernel ran on it.
     pub fn utilisation(&self) -> Option<u32> {
         self.device.utilization_rates().ok().map(|rates| rates.gpu)
     }

@@ -1,7 +1,7 @@
-//! What a running longsift has reserved, for `longsift devices` in another process.
+//! Publishes the reservations of a running longsift, for `longsift devices` in another process.
 //!
-//! Each run that measures keeps a small file in the user's cache folder and a lock on it. The lock dies with its process, so a
-//! file that nobody locks is left over and means nothing.
+//! Each run that measures has a small file in the user's cache folder and locks it. The lock ends with its process, so a file
+//! without a lock is a leftover.
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
@@ -11,27 +11,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::{files, regular};
 
-/// What one run has reserved on one device.
+/// Reservation of one run on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The GPU's own name, or that of the device where it has none.
+    /// UUID of the GPU, or the name of a device without one.
     pub device: String,
-    /// Bytes reserved.
     pub reserved_bytes: u64,
-    /// Windows and pieces under way.
+    /// Windows and pieces that are running.
     pub in_flight: usize,
 }
 
-/// The file of this process.
+/// File of this process.
 pub(crate) struct Presence {
     path: PathBuf,
     file: File,
 }
 
 impl Presence {
-    /// Begins to tell. `None` where there is no place for it: nothing depends on it.
+    /// Creates and locks the file; `None` if that fails, since nothing depends on it.
     pub(crate) fn begin() -> Option<Self> {
         let folder = folder()?;
         let path = folder.join(format!("{}.json", std::process::id()));
@@ -41,7 +40,7 @@ impl Presence {
         Some(Self { path, file })
     }
 
-    /// Tells what is reserved now. What cannot be written is not told.
+    /// Publishes the current reservations; errors are only logged.
     pub(crate) fn tell(&mut self, claims: &[Claim]) {
         let text = serde_json::to_vec(claims).expect("plain data");
         let written = self
@@ -67,14 +66,14 @@ fn folder() -> Option<PathBuf> {
     files::user_cache_folder().ok().map(|cache| cache.join("running"))
 }
 
-/// What every running longsift of this user has reserved now.
+/// Reads the current reservations of every running longsift of this user.
 pub fn claims() -> Vec<Claim> {
     let listed = folder().map(|folder| files::list_if_present(&folder));
     let paths = listed.and_then(Result::ok).unwrap_or_default();
     paths.iter().filter(|path| is_held(path)).flat_map(|path| read(path)).collect()
 }
 
-/// Whether the process that wrote it is alive.
+/// Whether the process that wrote the file is alive.
 fn is_held(path: &std::path::Path) -> bool {
     let Ok(file) = regular::open(path) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

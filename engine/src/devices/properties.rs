@@ -1,5 +1,5 @@
-//! Laws of the dispatcher, on devices whose memory and time are simulated: every window is measured exactly once, no
-//! device is ever over-committed, and all end about together, whatever memory does meanwhile.
+//! Invariants of the dispatcher, on devices with simulated memory and time: every window is measured exactly once, no device is
+//! over-committed, and all devices finish at about the same time, however memory changes meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -18,7 +18,7 @@ use super::ledger::{Ledger, Memory, MemorySource};
 
 const GB: u64 = 1_000_000_000;
 
-/// A card of which a neighbour uses some, and on which pieces really take what they reserved.
+/// A GPU that another program uses as well, and on which pieces hold what they reserved.
 struct Card {
     total: u64,
     neighbour: Arc<AtomicU64>,
@@ -35,23 +35,23 @@ impl MemorySource for Card {
     }
 }
 
-/// What happens besides windows being measured.
+/// Events other than windows being measured.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A neighbour takes or gives back bytes of a device.
+    /// Another program allocates or frees bytes of a device.
     Neighbour { device: usize, bytes: i64 },
     /// The next piece that ends on a device ran out of memory.
     OutOfMemory { device: usize },
     /// The next piece that ends on a device failed.
     Failed { device: usize },
-    /// A device dies.
+    /// A device is lost.
     Lost { device: usize },
 }
 
 struct World {
     totals: Vec<u64>,
     workers: Vec<usize>,
-    /// What a neighbour uses of each device at the start.
+    /// Bytes of each device that another program uses at the start.
     neighbour: u64,
     /// Tokens of each window.
     windows: Vec<usize>,
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Debug)]
 struct History {
     measured: Vec<Vec<Range<usize>>>,
@@ -92,12 +92,12 @@ struct History {
     most_committed: Vec<f64>,
 }
 
-/// Ticks that a piece takes: one for 1024² pairs.
+/// Duration of a piece: a tick for 1024² pairs.
 fn ticks(tokens: usize, heads: usize) -> u64 {
     ((tokens as u64).pow(2) * heads as u64).div_ceil(1 << 20)
 }
 
-/// Runs the dispatcher over a world with a clock of its own, one microsecond a tick.
+/// Runs the dispatcher with a simulated clock, one microsecond per tick.
 fn simulate(world: &World) -> History {
     let neighbours: Vec<_> =
         world.totals.iter().map(|_| Arc::new(AtomicU64::new(world.neighbour))).collect();
@@ -184,7 +184,7 @@ fn simulate(world: &World) -> History {
             match happening {
                 Happening::Neighbour { device, bytes } => {
                     let used = neighbours[device].load(Ordering::SeqCst) as i64 + bytes;
-                    // A neighbour gets only what is free.
+                    // The other program can only allocate free memory.
                     let free = world.totals[device] - held[device].load(Ordering::SeqCst);
                     let used = u64::try_from(used.max(0)).unwrap_or(0).min(free);
                     neighbours[device].store(used, Ordering::SeqCst);
@@ -229,7 +229,7 @@ fn simulate(world: &World) -> History {
 }
 
 impl History {
-    /// Every head of every window that was not given up is measured exactly once.
+    /// Checks that every head of every window that was not given up is measured exactly once.
     fn check_each_once(&self, world: &World) {
         for (window, ranges) in self.measured.iter().enumerate() {
             if self.given_up.contains_key(&(window as u64)) || self.dead.is_some() {
@@ -281,7 +281,7 @@ proptest! {
         let even = costs.iter().sum::<u64>() as f64 / devices as f64;
         let bound = even.max(longest);
         prop_assert!(history.makespan <= 1.1 * bound + 1.0, "{} over {bound}", history.makespan);
-        // Longest windows are shared out by heads, so they do not hold the run up either.
+        // The longest windows are split by heads, so they do not delay the end either.
         let one_head = longest / 8.0;
         prop_assert!(history.makespan <= even + one_head + 1.0, "{} over {even}", history.makespan);
     }
@@ -299,7 +299,7 @@ proptest! {
             let bytes = gigabytes * GB as i64;
             (at, Happening::Neighbour { device: device % devices, bytes })
         });
-        // In the end all neighbours are gone.
+        // In the end all other programs are gone.
         let last = (0..devices).map(|device| {
             (5_000_000, Happening::Neighbour { device, bytes: i64::MIN / 2 })
         });
@@ -313,7 +313,7 @@ proptest! {
         let history = simulate(&world);
         history.check_each_once(&world);
         prop_assert!(history.given_up.is_empty() && history.dead.is_none(), "{history:?}");
-        // What a neighbour takes while a window runs is its own doing: only admissions are ours.
+        // Only admissions are checked: other programs may allocate while a window runs.
         history.check_never_over_committed();
     }
 
@@ -367,7 +367,7 @@ proptest! {
 
 #[test]
 fn a_window_of_a_million_tokens_is_measured_on_one_card_by_groups_of_heads() {
-    // 8 key heads of 1,048,576 tokens: 134 GB at once on an 80 GB card.
+    // 8 key heads of 1,048,576 tokens: 134 GB at once on an 80 GB GPU.
     let world = World { bytes_per_token_and_head: 16_000, ..World::even(1, vec![1 << 20]) };
     let history = simulate(&world);
     history.check_each_once(&world);
@@ -401,7 +401,7 @@ fn a_neighbour_that_takes_60_gigabytes_and_gives_them_back_is_waited_for() {
     history.check_never_over_committed();
     assert_eq!((history.steps("memory_wait"), history.steps("memory_back")), (1, 1));
     assert!(history.given_up.is_empty() && history.makespan > 30_000_000.0);
-    // One that stays costs one window at a time, each after the whole wait.
+    // If the memory is not freed, windows are given up one at a time, each after the full wait.
     let history = simulate(&World { happenings: Vec::new(), ..world });
     assert!(history.given_up.values().all(|code| *code == "device_memory_short"), "{history:?}");
     assert_eq!((history.given_up.len(), history.steps("memory_wait")), (4, 4));
@@ -462,7 +462,7 @@ fn numbers_of_workers_hold_for_each_device() {
     let world = World { workers: vec![2, 1], ..World::even(2, vec![16_384; 64]) };
     let history = simulate(&world);
     history.check_each_once(&world);
-    // Two windows of a device at a time hold twice the memory of one.
+    // Two concurrent windows on a device take twice the memory of one.
     let window = 8.0 * 16_384.0 * 1000.0 / 80e9;
     let beyond = |device: usize| history.most_committed[device] - 0.1 - 1.0 / 80.0;
     assert!((beyond(0) - 2.0 * window).abs() < 1e-9, "{history:?}");
@@ -499,7 +499,7 @@ fn a_queue_for_which_there_is_no_room_is_looked_through_once() {
         let next = dispatcher.next(Duration::from_secs(second));
         assert!(matches!(next, Next::Wait(_)), "{next:?}");
     }
-    // Each window once, and with every look the numbers of the message.
+    // Each window once, plus the numbers of the message at every check.
     assert!(looks.load(Ordering::SeqCst) <= 100 + 50, "{looks:?}");
     neighbour.store(0, Ordering::SeqCst);
     let next = dispatcher.next(Duration::from_mins(1));

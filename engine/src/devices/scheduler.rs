@@ -1,7 +1,7 @@
-//! Measures windows on any number of devices: admission by memory, placement, one thread per window in flight.
+//! Measures windows on any number of devices: admission by memory, placement, one thread per running window.
 //!
-//! [`dispatch`] decides, [`ledger`] keeps the accounts of memory, the threads here carry out. Whoever hands windows in
-//! takes the results and the messages out again, on one thread.
+//! [`dispatch`] decides, [`ledger`] accounts for memory, and the threads here run the work. One thread submits windows and
+//! receives the results and messages.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,48 +20,47 @@ use super::dispatch::terms::{Ended, Next, Piece, Policy, Site};
 use super::ledger::Reservation;
 use super::steps::Step;
 
-/// What a device has done so far.
+/// Work that a device has done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Windows, or pieces of windows, that ended well.
+    /// Windows, or pieces of windows, that succeeded.
     pub pieces: u64,
     /// Tokens of those windows; of a piece, in proportion to its heads.
     pub tokens: f64,
-    /// Time in which at least one was under way.
+    /// Time in which at least one was running.
     pub busy: Duration,
 }
 
-/// What the owner of the windows is told.
+/// Message to the owner of the windows.
 #[derive(Debug)]
 pub enum Message {
     /// A window ended.
     Window {
-        /// The number it was submitted under.
+        /// Id of the window.
         id: u64,
-        /// The window and the sums of all its heads, or why it has none.
+        /// Window with the sums of all its heads, or an error.
         result: Result<(Arc<WindowTokens>, HeadSums), RowError>,
     },
-    /// Something else happened, on a device or on all of them.
+    /// The scheduler took a step, on a device or on all of them.
     Step {
-        /// Which device.
+        /// Index of the device.
         device: Option<usize>,
-        /// What.
         step: Step,
     },
-    /// No device is left; what was not measured stays to be done.
+    /// No device is left; unmeasured windows remain to be done.
     Dead(String),
     /// A thread of a device panicked: a bug.
     Bug(String),
 }
 
-/// Windows in, sums of heads out.
+/// Scheduler: takes windows and returns sums of heads.
 pub struct Scheduler<'a> {
     devices: &'a [Device],
     layer: &'a FirstLayer,
     state: Mutex<State>,
-    /// Something changed that threads of devices wait for.
+    /// Signals device threads that the state has changed.
     work: Condvar,
-    /// There are messages.
+    /// Signals that there are messages.
     has_messages: Condvar,
     started: Instant,
 }
@@ -87,7 +86,7 @@ struct State {
     closing: bool,
     dead: bool,
     work: Vec<Work>,
-    /// Per device and for all together: pieces under way, and since when there are any.
+    /// By device, and in total: number of running pieces, and the start of the current busy period.
     busy: Vec<(usize, Instant)>,
     busy_together: (usize, Instant),
     time_together: Duration,
@@ -109,7 +108,7 @@ impl<'a> Scheduler<'a> {
                     scope.spawn(move || scheduler.serve(index));
                 }
             }
-            // The threads must end also where `work` panics.
+            // The threads must end even if `work` panics.
             let _close = Close(&scheduler);
             work(&scheduler)
         })
@@ -154,12 +153,11 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// The devices, in the order of their numbers.
     pub fn devices(&self) -> &[Device] {
         self.devices
     }
 
-    /// Queues a window; returns the number under which its result comes.
+    /// Queues a window and returns its id.
     pub fn submit(&self, tokens: WindowTokens) -> u64 {
         let mut state = self.lock();
         let id = state.next_id;
@@ -172,7 +170,7 @@ impl<'a> Scheduler<'a> {
         id
     }
 
-    /// The next message; `None` if none came in this time.
+    /// Waits for the next message; `None` after `time` without one.
     pub fn wait(&self, time: Duration) -> Option<Message> {
         let mut state = self.lock();
         if state.messages.is_empty() {
@@ -182,31 +180,31 @@ impl<'a> Scheduler<'a> {
         state.messages.pop_front()
     }
 
-    /// Forgets the windows that no device has begun; those under way go on.
+    /// Cancels queued windows; running ones continue.
     pub fn withdraw(&self) {
         self.lock().dispatcher.withdraw();
     }
 
-    /// Whether windows are under way, or messages have not been taken.
+    /// Whether windows are running or messages are pending.
     pub fn is_busy(&self) -> bool {
         let state = self.lock();
         state.dispatcher.in_flight() > 0 || !state.messages.is_empty()
     }
 
-    /// Pieces that each device is measuring now.
+    /// Number of pieces running on each device.
     pub fn in_flight(&self) -> Vec<usize> {
         let state = self.lock();
         (0..self.devices.len()).map(|device| state.dispatcher.in_flight_on(device)).collect()
     }
 
-    /// Why each device is gone, if it is.
+    /// Reason for retiring each device; `None` if it is active.
     pub fn retired(&self) -> Vec<Option<String>> {
         let state = self.lock();
         let reason = |device| state.dispatcher.retired(device).map(str::to_owned);
         (0..self.devices.len()).map(reason).collect()
     }
 
-    /// What each device has done so far.
+    /// Work that each device has done so far.
     pub fn work(&self) -> Vec<Work> {
         let (state, now) = (self.lock(), Instant::now());
         let mut work = state.work.clone();
@@ -218,7 +216,7 @@ impl<'a> Scheduler<'a> {
         work
     }
 
-    /// Time in which at least one device was at work.
+    /// Time in which at least one device was busy.
     pub fn busy(&self) -> Duration {
         let state = self.lock();
         let (pieces, since) = state.busy_together;
@@ -229,7 +227,7 @@ impl<'a> Scheduler<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One thread of a device.
+    /// Main loop of one device thread.
     fn serve(&self, device: usize) {
         while let Some(task) = self.next_task(device) {
             match task {
@@ -252,7 +250,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// A panic becomes the message of a bug, so that nobody waits for ever.
+    /// Reports a panic as a bug, so that no thread waits forever.
     fn guarded<T>(
         &self,
         work: impl FnOnce() -> Result<T, DeviceFailure>,
@@ -289,7 +287,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Carries out what the dispatcher decides, until it has nothing more to do now.
+    /// Executes the dispatcher's decisions until it has to wait.
     fn hand_out(&self, state: &mut State) {
         let now = Instant::now();
         loop {
@@ -361,7 +359,7 @@ impl State {
             (result, _) => result.map(drop),
         };
         let ended = self.dispatcher.ended(piece, result, now);
-        // Before the window's own message: who waits for the last window asks for no more behind it.
+        // Must precede the window's own message: the owner may stop receiving after the last window.
         self.take_steps();
         match ended {
             Ended::Done => {

@@ -1,18 +1,18 @@
-//! Devices for tests and rehearsals: the processor's arithmetic behind a budget of bytes that refuses to be overdrawn.
+//! Simulated devices for tests and rehearsals: the processor's arithmetic with a strict memory budget.
 //!
-//! The environment variable [`VARIABLE`] puts them in the place of GPUs. It is a comma-separated list of `COUNTxBYTES`
-//! (`8x64MB`), each with options after colons, or `nvml`: one device per GPU that NVML lists, with that GPU's memory, the
-//! use of others included. Scores are those of the processor's kernel.
+//! The environment variable [`VARIABLE`] replaces GPUs with them. It is a comma-separated list of `COUNTxBYTES` (`8x64MB`),
+//! each with options after colons; or `nvml`: one device per GPU in NVML, with that GPU's memory, including use by other
+//! programs. Scores are those of the processor's kernel.
 //!
-//! | option | what it does |
+//! | option | effect |
 //! |---|---|
-//! | `neighbour=BYTES` | another program holds so much |
+//! | `neighbour=BYTES` | another program holds this much |
 //! | `out_of_memory=N` | every N-th piece runs out of memory |
 //! | `failed=N` | every N-th piece fails |
-//! | `lost=N` | the device is gone after N pieces |
-//! | `killed=N` | the process is killed at the N-th piece, as by the machine's end |
-//! | `leak=BYTES` | so much of every piece is not given back |
-//! | `milliseconds=N` | a piece takes so much longer |
+//! | `lost=N` | the device is lost after N pieces |
+//! | `killed=N` | the process is killed at the N-th piece, as if the machine had crashed |
+//! | `leak=BYTES` | this much of every piece is not freed |
+//! | `milliseconds=N` | each piece takes this much longer |
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,15 +30,15 @@ use super::ledger::{Memory, MemorySource};
 use super::nvml::Gpu;
 use super::size;
 
-/// The environment variable that describes simulated devices.
+/// Environment variable that describes simulated devices.
 pub const VARIABLE: &str = "LONGSIFT_SIMULATED_DEVICES";
 
-/// What a simulated device is like.
+/// Properties of a simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
-    /// Its memory; with `gpu`, that one's.
+    /// Total memory; ignored if `gpu` is set.
     pub total: u64,
-    /// The GPU whose memory it has.
+    /// GPU whose memory it has.
     pub gpu: Option<Gpu>,
     neighbour: u64,
     out_of_memory: u64,
@@ -49,10 +49,9 @@ pub struct Description {
     milliseconds: u64,
 }
 
-/// The devices that a value of [`VARIABLE`] describes; `gpus` is asked for with `nvml`.
+/// Parses a value of [`VARIABLE`]; `gpus` is called for `nvml`.
 ///
-/// # Errors
-/// What of the value means nothing.
+/// # Errors An entry is invalid.
 pub fn describe(
     value: &str,
     gpus: impl FnOnce() -> Result<Vec<Gpu>, String>,
@@ -90,7 +89,7 @@ pub fn describe(
     Ok(devices)
 }
 
-/// `64MB`, `1.5GB`, `300`.
+/// Parses `64MB`, `1.5GB`, `300`.
 fn bytes(text: &str) -> Option<u64> {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("", 1.0)];
     let (number, unit) = units
@@ -100,11 +99,11 @@ fn bytes(text: &str) -> Option<u64> {
     (number >= 0.0 && number.is_finite()).then_some((number * unit) as u64)
 }
 
-/// The memory of a simulated device.
+/// Memory of a simulated device.
 pub struct SimulatedMemory {
     description: Description,
     held: AtomicU64,
-    /// What of it is the table.
+    /// Bytes of the table.
     resident: AtomicU64,
 }
 
@@ -113,7 +112,7 @@ impl SimulatedMemory {
         Self { description, held: AtomicU64::new(0), resident: AtomicU64::new(0) }
     }
 
-    /// Takes memory for a table; the one before is given back first.
+    /// Allocates memory for a table, after freeing that of the previous one.
     fn load(&self, bytes: u64) -> Result<(), DeviceFailure> {
         self.held.fetch_sub(self.resident.swap(0, SeqCst), SeqCst);
         self.take(bytes)?;
@@ -125,7 +124,7 @@ impl SimulatedMemory {
         let mut held = self.held.load(SeqCst);
         loop {
             let Memory { total, used } = self.memory().map_err(DeviceFailure::Lost)?;
-            // What others use does not depend on what was held when it was read.
+            // Memory of others is independent of `held`, so both may be read at different times.
             let free = total.saturating_sub(used);
             if wanted > free {
                 return Err(DeviceFailure::OutOfMemory { wanted, free });
@@ -146,7 +145,7 @@ impl SimulatedMemory {
     }
 }
 
-/// The memory as a ledger reads it.
+/// Adapter of the memory for a ledger.
 pub struct Reading(pub Arc<SimulatedMemory>);
 
 impl MemorySource for Reading {
@@ -173,13 +172,12 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A device that runs `kernel` on the processor; its tables and windows have numbers of `number_bytes` bytes.
+    /// Returns a device that runs `kernel` on the processor; numbers in its tables and windows have `number_bytes` bytes.
     pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
         let memory = Arc::new(SimulatedMemory::new(description));
         Self { name, kernel, number_bytes, memory, pieces: AtomicU64::new(0) }
     }
 
-    /// Its memory.
     pub fn memory(&self) -> Arc<SimulatedMemory> {
         Arc::clone(&self.memory)
     }

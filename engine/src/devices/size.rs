@@ -1,12 +1,12 @@
-//! What a window takes of a simulated device's memory: about what it takes of a GPU's, without padding.
+//! Memory of a window on a simulated device: about that on a GPU, without padding.
 
 use longsift_stages::model::LayerZeroSpec;
 
-/// Rows of one block of a GPU kernel: sums are kept per block until they are added in order.
+/// Rows per block of a GPU kernel: sums are kept per block until they are added in order.
 const BLOCK_ROWS: u64 = 128;
 
 /// Bytes of a window of `tokens` tokens while `key_heads` of its key heads are measured: token ids and row factors, rotated
-/// queries and keys of `number_bytes` each, and the sums of each block of rows.
+/// queries and keys with numbers of `number_bytes` bytes, and the sums of each block of rows.
 pub fn window_bytes(
     layer: &LayerZeroSpec,
     number_bytes: u64,

@@ -1,4 +1,4 @@
-//! What a scheduler did besides measuring: each step is an event in `events.jsonl` and a count in the summary.
+//! Steps of a scheduler other than measuring: each is an event in `events.jsonl` and a count in the summary.
 
 use std::time::Duration;
 
@@ -9,47 +9,41 @@ use super::ledger::NotEnough;
 /// A step of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A device has the table and takes windows.
+    /// A device has loaded the table and takes windows.
     Ready {
         /// Bytes of the table on it.
         resident_bytes: u64,
     },
-    /// A device's memory did not suffice although it had been reckoned to.
+    /// An allocation failed although the memory should have sufficed.
     OutOfMemory {
         /// Tokens of the window.
         tokens: usize,
-        /// Its key heads that were being measured.
+        /// Key heads that were being measured.
         key_heads: usize,
-        /// Bytes that were asked for.
+        /// Bytes requested.
         wanted: u64,
-        /// Bytes that were free.
+        /// Bytes free.
         free: u64,
     },
-    /// A device measures fewer windows at a time, because memory does not suffice for more.
-    FewerInFlight {
-        /// How many.
-        windows: usize,
-    },
-    /// A device may measure as many windows at a time as it was set to again.
-    MoreInFlight {
-        /// How many.
-        windows: usize,
-    },
-    /// A window is measured in groups of heads, because memory does not suffice for all at once.
+    /// Fewer windows run concurrently on a device, because of memory.
+    FewerInFlight { windows: usize },
+    /// The limit of concurrent windows on a device is raised again.
+    MoreInFlight { windows: usize },
+    /// A window is measured in groups of heads, because of memory.
     HeadGroups {
         /// Tokens of the window.
         tokens: usize,
-        /// Key heads at a time.
+        /// Key heads per group.
         key_heads: usize,
     },
-    /// Nothing fits any device: waiting for memory to come back.
+    /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
-    /// Memory came back.
+    /// Memory was released.
     MemoryBack {
-        /// After how long.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// A window was set aside.
+    /// A window was given up.
     GivenUp {
         /// Tokens of the window.
         tokens: usize,
@@ -58,18 +52,15 @@ pub enum Step {
     },
     /// A device failed on a window.
     Failed {
-        /// What it said.
+        /// Error of the device.
         message: String,
     },
-    /// A device is gone; what it was measuring goes to others.
-    Retired {
-        /// Why.
-        reason: String,
-    },
+    /// A device was retired; its pieces go to others.
+    Retired { reason: String },
 }
 
 impl Step {
-    /// Its name in events and in the summary.
+    /// Name in events and in the summary.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ready { .. } => "device_ready",
@@ -85,12 +76,12 @@ impl Step {
         }
     }
 
-    /// Whether people are told: what costs time or results.
+    /// Whether the step costs time or results and is logged as a warning.
     pub fn is_warning(&self) -> bool {
         !matches!(self, Self::Ready { .. } | Self::MoreInFlight { .. } | Self::MemoryBack { .. })
     }
 
-    /// Its facts, for an event.
+    /// Facts for an event.
     pub fn facts(&self) -> Value {
         match self {
             Self::Ready { resident_bytes } => json!({ "resident_bytes": resident_bytes }),

@@ -1,4 +1,4 @@
-//! `longsift devices`: what there is, who uses it, and what a running longsift has reserved.
+//! `longsift devices`: lists devices, their use, and the reservations of running longsifts.
 
 use std::fmt::{self, Write};
 
@@ -10,44 +10,44 @@ use super::visible::visible_gpus;
 use crate::base::machine::{self, free_memory_bytes};
 use crate::base::text::bytes;
 
-/// The devices of this machine at a moment.
+/// Devices of this machine at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
-    /// When, UTC.
+    /// Time, UTC.
     pub time: String,
     /// GPUs in the order of `cuda:0`, `cuda:1`, …, then the processor.
     pub devices: Vec<Surveyed>,
-    /// Why there is no GPU among them, if there is none.
+    /// Reason for the absence of GPUs.
     pub no_gpu: Option<String>,
 }
 
-/// A device at a moment. Bytes, where known.
+/// A device at one moment. Sizes in bytes; `None` if unknown.
 #[derive(Clone, Debug, Serialize)]
 pub struct Surveyed {
     /// `cuda:0`, `cpu`.
     pub device: String,
-    /// What it is.
+    /// Model name.
     pub name: String,
-    /// The GPU's own name.
+    /// UUID of a GPU.
     pub uuid: Option<String>,
-    /// All of its memory.
+    /// Total memory.
     pub total_bytes: Option<u64>,
-    /// Used by anyone.
+    /// Used by all processes.
     pub used_bytes: Option<u64>,
-    /// Free.
+    /// Free memory.
     pub free_bytes: Option<u64>,
-    /// What longsift would never use.
+    /// Memory that longsift never uses.
     pub headroom_bytes: u64,
     /// Reserved by running longsifts of this user.
     pub reserved_bytes: u64,
     /// Windows that they are measuring.
     pub in_flight: usize,
-    /// Per cent of the last moments in which it was at work.
+    /// Recent utilisation in per cent.
     pub utilisation_percent: Option<u32>,
 }
 
 impl Survey {
-    /// Looks now. `headroom_fraction`: share of a GPU's memory that is never used.
+    /// Surveys the devices. `headroom_fraction`: share of a GPU's memory that is never used.
     pub fn now(headroom_fraction: f64) -> Self {
         let claims = claims();
         let (mut devices, no_gpu) = match visible_gpus() {
@@ -64,7 +64,7 @@ impl Survey {
         Self { time: crate::base::clock::now_utc(), devices, no_gpu }
     }
 
-    /// The lines of a CSV file.
+    /// Formats the devices as lines of a CSV file.
     pub fn csv(&self) -> String {
         let mut text = String::new();
         for device in &self.devices {
@@ -89,7 +89,7 @@ impl Survey {
     }
 }
 
-/// The first line of a CSV file.
+/// Header line of a CSV file.
 pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_bytes,headroom_bytes,reserved_bytes,in_flight,utilisation_percent\n";
 
 fn surveyed_gpu(number: usize, gpu: Gpu, headroom_fraction: f64, claims: &[Claim]) -> Surveyed {
@@ -110,7 +110,7 @@ fn surveyed_gpu(number: usize, gpu: Gpu, headroom_fraction: f64, claims: &[Claim
     }
 }
 
-/// What is never used of the processor's memory is all that `memory_limit_bytes` does not name: no share of its own.
+/// Surveys the processor. It has no headroom of its own: `memory_limit_bytes` limits its use.
 fn surveyed_cpu(claims: &[Claim]) -> Surveyed {
     let total = system_line("/proc/meminfo", "MemTotal:")
         .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())

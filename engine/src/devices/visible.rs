@@ -1,10 +1,10 @@
-//! `CUDA_VISIBLE_DEVICES`: which GPUs a program may use, and in which order it counts them.
+//! `CUDA_VISIBLE_DEVICES`: the GPUs that a program may use, and their order.
 
 use super::nvml::{self, Gpu};
 
-/// Positions in `uuids` (ordered by PCI bus) of the GPUs that are visible, in the order in which `cuda:0`, `cuda:1`, …
-/// count them. Entries are numbers or the beginnings of UUIDs; the first that names no GPU, or one that was named before,
-/// ends the list, as in CUDA.
+/// Returns the indexes in `uuids` (ordered by PCI bus) of the visible GPUs, in the order of `cuda:0`, `cuda:1`, …
+///
+/// Entries are numbers or prefixes of UUIDs. As in CUDA, the first entry that is invalid or repeated ends the list.
 pub(super) fn visible(variable: Option<&str>, uuids: &[&str]) -> Vec<usize> {
     let Some(variable) = variable else { return (0..uuids.len()).collect() };
     let mut positions = Vec::new();
@@ -26,10 +26,9 @@ fn position(entry: &str, uuids: &[&str]) -> Option<usize> {
     matching.next().is_none().then_some(first.0)
 }
 
-/// The GPUs that this process may use, in CUDA's order.
+/// Lists the GPUs that this process may use, in CUDA's order.
 ///
-/// # Errors
-/// Why there is none.
+/// # Errors The driver is missing or does not respond.
 pub fn visible_gpus() -> Result<Vec<Gpu>, String> {
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     if variable.as_deref() == Some("") {

@@ -1,4 +1,4 @@
-//! What a run answers: its summary.
+//! Builds the run summary.
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -40,7 +40,7 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// A summary with what every run reports.
+    /// Returns a summary with the fields that every run reports.
     pub(super) fn base_summary(&self, status: &str) -> Summary {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
@@ -55,8 +55,8 @@ impl Run<'_> {
         summary
     }
 
-    /// The answer of a run that found everything done, if the pipeline's checks hold of it: they may be others than when it was
-    /// written.
+    /// Returns the outcome of a run that found everything done. Evaluates the pipeline's checks again, since they may have
+    /// changed.
     pub(super) fn checked_again(&self, before: Summary) -> Result<Outcome> {
         let tables = || {
             let manifest = Manifest::of_finished(self.directory)?;
@@ -68,7 +68,7 @@ impl Run<'_> {
         Ok(Outcome { warnings, refused, ..done })
     }
 
-    /// The answer of a run that found everything done; `before` is the summary of the run that did it.
+    /// Returns the outcome of a run that found everything done; `before` is the summary of the run that did it.
     pub(super) fn nothing_to_do(&self, before: Summary) -> Outcome {
         let now = self.base_summary("nothing_to_do");
         let summary = Summary {
@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 }
 
-/// Notes what the output has.
+/// Copies the counts of the output into a summary.
 pub(super) fn note_kept(summary: &mut Summary, fates: &Fates) {
     summary.rows_kept = fates.rows_kept;
     summary.kept = fates.kept;

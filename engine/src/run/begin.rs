@@ -1,4 +1,4 @@
-//! How every phase begins: what the run depends on, compared with what is here already.
+//! Start of every phase: computes what the run depends on and compares it with the existing scores.
 
 use longsift_stages::model::known_weights_digest;
 
@@ -15,7 +15,7 @@ use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
 use crate::run_directory::units::UnitRecord;
 use crate::{score, select};
 
-/// What a run depends on, and the units that are scored already.
+/// Identity of a run, and the records of units that are already scored.
 pub(super) struct Begun {
     pub(super) digests: Digests,
     pub(super) lock: PipelineLock,
@@ -24,7 +24,7 @@ pub(super) struct Begun {
 }
 
 impl Run<'_> {
-    /// Refuses a pipeline that is not the locked one, and scores of other settings; then decides where this run scores.
+    /// Refuses a pipeline that differs from the lock, and scores of other settings; chooses the directory for scores.
     pub(super) fn begin(&mut self, options: &RunOptions) -> Result<Begun> {
         let digests = self.digests(options)?;
         let lock = lock::lock(self.plan, &digests);
@@ -51,8 +51,7 @@ impl Run<'_> {
         Ok(Begun { digests, lock, wanted, standing })
     }
 
-    /// A fresh start scores in a place of its own. One that was interrupted is resumed there by a run that asks for the same
-    /// scores.
+    /// Chooses the directory for scores. A fresh start has a nested one; a later run with the same scores resumes it there.
     fn choose_place(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
@@ -81,8 +80,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What files mean, by content, and who measures. A selection measures nothing: the kernels are those of the machines
-    /// that scored, not of this one.
+    /// Computes the digests of files and the kernels in use. A selection measures nothing, so it takes the kernels of the
+    /// machines that scored from the lock.
     pub(super) fn digests(&mut self, options: &RunOptions) -> Result<Digests> {
         let before = match PipelineLock::read(&self.scores.lock_file()) {
             Err(_) if options.fresh => None,
@@ -119,7 +118,7 @@ impl Run<'_> {
         Ok(digests)
     }
 
-    /// The digest of the tensors that matter: known for this folder from an earlier run or from the cache, else read.
+    /// Digest of the tensors that matter: from an earlier run or the cache, otherwise computed.
     fn weights_digest(
         &mut self,
         attention: &Attention,

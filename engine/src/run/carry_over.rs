@@ -1,4 +1,4 @@
-//! An increment without new files: the next one must still know what was filtered, and by which calibration.
+//! Increments without new files: the next one still needs to know what was filtered, and by which calibration.
 
 use super::record;
 use crate::base::error::Result;
@@ -11,8 +11,8 @@ use crate::score::context::Scored;
 use crate::write::staged::Staged;
 
 impl Run<'_> {
-    /// Records a run that left out all its input because earlier ones have filtered it: a manifest without data, and
-    /// the calibration. Does nothing for a run without `input.since`, and nothing where an earlier run has written data.
+    /// Records an increment whose input was completely filtered by earlier runs: a manifest without data, and the calibration.
+    /// Does nothing without `input.since`, or if an earlier run has written data.
     pub(super) fn carry_over(&mut self) -> Result<()> {
         let (plan, directory) = (self.plan, self.directory);
         let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
@@ -20,7 +20,7 @@ impl Run<'_> {
             return Ok(());
         }
         if let Some(before) = Manifest::read(directory)? {
-            // One that was killed before its last step.
+            // An earlier run was killed before its last step.
             let is_open = before.data.is_empty() && !directory.is_finished()?;
             return if is_open { directory.mark_finished() } else { Ok(()) };
         }

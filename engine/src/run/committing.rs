@@ -1,4 +1,4 @@
-//! The write phase of a run that is alone in its directory: parts are staged, and move into place together.
+//! The write phase with exclusive access: stages parts, then moves them into place together.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::write::staged::Staged;
 impl Run<'_> {
     /// Writes the selection and commits it.
     ///
-    /// `lock` is what the manifest repeats, `known` the same with what is known of models.
+    /// `lock` goes into the manifest; `known` is the same lock with the identities of models.
     pub(super) fn write(
         &self,
         lock: &PipelineLock,
@@ -92,7 +92,8 @@ impl Run<'_> {
         Ok(Outcome { labels, warnings, ..Outcome::of(summary) })
     }
 
-    /// What writes a selection. Shards put their parts where only the same selection of the same version looks.
+    /// Returns the writer of a selection. Shards write their parts to a folder that only the same selection of the same version
+    /// uses.
     pub(super) fn writer<'b>(
         &'b self,
         records: &'b [UnitRecord],
@@ -111,7 +112,7 @@ impl Run<'_> {
         }
     }
 
-    /// Stages the page of the run and its figures.
+    /// Stages the report of the run.
     fn report(
         &self,
         folder: &Path,
@@ -139,7 +140,7 @@ impl Run<'_> {
         files.into_iter().map(stage).collect()
     }
 
-    /// Stages the records of the selection beside its parts, and moves everything into place together.
+    /// Stages the records of the selection next to its parts, and moves everything into place together.
     fn commit(&self, committed: Committed<'_>) -> Result<()> {
         let Committed { folder, mut manifest, lock, scored, staged, selection, summary, alone } =
             committed;
@@ -147,7 +148,7 @@ impl Run<'_> {
         let starts_again = self.scores.root == directory.fresh().root;
         let replaces_all = starts_again || self.plan.options.fresh;
         let before = match Manifest::read(directory) {
-            // Damaged or of another version.
+            // Damaged, or of another version.
             Err(_) if replaces_all => None,
             read => read?,
         };
@@ -239,9 +240,9 @@ impl Run<'_> {
     }
 }
 
-/// What a commit moves into place together.
+/// Files that a commit moves into place together.
 struct Committed<'a> {
-    /// Where it is staged.
+    /// Staging folder.
     folder: &'a Path,
     manifest: Manifest,
     lock: &'a PipelineLock,

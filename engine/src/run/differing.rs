@@ -1,4 +1,4 @@
-//! What stands against using scores that are here already: other settings than those that they were made with.
+//! Checks that existing scores were made with the same settings.
 
 use longsift_kernels::Kernel;
 
@@ -9,8 +9,8 @@ use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 
-/// Why a run of `plan` would mix scores of other settings with those that are in `scores` already; none where it would not.
-/// Measures in `remeasure` are measured again instead.
+/// Describes why a run of `plan` would mix scores of other settings with those in `scores`; `None` if it would not. Measures in
+/// `remeasure` may differ.
 pub(super) fn differing(
     plan: &Plan,
     scores: &RunDirectory,
@@ -88,21 +88,20 @@ pub(super) fn differing(
     })))
 }
 
-/// A recorded kernel that this version no longer has, and its replacement.
+/// Finds a recorded kernel that this version does not have any more, and its replacement.
 fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> {
     let lines = measures.iter().flat_map(|(_, lines)| lines);
     let mut recorded = lines.filter_map(|line| kernel_of(line));
     recorded.find_map(|name| Some((name, Kernel::replacement_of(name)?)))
 }
 
-/// The kernel that a line of differences says was recorded.
+/// Returns the recorded kernel from a line of differences.
 fn kernel_of(line: &str) -> Option<&str> {
     let values = line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
     Some(values.split_once(", was ")?.1)
 }
 
-/// The kernel that measures were made with, if it, and the one of their table that goes with it, is all that differs and this
-/// machine has it.
+/// Returns the recorded kernel if it, and the matching table kernel, are the only differences and this machine supports it.
 fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
     let kernel = lines.clone().find_map(|line| kernel_of(line))?;
@@ -111,7 +110,7 @@ fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
     (alone && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
 }
 
-/// The line of another `min_tokens` in words: it is no setting, but what the measures of a pipeline come to.
+/// Explains a difference in `min_tokens`, which is not a setting but follows from the measures of a pipeline.
 fn shortest_window(plan: &Plan, values: &str) -> String {
     let measures = plan.measures().zip(&plan.measures.columns);
     let least = plan.measures.min_tokens;

@@ -1,4 +1,4 @@
-//! What a directory already holds: a finished selection, and files that are not ours.
+//! Checks existing results: whether the selection is up to date, and whether files belong to this run directory.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ use crate::run_directory::units::UnitRecord;
 use crate::score;
 use crate::select;
 
-/// What decides whether a finished selection is still the one the pipeline asks for.
+/// Fingerprint that decides whether a finished selection is up to date.
 pub(super) fn selection_fingerprint(
     plan: &Plan,
     identity: &Identity,
@@ -30,7 +30,7 @@ pub(super) fn selection_fingerprint(
     let units: Vec<String> = records.iter().map(UnitRecord::digest).collect();
     let mut content = json!({ "facts": identity.selection, "units": units });
     if plan.spec.pipeline.output.mirror {
-        // Files without rows have no units, and are mirrored.
+        // Files without rows have no units but are mirrored.
         let empty = plan.dataset.files.iter().filter(|file| file.rows == 0);
         content["empty_files"] = empty.map(|file| file.path.as_str()).collect();
     }
@@ -42,7 +42,7 @@ pub(super) fn selection_fingerprint(
     text::sha256_hex(content.to_string().as_bytes())
 }
 
-/// The summary of the finished run, if this plan asks for exactly what it did and all its files are in place.
+/// Returns the summary of the finished run, if it matches this plan exactly and all its files exist.
 pub fn finished(
     plan: &Plan,
     identity: &Identity,
@@ -61,11 +61,10 @@ pub fn finished(
     directory.read_json(&directory.summary())
 }
 
-/// Work that the run directory has done for a plan, if it says what with.
+/// Returns the work that the run directory has already done for a plan.
 ///
-/// # Errors
-/// A record that cannot be read; a calibration that was made with other settings, as far as they are known without reading a
-/// model.
+/// # Errors A record cannot be read, or the calibration was made with other settings, as far as these are known without reading
+/// a model.
 pub fn done(plan: &Plan) -> Result<Done> {
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::at(path)?,
@@ -102,7 +101,7 @@ pub fn done(plan: &Plan) -> Result<Done> {
     Ok(Done { units, windows, finished, refused })
 }
 
-/// The digests of a plan that are known without reading a model: of those that the run before had, too.
+/// Computes the digests that are known without reading a model, using those of an earlier run.
 fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> {
     let whole_models = plan.whole_models.values().filter_map(|whole| {
         let known = before?.whole_models.get(&whole.measure)?;
@@ -116,7 +115,7 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     Digests::new(plan, weights, whole_models.collect())
 }
 
-/// The names of the data files that runs of this directory wrote. A damaged manifest is no obstacle to a fresh start.
+/// Names of the data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
 pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<String>> {
     if fresh {
         return Manifest::data_names_of_any_version(directory);
@@ -125,7 +124,7 @@ pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<St
     Ok(manifest.map_or(Vec::new(), |manifest| manifest.data_names()))
 }
 
-/// A `README.md` in the output that somebody else wrote is not replaced by a dataset card.
+/// Refuses to replace a `README.md` in the output that longsift did not write.
 pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
     if !plan.spec.pipeline.output.card {
         return Ok(());
@@ -142,12 +141,12 @@ pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
         .into())
 }
 
-/// Whether there is a dataset card in the output that longsift wrote and nobody has made their own.
+/// Whether the output has a dataset card that longsift wrote and that was not edited to be kept.
 pub(super) fn is_own_card(directory: &RunDirectory) -> Result<bool> {
     Ok(directory.output_text(card::NAME)?.is_some_and(|text| text.contains(card::MARK)))
 }
 
-/// Files in `data/` that no run of this directory wrote would be mixed with the output.
+/// Refuses files in `data/` that no run of this directory wrote: they would be mixed with the output.
 pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
     let ours: HashSet<&String> = ours.iter().collect();
     let foreign: Vec<String> = directory

@@ -1,10 +1,10 @@
-//! The first layer of a run, once it was needed.
+//! First layer of a run.
 
 use longsift_stages::first_layer_attention::FirstLayer;
 
 use crate::run_directory::summary::TableUse;
 
-/// The first layer, and where its table came from.
+/// First layer of the model, and the source of its table.
 pub(super) struct OpenLayer {
     pub(super) layer: FirstLayer,
     pub(super) from_cache: bool,

@@ -1,4 +1,4 @@
-//! The score phase of a run: the model and the devices, once they are needed.
+//! The score phase of a run: opens the model and the devices when they are needed.
 
 use longsift_stages::first_layer_attention::FirstLayer;
 
@@ -71,8 +71,8 @@ impl Run<'_> {
         self.measure(wanted, true, |context| score::score(context, standing))
     }
 
-    /// Runs `work`, which measures windows: with the plan's devices where a measure needs them. `alone`: no other process works
-    /// in the run directory.
+    /// Runs `work`, which measures windows, with the plan's devices if a measure needs them. `alone`: this process has
+    /// exclusive access to the run directory.
     pub(super) fn measure<T>(
         &mut self,
         wanted: &Fingerprints,

@@ -1,4 +1,4 @@
-//! The refusal of a selection whose scores are not complete.
+//! Refuses a selection whose scores are incomplete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use crate::plan::{Plan, shard};
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::{self, UnitRecord};
 
-/// How many units and shards a message names.
+/// Maximum units and shards that a message names.
 const NAMED: usize = 20;
 
-/// Refuses a selection while work units have no scores, or figures of them are missing: names the first ones and their shards,
-/// and lists all in `missing.json`. Removes the list once nothing is missing.
+/// Refuses a selection while work units lack scores or statistics: names the first ones and their shards, and lists all in
+/// `missing.json`. Removes the list if nothing is missing.
 pub(super) fn refuse_missing(
     plan: &Plan,
     standing: &[Option<UnitRecord>],
@@ -84,7 +84,7 @@ pub(super) fn refuse_missing(
     Err(problem.hint(hint).into())
 }
 
-/// How many of these units are scored but for figures that are missing, and of how many windows these are at most, by measure.
+/// Counts the units that lack only some statistics, and the windows concerned at most, by measure.
 fn missing_figures(
     plan: &Plan,
     missing: &[usize],

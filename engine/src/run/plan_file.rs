@@ -1,4 +1,4 @@
-//! What was planned, as `longsift status` and a later run read it.
+//! Plan file, as read by `longsift status` and later runs.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::units::UnitRecord;
 
 impl Run<'_> {
-    /// A run with other settings that was killed has left its plan and its lock beside a selection that it did not
-    /// replace: they say again what the selection was made with.
+    /// Restores the plan and the lock of the current selection, after a run with other settings was killed before it replaced
+    /// the selection.
     pub(super) fn restore_plan_and_lock(
         &self,
         lock: &PipelineLock,
@@ -38,7 +38,7 @@ impl Run<'_> {
         explain::json(&Explanation::new(self.plan, done))
     }
 
-    /// What was planned, for `longsift status`.
+    /// Writes the plan for `longsift status`.
     pub(super) fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
         self.directory.write_json(&self.directory.plan(), &self.plan_json(standing)).map(drop)
     }

@@ -1,4 +1,4 @@
-//! What a run says of itself once it has ended: the manifest.
+//! Builds the manifest.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::score::context::Scored;
 use crate::write::staged::Staged;
 
-/// The manifest of a selection that is about to be committed.
+/// Builds the manifest of a selection that is about to be committed.
 pub(super) fn manifest(
     plan: &Plan,
     lock: &PipelineLock,

@@ -1,4 +1,4 @@
-//! One shard of the score phase, beside other processes in the same run directory.
+//! Scores one shard, next to other processes in the same run directory.
 
 use serde_json::json;
 
@@ -54,13 +54,13 @@ impl Run<'_> {
         Ok(Outcome::of(summary))
     }
 
-    /// Writes what this shard scores with, unless another that has begun meanwhile scores with something else.
+    /// Writes the lock of this shard, unless another shard that has started meanwhile uses a different one.
     fn write_shared_lock(&self, lock: &PipelineLock, before: Option<&PipelineLock>) -> Result<()> {
         let path = self.directory.lock_file();
         if lock.write_new(&path)? {
             return Ok(());
         }
-        // An old one, of scores that are gone, is replaced; one that other shards work with now is not.
+        // An old lock whose scores are gone is replaced; one that other shards use is not.
         let journals = self.directory.journals()?;
         let is_old = PipelineLock::read(&path)?.as_ref() == before
             && !self.directory.has_units()?
@@ -71,7 +71,7 @@ impl Run<'_> {
         lock.write(&path)
     }
 
-    /// Whether the shards still score what this one does.
+    /// Checks that the other shards use the same score settings.
     fn check_shared_lock(&self, lock: &PipelineLock) -> Result<()> {
         let Some(now) = PipelineLock::read(&self.directory.lock_file())? else { return Ok(()) };
         let different = lock.identity.differences_of_scores(&now.identity);
@@ -91,7 +91,7 @@ impl Run<'_> {
         Err(problem.hint(hint).into())
     }
 
-    /// A summary of scored units: nothing is selected yet.
+    /// Returns the summary of scored units; nothing is selected yet.
     fn shard_figures(&self, status: &str, scored: &context::Scored) -> Summary {
         let counts = &scored.counts;
         Summary {
@@ -110,7 +110,7 @@ impl Run<'_> {
         }
     }
 
-    /// What all shards have planned together, for `longsift status` and the selection.
+    /// Writes the plan of all shards together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
         let mut json =
             explain::json(&explain::Explanation::new(self.plan, explain::Done::default()));

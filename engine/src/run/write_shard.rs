@@ -1,5 +1,5 @@
-//! One shard of the write phase, beside other processes in the same run directory: every process selects for itself, to
-//! the same end, and writes what is kept of its own units.
+//! Writes one shard, next to other processes in the same run directory: every process computes the same selection and writes
+//! the kept samples of its own units.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::{score, select};
 
 impl Run<'_> {
-    /// Writes what is kept of the units of `options.write_shard`.
+    /// Writes the kept samples of the units of `options.write_shard`.
     pub(super) fn write_shard(mut self, options: &RunOptions) -> Result<Outcome> {
         let plan = self.plan;
         let own_shard = options.write_shard.unwrap_or(Shard::WHOLE);

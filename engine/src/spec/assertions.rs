@@ -1,4 +1,4 @@
-//! What a pipeline asks of its own result: `checks`.
+//! Checks of a pipeline on its own result: `checks`.
 
 use std::fmt::Write;
 
@@ -123,13 +123,13 @@ impl CheckSeverity {
 }
 
 impl Figure {
-    /// Its name in a pipeline.
+    /// Name in a pipeline.
     pub fn name(self) -> String {
         let name = serde_json::to_value(self).expect("a name");
         name.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Whether it is counted from the samples, which have groups.
+    /// Whether it is counted over samples, which have groups.
     pub fn is_of_samples(self) -> bool {
         matches!(self, Self::Samples | Self::SamplesKept | Self::SamplesKeptShare)
     }
@@ -140,7 +140,7 @@ impl Figure {
 }
 
 impl Check {
-    /// What it looks at, in words: `mean copy_share of kept samples in group books`.
+    /// Describes the checked value: `mean copy_share of kept samples in group books`.
     pub fn subject(&self) -> String {
         let mut words = match (&self.figure, &self.statistic) {
             (Some(figure), _) => figure.name(),
@@ -167,8 +167,8 @@ impl Check {
         words
     }
 
-    /// Every rule that the check breaks, by the key it is about. `used`: the statistics that terms and guards use;
-    /// `has_groups`: whether there is a `score.within`.
+    /// Lists the rules that the check breaks, with their keys. `used`: statistics of terms and guards; `has_groups`: whether
+    /// `score.within` is set.
     pub fn broken_rules(&self, used: &[String], has_groups: bool) -> Vec<BrokenRule> {
         let Self { figure, reason, statistic, take, of, group, min, max, severity: _ } = self;
         let mut broken = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks a pipeline against its schema: keys, types, ranges and names, all mistakes in one go.
+//! Checks a pipeline against its schema: keys, types, ranges and names. Reports all mistakes at once.
 
 mod hints;
 
@@ -10,28 +10,28 @@ use super::source::{Problems, Span};
 use crate::base::text::{quoted, suggest};
 use hints::{first_sentence, home_of, type_hint};
 
-/// Keys of earlier versions, and what has taken their place.
+/// Keys of earlier versions with their replacements.
 const REPLACED: [(&str, &str); 1] = [("max_variance_error", "max_relative_error")];
 
-/// Notes every place where `node` is not what the schema of a pipeline asks for.
+/// Reports every mismatch between `node` and the schema of a pipeline.
 pub(crate) fn check(node: &Node, problems: &mut Problems) {
     let root = schema::pipeline();
     let owner = Owner { key: "", words: "the pipeline".to_string(), span: head(node) };
     Checker { root, problems }.value(node, root, &owner);
 }
 
-/// The first thing that can be seen of a value: of a mapping its first key.
+/// Position of a value; of a mapping, that of its first key.
 pub(crate) fn head(node: &Node) -> Span {
     node.entries().first().map_or(node.span, |entry| entry.span)
 }
 
-/// What a value is the value of.
+/// Key that a value belongs to.
 struct Owner<'a> {
-    /// The key as written: `window_tokens`.
+    /// Key as written: `window_tokens`.
     key: &'a str,
-    /// What a message calls a mapping: `` stage `tokenize` ``.
+    /// Description of a mapping in messages: `` stage `tokenize` ``.
     words: String,
-    /// Where a missing key is reported.
+    /// Position for missing keys.
     span: Span,
 }
 
@@ -234,7 +234,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Reports an unknown key; returns the known key that was probably meant, so that it is not reported as missing.
+    /// Reports an unknown key. Returns the known key that was probably meant, so that it is not reported as missing.
     fn unknown_key<'m>(
         &mut self,
         key: &str,
@@ -318,7 +318,7 @@ impl Checker<'_, '_> {
         let is_scalar = !matches!(node.value, Value::List(_) | Value::Mapping(_) | Value::Null);
         let subject = if is_scalar { &node.text } else { owner.key };
         let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
-        // An empty value has no text to point at, but an empty argument of the command line has its place.
+        // An empty value has no text to point at, but an empty argument of the command line has a position.
         let is_invisible = node.span.length == 0 && node.span.source == owner.span.source;
         let span = if is_invisible { owner.span } else { head(node) };
         let is_replaced = self.problems.sources.text(node.span).contains("${");
@@ -335,7 +335,7 @@ impl Checker<'_, '_> {
     }
 }
 
-/// What a value is, in words.
+/// Describes the type of a value.
 fn found(node: &Node) -> &'static str {
     match node.value {
         Value::Null => "empty",
@@ -353,7 +353,7 @@ fn shown(text: &str) -> String {
     quoted(text).trim_matches('`').to_string()
 }
 
-/// Text of the user inside a hint.
+/// Escapes text of the user for a hint.
 fn line_safe(text: &str) -> String {
     shown(text)
 }

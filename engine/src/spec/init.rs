@@ -1,46 +1,45 @@
-//! The pipeline that `longsift init` writes.
+//! Generates the pipeline of `longsift init`.
 
 use serde_json::Value;
 
-/// Lines of the template that begin with one of these are there where a model is given, where the tokenizer is named, and where
-/// documents are text.
+/// First characters of template lines that apply only if, respectively, a model is given, the tokenizer is named, or documents
+/// are text.
 const MARKS: [char; 3] = ['@', '!', '%'];
 
-/// Columns of the input that a comment lists.
+/// Maximum columns of the input listed in a comment.
 const MAX_COLUMNS: usize = 20;
 
-/// Contents of a starter pipeline: paths and names in the form in which it states them.
+/// Contents of a starter pipeline: paths and names as written in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starter {
     /// Name of the pipeline and of its output.
     pub name: String,
     /// `input.path`.
     pub input: String,
-    /// The columns that were found, with their types; none of an example.
+    /// Columns of the input with their types; empty for an example.
     pub columns: Vec<(String, String)>,
     /// `input.id_column`.
     pub id: Option<String>,
     /// `input.text_column`, or `input.tokens_column`.
     pub content: Content,
-    /// `tokenize.tokenizer`; that of the model without one.
+    /// `tokenize.tokenizer`; `None` to use that of the model.
     pub tokenizer: Option<String>,
-    /// A model: its first-layer attention is measured as well.
+    /// Model; if set, its first-layer attention is measured as well.
     pub model: Option<String>,
     /// `tokenize.window_tokens`.
     pub window_tokens: u32,
 }
 
-/// The column of the documents.
+/// Column of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Text.
     Text(String),
     /// Token ids.
     Tokens(String),
 }
 
 impl Starter {
-    /// An example, whose paths are to be changed.
+    /// Returns an example with placeholder paths.
     pub fn example(model: Option<&str>) -> Self {
         Self {
             name: "my-corpus".to_owned(),
@@ -54,14 +53,14 @@ impl Starter {
         }
     }
 
-    /// The pipeline, with comments.
+    /// Formats the pipeline with comments.
     pub fn yaml(&self) -> String {
         let has_text = matches!(self.content, Content::Text(_));
         let is_there = [self.model.is_some(), has_text && self.tokenizer.is_some(), has_text];
         let lines = include_str!("starter.template").lines().filter_map(|line| {
             let mark = MARKS.iter().position(|mark| line.starts_with(*mark));
             match mark {
-                // The mark stands where the line has a space.
+                // The mark replaces a space.
                 Some(mark) => {
                     is_there[mark].then(|| format!(" {}", &line[1..]).trim_end().to_owned())
                 }
@@ -71,7 +70,7 @@ impl Starter {
         lines.filter_map(|line| self.filled(line)).map(|line| line + "\n").collect()
     }
 
-    /// Replaces the placeholder of a line, if it has one; `None` where the line is left out.
+    /// Replaces the placeholder of a line; `None` if the line is omitted.
     fn filled(&self, line: String) -> Option<String> {
         let Some((before, rest)) = line.split_once('{') else { return Some(line) };
         let Some((name, "")) = rest.split_once('}') else { return Some(line) };
@@ -118,7 +117,7 @@ impl Starter {
                 &format!("path: {}", scalar(&format!("out/{}", self.name))),
                 &format!("Parquet in out/{0}/data, the rest in out/{0}.run", self.name),
             ),
-            // A guard is a mapping.
+            // Braces of a guard's mapping, not a placeholder.
             _ => return Some(line),
         };
         Some(filled)
@@ -136,7 +135,7 @@ impl Starter {
     }
 }
 
-/// A text as a YAML scalar: plain where that is safe, else quoted as in JSON, so that any path is read back unchanged.
+/// Formats text as a YAML scalar, plain if that is safe, otherwise quoted as in JSON, so that any path round-trips.
 fn scalar(text: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-*".contains(character);
     let is_text = text

@@ -1,5 +1,5 @@
-//! Locations of a pipeline, by their text alone: which addresses a setting takes, what paths are relative to, and that an
-//! output does not lie in its input.
+//! Checks locations of a pipeline by their text: addresses that a setting accepts, base folders of relative paths, and that
+//! input and output do not overlap.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -17,15 +17,15 @@ use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::base::wildcards::{self, has_wildcard};
 
-/// A file of the output, less what its name ends with, to try a glob on.
+/// Name of an output file without extension, to test globs with.
 const SOME_OUTPUT: &str = "train-00000-of-00001";
 
-/// A setting that names files, as the schema marks it.
+/// Setting that names files, as marked in the schema.
 struct Setting {
-    /// `input`, or a stage.
+    /// `input`, `output` or a stage.
     section: &'static str,
     key: &'static str,
-    /// The schemes of the addresses that it may be (`x-schemes`).
+    /// Schemes of accepted addresses (`x-schemes`).
     schemes: Vec<&'static str>,
 }
 
@@ -61,7 +61,7 @@ fn settings() -> &'static [Setting] {
     })
 }
 
-/// Takes user, password and query out of addresses. Requests to web servers get them back; those to stores have none.
+/// Removes user, password and query from addresses. Requests to web servers use them; addresses of stores must not have any.
 pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
     for Setting { section, key, .. } in settings() {
         let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
@@ -88,8 +88,8 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
     }
 }
 
-/// Makes relative paths of the command line absolute: they are relative to the current folder, those of the file to
-/// the file's.
+/// Makes relative paths of the command line absolute: they are relative to the current folder, those of the file to the file's
+/// folder.
 pub(crate) fn anchor(root: &mut Node, problems: &mut Problems) {
     for Setting { section, key, .. } in settings() {
         let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
@@ -115,7 +115,7 @@ pub(crate) fn anchor(root: &mut Node, problems: &mut Problems) {
     }
 }
 
-/// A path below a folder; where the path is a glob, characters of the folder's own name mean themselves.
+/// Joins a folder and a path; if the path is a glob, escapes the folder.
 fn joined(folder: &Path, path: &str) -> Option<String> {
     let folder = folder.to_str()?;
     let folder = if has_wildcard(Path::new(path)) {
@@ -139,8 +139,7 @@ fn value_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
     entries.iter_mut().find(|entry| entry.key == key).map(|entry: &mut Entry| &mut entry.value)
 }
 
-/// Notes addresses where there can be none, paths that a shell would have expanded, and an output that is no folder of
-/// its own.
+/// Reports unsupported addresses, paths that need shell expansion, and outputs without a folder of their own.
 pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
     for Setting { section, key, schemes } in settings() {
         let (section, key) = (*section, *key);
@@ -182,11 +181,11 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// What a setting takes.
+/// Describes the locations that a setting accepts.
 fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
     let shown = |name: &&str| {
         let scheme = Scheme::from_name(name)?;
-        // The hub's models are no input.
+        // Models of the hub are not input.
         let below = if section == "input" && scheme == Scheme::Hub { "datasets/" } else { "" };
         Some(format!("{scheme}{below}…"))
     };
@@ -199,7 +198,7 @@ fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
     }
 }
 
-/// What of a path a shell would have replaced.
+/// Returns the part of a path that a shell would have expanded.
 fn unexpanded(path: &str) -> Option<&'static str> {
     let first = path.split('/').next().unwrap_or("");
     let is_name =
@@ -212,7 +211,7 @@ fn unexpanded(path: &str) -> Option<&'static str> {
     (!name.is_empty() && is_name(name)).then_some("a variable of the environment")
 }
 
-/// Notes an output that lies in its own input, or the other way round. `folder` is the folder of the pipeline file.
+/// Reports an output inside its own input, or the reverse. `folder`: folder of the pipeline file.
 pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let path = |section: &str| {
         root.get(section)?
@@ -228,11 +227,11 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
         output_setting("mirror").is_some_and(|node| matches!(node.value, Value::Boolean(true)));
     let written = Written { ending: format.unwrap_or_default().endings(false)[0], mirror };
     let is_glob = has_wildcard(Path::new(input.as_str().unwrap_or("")));
-    // The name of the pipeline's own folder is no glob.
+    // Wildcard characters in the pipeline's own folder are literal.
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
-    // Any part that it begins with may exist as it is written.
+    // Any leading part may exist literally.
     let as_glob = || {
         let glob = located(input, &input_folder, sources);
         (0..glob.components().count()).find_map(|literal| {
@@ -242,7 +241,7 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
             overlap(&path, true, &output_path, written).or_else(linked)
         })
     };
-    // A name with wildcard characters that exists means itself.
+    // An existing path with wildcard characters is taken literally.
     let name = located(input, folder, sources);
     let as_name = overlap(&name, false, &output_path, written)
         .or_else(|| overlap(&behind_links(&name), false, &behind_links(&output_path), written));
@@ -253,7 +252,7 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     problem.hint("choose a folder of its own for the output: a second run would read what the first one wrote");
 }
 
-/// A glob whose first parts mean themselves.
+/// Escapes the first `count` parts of a glob.
 fn with_literal(glob: &Path, count: usize) -> PathBuf {
     let part = |(index, part): (usize, Component<'_>)| match (part, part.as_os_str().to_str()) {
         (Component::Normal(_), Some(name)) if index < count => glob::Pattern::escape(name).into(),
@@ -262,7 +261,7 @@ fn with_literal(glob: &Path, count: usize) -> PathBuf {
     glob.components().enumerate().map(part).collect()
 }
 
-/// Where a path points to, seen from the root of the file system, so that paths of both origins compare.
+/// Absolute path of a setting, so that paths from the file and from the command line are comparable.
 fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
     let text = node.as_str().unwrap_or("");
     let path = if sources.is_file(node.span) { folder.join(text) } else { PathBuf::from(text) };
@@ -274,30 +273,30 @@ fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
     })
 }
 
-/// Where links lead, as far as the path exists.
+/// Resolves links as far as the path exists.
 fn behind_links(path: &Path) -> PathBuf {
     let real = |above: &Path| Some((above.canonicalize().ok()?, path.strip_prefix(above).ok()?));
     let found = path.ancestors().find_map(real);
     found.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
 }
 
-/// The same of a glob, whose fixed part may be behind links.
+/// Resolves links in the fixed part of a glob.
 fn glob_behind_links(glob: &Path) -> PathBuf {
     let fixed = wildcards::split(glob).0;
     let rest: PathBuf = glob.components().skip(fixed.components().count()).collect();
     PathBuf::from(glob::Pattern::escape(&behind_links(&fixed).to_string_lossy())).join(rest)
 }
 
-/// The names that files of an output get.
+/// Names of output files.
 #[derive(Clone, Copy)]
 struct Written {
-    /// What they end with.
+    /// File extension.
     ending: &'static str,
-    /// Whether they and folders around them are those of the input.
+    /// Whether files and folders are named as in the input.
     mirror: bool,
 }
 
-/// Why the two cannot be used together, if so.
+/// Describes how input and output overlap; `None` if they do not.
 fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Option<&'static str> {
     let text = input.to_string_lossy();
     if input == output {
@@ -323,13 +322,13 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
         pattern.is_some_and(matches)
             || (written.mirror && may_match_below(input, &output.join("data"), written.ending))
     } else {
-        // A folder is read whole, with everything below it.
+        // A folder is read recursively.
         output.starts_with(input)
     };
     inside.then_some("the output lies in the input")
 }
 
-/// Whether a glob can match files below a folder that end with `ending`.
+/// Whether a glob can match files with extension `ending` below a folder.
 fn may_match_below(glob: &Path, folder: &Path, ending: &str) -> bool {
     let last = glob.file_name().unwrap_or_default().to_string_lossy();
     let last = last.rsplit(['*', '?', ']']).next().unwrap_or_default();
@@ -346,7 +345,7 @@ fn may_match_below(glob: &Path, folder: &Path, ending: &str) -> bool {
     (last.ends_with(ending) || ending.ends_with(last)) && steps.next().is_some()
 }
 
-/// A path without `.` and, as far as the text tells, without `..`.
+/// Removes `.` and, lexically, `..` from a path.
 fn normalised(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -469,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Addresses are told from paths by `contract::location` alone.
+    /// Only `contract::location` distinguishes addresses from paths.
     #[test]
     fn no_other_file_reads_the_mark_of_an_address() {
         let marks = ["\":", "//\""].concat();
@@ -485,7 +484,7 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
-                // OpenLineage has addresses of its own, secrets are found in any text and put back into requests.
+                // OpenLineage has its own addresses; secrets are found in any text and restored in requests.
                 let others = [
                     "contract/location.rs",
                     "report/lineage.rs",

@@ -1,21 +1,21 @@
-//! A pipeline as a tree in which every key and every value knows where it was written.
+//! Tree of a pipeline in which every key and value has a position.
 
 use serde_json::{Map, Number};
 
 use super::source::Span;
 
-/// A value with its position.
+/// Value with its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) span: Span,
     pub(crate) value: Value,
-    /// A scalar as written, without quotes; empty for lists and mappings.
+    /// Scalar as written, without quotes; empty for lists and mappings.
     pub(crate) text: String,
     /// Whether a scalar was written without quotes.
     pub(crate) plain: bool,
 }
 
-/// What a value is, by the core rules of YAML 1.2.
+/// Value by the core schema of YAML 1.2.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -28,7 +28,7 @@ pub(crate) enum Value {
     Mapping(Vec<Entry>),
 }
 
-/// A key of a mapping and its value.
+/// Key of a mapping with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -37,12 +37,12 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// An empty mapping that is not in the text of the file.
+    /// Returns an empty mapping that is not in the file.
     pub(crate) fn mapping(span: Span) -> Self {
         Self { span, value: Value::Mapping(Vec::new()), text: String::new(), plain: true }
     }
 
-    /// A string that is not in the text of the file.
+    /// Returns a string that is not in the file.
     pub(crate) fn string(span: Span, text: &str) -> Self {
         Self { span, value: Value::String(text.to_string()), text: text.to_string(), plain: true }
     }
@@ -59,7 +59,7 @@ impl Node {
         if let Value::String(text) = &self.value { Some(text) } else { None }
     }
 
-    /// An integer, also one that was written as `4096.0` or `4e3`.
+    /// Returns an integer, including one written as `4096.0` or `4e3`.
     pub(crate) fn as_integer(&self) -> Option<i128> {
         match self.value {
             Value::Integer(integer) => Some(integer),
@@ -80,18 +80,18 @@ impl Node {
         self.value == Value::Null
     }
 
-    /// The entry of a mapping by its key.
+    /// Returns the entry of a mapping by key.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries().iter().find(|entry| entry.key == key)
     }
 
-    /// The value of a key; a null counts as left out.
+    /// Returns the value of a key; null counts as absent.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|entry| &entry.value).filter(|value| !value.is_null())
     }
 
-    /// The same value as JSON. Whole floats become integers, as JSON Schema sees them; numbers that JSON lacks
-    /// become null.
+    /// Converts the value to JSON. Whole floats become integers, as in JSON Schema; numbers that JSON does not support become
+    /// null.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,
@@ -114,10 +114,10 @@ impl Node {
     }
 }
 
-/// 2^64: no setting takes a larger integer.
+/// 2^64: no setting accepts a larger integer.
 const LARGEST_WHOLE: f64 = 18_446_744_073_709_551_616.0;
 
-/// A float without a fraction as an integer.
+/// Converts a float without a fraction to an integer.
 pub(crate) fn whole(float: f64) -> Option<i128> {
     (float.fract() == 0.0 && float.abs() <= LARGEST_WHOLE).then_some(float as i128)
 }

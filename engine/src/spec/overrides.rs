@@ -1,4 +1,4 @@
-//! `--set stages.filter.keep_fraction=0.25`: settings of the command line, put into the tree before it is checked.
+//! `--set stages.filter.keep_fraction=0.25`: applies settings of the command line to the tree before it is checked.
 
 use super::node::{Entry, Node, Value};
 use super::schema::stage_names;
@@ -6,19 +6,18 @@ use super::source::{Problems, Span};
 use super::yaml::{self, Origin};
 use crate::base::text::{quoted, suggest};
 
-/// The option as it is shown in front of its argument.
+/// Option as shown before its argument.
 pub(crate) const SET: &str = "--set ";
-/// The same for parameters.
 pub(crate) const PARAM: &str = "--param ";
 
-/// One word of a path, with its position on the command line.
+/// Part of a path with its position on the command line.
 struct Step<'a> {
     name: &'a str,
     span: Span,
 }
 
-/// Puts `argument` (`PATH=VALUE`, the text of `source` behind [`SET`]) into the tree. A path that does not fit is
-/// reported here; a value of the wrong type, or an unknown key, is left to the checker, which finds it in the tree.
+/// Applies `argument` (`PATH=VALUE`, the text of `source` after [`SET`]) to the tree. Reports a path that does not fit; values
+/// of the wrong type and unknown keys are left to the checker.
 pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &mut Problems) {
     let column = SET.chars().count() + 1;
     let whole = Span { source, line: 1, column, length: argument.chars().count() };
@@ -98,8 +97,8 @@ fn set_in_stage(
     }
 }
 
-/// The mapping of a stage; made in its usual place where the file leaves the stage out. `None` where the file has no
-/// list of stages, which the checker reports.
+/// Returns the mapping of a stage, inserting it at its usual position if it is absent; `None` if the file has no list of
+/// stages, which the checker reports.
 fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Option<&'r mut Node> {
     let Value::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
@@ -125,8 +124,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Op
     items.get_mut(index)
 }
 
-/// Sets a value below `node`; mappings on the way are made where they lack, and an item of a list is named by its number, from
-/// 0.
+/// Sets a value below `node`, creating missing mappings. Items of a list are addressed by index, from 0.
 fn set(node: &mut Node, steps: &[Step], value: Node, problems: &mut Problems) {
     let Some((step, rest)) = steps.split_first() else {
         *node = value;

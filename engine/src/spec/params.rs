@@ -8,8 +8,7 @@ use super::source::{Problems, Sources, Span};
 use super::yaml::LARGEST_FILE;
 use crate::base::text::{quoted, suggest};
 
-/// Replaces every `${name}` below `root` by its value; `$${` stands for a `${` of its own. Returns the value of each
-/// declared parameter that has one.
+/// Replaces every `${name}` below `root` by its value, and `$${` by a literal `${`. Returns the values of declared parameters.
 pub(crate) fn apply(
     root: &mut Node,
     arguments: &[(usize, String)],
@@ -47,7 +46,7 @@ pub(crate) fn apply(
     values
 }
 
-/// Where each parameter is declared, and its default.
+/// Position and default of each declared parameter.
 type Declared = BTreeMap<String, (Span, Option<String>)>;
 
 fn declared(root: &Node, problems: &mut Problems) -> Declared {
@@ -79,7 +78,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// `name=value` of a `--param`.
+/// Parses the `name=value` of a `--param`.
 fn read_argument<'a>(
     argument: &'a str,
     source: usize,
@@ -126,7 +125,7 @@ struct Replacer<'a, 'p, 's> {
     values: &'a BTreeMap<String, String>,
     declared: &'a Declared,
     used: &'a mut BTreeSet<String>,
-    /// Bytes of the values put in so far.
+    /// Bytes of the values inserted so far.
     bytes: usize,
     problems: &'p mut Problems<'s>,
 }
@@ -200,8 +199,8 @@ impl Replacer<'_, '_, '_> {
     }
 }
 
-/// Where the dollar sign number `index` (from 0) of a string stands in its source; the string's own position where the
-/// source shows fewer of them, as it does when one is written as an escape.
+/// Position of the dollar sign number `index` (from 0) of a string in its source; the string's own position if the source has
+/// fewer dollar signs, because one was written as an escape.
 fn position_of_dollar(sources: &Sources, span: Span, index: usize, length: usize) -> Span {
     let mut left = index;
     for line in span.line..span.line + 1000 {

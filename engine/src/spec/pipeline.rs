@@ -1,5 +1,5 @@
-//! The settings of a pipeline file outside its stages. The doc comments are the manual: the JSON Schema and the
-//! reference page come from them.
+//! Settings of a pipeline file other than its stages. The JSON Schema and the reference page are generated from the doc
+//! comments.
 
 use std::collections::BTreeMap;
 
@@ -283,7 +283,7 @@ impl OutputFormat {
         *self == Self::Parquet
     }
 
-    /// What the names of the files of one part end with, the one with the rows first. `packed`: with `sequence_tokens`.
+    /// File extensions of one part, the one with the rows first. `packed`: with `sequence_tokens`.
     pub fn endings(self, packed: bool) -> &'static [&'static str] {
         const TOKENS: [&str; 3] = [".bin", ".idx", ".cu_seqlens.npy"];
         match self {

@@ -1,7 +1,7 @@
-//! What a schema cannot say: which stages there must be, in which order, and which settings exclude each other.
+//! Rules that a schema cannot express: required stages, their order, and settings that exclude each other.
 //!
-//! The rules look at the tree and not at the settings, so that they can report beside the mistakes of the schema. A value
-//! that the checker refuses is passed over here. No rule opens a file.
+//! Rules inspect the tree instead of the settings, so that they can report together with schema mistakes. They skip values that
+//! the checker refuses, and open no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::schema::words::grouped;
 use super::source::{Problems, Span};
 use crate::base::text::{quoted, suggest};
 
-/// Notes every rule that the pipeline breaks.
+/// Reports every rule that the pipeline breaks.
 pub(crate) fn check(root: &Node, problems: &mut Problems) {
     if root.get("stages").is_some_and(|stages| matches!(stages.value, Value::List(_))) {
         each_stage_once(root, problems);
@@ -34,7 +34,7 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     devices_and_workers_agree(root, problems);
 }
 
-/// The first stage of that kind or, where there is none, the one with that `name`.
+/// Returns the first stage of that kind, otherwise the one with that `name`.
 pub(crate) fn stage<'n>(stages: &'n Node, name: &str) -> Option<&'n Node> {
     let items = stages.items();
     items.iter().find(|item| stage_name(item) == Some(name)).or_else(|| {
@@ -47,7 +47,7 @@ fn stage_name(item: &Node) -> Option<&str> {
     item.get("stage").and_then(Node::as_str)
 }
 
-/// A setting of a stage, with its value; a null counts as left out.
+/// Returns a setting of a stage; null counts as absent.
 fn setting<'n>(root: &'n Node, stage_name: &str, key: &str) -> Option<&'n Node> {
     stage(root.get("stages")?, stage_name)?.get(key)
 }
@@ -56,18 +56,18 @@ fn key_span(mapping: &Node, key: &str) -> Span {
     mapping.entry(key).map_or(check::head(mapping), |entry| entry.span)
 }
 
-/// Names of the stages as listed, with their positions; unknown names too.
+/// Names of the listed stages with their positions, including unknown names.
 fn listed(root: &Node) -> Vec<(&str, Span)> {
     let items = root.get("stages").map_or(&[][..], Node::items);
     items.iter().filter_map(|item| Some((stage_name(item)?, item.get("stage")?.span))).collect()
 }
 
-/// The stages that every pipeline has, besides one that measures.
+/// Stages that every pipeline has, in addition to a measure.
 const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
-/// The stages that a pipeline has where a measure needs them; the first must be listed then.
+/// Stages that a pipeline has only if a measure needs them; the first must then be listed.
 const OF_ATTENTION: [&str; 2] = ["load-partial-model", "shard-across-devices"];
 
-/// A measure may be there again under another `name`; any other stage is there once.
+/// Reports duplicate stages. A measure may be repeated with another `name`.
 fn each_stage_once(root: &Node, problems: &mut Problems) {
     let items = root.get("stages").map_or(&[][..], Node::items);
     let mut seen: BTreeMap<(&str, Option<&str>), Span> = BTreeMap::new();
@@ -91,7 +91,7 @@ fn each_stage_once(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Whether a stage may be there more than once.
+/// Whether a stage may be listed more than once.
 fn takes_a_name(stage: &str) -> bool {
     let stages = super::schema::stages(super::schema::pipeline());
     stages.iter().any(|(name, schema)| *name == stage && schema["properties"]["name"].is_object())
@@ -100,7 +100,7 @@ fn takes_a_name(stage: &str) -> bool {
 fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
     let listed = listed(root);
     let stages = root.get("stages").map_or(&[][..], Node::items);
-    // A stage without a readable name may be any of them, and an empty list lacks them all; both are reported already.
+    // A stage without a readable name could be any stage, and an empty list lacks all; both are already reported.
     if listed.len() < stages.len() || stages.is_empty() {
         return;
     }
@@ -168,13 +168,13 @@ fn needs_a_model(name: &str) -> bool {
     })
 }
 
-/// The stages that run a whole model.
+/// Stages that run a whole model.
 fn whole_models(root: &Node) -> impl Iterator<Item = &Node> {
     let stages = root.get("stages").map_or(&[][..], Node::items).iter();
     stages.filter(|stage| stage_name(stage) == Some("language-model"))
 }
 
-/// The stage behind a name, for what it reads and writes, which no setting changes.
+/// Returns the settings of a stage by name, for its inputs and outputs, which no setting changes.
 pub(crate) fn contract(name: &str) -> Option<StageSettings> {
     let settings = match name {
         "load-partial-model" => json!({ "stage": name, "model": "model" }),
@@ -182,14 +182,14 @@ pub(crate) fn contract(name: &str) -> Option<StageSettings> {
         "external" => {
             json!({ "stage": name, "name": name, "command": [name], "version": "1" })
         }
-        // With a layer, so that the page of the stage shows what it writes of one.
+        // With a layer, so that the reference page shows the statistics of layers.
         "language-model" => json!({ "stage": name, "attention_layers": [16], "ladm": {} }),
         _ => json!({ "stage": name }),
     };
     serde_json::from_value(settings).ok()
 }
 
-/// The same of a stage as it is listed, with the one setting that says what it is for.
+/// Like [`contract`], for a listed stage, with the setting that determines its purpose.
 fn listed_contract(item: &Node) -> Option<StageSettings> {
     let mut settings = contract(stage_name(item)?)?;
     if let StageSettings::External(external) = &mut settings
@@ -200,7 +200,7 @@ fn listed_contract(item: &Node) -> Option<StageSettings> {
     Some(settings)
 }
 
-/// What earlier stages must have written.
+/// Items that earlier stages must have written.
 fn reads(stage: &StageSettings) -> &'static [&'static str] {
     match stage.role() {
         Role::Model(_) | Role::Rows(_) | Role::Windows(_) => &[],
@@ -211,7 +211,7 @@ fn reads(stage: &StageSettings) -> &'static [&'static str] {
     }
 }
 
-/// What a stage adds for later ones.
+/// Item that a stage writes for later ones.
 fn writes(stage: &StageSettings) -> &'static str {
     match stage.role() {
         Role::Model(_) => "layer-zero table",
@@ -226,7 +226,7 @@ fn writes(stage: &StageSettings) -> &'static str {
 
 fn stages_are_in_order(root: &Node, problems: &mut Problems) {
     let mut listed: Vec<(&str, Span)> = listed(root);
-    // Of a longer list most are duplicates, and reported as such.
+    // In a longer list most stages are duplicates, which are reported as such.
     listed.truncate(4 * stage_names().len());
     let items = root.get("stages").map_or(&[][..], Node::items);
     let items = items.iter().filter(|item| stage_name(item).is_some()).take(listed.len());
@@ -253,7 +253,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
             if stages[..index].iter().any(writes) {
                 continue;
             }
-            // Where no stage writes it at all, that stage is reported as missing.
+            // If no stage writes it, that stage is reported as missing.
             if let Some(later) = (index + 1..stages.len()).find(|later| writes(&stages[*later])) {
                 let (writer, place) = listed[later];
                 let place = problems.sources.in_words(place);
@@ -319,7 +319,7 @@ fn no_tokenizer_without_text(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Without a model, texts need a tokenizer of their own, and no token is a BOS token.
+/// Reports settings that need a model if there is none: texts then need their own tokenizer, and no token is BOS.
 fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Problems) {
     let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
         return;
@@ -327,7 +327,7 @@ fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Prob
     let listed = listed(root);
     let known = |(name, _): &(&str, Span)| stage_names().contains(name);
     let measures = listed.iter().any(|(name, _)| is_measure(name));
-    // Where a model is missing or superfluous, that is reported.
+    // A missing or unused model is reported elsewhere.
     let may_have_a_model = whole_models(root).next().is_some()
         || listed.iter().any(|(name, _)| needs_a_model(name) || *name == OF_ATTENTION[0]);
     if may_have_a_model || !measures || !listed.iter().all(known) {
@@ -400,7 +400,7 @@ fn one_distance(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// The name of a measure begins the names of its columns.
+/// Checks names of measures, which become prefixes of column names.
 fn names_are_words(root: &Node, problems: &mut Problems) {
     let word = |name: &str| {
         let mut letters = name.chars();
@@ -422,14 +422,14 @@ fn names_are_words(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Settings of the output that only some formats have.
+/// Reports settings of the output that do not apply to its format.
 fn formats_have_their_own_settings(root: &Node, problems: &mut Problems) {
     let Some(output) = root.get("output") else { return };
     let format = output.get("format").and_then(Node::as_str).unwrap_or("parquet");
     for (key, of) in
         [("compression", "parquet"), ("sequence_tokens", "megatron"), ("end_token", "megatron")]
     {
-        // `zstd` is what a setting that was left out is recorded as.
+        // An omitted setting is recorded as `zstd`.
         let is_given = output.get(key).is_some_and(|value| value.as_str() != Some("zstd"));
         if is_given && format != of && ["parquet", "jsonl-zst", "megatron"].contains(&format) {
             let message = format!("`{key}` has no meaning with `format: {format}`");

@@ -1,9 +1,8 @@
-//! What a plain scalar means: the core rules of YAML 1.2.2, chapter 10.3.2.
+//! Resolves plain scalars by the core schema of YAML 1.2.2, chapter 10.3.2.
 
 use super::node::Value;
 
-/// A scalar without quotes as a value. `yes`, `on` and `0777` are not special; `True` is a boolean, though
-/// settings only accept it as `true`.
+/// Resolves an unquoted scalar. `yes`, `on` and `0777` are strings; `True` is a boolean, though settings only accept `true`.
 pub(crate) fn resolve(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -43,7 +42,7 @@ fn based(digits: &str, base: u32) -> Option<Value> {
     Some(integer.unwrap_or(Value::Float(f64::MAX)))
 }
 
-/// A number that overflows becomes infinite, and is refused as such.
+/// A number that overflows becomes infinite, which is refused.
 fn float(text: &str) -> Value {
     Value::Float(text.parse().unwrap_or(f64::NAN))
 }

@@ -1,6 +1,6 @@
-//! The JSON Schema of a pipeline, and how the checker and the reference pages read it.
+//! JSON Schema of a pipeline, and its interpretation for the checker and the reference pages.
 //!
-//! Editors and the engine check against the same document, so what an editor underlines is what the engine refuses.
+//! Editors and the engine use the same document, so that an editor marks exactly what the engine refuses.
 
 pub(crate) mod words;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::pipeline::Pipeline;
 
-/// The schema of a pipeline file.
+/// Schema of a pipeline file.
 pub fn pipeline() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -22,10 +22,10 @@ pub fn pipeline() -> &'static Value {
     })
 }
 
-/// A generated schema as it is published: integer formats as explicit bounds, which every validator understands, and
-/// descriptions without the line breaks of the source.
+/// Prepares a generated schema for publication: replaces integer formats by explicit bounds, which every validator understands,
+/// and removes source line breaks from descriptions.
 pub fn polished(schema: &schemars::Schema) -> Value {
-    // Written out, a schema has its keywords in the usual order.
+    // Serialised, a schema has its keywords in the usual order.
     let mut schema = serde_json::to_value(schema).expect("a schema is JSON");
     visit(&mut schema, &mut |object| {
         if let Some(Value::String(format)) = object.get("format").cloned()
@@ -46,7 +46,7 @@ pub fn polished(schema: &schemars::Schema) -> Value {
     schema
 }
 
-/// The bounds that a number format of schemars stands for; no bounds for a floating-point format.
+/// Bounds of a number format of schemars; no bounds for a floating-point format.
 fn bounds(format: &str) -> Option<(Option<Value>, Option<Value>)> {
     let (minimum, maximum) = match format {
         "uint8" => (json!(0), json!(u8::MAX)),
@@ -61,7 +61,7 @@ fn bounds(format: &str) -> Option<(Option<Value>, Option<Value>)> {
     Some((Some(minimum), Some(maximum)))
 }
 
-/// No path, column or name is the empty text.
+/// Forbids empty strings, which are not valid as paths, columns or names.
 fn forbid_empty_strings(schema: &mut Value) {
     visit(schema, &mut |object| {
         if types(object.get("type")).contains(&"string") && !object.contains_key("const") {
@@ -70,8 +70,8 @@ fn forbid_empty_strings(schema: &mut Value) {
     });
 }
 
-/// Applies `change` to every object of the document that could be a schema, the document itself included. Objects that
-/// hold schemas by name (`properties`, `$defs`) are passed through.
+/// Applies `change` to every object that could be a schema, including the document itself. Skips containers of named schemas
+/// (`properties`, `$defs`) but visits their values.
 fn visit(schema: &mut Value, change: &mut impl FnMut(&mut serde_json::Map<String, Value>)) {
     match schema {
         Value::Object(object) => {
@@ -91,7 +91,7 @@ fn visit(schema: &mut Value, change: &mut impl FnMut(&mut serde_json::Map<String
     }
 }
 
-/// The words of a `type` keyword.
+/// Words of a `type` keyword.
 fn types(keyword: Option<&Value>) -> Vec<&str> {
     match keyword {
         Some(Value::String(word)) => vec![word],
@@ -114,20 +114,20 @@ pub(crate) enum Kind<'s> {
         maximum: f64,
     },
     String,
-    /// One of some names, each with its description.
+    /// One of several names, with descriptions.
     Names(Vec<(&'s str, &'s str)>),
     List {
         items: &'s Value,
         minimum: u64,
     },
-    /// Named properties, or any names with values of one schema.
+    /// Named properties, or arbitrary names with values of one schema.
     Mapping(&'s Value),
-    /// One of several mappings, told apart by the value of their `stage` key.
+    /// One of several mappings, distinguished by their `stage` key.
     Stage(Vec<(&'s str, &'s Value)>),
 }
 
-/// Everything that `schema` accepts: references followed, `anyOf` and type lists spread out. No two kinds accept the
-/// same JSON type, so a value belongs to at most one.
+/// Lists the kinds that `schema` accepts: resolves references, `anyOf` and type lists. No two kinds accept the same JSON type,
+/// so a value matches at most one.
 pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<Kind<'s>> {
     let schema = resolved(root, schema);
     if let Some(choices) = schema["anyOf"].as_array() {
@@ -187,7 +187,7 @@ fn whole(bound: &Value) -> Option<i128> {
     bound.as_u64().map(i128::from).or_else(|| bound.as_i64().map(i128::from))
 }
 
-/// Follows `$ref` into the document's `$defs`.
+/// Resolves `$ref` into the document's `$defs`.
 pub(crate) fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     match schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/")) {
         Some(name) => resolved(root, &root["$defs"][name]),
@@ -195,12 +195,12 @@ pub(crate) fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     }
 }
 
-/// The description of a setting, or of one of its values.
+/// Description of a setting or of one of its values.
 pub(crate) fn description(schema: &Value) -> &str {
     schema["description"].as_str().unwrap_or("")
 }
 
-/// The keys of a mapping with their schemas, in the order of the file.
+/// Keys of a mapping with their schemas, in the order of the file.
 pub(crate) fn properties(mapping: &Value) -> impl Iterator<Item = (&str, &Value)> {
     mapping["properties"]
         .as_object()
@@ -209,18 +209,18 @@ pub(crate) fn properties(mapping: &Value) -> impl Iterator<Item = (&str, &Value)
         .map(|(key, schema)| (key.as_str(), schema))
 }
 
-/// Whether a mapping cannot do without a key.
+/// Whether a mapping requires a key.
 pub(crate) fn is_required(mapping: &Value, key: &str) -> bool {
     mapping["required"].as_array().is_some_and(|keys| keys.iter().any(|required| required == key))
 }
 
-/// The names of all stages, in the order in which a pipeline lists them.
+/// Names of all stages, in the order in which a pipeline lists them.
 pub fn stage_names() -> &'static [&'static str] {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     NAMES.get_or_init(|| stages(pipeline()).into_iter().map(|(name, _)| name).collect())
 }
 
-/// The schema of each stage, by name.
+/// Schema of each stage, by name.
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
     match kinds(root, &root["properties"]["stages"]).into_iter().next() {
         Some(Kind::List { items, .. }) => match kinds(root, items).into_iter().next() {
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn the_schema_has_no_format_and_no_empty_string() {
         let text = pipeline().to_string();
-        // The keyword has a text; `input.format` is a setting.
+        // The keyword has a string value; `input.format` is a setting.
         assert!(!text.contains("\"format\":\""));
         assert_eq!(stage("score")["properties"]["within"]["minLength"], 1);
         assert_eq!(pipeline()["$defs"]["Param"]["properties"]["default"].get("minLength"), None);

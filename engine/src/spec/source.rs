@@ -1,9 +1,9 @@
-//! Texts that a pipeline is read from, positions in them, and the mistakes found at those positions.
+//! Sources of a pipeline, positions in them, and the problems found there.
 
 use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
 use crate::base::secrets::masked;
 
-/// A piece of a source: where it starts and how long it is, in characters. Ordered as the sources and their text are.
+/// Range in a source: start and length in characters. Ordered by source, then position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
     /// Index of the source.
@@ -12,7 +12,7 @@ pub(crate) struct Span {
     pub(crate) line: usize,
     /// Column, from 1.
     pub(crate) column: usize,
-    /// Characters; those behind the end of the line are not shown.
+    /// Length in characters; those beyond the end of the line are not shown.
     pub(crate) length: usize,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Sources(Vec<Source>);
 struct Source {
     name: String,
     lines: Vec<String>,
-    /// Whether positions in it are line and column; the command line has none.
+    /// Whether positions have line and column; those of the command line do not.
     numbered: bool,
 }
 
@@ -49,14 +49,14 @@ impl Sources {
         self.0.len() - 1
     }
 
-    /// One line of a source, from 1; empty where there is none.
+    /// Returns one line of a source, from 1; empty if it does not exist.
     pub(crate) fn line(&self, source: usize, line: usize) -> &str {
         self.0
             .get(source)
             .and_then(|source| source.lines.get(line.checked_sub(1)?))
             .map_or("", String::as_str)
     }
-    /// The text of a span, as far as it is on its first line.
+    /// Text of a span, limited to its first line.
     pub(crate) fn text(&self, span: Span) -> String {
         self.line(span.source, span.line)
             .chars()
@@ -65,12 +65,12 @@ impl Sources {
             .collect()
     }
 
-    /// Whether a span lies in the pipeline file, and not on the command line.
+    /// Whether a span is in the pipeline file, not on the command line.
     pub(crate) fn is_file(&self, span: Span) -> bool {
         self.0.get(span.source).is_some_and(|source| source.numbered)
     }
 
-    /// What a message shows of a span.
+    /// Converts a span to a location for messages.
     pub(crate) fn place(&self, span: Span) -> Place {
         let text = self.line(span.source, span.line).to_string();
         let behind = (text.chars().count() + 1).saturating_sub(span.column);
@@ -83,7 +83,7 @@ impl Sources {
         })
     }
 
-    /// A position in words, for a message about another one: `line 12`, or the argument itself.
+    /// Describes a position for a message about another one: `on line 12`, `on the command line`.
     pub(crate) fn in_words(&self, span: Span) -> String {
         if self.is_file(span) {
             format!("on line {}", span.line)
@@ -93,30 +93,30 @@ impl Sources {
     }
 }
 
-/// The mistakes found so far.
+/// Problems found so far.
 pub(crate) struct Problems<'s> {
     pub(crate) sources: &'s Sources,
     found: Vec<(Span, Diagnostic)>,
 }
 
-/// A mistake that was just noted, to which more can be said.
+/// A problem that was just added, to extend it.
 pub(crate) struct Added<'p>(&'p mut Diagnostic);
 
 impl Added<'_> {
-    /// Says what stands beside the caret.
+    /// Sets the text next to the caret.
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
         self.0.label = Some(label.into());
         self
     }
 
-    /// Says what to do.
+    /// Sets the hint.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 }
 
-/// How many mistakes are listed; a file with more is not a pipeline.
+/// Maximum problems that are listed; a file with more is not a pipeline.
 const MOST_PROBLEMS: usize = 100;
 
 impl<'s> Problems<'s> {
@@ -124,12 +124,12 @@ impl<'s> Problems<'s> {
         Self { sources, found: Vec::new() }
     }
 
-    /// Notes a mistake; label, notes and hint can be added to what comes back.
+    /// Adds an error; label and hint can be set on the result.
     pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
         self.push(span, Diagnostic::error(Blame::Pipeline, message))
     }
 
-    /// Notes what may be a mistake.
+    /// Adds a warning.
     pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
         self.push(span, Diagnostic::warning(Blame::Pipeline, message))
     }
@@ -139,7 +139,7 @@ impl<'s> Problems<'s> {
         Added(&mut self.found.last_mut().expect("just pushed").1)
     }
 
-    /// Whether there are so many mistakes that looking for more of the same kind is of no use.
+    /// Whether there are so many problems that looking for more of the same kind is useless.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() > MOST_PROBLEMS
     }
@@ -152,7 +152,7 @@ impl<'s> Problems<'s> {
         self.error_count() > 0
     }
 
-    /// All mistakes in the order of the file, those of the command line behind them.
+    /// Returns all problems in the order of the file, then those of the command line.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|(span, _)| *span);
         let more = self.found.len().saturating_sub(MOST_PROBLEMS);

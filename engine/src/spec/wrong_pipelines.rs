@@ -1,4 +1,4 @@
-//! Wrong pipelines with their full messages, right ones with their settings, and the law that the engine refuses what
+//! Wrong pipelines with their full messages, valid ones with their settings, and a property test that the engine refuses what
 //! the published schema refuses.
 
 use longsift_stages::contract::Location;
@@ -41,7 +41,7 @@ fn parse(text: &str, set: &[&str], param: &[&str]) -> Checked {
     Spec::parse("pipelines/p.yaml", text, &overrides(set, param))
 }
 
-/// The right pipeline with some text replaced; every piece must be there.
+/// Returns the valid pipeline with some text replaced; every piece must occur.
 fn with(changes: &[(&str, &str)]) -> String {
     let mut text = RIGHT.to_string();
     for (from, to) in changes {
@@ -51,7 +51,7 @@ fn with(changes: &[(&str, &str)]) -> String {
     text
 }
 
-/// The rendered mistakes of a pipeline that must be refused.
+/// Returns the rendered problems of a pipeline that must be refused.
 fn wrong_with(text: &str, set: &[&str], param: &[&str]) -> String {
     let diagnostics = parse(text, set, param).expect_err("a refusal");
     assert!(diagnostics.iter().all(|diagnostic| diagnostic.blame == Blame::Pipeline));
@@ -506,7 +506,7 @@ fn a_path_of_the_command_line_is_relative_to_the_current_folder() {
     let spec = right(RIGHT, &[], &[]);
     let output = spec.resolve(&spec.pipeline.output.path);
     assert_eq!(output.path(), Some(Path::new("pipelines/out")));
-    // `out` of the file is `pipelines/out` from here.
+    // `out` of the file is `pipelines/out` relative to the current folder.
     let inside = parse(RIGHT, &["input.path=pipelines/out/data"], &[]).expect_err("an overlap");
     assert_eq!(inside[0].message, "the input lies in the output");
 }
@@ -590,7 +590,7 @@ fn a_flood_of_mistakes_is_reported_at_once() {
     }
 }
 
-/// Changes of the right pipeline that keep it right, or that a schema alone can refuse.
+/// Changes of the valid pipeline that keep it valid, or that a schema alone can refuse.
 const CHANGES: [(&str, &str); 44] = [
     ("test", "test"),
     ("version: 1", "version: 1.0"),
@@ -668,7 +668,7 @@ fn the_engine_refuses_exactly_what_the_schema_refuses() {
 }
 
 proptest! {
-    /// A character inserted anywhere, or a line taken out: never a panic, and an error always has a place.
+    /// Inserting text anywhere or removing a line never panics, and an error always has a location.
     #[test]
     fn a_damaged_pipeline_never_panics(at in 0..RIGHT.len(), piece in "[-\\[\\]{}:,#&*!|>'\"%@?~ \t\n0.$x]{0,3}", cut in 0..20usize) {
         let mut text = format!("{}{piece}{}", &RIGHT[..at], &RIGHT[(at + cut).min(RIGHT.len())..]);

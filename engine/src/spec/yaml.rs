@@ -1,7 +1,7 @@
-//! YAML text to a [`Node`] tree; the only file that knows the YAML library.
+//! Parses YAML text into a [`Node`] tree; the only file that uses the YAML library.
 //!
-//! A pipeline needs a small part of YAML. What hides meaning (aliases, anchors, tags, merge keys, several documents) is
-//! refused by name, and what could exhaust a machine (depth, number of values, size) is bounded before it is built.
+//! A pipeline needs a small part of YAML. Features that hide meaning (aliases, anchors, tags, merge keys, several documents)
+//! are refused by name, and resource use (depth, number of values, size) is bounded before the tree is built.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,14 +14,14 @@ use super::scalar;
 use super::source::{Problems, Span};
 use crate::base::text::{printable, quoted};
 
-/// The largest pipeline file, in bytes. A long one is a hundred lines.
+/// Maximum bytes of a pipeline file. A long one has a hundred lines.
 pub(crate) const LARGEST_FILE: usize = 1 << 20;
-/// How deep lists and mappings may nest.
+/// Maximum nesting depth of lists and mappings.
 const DEEPEST: usize = 64;
-/// How many keys and values a file may have.
+/// Maximum number of keys and values.
 const MOST_NODES: usize = 20_000;
 
-/// The beginning of a text inside its source, for positions: line and column, from 1.
+/// Start of a text inside its source, for positions: line and column, from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) source: usize,
@@ -29,8 +29,7 @@ pub(crate) struct Origin {
     pub(crate) column: usize,
 }
 
-/// Reads one document. Mistakes that leave a tree (a duplicate key) are noted and the tree comes back; after the others
-/// there is none.
+/// Parses one document. Reports all mistakes; returns `None` after those that prevent building a tree (unlike a duplicate key).
 pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Option<Node> {
     let (text, origin) = without_byte_order_mark(text, origin);
     if let Some((message, span)) = forbidden_character(text, origin) {
@@ -51,8 +50,7 @@ pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Optio
     }
 }
 
-/// The text with each pair of escapes that JSON writes for one character (`\\ud83d\\ude42`) as the one escape that YAML has
-/// for it. Outside double quotes they are text.
+/// Replaces each surrogate pair of JSON escapes (`\\ud83d\\ude42`) in double quotes by the single escape of YAML.
 fn with_whole_characters(text: &str) -> Cow<'_, str> {
     if !text.contains("\\ud") && !text.contains("\\uD") {
         return text.into();
@@ -93,7 +91,7 @@ fn without_byte_order_mark(text: &str, origin: Origin) -> (&str, Origin) {
     }
 }
 
-/// The first character that YAML does not allow (chapter 5.1), which is also what could disturb a terminal.
+/// Returns the first character that YAML forbids (chapter 5.1), which includes those that could disturb a terminal.
 fn forbidden_character(text: &str, origin: Origin) -> Option<(String, Span)> {
     let (mut line, mut column) = (1, 0);
     for character in text.chars() {
@@ -121,7 +119,7 @@ impl Origin {
     }
 }
 
-/// Why there is no tree.
+/// Reason why there is no tree.
 struct Refusal {
     span: Span,
     message: String,
@@ -212,7 +210,7 @@ impl<'t> Reader<'t, '_, '_> {
         }
     }
 
-    /// The entries of a mapping. Of a key that is set twice the first value stays and the others are reported.
+    /// Parses the entries of a mapping. Of a duplicate key the first value stays and the others are reported.
     fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Refusal> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut first: HashMap<String, Span> = HashMap::new();
@@ -290,7 +288,7 @@ impl<'t> Reader<'t, '_, '_> {
         Refusal { span, message: format!("not valid YAML: {}", error.info().trim()), hint }
     }
 
-    /// The library notices a tab in the indentation at the end of the line before it, if at all by that name.
+    /// Detects a tab in the indentation, which the library reports at the end of the previous line or by another name.
     fn tab_near(&self, span: Span) -> Option<Refusal> {
         let lines = [span.line, span.line + 1].into_iter();
         let mut tabs = lines.filter_map(|line| {
@@ -320,7 +318,7 @@ impl<'t> Reader<'t, '_, '_> {
 }
 
 impl Origin {
-    /// Columns of the library count from 0. A span over several lines ends with its first line: a place shows no more.
+    /// Converts a span of the library, whose columns count from 0. A span over several lines is cut at the end of the first.
     fn of(self, span: YamlSpan) -> Span {
         let length = if span.end.line() == span.start.line() {
             span.end.col().saturating_sub(span.start.col())
@@ -331,13 +329,13 @@ impl Origin {
     }
 }
 
-/// The column of a tab among the white space that a line begins with.
+/// Column of a tab in the indentation of a line.
 fn indenting_tab(line: &str) -> Option<usize> {
     let indentation = line.chars().take_while(|character| matches!(character, ' ' | '\t'));
     indentation.zip(1..).find(|(character, _)| *character == '\t').map(|(_, column)| column)
 }
 
-/// What the usual mistakes behind a syntax error are.
+/// Suggests the fix for the usual causes of a syntax error.
 fn syntax_hint(info: &str, line: &str) -> &'static str {
     if info.contains("quoted scalar") {
         "close the quotes"

@@ -1,4 +1,4 @@
-//! Rows of the output: the columns of the input, and ours.
+//! Builds output rows: the columns of the input, and those of longsift.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::spec::pipeline::Samples;
 use crate::write::Writer;
 
 impl Writer<'_> {
-    /// Rows of the output of one input batch.
+    /// Builds the output rows of one input batch.
     pub(super) fn batch(
         &self,
         unit: &WorkUnit,
@@ -88,7 +88,7 @@ impl Writer<'_> {
         Ok(columns)
     }
 
-    /// `<id>#<window>`; file and row tell documents of the same id apart.
+    /// Returns `<id>#<window>`; file and row are added if several documents have the same id.
     fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> Result<String> {
         let mut id = row.id.to_owned();
         if self.selection.is_repeated(&id)? {

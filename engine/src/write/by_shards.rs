@@ -1,6 +1,6 @@
-//! Parts that shards of the write phase leave for the selection: `written/<selection>/` in the run directory,
-//! data files in `.written/<selection>/` of the output. The parts of a
-//! stretch of units count once its record stands in `units/` there, under the name of its first unit.
+//! Parts that shards of the write phase leave for the selection: `written/<selection>/` in the run directory, data files in
+//! `.written/<selection>/` of the output. The parts of a range of units count once its record exists in `units/` there, named
+//! after its first unit.
 
 use super::cuts::Stretch;
 use super::formats::Format;
@@ -13,22 +13,22 @@ use crate::run_directory::units::Part;
 use crate::storage::{atomic, files, marked};
 use crate::write::Writer;
 
-/// What a shard of the write phase did.
+/// Work of a shard of the write phase.
 #[derive(Clone, Debug, Default)]
 pub struct ShardWritten {
     /// Units written by this process.
     pub written: u64,
-    /// Units that had been written before.
+    /// Units that were already written.
     pub before: u64,
     /// Rows of all its units.
     pub rows: u64,
-    /// What became of the rows and windows of all its units.
+    /// Outcomes of the rows and windows of all its units.
     pub fates: Fates,
 }
 
 impl Writer<'_> {
-    /// Writes the parts of a shard to where [`Writer::stage`] finds them, and returns how many units it has. Any number of
-    /// processes may do so at once; what two of them write gets the same bytes twice.
+    /// Writes the parts of a shard for [`Writer::stage`] to find. Several processes may do so at once: they write the same
+    /// bytes.
     pub fn write_shard(&self, own: Shard, each: impl Fn(&WorkUnit) + Sync) -> Result<ShardWritten> {
         marked::create_folder(&self.plan.directory.written_data())?;
         files::create_folder(&self.written.data)?;
@@ -38,7 +38,7 @@ impl Writer<'_> {
         let format = self.format();
         let schema = format.schema(self.plan);
         let mut stretches = self.stretches();
-        // Files of no unit are nobody's: the commit makes them.
+        // Files without work units belong to no shard; the commit creates them.
         stretches.retain(|stretch| !stretch.units.is_empty());
         let bytes = |stretch: &Stretch| {
             self.plan.units[stretch.units.clone()].iter().map(|unit| unit.bytes).sum()
@@ -70,7 +70,7 @@ impl Writer<'_> {
         Ok(shard)
     }
 
-    /// What a shard has written of a stretch, if its record stands and its parts are in place.
+    /// Returns the parts that a shard has written for a range of units, if its record exists and all parts are in place.
     pub(super) fn written_before(
         &self,
         stretch: &Stretch,

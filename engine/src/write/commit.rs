@@ -1,8 +1,8 @@
-//! The commit of a selection: all its files at once, or none.
+//! The commit of a selection: moves all its files into place, or none.
 //!
-//! The files of a selection are staged first. Then an intent record with every rename and removal is made durable;
-//! from that moment the commit will happen, now or when any later run replays the record. `data/` therefore never
-//! shows a mixture of two selections to anyone who looks after a run has ended or before one has begun.
+//! The files are staged first. Then an intent record with every rename and removal is written durably; from then on the commit
+//! will complete, now or when a later run replays the record. Outside of runs, `data/` therefore never holds a mixture of two
+//! selections.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -17,25 +17,25 @@ use crate::run_directory::layout::RunDirectory;
 use crate::storage::error::ErrorKind;
 use crate::storage::{atomic, files};
 
-/// Files of a commit for each request that is under way at a time.
+/// Files of a commit per concurrent request.
 const FILES_PER_REQUEST: usize = 128;
 
-/// What a commit does, relative to the folder that holds the run directory and the output.
+/// Steps of a commit, with paths relative to the folder that holds the run directory and the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// From where to where, in order.
+    /// Sources and targets, in order.
     pub renames: Vec<(PathBuf, PathBuf)>,
-    /// What goes away.
+    /// Files to remove.
     pub removals: Vec<PathBuf>,
 }
 
 impl Intent {
-    /// Adds a rename of one file below the common folder.
+    /// Adds a rename of one file.
     pub fn rename(&mut self, directory: &RunDirectory, from: &Path, to: &Path) {
         self.renames.push((relative(directory, from), relative(directory, to)));
     }
 
-    /// Adds removals, each unless a rename puts a new file there.
+    /// Adds removals, except of files that a rename replaces.
     pub fn remove(&mut self, directory: &RunDirectory, paths: impl Iterator<Item = PathBuf>) {
         let renamed: HashSet<&Path> = self.renames.iter().map(|(_, to)| to.as_path()).collect();
         let paths = paths.map(|path| relative(directory, &path));
@@ -43,15 +43,14 @@ impl Intent {
     }
 }
 
-/// Makes the intent durable, then does what it says. Of several processes that try, one does.
+/// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds.
 ///
-/// # Errors
-/// Also where `alone` is lost: nothing that another process has committed meanwhile is touched.
+/// # Errors Also if the lock in `alone` is lost: files that another process has committed meanwhile stay untouched.
 pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if atomic::write_new(&directory.intent(), &json)? {
-        // The process may have slept before it wrote: then what it speaks of is another one's by now.
+        // The process may have been suspended before it wrote: then the files may belong to another process by now.
         if let Err(lost) = alone.check() {
             if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
                 files::remove_file(&directory.intent())?;
@@ -83,8 +82,8 @@ pub fn replay(directory: &RunDirectory, alone: &RunLock) -> Result<bool> {
     Ok(true)
 }
 
-/// Finishes a commit that an interrupted selection has begun, before this process takes part in the directory beside
-/// others. One that another process is busy with is left to it.
+/// Finishes a commit that an interrupted selection has begun, before this process acquires shared access. Skips it if another
+/// process is finishing it.
 pub fn finish_open(directory: &RunDirectory) -> Result<()> {
     if files::size(&directory.intent())?.is_some()
         && let Ok(alone) = directory.lock()
@@ -94,8 +93,8 @@ pub fn finish_open(directory: &RunDirectory) -> Result<()> {
     Ok(())
 }
 
-/// Every step can be repeated: a source that is gone has been renamed before. A process that slept meanwhile stops at the
-/// next one.
+/// Executes an intent. Every step can be repeated: a missing source was renamed before. A process that was suspended meanwhile
+/// stops at the next step.
 fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
     let base = base(directory);
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
@@ -143,9 +142,9 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
     folders.sort_unstable();
     folders.dedup();
     let folders = folders.into_iter().map(|folder| base.join(folder));
-    // The names of the folders, too: a run that created them may have been killed before it brought them to disk.
+    // Parent folders are synced as well: a run that created them may have been killed before it synced them.
     for folder in folders.chain([directory.output.clone(), base.clone()]) {
-        // A run that was killed at its last step has removed the staging folder already.
+        // A run that was killed at its last step has already removed the staging folder.
         files::fsync_folder_if_present(&folder)?;
     }
     alone.confirm()?;
@@ -157,9 +156,9 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
     Ok(files::fsync_folder(&directory.root)?)
 }
 
-/// How many of `files` steps are taken at a time: in a store, few files one after the other. What a process that falls
-/// asleep has under way then is a single request, which the store has before it sleeps, and nothing reaches the store
-/// after another process has taken over.
+/// Number of concurrent steps of `files`. In a store, few files are processed one after the other: a suspended process then has
+/// a single request in flight, which the store receives before the suspension, so that nothing arrives after another process
+/// has taken over.
 fn concurrency(base: &Path, files: usize) -> usize {
     files::concurrency(base, 1).min(files / FILES_PER_REQUEST).max(1)
 }
@@ -198,7 +197,7 @@ fn relative(directory: &RunDirectory, path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A directory with old data and a staged selection, and the intent between them.
+    /// Returns a directory with old data and a staged selection, and the intent between them.
     fn prepared(folder: &Path) -> (RunDirectory, Intent) {
         let directory = RunDirectory::of_output(&folder.join("out"));
         let staged = directory.staging().join("data");
@@ -245,7 +244,7 @@ mod tests {
             let (directory, intent) = prepared(folder.path());
             let json = serde_json::to_vec(&intent).unwrap();
             std::fs::write(directory.intent(), json).unwrap();
-            // The steps of `act`, in its order, as far as the interrupted run got.
+            // The steps of `act`, in order, as far as the interrupted run got.
             if steps_done >= 1 {
                 std::fs::remove_file(directory.data().join("c")).unwrap();
             }

@@ -1,49 +1,45 @@
-//! Where the output is cut into files: known before anything is written, from the selection and the footers of the input
-//! alone, so that every process comes to the same cuts, however many there are.
+//! Division of the output into files, decided before writing from the selection and the footers of the input only, so that any
+//! number of processes decide the same.
 
 use std::ops::Range;
 
 use crate::plan::output_names;
 
-/// Consecutive units whose rows go into files together.
+/// Consecutive units whose rows go to the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// The units.
     pub(super) units: Range<usize>,
-    /// The names of the parts of `data/` that their rows go to, without what files end with; none where nothing of them is
-    /// written.
+    /// Names of the parts of `data/` for their rows, without extension; empty if nothing is written.
     pub(super) files: Vec<String>,
 }
 
-/// What a unit will add to the output.
+/// Estimated size of a unit in the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Rows.
     pub(super) rows: u64,
-    /// Compressed bytes, about.
+    /// Estimated compressed bytes.
     pub(super) bytes: u64,
 }
 
 /// Units whose rows go to files of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Series {
-    /// The name.
     pub(super) name: SeriesName,
-    /// The units; none of an input file without rows.
+    /// Empty for an input file without rows.
     pub(super) units: Range<usize>,
 }
 
-/// What the parts of a series are called.
+/// Naming scheme of the parts of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SeriesName {
-    /// A number stands behind every one.
+    /// Every part has a number after the name.
     Numbered(String),
-    /// A number stands behind them where there are several.
+    /// Parts have a number only if there are several.
     Plain(String),
 }
 
 impl SeriesName {
-    /// The name of one of `all` parts.
+    /// Name of one of `all` parts.
     fn part(&self, number: u64, all: u64) -> String {
         match self {
             Self::Plain(stem) if all == 1 => stem.clone(),
@@ -52,8 +48,8 @@ impl SeriesName {
     }
 }
 
-/// The stretches of all units, in order. No file has rows of two series, and every series has a file, if only one without
-/// rows.
+/// Splits all units into ranges, in order. No file has rows of two series, and every series has at least one file, possibly
+/// without rows.
 pub(super) fn stretches(series: &[Series], shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
     let of_series = |Series { name, units }: &Series| {
         let mut cuts = cuts(&shares[units.clone()], part_bytes);
@@ -75,15 +71,15 @@ pub(super) fn stretches(series: &[Series], shares: &[Share], part_bytes: u64) ->
     series.iter().flat_map(of_series).collect()
 }
 
-/// How units are put together, and how many files each such stretch gets. Each file gets about `part_bytes`: units that add
-/// less are put together while they fit, one that adds more is split. With `part_bytes` 0 every unit has a file of its own.
+/// Groups units and decides how many files each range gets. Each file gets about `part_bytes`: units that add less are grouped
+/// while they fit, and one that adds more is split. With `part_bytes` 0 every unit has its own file.
 fn cuts(shares: &[Share], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
     let mut cuts: Vec<(Range<usize>, u64)> = Vec::new();
     let mut open = Share::default();
     for (unit, share) in shares.iter().enumerate() {
         let fits = part_bytes > 0 && open.bytes.saturating_add(share.bytes) <= part_bytes;
         match cuts.last_mut() {
-            // Where nothing is written yet, or nothing of this unit, there is nothing to keep apart.
+            // A range or a unit without rows can always be merged.
             Some((units, _)) if part_bytes > 0 && (fits || open.rows == 0 || share.rows == 0) => {
                 units.end = unit + 1;
                 open.rows += share.rows;

@@ -1,4 +1,4 @@
-//! What the files of the output are: Parquet, compressed JSON lines, or token ids as Megatron reads them.
+//! File formats of the output: Parquet, compressed JSON lines, or token ids for Megatron.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::run_directory::units::Part;
 use crate::spec::pipeline::{Compression, OutputFormat};
 use crate::storage::files;
 
-/// What the files of an output are, and how.
+/// Format of the output files.
 pub(super) enum Format {
-    /// `.parquet`, with key-values for the footer.
+    /// `.parquet`, with key-value metadata for the footer.
     Parquet(Vec<(String, String)>, Compression),
     /// `.jsonl.zst`.
     Lines,
-    /// `.bin`, `.idx` and, packed, `.cu_seqlens.npy`.
+    /// `.bin`, `.idx` and, if packed, `.cu_seqlens.npy`.
     Tokens(Sequences),
 }
 
 impl Format {
-    /// That of a plan. `metadata`: key-values of Parquet files.
+    /// Returns the format of a plan. `metadata`: key-value metadata of Parquet files.
     pub(super) fn of(plan: &Plan, metadata: Vec<(String, String)>) -> Self {
         let output = &plan.spec.pipeline.output;
         match output.format {
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// The columns of what is written.
+    /// Columns of the output.
     pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
         match self {
             Self::Parquet(..) | Self::Lines => columns::schema(plan),
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// The names of the files of one part, `train-00000-of-00012`.
+    /// File names of one part, such as `train-00000-of-00012`.
     pub(super) fn names(&self, stem: &str) -> Vec<String> {
         let (format, packed) = match self {
             Self::Parquet(..) => (OutputFormat::Parquet, false),
@@ -63,7 +63,7 @@ impl Format {
         endings.iter().map(|ending| format!("{stem}{ending}")).collect()
     }
 
-    /// Begins the files of a part in a folder, or in one below it that its name says.
+    /// Creates the files of a part in a folder, or in a subfolder that its name contains.
     pub(super) fn create(&self, folder: &Path, stem: &str, schema: &SchemaRef) -> Result<OpenPart> {
         let names = self.names(stem);
         let path = folder.join(&names[0]);
@@ -82,13 +82,13 @@ impl Format {
     }
 }
 
-/// The field of a sample's token ids.
+/// Field of a sample's token ids.
 fn tokens_field() -> Field {
     let item = Field::new("item", DataType::UInt32, false);
     Field::new("tokens", DataType::LargeList(Arc::new(item)), false)
 }
 
-/// Entries of the vocabulary that token ids are of; of ids whose vocabulary is not known, as many as there can be.
+/// Size of the vocabulary of the token ids; the maximum if it is unknown.
 fn vocabulary(plan: &Plan) -> u64 {
     let of_tokenizer = plan.encoder.as_ref().map(|encoder| u64::from(encoder.largest_id()) + 1);
     let of_model = plan.attention.as_ref().map(|of| of.model.spec().vocabulary_size);

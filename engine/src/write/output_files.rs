@@ -1,4 +1,4 @@
-//! The files of the output that the rows of a stretch of units go to.
+//! Output files for the rows of a range of units.
 
 use std::path::Path;
 
@@ -11,25 +11,25 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::run_directory::units::Part;
 
-/// The files of a stretch while they are written, one after the other: each gets the same number of rows.
+/// Files of a range while they are written, one after the other, with equal numbers of rows.
 pub(super) struct OutputFiles<'a> {
-    /// The names of the parts.
+    /// Names of the parts.
     pub(super) names: &'a [String],
-    /// Where they are staged.
+    /// Staging folder.
     pub(super) folder: &'a Path,
     pub(super) schema: &'a SchemaRef,
     pub(super) format: &'a Format,
-    /// How many rows there will be.
+    /// Total number of rows.
     expected: u64,
     written: u64,
     open: Option<OpenPart>,
-    /// Parts that are finished.
+    /// Number of finished parts.
     parts: usize,
     finished: Vec<Part>,
 }
 
 impl<'a> OutputFiles<'a> {
-    /// None is open yet. `expected`: rows of all files together.
+    /// Starts without an open file. `expected`: rows of all files together.
     pub(super) fn new(
         stretch: &'a Stretch,
         expected: u64,
@@ -47,7 +47,7 @@ impl<'a> OutputFiles<'a> {
         self.written
     }
 
-    /// Appends rows; a file that has all of its own is finished.
+    /// Appends rows; finishes each file that has all its rows.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut first = 0;
         while first < batch.num_rows() {
@@ -75,7 +75,7 @@ impl<'a> OutputFiles<'a> {
         Ok(())
     }
 
-    /// The files; all rows are in. Where there are none a file without rows says the columns.
+    /// Finishes after all rows were written. If there are none, creates a file without rows that defines the columns.
     pub(super) fn finish(mut self) -> Result<Vec<Part>> {
         if let ([name], 0) = (self.names, self.expected) {
             self.finished = self.format.create(self.folder, name, self.schema)?.finish()?;
@@ -89,7 +89,7 @@ impl<'a> OutputFiles<'a> {
         Ok(self.finished)
     }
 
-    /// Rows up to the end of a file.
+    /// Number of rows up to the end of a file.
     fn end(&self, file: usize) -> u64 {
         let rows = u128::from(self.expected) * (file as u128 + 1);
         (rows / self.names.len() as u128) as u64

@@ -1,28 +1,27 @@
-//! Rows of the output beside their rows in a batch of the input.
+//! Output rows with their rows in a batch of the input.
 
 use crate::run_directory::dropped::DroppedRow;
 use crate::run_directory::scores::ScoredWindow;
 use crate::select::samples::Sample;
 
-/// A row of the output beside its row in the input batch and what was measured.
+/// Output row with its row in the input batch and its measurements.
 pub(super) struct OutputRow<'a> {
     pub(super) position: usize,
     /// Row of the document in its file.
     pub(super) row: u64,
-    /// The document's id.
     pub(super) id: &'a str,
-    /// The sample; none for a row of the input that gave none.
+    /// `None` for an input row without samples.
     pub(super) sample: Option<&'a Sample>,
-    /// Why it is not kept; none where it is.
+    /// Reason for not keeping it; `None` if it is kept.
     pub(super) reason: Option<&'a str>,
-    /// Tokens of the document, where it was measured.
+    /// Tokens of the document; `None` if it was not measured.
     pub(super) tokens_total: Option<u64>,
-    /// The window; none for a document.
+    /// `None` for a document.
     pub(super) window: Option<&'a ScoredWindow>,
 }
 
 impl<'a> OutputRow<'a> {
-    /// `windows`: those of the document.
+    /// Returns the row of a sample. `windows`: those of its document.
     pub(super) fn of(position: usize, sample: &'a Sample, windows: &'a [ScoredWindow]) -> Self {
         let window =
             sample.window.and_then(|index| windows.iter().find(|window| window.window == index));
@@ -31,13 +30,13 @@ impl<'a> OutputRow<'a> {
         Self { position, row, id, sample: Some(sample), reason, tokens_total, window }
     }
 
-    /// A row of the input that gave no sample.
+    /// Returns the row for an input row without samples.
     pub(super) fn without_sample(position: usize, dropped: &'a DroppedRow) -> Self {
         let (row, id, reason) = (dropped.input_row, &dropped.id, Some(&*dropped.reason));
         Self { position, row, id, sample: None, reason, tokens_total: None, window: None }
     }
 
-    /// Bytes of the window's text; of its tokens, eight each.
+    /// Bytes of the window's text, or eight per token.
     pub(super) fn content_bytes(&self) -> u64 {
         self.window.map_or(0, |window| match window.bytes {
             Some((start, end)) => end - start,
@@ -46,8 +45,8 @@ impl<'a> OutputRow<'a> {
     }
 }
 
-/// Cuts rows into runs of at most [`BATCH_BYTES`], at least one row each. `others`: bytes of the other columns, by row of the
-/// batch; each window has a copy of them.
+/// Splits rows into slices of at most [`BATCH_BYTES`], with at least one row each. `others`: bytes of the other columns by row
+/// of the batch, which are copied for each window.
 pub(super) fn by_bytes<'a, 'b>(
     rows: &'b [OutputRow<'a>],
     others: &[u64],
@@ -68,5 +67,5 @@ pub(super) fn by_bytes<'a, 'b>(
     runs
 }
 
-/// Bytes of one batch: below it 32-bit offsets cannot overflow, and memory stays small.
+/// Maximum bytes of one batch: prevents overflow of 32-bit offsets and limits memory.
 const BATCH_BYTES: u64 = 64 << 20;

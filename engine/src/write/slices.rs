@@ -14,7 +14,7 @@ use arrow_select::concat::concat;
 
 use super::output_rows::OutputRow;
 
-/// The text or the tokens of each row's window; those of the document where a row has none.
+/// Returns the text or the tokens of each row's window, or of the document if a row has no window.
 pub(super) fn slices(
     column: &ArrayRef,
     target: &DataType,
@@ -57,7 +57,7 @@ pub(super) fn slices(
     }
 }
 
-/// The tokens of each sample's window, as the same list type.
+/// Slices the tokens of each sample's window, keeping the list type.
 fn token_slices(
     column: &ArrayRef,
     target: &DataType,

@@ -1,4 +1,4 @@
-//! What a selection has written and not yet committed, and what became of every measured row and window.
+//! Staged parts of a selection, and the outcome of every measured row and window.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use crate::run_directory::summary::{LabelCounts, LabelShares};
 use crate::run_directory::units::Part;
 use crate::select::samples::Sample;
 
-/// The parts of a selection, staged.
+/// Staged parts of a selection.
 #[derive(Debug, Default)]
 pub struct Staged {
-    /// Files of `data/`, by their final name.
+    /// Files of `data/`, by their final names.
     pub data: Vec<Part>,
-    /// Files of `dropped/` that belong to the selection, below the run directory.
+    /// Files of `dropped/` that belong to the selection, relative to the run directory.
     pub dropped: Vec<Part>,
-    /// Files of `selection/`, below the run directory.
+    /// Files of `selection/`, relative to the run directory.
     pub selection: Vec<Part>,
-    /// The records of input files that cannot be opened, if any.
+    /// Records of input files that cannot be opened.
     pub quarantined_files: Option<Part>,
-    /// Where every part lies now, and where it will.
+    /// Current and final path of every part.
     pub moves: Vec<(PathBuf, PathBuf)>,
-    /// What became of the measured rows and windows.
+    /// Outcomes of the measured rows and windows.
     pub fates: Fates,
     labels: Labels,
 }
 
-/// What a stretch of units adds to them.
+/// Staged parts of a range of units.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct StagedStretch {
     pub(super) data: Vec<Part>,
@@ -41,7 +41,7 @@ pub(super) struct StagedStretch {
 }
 
 impl Staged {
-    /// Adds the parts of a stretch, which lie in `folders`, behind those of the stretches before it.
+    /// Adds the parts of a range, which are in `folders`, after those of earlier ranges.
     pub(super) fn add(
         &mut self,
         stretch: StagedStretch,
@@ -62,20 +62,20 @@ impl Staged {
         }
     }
 
-    /// Adds a file of `data/`, which lies in that of `folders`.
+    /// Adds a file of `data/`, which is in that of `folders`.
     pub(super) fn add_data(&mut self, part: Part, folders: &PartFolders, directory: &RunDirectory) {
         let from = folders.data.join(&part.path);
         self.moves.push((from, directory.data().join(&part.path)));
         self.data.push(part);
     }
 
-    /// By label of `output.report_by`, ascending: all samples and those that are kept.
+    /// Samples and kept samples by label of `output.report_by`, ascending.
     pub fn label_shares(&self) -> LabelShares {
         shares(self.labels.clone())
     }
 }
 
-/// Samples and kept samples, by label.
+/// Samples and kept samples by label.
 pub(super) type Labels = BTreeMap<Option<String>, LabelCounts>;
 
 /// Adds to the counts of a label.
@@ -87,23 +87,23 @@ pub(super) fn count(labels: &mut Labels, label: Option<String>, more: &LabelCoun
     counts.compared.iter_mut().zip(&more.compared).for_each(|(kept, more)| *kept += more);
 }
 
-/// The counts, ascending by label.
+/// Converts counts to a list ordered by label.
 pub(super) fn shares(labels: Labels) -> LabelShares {
     labels.into_iter().collect()
 }
 
-/// What became of measured rows and windows.
+/// Outcomes of measured rows and windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     /// Rows with at least one kept sample.
     pub rows_kept: u64,
-    /// Rows of which nothing is kept, by reason.
+    /// Rows without kept samples, by reason.
     pub rows_dropped: BTreeMap<String, u64>,
-    /// Samples kept.
+    /// Kept samples.
     pub kept: u64,
     /// Windows of kept samples.
     pub windows_kept: u64,
-    /// Those of them that have no score, because a measure was not taken of them.
+    /// Windows of kept samples without a score, because sampling excluded them from a measure.
     #[serde(default)]
     pub windows_kept_not_measured: u64,
     /// Windows that are not kept, by reason.
@@ -111,8 +111,10 @@ pub struct Fates {
 }
 
 impl Fates {
-    /// Those of some samples; `windows_of`: the number of windows of a row. A row of which nothing is kept has been ranked
-    /// where any of its samples has, else it has the reason of the first.
+    /// Counts the outcomes of samples. `windows_of`: returns the number of windows of a row.
+    ///
+    /// A row without kept samples has the reason [`NOT_SELECTED`] if any of its samples has, otherwise that of the first
+    /// sample.
     pub(super) fn of(samples: &[Sample], windows_of: impl Fn(u64) -> u64) -> Self {
         let mut fates = Self::default();
         for samples in samples.chunk_by(|a, b| a.row == b.row) {
@@ -142,7 +144,7 @@ impl Fates {
         fates
     }
 
-    /// Adds those of other samples.
+    /// Adds the outcomes of other samples.
     pub(super) fn add(&mut self, other: &Self) {
         self.rows_kept += other.rows_kept;
         self.kept += other.kept;
@@ -157,7 +159,7 @@ impl Fates {
         }
     }
 
-    /// That these are all rows and windows that a unit measured, and that the `expected` rows were written. A violation is a
+    /// Checks that these are all rows and windows that a unit measured, and that `expected` rows were written. A violation is a
     /// bug.
     pub(super) fn check(&self, counts: &Counts, expected: u64, written: u64) -> Result<(), String> {
         for (what, kept, rest, all) in [

@@ -1,4 +1,4 @@
-//! The token ids of samples, for outputs that hold nothing else.
+//! Token ids of samples, for formats without other columns.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::plan::encoded::tokenize;
 use crate::write::Writer;
 
 impl Writer<'_> {
-    /// The token ids of samples, without BOS: windows are those of their document's tokens.
+    /// Builds the token ids of samples, without BOS; windows are slices of their document's tokens.
     pub(super) fn token_batch(
         &self,
         unit: &WorkUnit,

@@ -1,4 +1,4 @@
-//! What is done when memory does not suffice, or a device fails.
+//! Handles insufficient memory and failing devices.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::devices::ledger::{MemoryState, NotEnough};
 use crate::devices::steps::Step;
 
 impl Dispatcher {
-    /// Nothing is under way and nothing fits.
+    /// Decides what to do if nothing is running and nothing fits.
     pub(super) fn wait_for_memory(&mut self, now: Duration) -> Next {
         let &(Reverse(tokens), window) = self.queue.first().expect("asked only with a queue");
         if self.devices.iter().all(|device| device.state != State::Ready) {
@@ -53,7 +53,8 @@ impl Dispatcher {
         Next::Wait(Some(look.min(left)))
     }
 
-    /// The four numbers of the ready device with most room, for one key head; and whether waiting cannot help.
+    /// Returns the memory numbers of the ready device with the most available memory, for one key head; and whether waiting
+    /// cannot help.
     fn nearest(&self, tokens: usize) -> (NotEnough, bool) {
         let mut best: Option<(u64, NotEnough)> = None;
         let mut hopeless = true;
@@ -75,7 +76,7 @@ impl Dispatcher {
         (best.map_or(none, |(_, numbers)| numbers), hopeless)
     }
 
-    /// The driver said so although there should have been room: fewer windows at a time, then fewer heads, then a pause.
+    /// Handles a failed allocation that should have fitted: fewer concurrent windows, then fewer heads, then a pause.
     pub(super) fn out_of_memory(
         &mut self,
         id: u64,

@@ -1,4 +1,4 @@
-//! What the dispatcher is asked and answers.
+//! Inputs and outputs of the dispatcher.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,17 +9,16 @@ use longsift_stages::shard_across_devices::ShardBy;
 
 use crate::devices::ledger::{Ledger, Reservation};
 
-/// The rules that a pipeline sets.
+/// Scheduling settings of the pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Whole windows, or the heads of each window across devices.
+    /// Distributes whole windows, or the heads of each window.
     pub by: ShardBy,
-    /// The longest wait for memory to come back.
+    /// Maximum wait for memory to be released.
     pub memory_wait: Duration,
-    /// Key heads of a window that are measured at once, at most.
+    /// Maximum key heads of a window per piece.
     pub key_heads_at_once: Option<usize>,
-    /// No window is shared out by heads into pieces of fewer pairs than this, `tokens² · key heads`: below it a device
-    /// spends its time on starting pieces.
+    /// Minimum cost of a piece when windows are split by heads, `tokens² · key heads`: smaller ones mostly cost overhead.
     pub smallest_piece: u64,
 }
 
@@ -27,65 +26,64 @@ pub struct Policy {
 pub struct Site {
     /// `cuda:0`.
     pub name: String,
-    /// Its memory.
+    /// Account of its memory.
     pub ledger: Arc<Ledger>,
-    /// Windows it measures at a time, at most.
+    /// Maximum concurrent windows.
     pub workers: usize,
-    /// Bytes that stay on it.
+    /// Bytes that stay allocated on it.
     pub resident_bytes: u64,
 }
 
 /// Bytes that a device needs for a window: `(device, tokens, key heads)`.
 pub type WindowBytes = dyn Fn(usize, usize, usize) -> u64 + Send + Sync;
 
-/// Some heads of a window on their way to a device, with the memory for them.
+/// Range of heads of a window that a device measures, with the reserved memory.
 #[derive(Debug)]
 pub struct Piece {
-    /// Which window, by the number it was submitted under.
+    /// Id of the window.
     pub window: u64,
-    /// Its tokens.
+    /// Tokens of the window.
     pub tokens: usize,
-    /// Which of its key heads.
+    /// Range of its key heads.
     pub key_heads: Range<usize>,
-    /// Where.
+    /// Index of the device.
     pub device: usize,
     pub(super) reservation: Reservation,
 }
 
-/// What to do next.
+/// Next action.
 #[derive(Debug)]
 pub enum Next {
-    /// Bring the table to a device.
+    /// Load the table on a device.
     Load {
-        /// Which.
+        /// Index of the device.
         device: usize,
-        /// The memory for it.
+        /// Memory for the table.
         reservation: Reservation,
     },
-    /// Measure.
+    /// Start a piece.
     Start(Piece),
-    /// Set a window aside.
+    /// Give up a window.
     GiveUp {
-        /// Which.
+        /// Id of the window.
         window: u64,
-        /// Why.
         why: RowError,
     },
-    /// Nothing, until something changes or this much time has passed.
+    /// Wait until something changes or this much time has passed.
     Wait(Option<Duration>),
-    /// Nothing, ever: no device is left.
+    /// Stop: no device is left.
     Dead(String),
 }
 
-/// What became of a window when one of its pieces ended.
+/// State of a window after one of its pieces ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All its heads are measured.
     Done,
-    /// Other heads are still to come.
+    /// Other heads remain.
     Open,
-    /// It is set aside.
+    /// It is given up.
     GivenUp(RowError),
-    /// It was set aside or withdrawn before.
+    /// It was given up or withdrawn before.
     Gone,
 }

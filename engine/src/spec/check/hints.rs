@@ -1,4 +1,4 @@
-//! What the author of a mistake probably meant.
+//! Hints for likely mistakes.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ use crate::base::text::line_safe;
 use crate::spec::node::{Node, Value};
 use crate::spec::schema::{self, Kind};
 
-/// What the author of a value of the wrong type probably has to write.
+/// Suggests the fix for a value of the wrong type.
 pub(super) fn type_hint(node: &Node, kinds: &[Kind], key: &str) -> Option<String> {
     let text = line_safe(&node.text);
     let wants_number =
@@ -51,7 +51,7 @@ fn mapping_hint(kind: &Kind, text: &str, key: &str) -> Option<String> {
     Some(format!("write `{key}: {{{first}: \"{text}\"}}`"))
 }
 
-/// What someone who wrote a number as text probably meant.
+/// Suggests the fix for a number that was written as text.
 fn number_hint(word: &str, plain: bool, key: &str) -> Option<String> {
     if !plain && word.parse::<f64>().is_ok() {
         return Some(format!("remove the quotes: `{key}: {}`", line_safe(word)));
@@ -67,7 +67,7 @@ fn number_hint(word: &str, plain: bool, key: &str) -> Option<String> {
         .map(|number| format!("write it as a fraction: `{}`", number / 100.0))
 }
 
-/// The mapping in which a key is known, where it is known in exactly one.
+/// Returns the mapping that has a key, if there is exactly one.
 pub(super) fn home_of(root: &Json, key: &str) -> Option<String> {
     let sections = ["input", "output"].into_iter().map(|name| {
         let schema = schema::resolved(root, &root["properties"][name]);

@@ -1,11 +1,11 @@
-//! What a setting accepts, in words for messages and reference pages.
+//! Describes accepted values for messages and reference pages.
 
 use serde_json::Value;
 
 use crate::base::text::count;
 use crate::spec::schema::{Kind, kinds};
 
-/// What a setting takes, in words: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
+/// Describes the accepted values of a setting: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
 pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
     let kinds = kinds(root, schema);
     let mut words = Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
     joined(&words)
 }
 
-/// The same in one word per kind, for "is a string, not an integer".
+/// Like [`in_words`], with a single word per kind, for "is a string, not an integer".
 pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
     let words: Vec<String> = kinds(root, schema)
         .iter()
@@ -61,7 +61,7 @@ fn plural(root: &Value, items: &Value) -> &'static str {
     }
 }
 
-/// `a, b or c`.
+/// Joins words: `a, b or c`.
 fn joined(words: &[String]) -> String {
     match words {
         [] => "nothing".to_string(),
@@ -90,7 +90,7 @@ fn number_range(minimum: f64, maximum: f64) -> String {
     }
 }
 
-/// An integer with its thousands set off, as in the manual.
+/// Formats an integer with thousands separators, as in the manual.
 pub(crate) fn grouped(integer: i128) -> String {
     let sign = if integer < 0 { "-" } else { "" };
     match u64::try_from(integer.unsigned_abs()) {
