@@ -1,5 +1,5 @@
-//! Compiles the device code where the feature `cuda` asks for it: one fat binary per file of `src/cuda/device`. Sets cfgs for
-//! the tests that need what not every machine has.
+//! Compiles the device code if the feature `cuda` is enabled: one fat binary per file of `src/cuda/device`. Sets cfgs
+//! for tests with special requirements.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -14,13 +14,13 @@ const ARCHITECTURES: &str = "80,90a,80-virtual";
 const KERNELS: &str = "src/cuda/device";
 const EXAMPLE: &str = "examples/gpu_windows/device";
 
-/// Folder and name of a source file, whether it needs Hopper's own instructions, and options of its own.
+/// Folder and name of a source file, whether it needs Hopper's instructions, and additional options.
 const FILES: [(&str, &str, bool, &[&str]); 7] = [
     (KERNELS, "attention_f32", false, &[]),
     (KERNELS, "attention_v1", false, &[]),
     (KERNELS, "attention_v2", true, &[]),
     (KERNELS, "attention_v3", true, &[]),
-    // Without contraction, so that rotations have the bits of the processor's.
+    // Without contraction, so that rotations have the same bits as on the CPU.
     (KERNELS, "gather_rope", false, &["-fmad=false"]),
     (EXAMPLE, "limits", false, &[]),
     (EXAMPLE, "limits_v2", true, &[]),
@@ -99,7 +99,7 @@ impl Target {
     }
 }
 
-/// nvcc: of `NVCC`, of the CUDA installation that `CUDA_HOME` or `CUDA_PATH` names, or of the search path.
+/// Returns nvcc's path: `NVCC`, the CUDA installation that `CUDA_HOME` or `CUDA_PATH` names, or the search path.
 fn compiler() -> Result<PathBuf, String> {
     let installed =
         |variable| std::env::var_os(variable).map(|home| Path::new(&home).join("bin").join("nvcc"));
@@ -124,7 +124,7 @@ fn compile(
 ) -> Result<(), String> {
     let to = out.join(format!("{name}.fatbin"));
     if targets.is_empty() {
-        // No kernel of this file: an empty image says so.
+        // An empty image marks a kernel that was not built.
         return std::fs::write(&to, []).map_err(|error| format!("{}: {error}", to.display()));
     }
     let output = Command::new(compiler)
@@ -144,7 +144,7 @@ fn compile(
     Err(format!("nvcc failed on {name}.cu\n{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What the compiler says about lost speed, waits between products above all, is a warning of the build.
+/// Turns the compiler's remarks about lost performance, above all waits between products, into build warnings.
 fn remarks(name: &str, output: &Output) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     for line in String::from_utf8_lossy(&text).lines() {

@@ -1,6 +1,6 @@
-//! Micro-benchmarks of what a window is made of: `cargo bench -p longsift-kernels`.
+//! Micro-benchmarks of the steps of a window: `cargo bench -p longsift-kernels`.
 //!
-//! `--example pairs` and `longsift bench` show the same beside the processor's limits.
+//! `--example pairs` and `longsift bench` compare the same steps with the CPU's limits.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

@@ -1,8 +1,8 @@
-//! What attention between blocks costs beside the statistics of the same window, measured in turns on this machine.
+//! Cost of attention between blocks compared with the statistics of the same window, measured in turns on this machine.
 //!
 //! `cargo run --release -p longsift-kernels --example blocks -- [TOKENS [BLOCK_TOKENS [REPEATS]]]`
 //!
-//! Eight query heads over two key heads of width 128; two threads. Seconds are processor time, medians.
+//! Eight query heads over two key heads of width 128; two threads. Seconds are CPU time, medians.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 use longsift_kernels::bench::Case;

@@ -1,10 +1,10 @@
-//! Causal (query, key) pairs a second of every kernel that this machine supports, compared with the machine's limits.
+//! Causal (query, key) pairs per second of every kernel that this machine supports, compared with the machine's limits.
 //!
-//! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--kernel NAME] [--without-portable]`
-//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--group 4] [--repeats 5]`
+//! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--kernel NAME] [--without-portable]` `   
+//! [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--group 4] [--repeats 5]`
 //!
-//! Four query heads share a key head, or as many as `--group` says. Windows beyond 16,384 tokens have one key head by default.
-//! Limits are measured right before and right after each case, on as many threads.
+//! Four query heads share a key head, or as many as `--group` specifies. Windows beyond 16,384 tokens have one key head
+//! by default. Limits are measured right before and right after each case, on as many threads.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 mod limits;
@@ -88,7 +88,7 @@ fn main() -> Result<(), String> {
     for &threads in &options.threads {
         for &head_dim in &options.head_dims {
             for &tokens in &options.tokens {
-                // Kernels take turns at one size, so that their figures compare.
+                // Kernels take turns at one size, so that their results are comparable.
                 for &kernel in &options.kernels {
                     let key_heads =
                         options.key_heads.unwrap_or(if tokens > 16_384 { 1 } else { 2 });

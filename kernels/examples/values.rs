@@ -17,7 +17,7 @@ const TOKENS: usize = 8192;
 const ROWS: usize = 96;
 const KEY_HEADS: usize = 2;
 const GROUP: usize = 4;
-/// How many blocks are timed, spread over the window.
+/// Number of blocks that are timed, spread over the window.
 const BLOCKS: usize = 8;
 const REPEATS: usize = 5;
 
@@ -37,7 +37,7 @@ fn main() {
     }
 }
 
-/// Multiply-adds a second and their share of the limit, medians over repeats between measurements of the limit.
+/// Multiply-adds per second and their fraction of the limit, medians over repeats between measurements of the limit.
 fn measure(kernel: Kernel, head_dim: usize) -> (f64, f64) {
     let shape = AttentionShape {
         tokens: TOKENS,
@@ -80,7 +80,7 @@ fn multiply_limit(kernel: Kernel) -> f64 {
     Limits::measure(kernel).map_or(f64::NAN, |limits| limits.multiply_adds)
 }
 
-/// Numbers between -1 and 1 that look random.
+/// Returns pseudo-random numbers between -1 and 1.
 fn noise(index: usize) -> f32 {
     let mixed = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as f32 / (1 << 23) as f32

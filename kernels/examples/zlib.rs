@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p longsift-kernels --example zlib -- TEXT_FILE [WINDOW_TOKENS [ROUNDS]]`
 //!
-//! Tokens are words, numbered by first appearance: recurrence needs ids alone. Rates are bytes of text a second.
+//! Tokens are words, numbered by first appearance: recurrence needs ids alone. Rates are bytes of text per second.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ impl SystemZlib {
 
     /// Length of a zlib stream of `text`.
     fn compressed_bytes(&self, text: &[u8], buffer: &mut Vec<u8>) -> Result<usize, String> {
-        // More than twice the text is beyond the bound of any version.
+        // More than twice the text exceeds the bound of any version.
         buffer.resize(2 * text.len() + 1024, 0);
         let mut bytes = buffer.len() as c_ulong;
         // SAFETY: both buffers have the given lengths, and `bytes` is written before the call returns.

@@ -16,8 +16,8 @@ use crate::simd::Simd;
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::words::Words;
 
-/// Keys of a tile: with their values, half a second-level cache at a head width of 128. A multiple of every register
-/// tile's rows.
+/// Keys per tile. With their values they take half of a second-level cache at a head width of 128. A multiple of every
+/// register tile's rows.
 const TILE_KEYS: usize = 192;
 
 /// The keys and values of one layer of one window, packed for one kernel.

@@ -1,6 +1,6 @@
-//! Speed of the kernels on this machine, in processor time of the threads where Linux reports it.
+//! Measures the speed of the kernels on this machine, in CPU time of the threads if Linux reports it.
 //!
-//! The example `pairs` compares it with the limits of the processor.
+//! The example `pairs` compares it with the CPU's limits.
 
 mod case;
 mod clock;

@@ -587,8 +587,8 @@ impl SimdOp for Loading<'_, '_> {
     }
 }
 
-/// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. `logits` begin with those of key
-/// `first`; `heads` are the strip's.
+/// Turns products into logits for models that do more than scale: softcap, then `ALiBi`. `logits` begin with those of
+/// key `first`; `heads` are the strip's.
 #[inline(always)]
 fn apply_softcap_and_alibi<S: Simd>(
     simd: S,

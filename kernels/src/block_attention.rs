@@ -85,8 +85,9 @@ impl BlockAttention {
         );
     }
 
-    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, averaged over the heads that
-    /// were added. A row of shares sums to 1, less the share of sinks. `None` for a block of which no row was drawn.
+    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, averaged over the
+    /// heads that were added. A row of shares sums to 1 minus the share of sinks. `None` for a block without a sampled
+    /// row.
     pub fn shares(&self) -> Vec<Option<f64>> {
         let blocks = self.ends.len();
         let rows = self.rows();

@@ -62,7 +62,7 @@ pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
     let child = fork();
     if child == 0 {
         let mut guard = ExitGuard { pipe, answer: PANICKED };
-        // A child that is ended by a signal leaves no core file.
+        // A child that is ended by a signal must not leave a core file.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
         guard.answer = if work() { TRUE } else { FALSE };
         guard.leave();
@@ -76,7 +76,7 @@ pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
         // The child's end of the pipe is open, so it still runs and its PID has not been reused.
         let _ = kill_process(child, Signal::KILL);
     }
-    // An error where the system has reaped it.
+    // Fails if the system has already reaped the child.
     while waitpid(Some(child), WaitOptions::empty()).err() == Some(Errno::INTR) {}
     outcome
 }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(killed, Outcome::Killed);
     }
 
-    /// A parent may have told the system so; a status is lost then.
+    /// A parent may have ignored SIGCHLD; the child's status is then lost.
     #[test]
     fn a_child_answers_where_the_system_reaps_children_by_itself() {
         unsafe extern "C" {
@@ -115,7 +115,7 @@ mod tests {
         }
         const CHILD: i32 = Signal::CHILD.as_raw();
         const IGNORE: usize = 1;
-        // SAFETY: a copy of the copy, both of which do nothing but ask the system.
+        // SAFETY: the copy and its copy only make system calls.
         let outcome = unsafe {
             in_child(|| {
                 signal(CHILD, IGNORE);

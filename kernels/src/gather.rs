@@ -14,7 +14,7 @@ use crate::transpose::Transpose;
 #[derive(Clone, Copy, Debug)]
 pub enum TableView<'a> {
     F32(&'a [f32]),
-    /// Half the bytes; widened to float32 as it is gathered.
+    /// Half the bytes; widened to float32 while gathering.
     Bf16(&'a [bf16]),
 }
 
@@ -121,7 +121,7 @@ pub struct TableWindow<'a> {
 
 impl<'a> TableWindow<'a> {
     /// Checks once that every id has a row and everything fits, so that gathering cannot fail. `ids`: row indices of
-    /// the table, `[shape.tokens]`. Without `rope` rows come as they are.
+    /// the table, `[shape.tokens]`. Without `rope`, rows are not rotated.
     pub fn new(
         table: TableView<'a>,
         row_width: usize,

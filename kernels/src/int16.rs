@@ -1,18 +1,18 @@
-//! Rows of queries and keys as 16-bit integers, each row with the factor that makes numbers of them again.
+//! Rows of queries and keys as 16-bit integers, each row with the factor that converts them back.
 //!
-//! A row is scaled so that its length is [`LENGTH`], then rounded. A product of two such rows, and every part of it, stays
-//! below 2^31 (Cauchy and Schwarz), so sums of 32 bits are exact in any order: every processor has the same bits.
+//! A row is scaled so that its length is [`LENGTH`], then rounded. A product of two such rows, and every partial sum,
+//! stays below 2^31 (Cauchy and Schwarz), so sums of 32 bits are exact in any order: every processor has the same bits.
 //!
-//! Each number is off by at most half a unit, at random by 0.29. A product is then off by `0.29·√2·LENGTH`, while products
-//! of rows that point anywhere have the standard deviation `LENGTH²/√d`: a logit is off by `0.41·√d / 46,340` of the
-//! logits' standard deviation, 1.0e-4 for heads of 128. A row whose largest number is most of its length is scaled less,
-//! by up to √2.
+//! Each number is off by at most half a unit, with a standard deviation of 0.29. A product is then off by
+//! `0.29·√2·LENGTH`, while products of random rows have the standard deviation `LENGTH²/√d`: a logit is off by `0.41·√d
+//! / 46,340` of the logits' standard deviation, 1.0e-4 for heads of 128. A row dominated by its largest number is
+//! scaled less, by up to √2.
 
-/// The length of a row of integers: its square is below 2^31.
+/// Length of a row of integers: its square is below 2^31.
 const LENGTH: f64 = 46_340.0;
-/// The largest integer of a row. Its negative is the smallest, so that no sum of two products leaves 32 bits.
+/// Largest integer of a row. The smallest is its negative, so that no sum of two products overflows 32 bits.
 const LARGEST: f64 = 32_767.0;
-/// Adding this to a number of less than 2^51 rounds it to an integer, ties to even, which then stands in the low bits.
+/// Adding this to a number below 2^51 rounds it to an integer, ties to even, in the low bits.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
 /// Separate sums of a row's squares, so that the compiler can use vectors.
 const LANES: usize = 16;
@@ -113,7 +113,7 @@ mod tests {
             let (integers, factor) = rounded(&[1.0, value]);
             assert!(integers == [0, 0] && factor.is_nan(), "{value}");
         }
-        // One number is the whole row: the largest integer, not the whole length.
+        // One number is the whole row, so it is limited by the largest integer instead of the length.
         assert_eq!(rounded(&[0.0, -3e38]).0, [0, -32_767]);
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels: one row of a table each.
+//! The kernels, one row of a table each.
 
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ kernels! {
     NeonF32 "neon-f32", F32, Neon, Some(AVX2), Some(NeonF32), Some(PortableF32);
     /// Tiles of bf16; `x86_64` with AMX-TILE and AMX-BF16 in addition to AVX-512, on Linux.
     AmxBf16 "amx-bf16", Bf16, Amx, Some(AMX), Some(Avx512F32), Some(Avx512F32);
-    /// Same bits as [`Self::Avx512Int16`] in plain Rust: the reference of the tests, too slow for runs.
+    /// Same bits as [`Self::Avx512Int16`] in plain Rust: the tests' reference, too slow for runs.
     PortableInt16 "portable-int16", Int16, Nothing, Some(integers(4, 8)), Some(PortableF32), Some(PortableF32);
     /// Same bits as [`Self::Avx512Int16`]; `x86_64` with AVX2 and FMA.
     Avx2Int16 "avx2-int16", Int16, Avx2, Some(integers(6, 16)), Some(Avx2F32), Some(Avx2F32);

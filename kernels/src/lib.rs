@@ -1,15 +1,16 @@
-//! Attention statistics of one window without the S×S matrix: the hot path of longsift.
+//! Attention statistics of one window without the S×S matrix: longsift's hot path.
 //!
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
-//! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`]
-//! feeds it from a layer-zero table, [`project`] builds such a table and [`MappedFile`] opens one. [`KeyValues`] is attention
-//! with values, as a layer of a whole model computes it. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other.
+//! [`TableWindow`] gathers their input from a layer-zero table, [`project`] builds such a table and [`MappedFile`]
+//! opens one. [`KeyValues`] is attention with values, as a layer of a whole model computes it. [`reference_statistics`]
+//! is the same arithmetic as plain float64 loops.
 //! [`recurrence`] needs token ids only.
 //!
 //! `kernel.rs` has the table of kernels and `dispatch.rs` runs code with the instructions of one.
 //!
-//! This is the only crate with `unsafe`: calls into code that is compiled for a processor feature, the memory map and a setting
-//! of the allocator. It knows nothing of model families, files of a pipeline or devices.
+//! This is the only crate with `unsafe`: calls into code that is compiled for a processor feature, the memory map and a
+//! setting of the allocator. It does not depend on model families, pipeline files or the device scheduler.
 
 mod allocator;
 mod attend;
@@ -68,6 +69,6 @@ pub use statistics::{
 };
 pub use stream::{attention_statistics, head_statistics, statistics_without_sinks, window_bytes};
 
-/// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
+/// Version of the arithmetic that scores depend on. Part of the score fingerprint; incremented when any bit of a
 /// kernel's result changes.
 pub const STATISTICS_VERSION: u32 = 5;

@@ -69,7 +69,7 @@ impl Segments {
         usize::from(self.first_keys > 0)
     }
 
-    /// Segments that end before the keys `ends`, ascending, the last of which is the window's end; none is far.
+    /// Cuts segments before the keys `ends`, which ascend to the window's end; no segment is far.
     pub(crate) fn ending_at(ends: &[usize]) -> Self {
         Self { cut: Cut::Keys(ends.to_vec()), first_keys: 0, far: 0..0 }
     }

@@ -775,9 +775,9 @@ mod tests {
     /// The first key of the window that any row sees.
     const FIRST: usize = 5;
 
-    /// The rows at the end of a window of `logits`, each of which has these logits with the keys up to itself, against float64:
-    /// the worst relative error. Keys come in tiles of `tile` and chunks of `chunk`; `is_bounded` says of the tile that starts at
-    /// a key whether its logits are. For groups of one length and of the other.
+    /// Returns the worst relative error against float64 for the last rows of a window, each of which has the logits
+    /// `logits` up to its own key. Keys are processed in tiles of `tile` and chunks of `chunk`; `is_bounded` returns
+    /// whether the tile that starts at a key has bounded logits. Two group lengths are compared.
     fn worst_error_of<S: Simd>(
         simd: S,
         logits: &[f32],
@@ -792,7 +792,7 @@ mod tests {
         worse(of_groups(MAX_LANES), of_groups(STRIP_ROWS))
     }
 
-    /// The larger error; one that is not a number is the largest.
+    /// Returns the larger error; `NaN` counts as the largest.
     fn worse(one: f64, other: f64) -> f64 {
         if one.is_nan() || one > other { one } else { other }
     }
@@ -825,7 +825,8 @@ mod tests {
             softmax.open(1, &strip, start + FIRST, bounded, group_rows, &segments);
             for start in (start..end).step_by(chunk) {
                 let keys = start + FIRST..end.min(start + chunk) + FIRST;
-                // The chunk begins before its first key, with logits that are nonsense, as those are of keys that a row does not see.
+                // The chunk begins before its first key, with arbitrary logits: rows must ignore keys that they do not
+                // see.
                 let first = keys.start - start % 3;
                 let of_key = |key: usize| {
                     positions.map(|position| {
@@ -855,7 +856,7 @@ mod tests {
                 .map(|key| power(f64::from(seen[key])) / total)
                 .collect();
             let (mass, square) = (far.iter().sum::<f64>(), far.iter().map(|p| p * p).sum::<f64>());
-            // What is below the floor counts as the floor: so much beside a row of 1, and its square.
+            // Values below the floor are raised to it: this is its share relative to a row of 1, and the square.
             let error = |got: f64, want: f64, least: f64| (got - want).abs() / want.max(least);
             let mass = error(finished.far_masses[lane], mass, 1e-10);
             let square = error(finished.far_squares[lane], square, 1e-25);

@@ -67,8 +67,8 @@ impl Layout {
         }
     }
 
-    /// Rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, each padded with zeros. Float32 numbers are
-    /// words as they stand, others are written to `buffer`.
+    /// Rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, each padded with zeros. Float32
+    /// numbers are returned unchanged, others are written to `buffer`.
     #[inline(always)]
     pub(crate) fn words<'a>(
         &self,
@@ -168,7 +168,7 @@ impl SimdOp for Packing<'_> {
             }
             largest = largest.max(largest_square(rows, head_dim));
         }
-        // A root is rounded correctly: of the largest square it is the largest.
+        // A square root is correctly rounded, so the root of the largest square is the largest root.
         largest.sqrt()
     }
 }
@@ -200,11 +200,11 @@ fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, 
 /// Separate sums of a row's squares, so that the compiler can use vectors; they are added up in halves.
 const NORM_LANES: usize = 16;
 
-/// The largest sum of squares of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a number
-/// is not finite, 0 of no rows.
+/// Returns the largest sum of squares of rows of `head_dim` numbers, at most a relative 1e-5 too small; infinite if a
+/// number is not finite, 0 without rows.
 #[inline(always)]
 fn largest_square(rows: &[f32], head_dim: usize) -> f32 {
-    // Numbers that are not negative are in the order of their bits, and no `NaN` is before any of them.
+    // Non-negative numbers have the order of their bits, and every `NaN` is greater than all of them.
     let mut largest = 0;
     for row in rows.chunks_exact(head_dim) {
         let lanes = squares_by_lanes(row);

@@ -1,4 +1,4 @@
-//! What recurs in the token ids of a window, and from how far: whole numbers, the same on every machine.
+//! Recurrence of token ids in a window, and its distances: whole numbers, the same on every machine.
 
 mod bits;
 mod count;
@@ -14,7 +14,7 @@ pub use window_counts::WindowCounts;
 mod tests {
     use super::*;
 
-    /// Text as words of few and many, with passages that stand there twice.
+    /// Random text with frequent and rare words, and some repeated passages.
     fn ids(seed: u64, tokens: usize) -> Vec<u32> {
         let mut state = seed;
         let mut next = || {

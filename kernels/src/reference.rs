@@ -1,6 +1,6 @@
 //! Reference statistics as plain float64 loops, one row at a time; every kernel is checked against them.
 //!
-//! Passes per row: 1. logits, 2. softmax, 3. sums. Cost: `S² · head_dim` operations a head on one thread.
+//! Passes per row: 1. logits, 2. softmax, 3. sums. Cost: `S² · head_dim` operations per head on one thread.
 
 use crate::masks::visible_keys;
 use crate::statistics::{
@@ -76,7 +76,7 @@ pub fn reference_statistics(
     sums
 }
 
-/// Keeps eight sums, so that a processor need not wait for one addition before the next.
+/// Keeps eight sums, so that an addition need not wait for the previous one.
 fn dot(query: &[f32], key: &[f32]) -> f64 {
     let product = |(&q, &k): (&f32, &f32)| f64::from(q) * f64::from(k);
     let mut sums = [0.0; 8];

@@ -134,7 +134,7 @@ impl Rope {
         for (from, to) in from.chunks_exact(head_dim).zip(to.chunks_exact_mut(head_dim)) {
             let (from, rest) = from.split_at(2 * pairs);
             let (to, to_rest) = to.split_at_mut(2 * pairs);
-            // Most models turn all dimensions: a copy of nothing would be a call for each head.
+            // Most models rotate all dimensions, and an empty copy would still be a call for each head.
             if !rest.is_empty() {
                 to_rest.copy_from_slice(rest);
             }

@@ -1,5 +1,5 @@
-//! Passes over rows or ids, compiled for several processors. They need no vectors of a kernel, because their operations have the
-//! same bits in any order of lanes.
+//! Passes over rows or ids, compiled for several processors. They do not use a kernel's vectors, because their results
+//! have the same bits for any order of lanes.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -58,7 +58,7 @@ pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..size_of_val(values).div_ceil(64) {
         let line = values.as_ptr().cast::<i8>().wrapping_add(64 * line);
-        // SAFETY: every x86-64 processor has the instruction, which reads nothing that the program could see.
+        // SAFETY: every x86-64 processor has the instruction, which has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line) }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -135,7 +135,7 @@ fn scale(
     }
 }
 
-/// The softmax of some logits, at least one.
+/// Computes the softmax of one or more logits.
 fn probabilities(logits: &[f32], weights: &mut Vec<f64>) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let power = |x: &f32| exp2((f64::from(*x) - f64::from(largest)) * std::f64::consts::LOG2_E);
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::reference::reference_rows;
 
-    /// Queries and keys that no two places share.
+    /// Queries and keys that differ at every position.
     struct Waves;
 
     impl QueryKeySource for Waves {

@@ -80,7 +80,7 @@ pub struct LogitRules {
     pub softcap: Option<f32>,
     /// `[query_heads]`: `ALiBi` slopes; the bias is `slope · (j - i)`, so positive slopes favour near keys.
     pub alibi_slopes: Option<Vec<f32>>,
-    /// `[query_heads]`: a logit, taken as it is, that joins the softmax's denominator only (gpt-oss).
+    /// `[query_heads]`: an unscaled logit that is added to the softmax's denominator only (gpt-oss).
     pub sinks: Option<Vec<f32>>,
     /// A key is visible iff `i - j < window`.
     pub window: Option<usize>,
@@ -88,7 +88,7 @@ pub struct LogitRules {
     pub chunk: Option<usize>,
     /// `[tokens]`: a factor per row (log-n scaling, Llama 4's temperature).
     pub query_scale: Option<Vec<f32>>,
-    /// Whether a key after its row is hidden.
+    /// Whether keys after the row are hidden.
     pub causal: bool,
 }
 
@@ -156,9 +156,9 @@ pub struct WindowSums {
     pub far_mass: Vec<f64>,
     /// `[query_heads]`: `Σ p²` over far pairs.
     pub far_square: Vec<f64>,
-    /// `[histogram_bins(tokens)]`: share of attention by distance `i - j`, over all rows and heads. Bin 0 is distance 0,
-    /// bin `b` is `[2^(b-1), 2^b)`. What a sink or a later key (`j > i`) takes has no distance: it is left out and the
-    /// rest is divided by its sum, so the histogram sums to 1 (or is all zero where no key is visible).
+    /// `[histogram_bins(tokens)]`: share of attention by distance `i - j`, over all rows and heads. Bin 0 is distance
+    /// 0, bin `b` is `[2^(b-1), 2^b)`. Attention to a sink or a later key (`j > i`) has no distance: it is excluded,
+    /// and the rest is divided by its sum, so the histogram sums to 1 (or is all zero if no key is visible).
     pub histogram: Vec<f64>,
     /// `[tokens]`: the far mass of each row, averaged over heads, if requested.
     pub row_far_mass: Option<Vec<f64>>,
@@ -176,7 +176,7 @@ pub struct HeadSums {
     /// `[key heads, histogram_bins(tokens)]`: attention by distance, a sum over rows and the query heads of a key head.
     pub histograms: Vec<f64>,
     /// `[key heads, sampled rows]`: the far mass of each sampled row, a sum over the query heads of a key head, not
-    /// weighted. Empty where all rows were measured.
+    /// weighted. Empty if all rows were measured.
     pub row_far_mass: Vec<f64>,
     /// `[key heads, sampled rows]`: the far `Σ p²` of each sampled row.
     pub row_far_square: Vec<f64>,
@@ -211,8 +211,8 @@ impl WindowSums {
         self.far_mass.iter().map(|mass| mass / tokens as f64).collect()
     }
 
-    /// Per head, the unbiased variance of the far-masked matrix over all S² entries, zeros included:
-    /// `(Σp² - (Σp)²/S²) / (S² - 1)`. A window of one token has none: 0.
+    /// Per head, the unbiased variance of the far-masked matrix over all S² entries, zeros included: `(Σp² - (Σp)²/S²)
+    /// / (S² - 1)`. 0 for a window of one token.
     pub fn far_variance(&self, tokens: usize) -> Vec<f64> {
         let entries = (tokens as f64) * (tokens as f64);
         let variance = |(&mass, &square): (&f64, &f64)| {

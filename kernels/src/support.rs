@@ -66,11 +66,11 @@ impl Kernel {
         kernels.find(|kernel| kernel.is_supported()).expect("portable kernels run everywhere")
     }
 
-    /// The kernel that multiplies weights in a run whose windows this kernel measures. Weights are float32, whatever a
-    /// window's elements are. For a GPU it is `avx2-f32`, or `portable-f32` if the host's processor lacks AVX2.
+    /// The kernel that multiplies weights in a run whose windows this kernel measures. Weights are float32 for any
+    /// element type. For a GPU it is `avx2-f32`, or `portable-f32` if the host's processor lacks AVX2.
     ///
-    /// It determines the bits of a table, and of queries and keys that are projected per window. The name of a GPU kernel
-    /// does not imply it, so the fingerprint includes both.
+    /// It determines the bits of a table, and of queries and keys that are projected per window. The name of a GPU
+    /// kernel does not imply it, so the fingerprint includes both.
     #[must_use]
     pub fn for_weights(self) -> Self {
         self.info().weights.unwrap_or(if Self::Avx2F32.is_supported() {

@@ -1,5 +1,5 @@
-//! Transposition of rows of words in registers. Arrays would pass through memory, where reading words together that were written
-//! one by one takes several times as long.
+//! Transposition of rows of words in registers. Arrays would go through memory, where reading several words together
+//! that were written one by one takes several times as long.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -9,9 +9,9 @@ use std::arch::x86_64::{
 
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
-    /// The first row begins here.
+    /// Start of the first row.
     pub(crate) words: &'a [u32],
-    /// Words from the beginning of a row to that of the next.
+    /// Words from the start of a row to that of the next.
     pub(crate) stride: usize,
     /// Words taken from each row.
     pub(crate) depth: usize,
@@ -24,7 +24,7 @@ impl<'a> Rows<'a> {
         &self.words[index * self.stride..][..self.depth]
     }
 
-    /// At most `count` rows, from `first` on.
+    /// Returns at most `count` rows, from `first` on.
     #[inline(always)]
     pub(crate) fn some(&self, first: usize, count: usize) -> Self {
         let first = first.min(self.count);
@@ -168,18 +168,15 @@ impl SixteenRows {
     }
 }
 
-/// Four words from the `at`-th on, of every fourth row from `first` on.
-///
-/// # Safety
-/// The processor has AVX-512, and the words exist at the row starts that `row` returns.
+/// Loads four words, starting at word `at`, of every fourth row from `first` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usize) -> __m512i {
     let load = |index: usize| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { _mm_loadu_si128(row(first + 4 * index).add(at).cast()) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let words = _mm512_castsi128_si512(load(0));
         let words = _mm512_inserti32x4::<1>(words, load(1));
@@ -203,7 +200,7 @@ unsafe fn write_sixteen(
     width: usize,
 ) {
     for at in (0..depth).step_by(4) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (a, b) = (every_fourth(&row, 0, at), every_fourth(&row, 1, at));
             let (c, d) = (every_fourth(&row, 2, at), every_fourth(&row, 3, at));

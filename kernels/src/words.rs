@@ -1,4 +1,4 @@
-//! 32-bit words that start on a cache line, for packed queries and keys: one float32 or two 16-bit numbers a word.
+//! 32-bit words that start on a cache line, for packed queries and keys: one float32 or two 16-bit numbers per word.
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,7 +13,7 @@ struct Line([u32; LINE_WORDS]);
 
 // SAFETY: a line of zeros is sixteen zeros.
 unsafe impl Zeroable for Line {}
-// SAFETY: sixteen integers fill the 64 bytes of a line, which any bits may stand in and which has no padding.
+// SAFETY: sixteen integers fill the 64 bytes of a line, which has no padding and allows any bits.
 unsafe impl Pod for Line {}
 
 /// A fixed number of words, the first at the start of a cache line, so that no vector read from a panel straddles two.

@@ -1,4 +1,4 @@
-//! Every kernel this machine has against the float64 reference: one body, any shape, any hook.
+//! Every kernel of this machine against the float64 reference: one test body for any shape and any hook.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
     })
 }
 
-/// Far distances on and beside the edges of blocks and tiles, and beyond the window.
+/// Far distances at and next to the edges of blocks and tiles, and beyond the window.
 fn distances() -> impl Strategy<Value = usize> {
     prop_oneof![
         0_usize..450,
@@ -117,8 +117,8 @@ proptest! {
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(),
     ) {
         let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
-        // A window, a chunk or a steep slope leaves far mass to a few pairs, so nothing averages their errors out; slopes
-        // and query scales make logits of up to a hundred.
+        // A window, a chunk or a steep slope concentrates far mass on few pairs, so errors do not average out; slopes
+        // and query scales produce logits of up to a hundred.
         check(&shape, &rules(&hooks, &shape), distance, &source, 20.0);
     }
 
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// What kernels of several processors give must not only agree on one machine.
+/// Results must agree not only between kernels of one machine, but also between machines.
 #[test]
 fn a_window_has_the_same_bits_on_machines_of_any_kind() {
     let shape = AttentionShape { tokens: 401, query_heads: 6, key_heads: 2, head_dim: 80 };
@@ -208,9 +208,10 @@ fn a_window_has_the_same_bits_on_machines_of_any_kind() {
     }
 }
 
-/// Of the window above, without hooks and with them: `avx2-f32` and `neon-f32`, measured by the former.
+/// Expected hashes of the window above, without hooks and with them, for `avx2-f32` and `neon-f32`; measured by the
+/// former.
 const F32_BITS: [u64; 2] = [14_011_111_900_873_234_489, 14_362_757_137_662_205_188];
-/// The same of the kernels for integers, measured by the portable one.
+/// Expected hashes for the integer kernels, measured by the portable one.
 const INT16_BITS: [u64; 2] = [13_152_722_873_398_584_432, 4_096_809_094_865_782_337];
 
 fn bits(sums: &WindowSums) -> Vec<u64> {
@@ -219,7 +220,7 @@ fn bits(sums: &WindowSums) -> Vec<u64> {
     all.map(|value| value.to_bits()).collect()
 }
 
-/// The tests of this file take every kernel that the machine has; these say which they leave out.
+/// The tests of this file use every kernel that the machine supports; these tests show which ones are skipped.
 macro_rules! tested_here {
     ($($name:ident: $kernel:ident, $cfg:ident, $needs:literal;)*) => {$(
         #[test]
@@ -353,7 +354,7 @@ proptest! {
             });
             groups.collect()
         };
-        // A weighted sum may be that of one row: the tolerance is a row's.
+        // A weighted sum may consist of one row, so a row's tolerance applies.
         for kernel in supported() {
             let heads = 0..shape.key_heads;
             let got =

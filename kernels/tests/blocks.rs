@@ -12,7 +12,7 @@ use longsift_kernels::{
 };
 use proptest::prelude::*;
 
-/// Absolute, of a share of a block's attention: what the conformance cases ask for.
+/// Absolute tolerance of a share of a block's attention, as in the conformance cases.
 const SHARE: f64 = 2e-6;
 
 fn shapes() -> impl Strategy<Value = AttentionShape> {
@@ -27,7 +27,7 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
     )
 }
 
-/// Rules of every kind; of the slopes and sinks as many as the shape has heads are taken.
+/// All kinds of rules; the shape uses as many of the slopes and sinks as it has heads.
 fn rules() -> impl Strategy<Value = LogitRules> {
     let length = || proptest::option::of(1_usize..300);
     let some = |flag: bool, from: f32| {
@@ -56,7 +56,7 @@ fn fitted(rules: &LogitRules, shape: &AttentionShape) -> LogitRules {
     }
 }
 
-/// Ends of blocks of a window: some of its tokens, and its own.
+/// Ends of blocks of a window: some of its tokens, and its end.
 fn ends(tokens: usize, cuts: &[prop::sample::Index]) -> Vec<usize> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| 1 + cut.index(tokens)).collect();
     ends.push(tokens);
@@ -65,7 +65,7 @@ fn ends(tokens: usize, cuts: &[prop::sample::Index]) -> Vec<usize> {
     ends
 }
 
-/// The attention of every row of every query head to each block, in float64.
+/// Attention of every row of every query head to each block, in float64.
 struct Reference<'a> {
     shape: &'a AttentionShape,
     ends: &'a [usize],
@@ -91,7 +91,7 @@ impl<'a> Reference<'a> {
         Self { shape, ends, masses }
     }
 
-    /// As the kernels of the numbers of `kernel` see a source.
+    /// Computes the reference for a source in the element type of `kernel`.
     fn rounded(
         kernel: Kernel,
         shape: &'a AttentionShape,
@@ -104,7 +104,7 @@ impl<'a> Reference<'a> {
         Self::new(shape, rules, ends, &Stored::of(&rounded, shape))
     }
 
-    /// The shares of some heads, each row as many times as `weight` says.
+    /// Returns the shares of some heads, each row weighted by `weight`.
     fn shares(&self, heads: Range<usize>, weight: impl Fn(usize) -> f64) -> Vec<Option<f64>> {
         let (tokens, count) = (self.shape.tokens, self.ends.len());
         let (mut masses, mut rows) = (vec![0.0; count * count], vec![0.0; count]);
@@ -125,7 +125,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// The block of every token.
+/// Returns the block of every token.
 fn blocks(ends: &[usize]) -> Vec<usize> {
     let tokens = 0..*ends.last().expect("a window has a block");
     tokens.map(|token| ends.partition_point(|end| *end <= token)).collect()
@@ -140,7 +140,7 @@ fn assert_close(kernel: Kernel, got: &[Option<f64>], want: &[Option<f64>]) {
     for (cell, (got, want)) in got.iter().zip(want).enumerate() {
         match (got, want) {
             (Some(got), Some(want)) => {
-                // Logits of a hundred carry errors of 1e-5, and a row may be one block.
+                // Logits of a hundred carry errors of 1e-5, and a block may consist of one row.
                 let most = 10.0 * SHARE + relative * want;
                 assert!((got - want).abs() <= most, "{} {cell}: {got} {want}", kernel.name());
             }
@@ -231,7 +231,7 @@ proptest! {
 
 #[test]
 fn a_thousand_blocks_of_long_rows_keep_their_shares() {
-    // Segments in the thousands, logits that leave the bound, and rows whose offset moves.
+    // Thousands of segments, logits that exceed the bound, and rows whose offset moves.
     let shape = AttentionShape { tokens: 2100, query_heads: 2, key_heads: 1, head_dim: 16 };
     let source = Stored::of(&Random { head_dim: 16, seed: 5, spread: 30.0 }, &shape);
     let rules = LogitRules::causal(16);

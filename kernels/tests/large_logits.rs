@@ -1,4 +1,4 @@
-//! Logits that overflow a softmax done carelessly, and numbers that are none.
+//! Logits that would overflow a naive softmax, and numbers that are not finite.
 
 mod common;
 
@@ -9,7 +9,7 @@ use longsift_kernels::{
     AttentionShape, ElementType, LogitRules, Measure, QueryKeySource, attention_statistics,
 };
 
-/// What is done to a row.
+/// Change of a row.
 type Change = Box<dyn Fn(usize, &mut [f32]) + Sync>;
 
 /// Changes the queries and keys of a random source, row by row.
@@ -44,7 +44,7 @@ impl QueryKeySource for Changed {
     }
 }
 
-/// The largest logit of the last row.
+/// Returns the largest logit of the last row.
 fn largest(source: &dyn QueryKeySource, tokens: usize, head_dim: usize) -> f32 {
     let (mut query, mut keys) = (vec![0.0; head_dim], vec![0.0; head_dim * tokens]);
     source.keys(0, 0..tokens, &mut keys);
@@ -61,7 +61,7 @@ fn logits_beyond_a_hundred_and_beyond_a_thousand_agree_with_float64() {
         let source = Random { head_dim: 64, seed: 5, spread };
         let largest = largest(&source, 600, 64);
         assert!(largest > beyond, "the case needs large logits, has {largest}");
-        // One float32 step of a logit of 200 is 1.5e-5: the tolerance grows with the logits.
+        // One float32 step of a logit of 200 is 1.5e-5, so the tolerance grows with the logits.
         for causal in [true, false] {
             let rules = LogitRules { causal, ..LogitRules::causal(64) };
             for distance in [0, 1, 150, 599] {
@@ -86,7 +86,7 @@ fn a_large_common_offset_cancels() {
     }
 }
 
-/// The bound on a row's logits holds for the first tiles of keys and not for later ones, and again for the last.
+/// The bound on a row's logits holds for the first tiles of keys, not for later ones, and again for the last.
 #[test]
 fn rows_whose_keys_grow_and_shrink_move_between_the_two_ways() {
     let random = Random { head_dim: 64, seed: 8, spread: 3.0 };
@@ -103,8 +103,8 @@ fn rows_whose_keys_grow_and_shrink_move_between_the_two_ways() {
     }
 }
 
-/// The first tile of keys needs no offset, and all its logits lie far below zero; those of later tiles, further below,
-/// must not be measured from zero.
+/// The first tile of keys needs no offset, although all its logits are far below zero; later tiles, further below, must
+/// not be computed relative to zero.
 #[test]
 fn keys_far_below_a_first_tile_that_is_itself_below_zero_weigh_what_they_should() {
     let (head_dim, tokens) = (32, 900);
@@ -112,7 +112,7 @@ fn keys_far_below_a_first_tile_that_is_itself_below_zero_weigh_what_they_should(
     let source = Changed {
         random: Random { head_dim, seed: 6, spread: 0.01 },
         query: Box::new(|_, out| out[0] += 8.0),
-        // In powers of two: about -52 within a bound of 56, then -75.
+        // In powers of two: about -52, within the bound of 56, then -75.
         key: Box::new(move |row, out| {
             let logit = if row < 256 { -52.0 } else { -75.0 };
             out[0] += (logit / (8.0 * unit)) as f32;
@@ -124,7 +124,7 @@ fn keys_far_below_a_first_tile_that_is_itself_below_zero_weigh_what_they_should(
     }
 }
 
-/// A key that its row does not see must not set the row's offset.
+/// A key that a row does not see must not set the row's offset.
 #[test]
 fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
     let random = || Random { head_dim: 32, seed: 4, spread: 3.0 };
@@ -147,12 +147,13 @@ fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
             let error = (got[row] - want[row]).abs();
             assert!(error <= 2e-4 * want[row], "{} row {row}: {error:e}", kernel.name());
         }
-        // From that key on, a row gives it everything or nothing.
+        // From that key on, a row gives it all attention or none.
         assert!(got[145] < 1e-6 || got[145] > 1.0 - 1e-6);
     }
 }
 
-/// Where a strip has fewer rows than lanes, those without one have queries of zeros, whose products with such a key are none.
+/// In a strip with fewer rows than lanes, the unused lanes have queries of zeros, whose products with such a key are
+/// `NaN`.
 #[test]
 fn a_key_that_is_infinitely_far_is_nothing_to_its_rows_nor_to_lanes_without_one() {
     let random = || Random { head_dim: 16, seed: 4, spread: 2.0 };

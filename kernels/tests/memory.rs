@@ -1,4 +1,5 @@
-//! `window_bytes` against the heap that a window really takes. Alone in its binary: the allocator counts everything.
+//! Compares `window_bytes` with the heap memory of a window. The only test of its binary, because the allocator counts
+//! the whole process.
 
 #[path = "common/heap.rs"]
 mod heap;
@@ -21,7 +22,7 @@ impl QueryKeySource for Flat {
     }
 }
 
-/// The most heap memory that one window takes beyond what was there, on `pool`.
+/// Returns the peak heap memory of one window on `pool`, excluding what was allocated before.
 fn peak(pool: &rayon::ThreadPool, kernel: Kernel, shape: &AttentionShape) -> u64 {
     let rules = LogitRules::causal(shape.head_dim);
     let measure = Measure { distance: shape.tokens / 4, rows: true };
@@ -36,11 +37,11 @@ fn a_window_stays_within_its_estimate_and_near_it() {
     };
     for threads in [1, 2] {
         let pool = pool_of(threads);
-        // What rayon and the threads keep for themselves is there after a first run.
+        // After a first run, the memory that rayon and the threads keep is allocated.
         let first = AttentionShape { tokens: 1500, query_heads: 8, key_heads: 4, head_dim: 64 };
         peak(&pool, Kernel::PortableF32, &first);
         for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
-            // Several key heads packed at once, then one at a time; large and odd groups; windows of one block.
+            // Several key heads packed together, then one at a time; large and odd groups; windows of one block.
             for (tokens, query_heads, key_heads, head_dim) in [
                 (1500, 8, 4, 64),
                 (26_000, 1, 1, 16),
@@ -52,7 +53,7 @@ fn a_window_stays_within_its_estimate_and_near_it() {
             ] {
                 let shape = AttentionShape { tokens, query_heads, key_heads, head_dim };
                 let used = peak(&pool, kernel, &shape);
-                // A small window may be done before a second thread has woken.
+                // A small window may be finished before a second thread wakes up.
                 let least = window_bytes(kernel, &shape, 1) * 6 / 10;
                 let most = window_bytes(kernel, &shape, threads);
                 assert!(
@@ -63,7 +64,7 @@ fn a_window_stays_within_its_estimate_and_near_it() {
             }
         }
     }
-    // 32,768 tokens of Llama 3.1 8B: key heads take turns, so one of the eight shows what all of them need.
+    // 32,768 tokens of Llama 3.1 8B: key heads take turns, so one of the eight is representative.
     let whole = AttentionShape { tokens: 32_768, query_heads: 32, key_heads: 8, head_dim: 128 };
     let one = AttentionShape { query_heads: 4, key_heads: 1, ..whole };
     let used = peak(&pool_of(2), Kernel::detect(ElementType::F32), &one);

@@ -1,4 +1,4 @@
-//! Attention with values against dense float64: any shape, any rule, any kernel of float32, any partition of the rows.
+//! Attention with values against dense float64: any shape, any rules, any float32 kernel, any partition of the rows.
 
 mod common;
 
@@ -11,11 +11,10 @@ use longsift_kernels::{
 };
 use proptest::prelude::*;
 
-/// Absolute, of a mean of values of standard deviation 1, logits of standard deviation 3. A logit's error of some 1e-7 of
-/// its size is a weight's relative error.
+/// Absolute tolerance of a mean of values of standard deviation 1, with logits of standard deviation 3. A logit's
+/// relative error of about 1e-7 becomes a weight's relative error.
 const MEAN: f64 = 5e-6;
 
-/// A window's queries, keys and values.
 struct Window {
     shape: AttentionShape,
     rules: LogitRules,
@@ -35,7 +34,7 @@ impl Window {
         Self { shape, rules, source, values }
     }
 
-    /// Rows of all heads, `[rows, heads · head_dim]`.
+    /// Concatenates rows of all heads, `[rows, heads · head_dim]`.
     fn joined(
         &self,
         heads: usize,
@@ -65,7 +64,7 @@ impl Window {
         packed
     }
 
-    /// The result in blocks of `rows` rows.
+    /// Computes the result in blocks of `rows` rows.
     fn attended(&self, packed: &KeyValues, rows: usize) -> Vec<f32> {
         let (width, mut out) = (self.shape.query_heads * self.shape.head_dim, Vec::new());
         let mut scratch = AttendScratch::default();
@@ -81,7 +80,7 @@ impl Window {
         out
     }
 
-    /// The same in float64, row by row, from whole rows of probabilities.
+    /// Computes the result in float64, row by row, from complete rows of probabilities.
     fn dense(&self) -> Vec<f64> {
         let AttentionShape { tokens, query_heads, key_heads, head_dim } = self.shape;
         let mut out = vec![0.0; tokens * query_heads * head_dim];
@@ -132,7 +131,7 @@ proptest! {
         let slopes = (0..shape.query_heads).map(|head| 0.5 / (head + 1) as f32).collect();
         let rules = LogitRules {
             softcap,
-            // Biases that grow without bound towards later keys make logits of any size, and errors with them.
+            // Biases that grow towards later keys would make logits, and errors, unboundedly large.
             alibi_slopes: (alibi && causal).then_some(slopes),
             window,
             causal,

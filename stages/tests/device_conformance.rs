@@ -1,5 +1,5 @@
-//! Every conformance case through the kernels of GPUs: on every machine in the emulation of the device code, and with the
-//! feature `cuda` on each GPU there is.
+//! Every conformance case on the kernels of GPUs: on every machine in the emulation of the device code, and with the
+//! feature `cuda` on each GPU.
 #![expect(clippy::print_stderr, reason = "what is checked is printed")]
 
 #[path = "../../kernels/tests/cuda/emulation/driver.rs"]
@@ -21,10 +21,11 @@ use serde_json::Value;
 
 use emulation_driver::{Emulated, Mode};
 
-/// Relative tolerance of a head's figures where queries and keys are rounded to 16 bits; that of the processor's bf16.
+/// Relative tolerance of a head's statistics if queries and keys are rounded to 16 bits, as for the CPU's bf16 kernel.
 const ROUNDED: f64 = 2e-2;
 
-/// The folder of this crate; the variable moves with the repository, the program may have been built elsewhere.
+/// Returns the folder of this crate. The variable follows a moved repository; the compiled-in path may be another
+/// machine's.
 fn crate_folder() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
@@ -34,7 +35,7 @@ fn families() -> PathBuf {
     crate_folder().join("tests/families")
 }
 
-/// The shared cases. A test that asks for them is ignored where the cfg `longsift_shared` is not set.
+/// The shared cases. Tests that use them are ignored unless the cfg `longsift_shared` is set.
 fn shared_cases() -> PathBuf {
     let root = std::env::var_os("LONGSIFT_SHARED")
         .map_or_else(|| crate_folder().join("../../shared"), PathBuf::from);
@@ -50,7 +51,7 @@ fn numbers(value: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// The largest `|got - expected| / (floor + relative · |expected|)`; infinite where a figure is no number.
+/// Returns the largest `|got - expected| / (floor + relative · |expected|)`; infinite if any value is `NaN`.
 fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
     assert_eq!(got.len(), expected.len());
     let error = |(got, expected): (&f64, &f64)| {
@@ -60,7 +61,7 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
     got.iter().zip(expected).map(error).fold(0.0, f64::max)
 }
 
-/// All cases of a folder on one device.
+/// Checks all cases of a folder on one device.
 fn check_all<D: Driver>(folder: &Path, device: &mut Device<D>) {
     let cases = fs::read_dir(folder).expect("the folder exists");
     let mut cases: Vec<PathBuf> =

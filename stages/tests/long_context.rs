@@ -1,4 +1,4 @@
-//! Short windows against the shared table, and `LongPPL` as published against the cases of whole models.
+//! Short windows compared with the shared table, and `LongPPL` as published compared with the cases of whole models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ fn short_windows_are_those_of_the_table() {
     }
 }
 
-/// Key tokens by the scheme of the published code: a short context of `trunc_len` and `sliding_window` tokens together, a
-/// window every `sliding_window`, counted from `trunc_len`.
+/// Key tokens as in the published code: a short context of `trunc_len` and `sliding_window` tokens together, a window
+/// every `sliding_window`, counted from `trunc_len`.
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn key_tokens_of_the_published_scheme_are_those_of_every_case() {

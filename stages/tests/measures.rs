@@ -1,4 +1,4 @@
-//! The measures against cases that were computed elsewhere: those that define recurrence, made by hand, and windows of the
+//! Measures compared with results from other implementations: handmade cases that define recurrence, and windows of the
 //! shared corpora.
 
 #[path = "measures/corpora.rs"]
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A file that defines recurrence.
+/// A file of cases that define recurrence.
 #[derive(Deserialize)]
 struct Reference {
     definition: String,
@@ -78,7 +78,7 @@ struct Expected {
     r: Option<Vec<u32>>,
 }
 
-/// Every whole number, and every share bit for bit.
+/// Compares every whole number exactly, and every share bit for bit.
 fn check(
     name: &str,
     ids: &[u32],
@@ -141,7 +141,7 @@ fn check(
     Ok(())
 }
 
-/// `text`: the bytes, and where the second half begins.
+/// `text` is the bytes, and the start of the second half.
 fn figures(
     measure: &dyn Measure,
     ids: &[u32],
@@ -255,7 +255,7 @@ fn recurrence_has_every_figure_of_windows_of_the_shared_corpora() -> Outcome<()>
     Ok(())
 }
 
-/// Cases of the statistics that a selection rests on.
+/// Cases of the statistics that selections use.
 #[derive(Deserialize)]
 struct SelectionCases {
     definition: String,
@@ -290,7 +290,7 @@ impl SelectionCases {
         Ok(serde_json::from_str(include_str!("selection_statistics.json"))?)
     }
 
-    /// Every whole number, and every statistic that is made of them.
+    /// Compares every whole number, and every statistic derived from them.
     fn check(self) -> Outcome<()> {
         let number = |is: bool, count: u64, of: u64| {
             if is { Value::Number(count as f64 / of as f64) } else { Value::Null }
@@ -349,7 +349,7 @@ fn statistics_of_a_selection_have_the_whole_numbers_of_the_shared_cases() -> Out
     cases.check()
 }
 
-/// What the protocol of the evaluation expects of whole windows of 2,048 tokens.
+/// Expected results of the evaluation protocol for whole windows of 2,048 tokens.
 #[derive(Deserialize)]
 struct Protocol {
     documents: Vec<Document>,
@@ -369,7 +369,7 @@ struct ProtocolWindows {
     quantiles_of_whole: BTreeMap<String, [f64; 3]>,
 }
 
-/// The terms that `balanced-recurrence` once had, whose scores the shared figures are.
+/// Terms of an earlier `balanced-recurrence`, whose scores the shared results contain.
 fn old_balanced_recurrence() -> Outcome<Vec<Term>> {
     let terms = r#"[
         {"statistic": "far_recurrence", "standardise": "percentile"},
@@ -380,8 +380,8 @@ fn old_balanced_recurrence() -> Outcome<Vec<Term>> {
     Ok(serde_json::from_str(terms)?)
 }
 
-/// The figures of every measure over 420 windows, their percentiles and the least of the old components, as another
-/// implementation computed them.
+/// Checks the statistics of every measure over 420 windows, their percentiles and the minimum of the earlier components
+/// against another implementation.
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn all_measures_have_the_quantiles_of_the_shared_corpora() -> Outcome<()> {
@@ -431,7 +431,7 @@ fn all_measures_have_the_quantiles_of_the_shared_corpora() -> Outcome<()> {
     }
     let windows: Vec<_> = by_category.into_values().flatten().collect();
     assert_eq!(windows.len(), 420);
-    // By the name of the protocol: the statistic, and whether the protocol negates it.
+    // By name in the protocol: the statistic, and whether the protocol negates it.
     let statistics = [
         ("far_recurrence", "far_recurrence", false),
         ("near_recurrence", "near_recurrence", false),

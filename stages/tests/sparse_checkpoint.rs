@@ -1,5 +1,5 @@
-//! A checkpoint of 5 GB in ten files, sparse on disk but for layer 0: what is read of it, as the system counts it.
-//! Alone in this binary, because the count is the process's.
+//! Bytes read from a checkpoint of 5 GB in ten files, sparse on disk except for layer 0, as counted by the system. The
+//! only test of its binary, because the count is per process.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,14 +17,14 @@ const FILE_BYTES: u64 = 500_000_000;
 const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 8_000;
 
-/// Bytes that this process has read so far through any system call.
+/// Returns the bytes that this process has read so far through any system call.
 fn bytes_read() -> u64 {
     let text = fs::read_to_string("/proc/self/io").expect("the system counts");
     let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));
     count.expect("a line of it").parse().expect("a number")
 }
 
-/// Numbers in bf16 that look random, between -2 and 2.
+/// Returns pseudo-random bf16 numbers between -2 and 2.
 fn random(seed: u64, numbers: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -36,7 +36,7 @@ fn random(seed: u64, numbers: u64) -> Vec<u8> {
     (0..numbers).flat_map(|_| next().to_le_bytes()).collect()
 }
 
-/// One file: its tensors, those of layer 0 filled, and one large tensor that is a hole.
+/// Writes one file: its tensors, those of layer 0 filled, and one large tensor that is a hole.
 fn write_file(path: &Path, index: usize, tensors: &[(&str, Vec<u64>)]) -> io::Result<()> {
     let mut header = Map::new();
     let mut end = 0;

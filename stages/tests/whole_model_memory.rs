@@ -1,4 +1,5 @@
-//! `WholeModel::memory` against the heap that a forward pass really takes. Alone in its binary: the allocator counts everything.
+//! Compares `WholeModel::memory` with the heap memory of a forward pass. The only test of its binary, because the
+//! allocator counts the whole process.
 #![expect(clippy::print_stderr, reason = "what is checked is printed")]
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -19,8 +20,8 @@ const WIDE: u64 = 1408;
 const KEYS: u64 = 256;
 const VOCABULARY: u64 = 4096;
 
-/// A llama of so many layers of 512, 8 query heads and 4 key heads. All of its weights are 0 and the file is a hole: what is
-/// held at a time does not depend on them.
+/// Writes a llama with `layers` layers of width 512, 8 query heads and 4 key heads. All weights are 0 and the file is a
+/// hole, which does not affect peak memory.
 fn write_model(folder: &Path, layers: usize, dtype: &str) {
     let config = json!({
         "model_type": "llama", "hidden_size": HIDDEN, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -64,7 +65,7 @@ fn write_model(folder: &Path, layers: usize, dtype: &str) {
     file.set_len(8 + header.len() as u64 + end).unwrap();
 }
 
-/// The memory of a window of so many tokens: as computed, and as taken.
+/// Returns the computed and the measured memory of a window of `tokens` tokens.
 fn memory(pool: &rayon::ThreadPool, layers: usize, dtype: &str, tokens: usize) -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), layers, dtype);
@@ -86,7 +87,7 @@ fn memory(pool: &rayon::ThreadPool, layers: usize, dtype: &str, tokens: usize) -
 #[test]
 fn what_is_computed_is_what_is_taken_whatever_the_number_of_layers() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
-    // What rayon and the threads keep for themselves is there after a first run.
+    // After a first run, the memory that rayon and the threads keep is allocated.
     memory(&pool, 2, "F32", 100);
     let mut flat = Vec::new();
     for (layers, dtype, tokens) in

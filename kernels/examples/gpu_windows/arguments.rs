@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line arguments.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,24 @@ use longsift_kernels::Kernel;
 
 use super::geometry::{GEOMETRIES, Geometry};
 
-/// What is measured.
+/// Windows to measure, and output options.
 pub(super) struct Arguments {
     pub(super) kernels: Vec<Kernel>,
     pub(super) geometries: Vec<&'static Geometry>,
     pub(super) tokens: Vec<usize>,
-    /// Each window so many times, after one to warm up; the median counts.
+    /// Repetitions of each window, after one to warm up; the median counts.
     pub(super) repeat: usize,
-    /// Windows that are expected to take more seconds are left out.
+    /// Windows that are expected to take more seconds are skipped.
     pub(super) seconds: f64,
-    /// The kernel whose sums those of each window are compared with before it is timed.
+    /// Kernel whose sums are compared with those of each window before it is timed.
     pub(super) beside: Option<Kernel>,
-    /// Whether the limits of the chip are measured first.
+    /// Whether the chip's limits are measured first.
     pub(super) limits: bool,
-    /// Where one line of JSON goes for each line that is printed; added to what is there.
+    /// File to which one line of JSON is appended for each printed line.
     pub(super) json: Option<PathBuf>,
 }
 
-/// Slowest first: a window that would take longer than the limit is left out.
+/// Slowest first: a window that would take longer than the limit is skipped.
 const KERNELS: [Kernel; 4] =
     [Kernel::CudaF32, Kernel::CudaV1Bf16, Kernel::CudaV2Bf16, Kernel::CudaV3Bf16];
 const TOKENS: [usize; 5] = [4096, 8192, 32_768, 131_072, 1 << 20];
@@ -64,7 +64,7 @@ impl Arguments {
     }
 }
 
-/// `a,b` by what reads one of them.
+/// Parses a list such as `a,b` with `read`.
 fn list<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     text.split(',').map(|part| read(part.trim())).collect()
 }

@@ -1,4 +1,4 @@
-//! Whose attention is measured, and random queries and keys for it.
+//! Attention geometries to measure, with random queries and keys.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct Geometry {
     pub(super) query_heads: usize,
     pub(super) key_heads: usize,
     pub(super) head_dim: usize,
-    /// Numbers that the keys of all heads end with: not gathered from a table, but sent.
+    /// Trailing numbers of a key that all heads share: sent instead of gathered from a table.
     pub(super) shared: usize,
 }
 
@@ -24,7 +24,7 @@ pub(super) const GEOMETRIES: [Geometry; 5] = [
     Geometry { name: "Qwen2.5-7B", query_heads: 28, key_heads: 4, head_dim: 128, shared: 0 },
     Geometry { name: "LLaMA-3.1-70B", query_heads: 64, key_heads: 8, head_dim: 128, shared: 0 },
     Geometry { name: "DeepSeek-V3", query_heads: 128, key_heads: 128, head_dim: 192, shared: 64 },
-    // What a checker of memory or races gets through in a minute.
+    // Small enough for a memory or race checker to finish within a minute.
     Geometry { name: "tiny", query_heads: 2, key_heads: 1, head_dim: 128, shared: 0 },
 ];
 
@@ -33,7 +33,7 @@ impl Geometry {
         (self.query_heads + self.key_heads) * self.head_dim
     }
 
-    /// Of a query and a key that it sees, all heads together.
+    /// Pairs of a query and a visible key, summed over heads.
     pub(super) fn pairs(&self, tokens: usize) -> f64 {
         tokens as f64 * (tokens as f64 + 1.0) / 2.0 * self.query_heads as f64
     }
@@ -44,7 +44,7 @@ impl Geometry {
     }
 }
 
-/// A random table in the numbers of a kernel; of latent attention, the numbers to send.
+/// A random table in a kernel's element type; for latent attention, the numbers to send.
 pub(super) struct Table {
     floats: Vec<f32>,
     rounded: Vec<bf16>,
@@ -111,7 +111,7 @@ impl Table {
             let at =
                 |head: usize| (head * 7919 + row * 104_729) % (self.floats.len() - self.head_dim);
             out.copy_from_slice(&self.floats[at(head)..][..self.head_dim]);
-            // The tail is that of every head.
+            // The tail is the same in every head.
             let own = self.head_dim - self.shared;
             out[own..].copy_from_slice(&self.floats[at(0)..][own..self.head_dim]);
         }

@@ -1,4 +1,4 @@
-//! Limits of a GPU, measured: the speed of the kernels is compared with them.
+//! Measures the limits of a GPU, which the kernels' speed is compared with.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ use super::timing::{elapsed, failed, record_event, stream};
 /// Rounds of each loop: a few milliseconds.
 const ROUNDS: i32 = 20_000;
 const THREADS: u32 = 256;
-/// Operations of a thread in a round of the loops that have no matrices.
+/// Operations per thread and round of the loops without matrices.
 const CHAINS: f64 = 8.0;
 
 /// Words that the driver reads at their own alignment.
@@ -24,7 +24,7 @@ static LIMITS: &Aligned<[u8]> =
 static LIMITS_V2: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/limits_v2.fatbin")));
 
-/// Operations a second.
+/// Operations per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limits {
     /// Multiply-adds of bf16 on the tensor cores with `mma.sync`.
@@ -46,9 +46,9 @@ struct Parameters {
 }
 
 impl Limits {
-    /// The best of three runs each.
+    /// Returns the best of three runs of each loop.
     pub(super) fn measure(gpu: &Gpu, driver: &Nvidia) -> Result<Self, Failure> {
-        // Blocks enough to fill the chip many times over, evenly.
+        // Enough blocks to fill the chip evenly many times.
         let blocks = gpu.multiprocessors * 32;
         let threads = f64::from(blocks) * f64::from(THREADS);
         let rate = |image, kernel, shared_bytes, operations: f64| {
@@ -59,7 +59,7 @@ impl Limits {
             Ok(operations * f64::from(ROUNDS) / best)
         };
         let plain = &LIMITS.0;
-        // Eight products of 16×8×16 a round and warp; eight of 64×128×16 a round and warpgroup.
+        // Eight products of 16×8×16 per round and warp; eight of 64×128×16 per round and warpgroup.
         let products = threads / 32.0 * CHAINS * (16.0 * 8.0 * 16.0);
         let group_products = threads / 128.0 * 8.0 * (64.0 * 128.0 * 16.0);
         let shared_bytes = (2 * 64 + 128) * 128;
@@ -81,7 +81,7 @@ fn seconds(
     blocks: u32,
     shared_bytes: u32,
 ) -> Result<f64, Failure> {
-    // Makes the device's context the current one of this thread.
+    // Makes the device's context current on this thread.
     let out = driver.allocate(u64::from(blocks * THREADS * 4))?;
     let mut parameters = Parameters { out: out.address(), rounds: ROUNDS, start: 0.5 };
     let mut arguments: [*mut c_void; 1] = [(&raw mut parameters).cast()];

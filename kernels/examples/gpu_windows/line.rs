@@ -1,4 +1,4 @@
-//! One line of the table, and the same as JSON.
+//! One line of the table, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -11,18 +11,18 @@ pub(super) struct Line {
     pub(super) geometry: &'static str,
     pub(super) tokens: usize,
     pub(super) kernel: Kernel,
-    /// Medians on the device's own clock.
+    /// Medians on the device's clock.
     pub(super) gather_ms: f64,
     pub(super) attention_ms: f64,
-    /// The fastest.
+    /// Minimum.
     pub(super) least_attention_ms: f64,
-    /// From the request to the sums, transfers included; the median.
+    /// From the request to the sums, including transfers; median.
     pub(super) wall_ms: f64,
     pub(super) pairs: f64,
     pub(super) head_dim: usize,
     pub(super) announced: u64,
     pub(super) taken: Option<u64>,
-    /// The largest relative difference of a head's far mass from that of the kernel beside it.
+    /// Largest relative difference of a head's far mass from that of the kernel it is compared with.
     pub(super) difference: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ impl Line {
         (self.gather_ms + self.attention_ms) / 1e3
     }
 
-    /// Shares of the limits of products and exponentials.
+    /// Fractions of the limits of products and exponentials that are reached.
     fn shares(&self, limits: &Limits) -> (f64, f64) {
         let products = match self.kernel {
             Kernel::CudaF32 => limits.multiply_adds,

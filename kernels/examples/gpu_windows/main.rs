@@ -1,14 +1,15 @@
-//! Windows on the GPU: every kernel and geometry beside the chip's own limits, and memory beside what was announced.
+//! Measures windows on the GPU: every kernel and geometry against the chip's limits, and memory against the announced
+//! amount.
 //!
 //! ```sh
 //! gpu_windows [--kernel NAMES] [--geometry NAMES] [--tokens NUMBERS] [--repeat 3] [--seconds 10] [--beside KERNEL]
 //!             [--no-limits] [--json FILE]
 //! ```
 //!
-//! Lists are separated by commas. Every line is printed, and added to the JSON lines of FILE, as soon as it is measured: what
-//! hangs later costs nothing that was known. With `--beside` the sums of each window are compared with those of another
-//! kernel of the same numbers before it is timed. `LONGSIFT_CUDA_IMAGES=FOLDER` takes `NAME.fatbin` from a folder, where it
-//! is there, instead of what the program was built with: kernels can be tried out by nvcc alone.
+//! Lists are separated by commas. Every line is printed and appended to FILE as soon as it is measured, so a later hang
+//! loses nothing. With `--beside`, the sums of each window are compared with those of another kernel for the same
+//! element type before it is timed. `LONGSIFT_CUDA_IMAGES=FOLDER` loads `NAME.fatbin` from a folder, if it exists,
+//! instead of the built-in image, so that nvcc alone suffices to try out kernels.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -37,16 +38,17 @@ use limits::Limits;
 use line::Line;
 use timing::TimedDriver;
 
-/// How far the memory that a window takes may be from what was announced.
+/// Maximum relative difference between a window's memory and the announced amount.
 const MEMORY_TOLERANCE: f64 = 0.05;
-/// Below this the driver's pieces of 2 MiB are more than the tolerance.
+/// Below this, the driver's allocation unit of 2 MiB exceeds the tolerance.
 const MEMORY_COMPARED: u64 = 100_000_000;
-/// Relative, of a head's far mass: two kernels of the same rounded numbers differ by the order of float32 sums alone.
+/// Relative tolerance of a head's far mass: two kernels of the same rounded numbers differ only in the order of float32
+/// sums.
 const SAME_SUMS: f64 = 2e-5;
-/// Windows that take longer are measured once.
+/// Windows that take longer than this are measured once.
 const LONG_SECONDS: f64 = 2.0;
 
-/// Where lines go.
+/// Destination of lines.
 struct Output {
     json: Option<File>,
 }
@@ -60,11 +62,11 @@ impl Output {
     }
 }
 
-/// Why it ended early.
+/// Reason for ending early.
 enum Ended {
     Gpu(Failure),
     Output(std::io::Error),
-    /// Sums differ, or memory does.
+    /// Sums or memory differ.
     Wrong(String),
 }
 
@@ -158,16 +160,16 @@ fn measure_all(gpu: &Gpu, arguments: &Arguments) -> Result<(), Ended> {
     )))
 }
 
-/// The windows of one geometry with one kernel, measured one by one.
+/// Iterator over the windows of one geometry and kernel.
 struct Windows<'a> {
     geometry: &'static Geometry,
     arguments: &'a Arguments,
     device: Device<TimedDriver>,
     beside: Option<Device<TimedDriver>>,
     table: Table,
-    /// Which length is next.
+    /// Index of the next length.
     next: usize,
-    /// Pairs a second so far, to leave out what would take too long.
+    /// Pairs per second so far, to skip windows that would take too long.
     rate: f64,
 }
 
@@ -260,7 +262,7 @@ impl Iterator for Windows<'_> {
             self.next += 1;
             let pairs = self.geometry.pairs(tokens);
             let expected = if self.rate > 0.0 { pairs / self.rate } else { 0.0 };
-            // What is sent takes the processor longer than the GPU.
+            // Sending takes the CPU longer than the GPU takes to measure.
             let sent = self.geometry.shared > 0 && tokens > 32_768;
             if sent || expected > self.arguments.seconds {
                 continue;
@@ -281,7 +283,7 @@ impl Iterator for Windows<'_> {
     }
 }
 
-/// The largest relative difference of a head's far mass.
+/// Returns the largest relative difference of a head's far mass.
 fn compared(got: &DeviceSums, want: &DeviceSums, tokens: usize) -> Result<f64, Ended> {
     let pairs = got.heads.far_mass.iter().zip(&want.heads.far_mass);
     let worst = pairs
@@ -296,14 +298,14 @@ fn compared(got: &DeviceSums, want: &DeviceSums, tokens: usize) -> Result<f64, E
     )))
 }
 
-/// Sorts them.
+/// Sorts the values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 impl Line {
-    /// How far the memory that it took is from what was announced, where that can be compared.
+    /// Relative difference between used and announced memory, if they can be compared.
     fn off(&self) -> f64 {
         let compared = self.taken.filter(|_| self.announced >= MEMORY_COMPARED);
         compared.map_or(0.0, |taken| (taken as f64 / self.announced as f64 - 1.0).abs())

@@ -1,4 +1,4 @@
-//! A driver that times launches on the device's own clock and notes the lowest free memory.
+//! A driver that times launches on the device's clock and records the lowest free memory.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use longsift_kernels::cuda::{Driver, Failure, Launch, TensorMap, TensorMapReques
 pub(super) struct Timings {
     /// Name of each launched kernel and its time on the device's clock.
     pub(super) milliseconds: Vec<(String, f32)>,
-    /// The fewest bytes that were free after an allocation.
+    /// Fewest free bytes after an allocation.
     pub(super) lowest_free: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn failed(error: DriverError) -> Failure {
     Failure::Other(format!("could not time a launch: {error:?}"))
 }
 
-/// The calling thread's own stream, `CU_STREAM_PER_THREAD`: the one that the driver launches on.
+/// The calling thread's stream, `CU_STREAM_PER_THREAD`, on which the driver launches.
 pub(super) fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }
@@ -66,14 +66,14 @@ impl TimedDriver {
         self.driver.memory()
     }
 
-    /// Times every launch and notes free memory after every allocation from now on.
+    /// Starts timing every launch and recording free memory after every allocation.
     pub(super) fn start(&self) -> Result<(), Failure> {
         self.driver.memory()?; // makes the context the current one of this thread
         *self.running() = Some(Running::default());
         Ok(())
     }
 
-    /// Ends the timing that [`Self::start`] began.
+    /// Ends the timing that [`Self::start`] started.
     pub(super) fn finish(&self) -> Result<Timings, Failure> {
         let Running { launches, lowest_free } = self.running().take().unwrap_or_default();
         let mut milliseconds = Vec::new();
@@ -115,7 +115,7 @@ impl Driver for TimedDriver {
         offset: u64,
         staged: &[u8],
     ) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.driver.send(memory, offset, staged) }
     }
 
@@ -125,14 +125,14 @@ impl Driver for TimedDriver {
         offset: u64,
         staged: &mut [u8],
     ) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.driver.receive(memory, offset, staged) }
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
         let timed = self.running().is_some();
         let start = timed.then(record_event).transpose()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.driver.launch(launch)? };
         if let (Some(start), Some(running)) = (start, &mut *self.running()) {
             running.launches.push((launch.kernel.to_owned(), start, record_event()?));

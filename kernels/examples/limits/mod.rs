@@ -1,7 +1,7 @@
-//! Limits of one thread of the processor: loops of nothing but multiply-adds, and of nothing but exponentials.
+//! Limits of one CPU thread: loops that only multiply and add, and loops that only compute exponentials.
 //!
-//! Multiply-adds use the kernel's own instruction and element type, operands in registers. Exponentials use the method of the
-//! kernel's vectors: split off the integer part, evaluate a polynomial, put the integer part into the exponent.
+//! Multiply-adds use the kernel's own instruction and element type, operands in registers. Exponentials use the method
+//! of the kernel's vectors: split off the integer part, evaluate a polynomial, put the integer part into the exponent.
 
 #![allow(dead_code, reason = "not every example that includes this file needs all of it")]
 
@@ -10,7 +10,7 @@ use std::hint::black_box;
 use longsift_kernels::bench::Clock;
 use longsift_kernels::{ElementType, Kernel};
 
-/// Operations a second of one thread.
+/// Operations per second of one thread.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) multiply_adds: f64,
@@ -56,8 +56,8 @@ impl Limits {
         }
     }
 
-    /// Pairs a second that the limits allow: for float32 the multiply-adds alone count, because their units also compute the
-    /// exponentials; for shorter numbers the slower of the two.
+    /// Pairs per second that the limits allow: for float32 the multiply-adds alone count, because their units also
+    /// compute the exponentials; for shorter numbers the slower of the two.
     pub(super) fn pairs(&self, element: ElementType, head_dim: usize) -> f64 {
         let multiply = self.multiply_adds / head_dim as f64;
         match element {
@@ -77,7 +77,7 @@ const POLYNOMIAL: [f32; 6] =
 /// Adding this rounds a float to an integer.
 const ROUND: f32 = 12_582_912.0;
 
-/// Whatever vectors the compiler makes of plain Rust for this target.
+/// Uses the vectors that the compiler generates from plain Rust for this target.
 fn portable() -> Limits {
     let mut sums = [[1.0_f32; 8]; CHAINS];
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
@@ -130,7 +130,7 @@ macro_rules! exponentials {
         let clock = Clock::start();
         for _ in 0..LOGIT_ROUNDS {
             for logits in black_box(&logits).as_chunks::<$lanes>().0 {
-                // SAFETY: so many floats are at this address, and the function is compiled for the instructions.
+                // SAFETY: this many floats are at this address, and the function is compiled for the instructions.
                 let $x = unsafe { $load(logits.as_ptr()) };
                 sum = $add(sum, $exp2);
             }
@@ -168,7 +168,7 @@ mod x86 {
             let factor = _mm256_set1_epi32(black_box(0x0001_0003));
             let rounds = ROUNDS / 2;
             let seconds = chains!(rounds, _mm256_set1_epi32(1), |sum| {
-                // The compiler takes the operand for a new one in every round, so that no product is computed only once.
+                // The compiler treats the operand as new in every round, so that it cannot hoist the product.
                 _mm256_add_epi32(*sum, _mm256_madd_epi16(black_box(factor), factor))
             });
             (rounds * CHAINS * 16) as f64 / seconds

@@ -18,7 +18,8 @@ use crate::words::Words;
 /// Rows of the table.
 const TABLE_ROWS: usize = 997;
 
-/// Minimum pairs of a measurement, one window after another as in a run: waking sleeping threads then takes little of the time.
+/// Minimum pairs per measurement. Windows run one after another, as in a run, so that waking threads takes little of
+/// the time.
 const MIN_PAIRS: f64 = 5e7;
 
 /// One measurement: a causal window of `key_heads · group` query heads, gathered from a table and rotated.
@@ -28,7 +29,7 @@ pub struct Case {
     pub head_dim: usize,
     pub tokens: usize,
     pub key_heads: usize,
-    /// Query heads that share a key head: 4 as in Llama 3.1 8B, 1 where every query head has keys of its own.
+    /// Query heads that share a key head: 4 as in Llama 3.1 8B, 1 if every query head has its own keys.
     pub group: usize,
     /// Threads of the pool that the window runs in.
     pub threads: usize,
@@ -39,9 +40,9 @@ pub struct Case {
 pub struct Speed {
     /// Wall-clock seconds of one window, median.
     pub seconds: f64,
-    /// Seconds of processor time of one window, of all threads together, median.
+    /// Seconds of CPU time of one window, summed over threads, median.
     pub processor_seconds: f64,
-    /// Causal (query, key) pairs a second and thread, median; by processor time where it is known.
+    /// Causal (query, key) pairs per second and thread, median; by CPU time if it is known.
     pub pairs: f64,
 }
 
@@ -91,7 +92,7 @@ pub struct BlockCost {
     pub statistics_seconds: f64,
     /// Seconds of processor time of the attention between blocks, median.
     pub blocks_seconds: f64,
-    /// The one divided by the other in each repeat, which measures both: the median.
+    /// Median over repeats of the second divided by the first, both measured in the same repeat.
     pub ratio: f64,
 }
 
@@ -194,7 +195,7 @@ impl OwnWindow {
     }
 }
 
-/// The middle value; of an even number, the mean of the two in the middle.
+/// Returns the median; for an even number of values, the mean of the two in the middle.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! Processor time of a thread, which other programs on the machine disturb less than wall-clock time.
+//! CPU time of a thread, which other programs on the machine disturb less than wall-clock time.
 
 use std::time::{Duration, Instant};
 
-/// A stopwatch of this thread's processor time, or of wall-clock time where the system does not report it.
+/// A stopwatch of this thread's CPU time, or of wall-clock time if the system does not report it.
 #[derive(Clone, Copy)]
 pub struct Clock {
     wall: Instant,
@@ -25,7 +25,7 @@ impl Clock {
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 fn thread_time() -> Option<Duration> {
-    /// `struct timespec` where a long has 64 bits.
+    /// `struct timespec` on systems whose `long` has 64 bits.
     #[repr(C)]
     struct Time {
         seconds: i64,

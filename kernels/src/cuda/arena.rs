@@ -17,7 +17,7 @@ const STAGED_ALIGNMENT: usize = 64;
 
 /// The memory of one window at a time, and memory of this machine through which its bytes pass.
 pub(crate) struct Arena<D: Driver> {
-    /// Declared first, dropped first: that waits for copies from the staging memory.
+    /// Declared first so that it is dropped first, which waits for copies from the staging memory.
     memory: D::Memory,
     staged: RefCell<Staged<D::Staging>>,
 }
@@ -61,7 +61,8 @@ impl<D: Driver> Arena<D> {
         for piece in bytes.chunks_mut(STAGED_BYTES) {
             // Copies to and from this memory happen in the order of this thread's calls.
             let place = &mut staged.memory.as_mut()[..piece.len()];
-            // SAFETY: the place is left alone until the wait below returns, or the arena is dropped, which waits.
+            // SAFETY: the staged bytes are not accessed until the wait below returns, or the arena is dropped, which
+            // waits.
             unsafe { driver.receive(&self.memory, from, place)? };
             driver.wait()?;
             staged.used = 0;

@@ -2,7 +2,7 @@
 
 use super::parameters::TensorMap;
 
-/// Failure of a device.
+/// A failed device operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Device memory did not suffice; the device still works.
@@ -76,21 +76,17 @@ pub trait Driver: Send + Sync {
 
     /// Starts copying staged bytes to the device, before this thread's later launches.
     ///
-    /// # Safety
-    /// The bytes stay as they are until the next [`Driver::wait`] returns or the memory is dropped.
+    /// # Safety The bytes must not change until the next [`Driver::wait`] returns or the memory is dropped.
     ///
-    /// # Panics
-    /// If they do not lie inside the memory.
+    /// # Panics If they do not lie inside the memory.
     unsafe fn send(&self, memory: &Self::Memory, offset: u64, staged: &[u8])
     -> Result<(), Failure>;
 
     /// Starts copying from the device to staged bytes, after this thread's earlier launches.
     ///
-    /// # Safety
-    /// Nobody reads or writes the bytes until the next [`Driver::wait`] returns or the memory is dropped.
+    /// # Safety The bytes must not be read or written until the next [`Driver::wait`] returns or the memory is dropped.
     ///
-    /// # Panics
-    /// If they do not lie inside the memory.
+    /// # Panics If they do not lie inside the memory.
     unsafe fn receive(
         &self,
         memory: &Self::Memory,

@@ -1,4 +1,4 @@
-//! Queries and keys of a window in device memory: gathered there, or computed here and sent.
+//! Queries and keys of a window in device memory: gathered there, or computed on the CPU and sent.
 
 use std::ops::Range;
 

@@ -57,7 +57,7 @@ impl Gpu {
     }
 }
 
-/// Lists the visible GPUs; an error says why there are none.
+/// Lists the visible GPUs, or returns the reason why no GPU can be used.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     start()?;
     let failed =
@@ -87,7 +87,7 @@ fn describe(ordinal: c_int) -> Result<Gpu, DriverError> {
     let positive = |value: i32| u32::try_from(value).unwrap_or(0);
     let name = result::device::get_name(device)?;
     let mut uuid = MaybeUninit::uninit();
-    // SAFETY: the device comes from the call above; where the call goes well it has written a UUID. The second version of
+    // SAFETY: the device comes from the call above; if the call succeeds, it has written a UUID. The second version of
     // the call distinguishes the parts of a divided GPU (MIG), for which the first returns the same answer.
     let uuid = unsafe {
         sys::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device).result()?;

@@ -1,9 +1,9 @@
-//! Sets of tokens as bits, 64 to a word: what holds of few tokens is found without looking at the others.
+//! Sets of tokens as bits, 64 per word, so that rare tokens are found without visiting the others.
 
-/// Bits of a word.
+/// Bits per word.
 pub(super) const WORD: usize = 64;
 
-/// The bits of 64 bytes that are 0 or 1.
+/// Packs 64 bytes that are 0 or 1 into bits.
 #[inline(always)]
 pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
     // The product gathers the lowest bits of eight bytes in its highest byte.
@@ -12,15 +12,15 @@ pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
     bytes.as_chunks().0.iter().rev().map(gathered).fold(0, |word, eight| word << 8 | eight)
 }
 
-/// The bits of values that are at least `bound`; values are below 2^31.
+/// Returns a bit for each value that is at least `bound`; values are below 2^31.
 #[inline(always)]
 pub(super) fn at_least(values: &[u32; WORD], bound: usize) -> u64 {
-    // Signed numbers, which every processor compares in vectors.
+    // Signed numbers, which every processor can compare in vectors.
     let bound = i32::try_from(bound).unwrap_or(i32::MAX);
     of(&values.map(|value| u8::from(value as i32 >= bound)))
 }
 
-/// The bits of `word` that are the `N`th or later of bits set in a row; `before` is the word before.
+/// Returns the bits of `word` that are the `N`th or a later bit in a run of set bits; `before` is the previous word.
 #[inline(always)]
 pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
     let both = u128::from(word) << WORD | u128::from(before);
@@ -28,7 +28,7 @@ pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
     (all >> WORD) as u64
 }
 
-/// The bits of `word` and the `N - 1` before each, in the word before and in this one.
+/// Extends each bit of `word` to the `N - 1` bits before it; returns the bits in the previous word and in this one.
 #[inline(always)]
 pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
     let word = u128::from(word) << WORD;
@@ -36,7 +36,7 @@ pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
     [all as u64, (all >> WORD) as u64]
 }
 
-/// Places of the bits that are set, ascending.
+/// Indices of the set bits, ascending.
 #[inline(always)]
 pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -46,20 +46,19 @@ pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Whether a bit is set.
 #[inline(always)]
 pub(super) fn is_set(word: u64, bit: usize) -> bool {
     word >> bit & 1 != 0
 }
 
-/// The bits of a word from `first` of all words on.
+/// Returns a mask of word number `word` with the bits from index `first` on, counted over all words.
 #[inline(always)]
 pub(super) fn from(first: usize, word: usize) -> u64 {
     let skipped = first.saturating_sub(word * WORD);
     if skipped < WORD { u64::MAX << skipped } else { 0 }
 }
 
-/// Makes `values` zeros, `length` of them.
+/// Replaces `values` by `length` zeros.
 pub(super) fn clear<T: Copy + Default>(values: &mut Vec<T>, length: usize) {
     values.clear();
     values.resize(length, T::default());

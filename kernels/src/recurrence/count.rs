@@ -1,4 +1,4 @@
-//! How much recurs in a window: whole numbers, from which every share is one division.
+//! Counts recurrence in a window: whole numbers, from which every share is one division.
 
 use super::bits::{self, WORD};
 use super::scan::Scan;
@@ -8,48 +8,48 @@ use crate::simd_op::{SimdOp, run};
 use crate::transpose::FourRows;
 use crate::transpose::Transpose;
 
-/// Of how many parts of a window pairs are linked.
+/// Number of chunks of a window between which pairs are counted.
 const CHUNKS: u64 = 32;
-/// The last positions of a run of matches at one distance that `far_first4` counts.
+/// Number of leading positions in a run of matches at one distance that `far_first4` counts.
 const FIRST_OF_RUN: usize = 4;
 
-/// What was counted in the second half of a window, in tokens.
+/// Counts over the second half of a window, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tokens of the window, S.
     pub tokens: u64,
-    /// Those of the second half, `⌊S/2⌋`: the others are context.
+    /// Tokens of the second half, `⌊S/2⌋`, which are counted; the others are context.
     pub scored: u64,
-    /// From which distance on a recurrence is far: k.
+    /// Minimum distance of a far recurrence: k.
     pub min_distance: u64,
-    /// `⌈S/16⌉`: from which distance on a recurring 8-gram is a copy, and below which a recurrence is near.
+    /// `⌈S/16⌉`: minimum distance at which a recurring 8-gram is a copy; recurrences below it are near.
     pub copy_distance: u64,
     /// Far and not copied.
     pub far: u64,
-    /// Far.
+    /// Far, copied or not.
     pub far_with_copies: u64,
     /// Far, and among the first four tokens of a match.
     pub far_first4: u64,
-    /// In an 8-gram that recurs from far.
+    /// Part of a copied 8-gram.
     pub copied: u64,
     /// Near and not copied.
     pub near: u64,
-    /// By distance: bin 0 recurs not, bin b is `[2^(b-1), 2^b)`. Sums to `scored`.
+    /// Tokens by distance: bin 0 does not recur, bin b is `[2^(b-1), 2^b)`. Sums to `scored`.
     pub bins: Vec<u64>,
-    /// The same without copies.
+    /// `bins` without copied tokens.
     pub bins_new: Vec<u64>,
-    /// The same of the first four tokens of a match, and of those that recur not.
+    /// `bins` of the first four tokens of each match, and of tokens that do not recur.
     pub bins_first4: Vec<u64>,
-    /// Different pairs of chunks, 32 of the window, that the tokens of `far` link.
+    /// Distinct pairs of chunks (32 per window) that the tokens of `far` link.
     pub linked_pairs: u64,
     /// Pairs of chunks that a far recurrence could link.
     pub possible_pairs: u64,
 }
 
 impl Counts {
-    /// Counts a window of any length, of ids up to 2^32 - 1; from `min_distance` on a recurrence is far.
+    /// Counts recurrence in a window of any length. Recurrences at `min_distance` or more are far.
     ///
-    /// Cost: linear in text; the memory of `scan` is used again.
+    /// Cost: linear in the number of tokens. Reuses the memory of `scan`.
     pub fn of(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
         let mut counts = Self::none(ids.len(), min_distance);
         scan.window(ids, counts.copy_distance as usize, counts.first());
@@ -57,7 +57,7 @@ impl Counts {
         counts
     }
 
-    /// Counts a window likewise, and over the whole of it as well.
+    /// Like [`Self::of`], with counts over the whole window in addition.
     pub fn with_window(ids: &[u32], min_distance: u64, scan: &mut Scan) -> (Self, WindowCounts) {
         let mut counts = Self::none(ids.len(), min_distance);
         scan.whole_window(ids, counts.copy_distance as usize);
@@ -65,7 +65,7 @@ impl Counts {
         (counts, WindowCounts::new(ids, scan))
     }
 
-    /// The same without any processor's own instructions.
+    /// Like [`Self::with_window`], without processor-specific instructions.
     #[cfg(test)]
     pub(super) fn with_window_anywhere(
         ids: &[u32],
@@ -78,7 +78,7 @@ impl Counts {
         (counts, WindowCounts::new_anywhere(ids, scan))
     }
 
-    /// Of a window of so many tokens, nothing counted yet.
+    /// Returns the counts of a window of `tokens` tokens before anything is counted.
     fn none(tokens: usize, min_distance: u64) -> Self {
         let tokens = tokens as u64;
         let mut counts = Self {
@@ -92,18 +92,18 @@ impl Counts {
         counts
     }
 
-    /// The first token that is scored.
+    /// First token that is counted.
     #[inline(always)]
     fn first(&self) -> usize {
         (self.tokens - self.scored) as usize
     }
 
-    /// `count / scored`; none in a window without scored tokens.
+    /// `count / scored`; `None` if no token is scored.
     pub fn share(&self, count: u64) -> Option<f64> {
         (self.scored > 0).then(|| count as f64 / self.scored as f64)
     }
 
-    /// `linked_pairs / possible_pairs`; none where no pair is far apart.
+    /// `linked_pairs / possible_pairs`; `None` if no two chunks are far apart.
     pub fn link_coverage(&self) -> Option<f64> {
         (self.possible_pairs > 0).then(|| self.linked_pairs as f64 / self.possible_pairs as f64)
     }
@@ -111,7 +111,7 @@ impl Counts {
     #[inline(always)]
     fn count(&mut self, scan: &Scan) {
         let first = self.first();
-        // Recurring tokens by bin, whether copied, whether among the first of their run.
+        // Recurring tokens by bin, then by whether they are copied and whether they are among the first of their run.
         let mut cells = [[0_u64; 4]; 33];
         let mut links = [0_u32; CHUNKS as usize];
         let mut copied_alone = 0;
@@ -154,13 +154,14 @@ impl Counts {
         self.bins_first4 = bins(once, |[_, new_first, _, copied_first]| new_first + copied_first);
     }
 
-    /// The chunk of a position of the window.
+    /// Chunk of a position.
     #[inline(always)]
     fn chunk(&self, position: usize) -> usize {
         (CHUNKS * position as u64 / self.tokens) as usize
     }
 
-    /// A pair is possible where the last position of the later chunk is scored, and far from the first of the other.
+    /// Counts pairs of chunks in which the later chunk's last position is scored and far from the earlier chunk's first
+    /// position.
     fn possible_pairs(&self) -> u64 {
         let edge = |chunk: u64| (chunk * self.tokens).div_ceil(CHUNKS);
         let chunks =
@@ -177,7 +178,7 @@ impl Counts {
     }
 }
 
-/// Counting what a scan found.
+/// Pass that counts the results of a scan.
 struct Counting<'a> {
     counts: &'a mut Counts,
     scan: &'a Scan,

@@ -1,9 +1,9 @@
-//! What recurs in a window: to which distance each trigram, and which tokens are copied.
+//! Finds recurrence in a window: the distance of each trigram, and copied tokens.
 //!
-//! Two passes over the ids, both exact: hashes choose where to look, ids are compared. The first finds the last earlier
-//! occurrence of every trigram. An 8-gram can have an earlier occurrence only where six trigrams in a row have one, and
-//! can only be found again where six in a row are, so the second pass looks at few 8-grams in text that does not repeat.
-//! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
+//! Two exact passes over the ids: hashes select candidates, then ids are compared. The first finds the last earlier
+//! occurrence of every trigram. An 8-gram can only have an earlier occurrence if six consecutive trigrams have one, and
+//! a later occurrence if the six have a later one, so the second pass looks at few 8-grams in text that does not
+//! repeat. If all six have the same distance, the 8-gram has it as well, and is not looked up.
 
 use super::bits::{self, WORD, clear};
 use super::tallies::{COPIED_GRAM, Ids, Periods, RepeatedTokens};
@@ -12,16 +12,16 @@ use crate::simd_op::{SimdOp, run};
 use crate::transpose::FourRows;
 use crate::transpose::Transpose;
 
-/// Tokens of a gram that is looked up for the distance.
+/// Tokens of a gram whose distance is looked up.
 const TRIGRAM: usize = 3;
-/// Trigrams of such a gram.
+/// Trigrams in an 8-gram.
 const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 
-/// Odd multipliers of what is hashed.
+/// Odd multipliers of the hash function.
 const MULTIPLIERS: [u32; TRIGRAM] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
-/// Slots a token of a window of so many tokens. More slots mean fewer collisions, as long as the second-level cache holds the table;
-/// that of a long window fits no cache.
+/// Slots per token of a window of `tokens` tokens. More slots cause fewer collisions, as long as the table fits the
+/// second-level cache; that of a long window does not in any case.
 const fn slots_a_token(tokens: usize) -> usize {
     match tokens {
         0..=16_384 => 8,
@@ -30,60 +30,60 @@ const fn slots_a_token(tokens: usize) -> usize {
     }
 }
 
-/// Memory that is used again for the next window, and what was found in the last one.
+/// Results of the last scan, and memory that is reused for the next one.
 ///
-/// About 50 to 86 bytes a token of windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 of longer ones. Counts over the
-/// whole window take 16 more.
+/// About 50 to 86 bytes per token for windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 for longer ones.
+/// Counts over the whole window take 16 more.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// From the end of a trigram back to that of its last earlier occurrence; 0 where there is none. In whole words.
+    /// Distance from the end of a trigram to the end of its last earlier occurrence, 0 if it does not recur. Padded to
+    /// whole words.
     distances: Vec<u32>,
-    /// Of the trigrams, at the tokens where they end. In whole words.
+    /// Hashes of the trigrams, at their last tokens. Padded to whole words.
     hashes: Vec<u32>,
-    /// A bit per token: whether that distance is above 0.
+    /// One bit per token: whether its distance is above 0.
     recurring: Vec<u64>,
-    /// A bit per token: whether it is above 0 and that of the token before.
+    /// One bit per token: whether its distance is above 0 and equals that of the previous token.
     repeating: Vec<u64>,
-    /// 1 where a later trigram is the same. In whole words.
+    /// 1 if the trigram occurs again later. Padded to whole words.
     recurs_later: Vec<u8>,
-    /// A bit per token: whether it is copied.
+    /// One bit per token: whether it is copied.
     copied: Vec<u64>,
-    /// Open addressing: where the trigram of the slot began last, counted from 1; 0 is an empty slot.
+    /// Open addressing: last start of the slot's trigram, counted from 1; 0 is an empty slot.
     pub(super) slots: Vec<u32>,
-    /// By hash, the last position at which an 8-gram of it ended; 0 where none did.
+    /// Last end of an 8-gram by hash; 0 if none has occurred.
     heads: Vec<u32>,
-    /// By that position, the one before.
+    /// Previous end with the same hash, by end.
     pub(super) chains: Vec<u32>,
     tokens: usize,
-    /// Trigrams by distance; of a whole window only.
+    /// Trigrams by distance; for a whole window only.
     pub(super) periods: Periods,
-    /// Tokens in repeated stretches; of a whole window only.
+    /// Tokens in repeated passages; for a whole window only.
     pub(super) repeated: u64,
-    /// Counts of the ids; of a whole window only.
+    /// Counts of the ids; for a whole window only.
     pub(super) ids: Ids,
 }
 
 impl Scan {
-    /// Finds what recurs in a window. `copy_distance`: from which distance on a recurring 8-gram is a copy. Copies are known
-    /// of the tokens from `copies_from` on.
+    /// Scans a window. A recurring 8-gram at `copy_distance` or more is a copy; copied tokens are known from
+    /// `copies_from` on.
     pub fn window(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
         assert_length(ids);
         run(Scanning::<false> { scan: self, ids, copy_distance, copies_from });
     }
 
-    /// The same with copies of all tokens, and what [`super::WindowCounts`] needs.
+    /// Like [`Self::window`], with the copies of all tokens and the input of [`super::WindowCounts`].
     pub(super) fn whole_window(&mut self, ids: &[u32], copy_distance: usize) {
         assert_length(ids);
         run(Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 });
     }
 
-    /// The same without any processor's own instructions.
+    /// Like [`Self::whole_window`], without processor-specific instructions.
     #[cfg(test)]
     pub(super) fn whole_window_anywhere(&mut self, ids: &[u32], copy_distance: usize) {
         Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 }.run(FourRows);
     }
 
-    /// Bytes of its memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let words = [&self.distances, &self.hashes, &self.slots, &self.heads, &self.chains];
@@ -95,32 +95,33 @@ impl Scan {
             + self.ids.bytes()
     }
 
-    /// `[tokens]`: how far back the last earlier occurrence of the trigram that ends here ends; 0 where there is none.
+    /// Distance from the trigram that ends at each token to its last earlier occurrence, 0 if it does not recur,
+    /// `[tokens]`.
     pub fn distances(&self) -> &[u32] {
         &self.distances[..self.tokens]
     }
 
-    /// The same in words of 64, beyond the last token filled with 0.
+    /// [`Self::distances`] in words of 64, padded with 0.
     pub(super) fn distances_in_words(&self) -> &[[u32; WORD]] {
         self.distances.as_chunks().0
     }
 
-    /// A bit per token, in words of 64: whether its distance is above 0.
+    /// One bit per token, in words of 64: whether its distance is above 0.
     pub(super) fn recurring(&self) -> &[u64] {
         &self.recurring
     }
 
-    /// A bit per token, in words of 64: whether its distance is above 0 and that of the token before.
+    /// One bit per token, in words of 64: whether its distance is above 0 and equals that of the previous token.
     pub(super) fn repeating(&self) -> &[u64] {
         &self.repeating
     }
 
-    /// A bit per token, in words of 64: whether it lies in an 8-gram whose last earlier occurrence is far enough back.
+    /// One bit per token, in words of 64: whether it is in a copied 8-gram.
     pub fn copied(&self) -> &[u64] {
         &self.copied
     }
 
-    /// Whether a token lies in such an 8-gram.
+    /// Whether a token is in a copied 8-gram.
     pub fn is_copied(&self, token: usize) -> bool {
         bits::is_set(self.copied[token / WORD], token % WORD)
     }
@@ -144,7 +145,7 @@ impl Scan {
         let blocks = distances.chunks_mut(WORD).zip(hashes.chunks_mut(WORD));
         for (first, (distances, hashes)) in (0..).step_by(WORD).zip(blocks) {
             let grams = || ids[first..].array_windows::<TRIGRAM>();
-            // The hashes of a block are computed at once, which takes a vector of them as long as one.
+            // Hashing a block at a time uses vectors.
             for (gram_hash, gram) in hashes.iter_mut().zip(grams()) {
                 *gram_hash = hash(gram);
             }
@@ -173,7 +174,7 @@ impl Scan {
         self.runs();
     }
 
-    /// What the distances are made of, as bits.
+    /// Derives `recurring` and `repeating` from the distances.
     #[inline(always)]
     fn runs(&mut self) {
         self.recurring.clear();
@@ -196,12 +197,12 @@ impl Scan {
         clear(&mut self.copied, self.recurring.len());
         let bits = ids.len().next_power_of_two().ilog2().max(1);
         clear(&mut self.heads, 1 << bits);
-        // What the chains of the last window hold is never reached from these heads.
+        // These heads never lead to entries that the last window left in `chains`.
         self.chains.resize(ids.len(), 0);
         let (heads, chains) = (&mut self.heads[..], &mut self.chains[..]);
         let last_head = heads.len() - 1;
         let hashes = &self.hashes[..];
-        // Three of its trigrams have all tokens of an 8-gram between them.
+        // Three trigrams cover all tokens of an 8-gram.
         let head_of = |end: usize| {
             let of: &[u32; TRIGRAMS] = ends_at(hashes, end);
             (hash(&[of[5], of[2], of[0]]) >> (u32::BITS - bits)) as usize & last_head
@@ -211,8 +212,8 @@ impl Scan {
         let later = self.recurs_later.as_chunks().0.iter().map(bits::of);
         let words = self.recurring.iter().zip(&self.repeating).zip(self.distances.as_chunks().0);
         for ((word, ((&recurring, &repeating), distances)), later) in words.enumerate().zip(later) {
-            // Bits of the grams that may have an earlier occurrence, of those of which it is known how far back, and of those that
-            // may have a later one.
+            // Grams that may have an earlier occurrence, those whose distance is already known, and those that may have
+            // a later occurrence.
             let asked =
                 bits::nth_of_run::<TRIGRAMS>(before, recurring) & bits::from(copies_from, word);
             let known = asked & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
@@ -258,7 +259,7 @@ fn assert_length(ids: &[u32]) {
     assert!(u32::try_from(ids.len()).is_ok(), "windows have at most 2^24 tokens");
 }
 
-/// A window to be scanned. `WHOLE`: whether for counts over the whole window.
+/// Scan of a window. `WHOLE`: whether for counts over the whole window.
 struct Scanning<'a, const WHOLE: bool> {
     scan: &'a mut Scan,
     ids: &'a [u32],
@@ -278,7 +279,7 @@ impl<const WHOLE: bool> SimdOp for Scanning<'_, WHOLE> {
     }
 }
 
-/// The `N` that end at `end`.
+/// Returns the last `N` values up to index `end`.
 #[inline(always)]
 fn ends_at<const N: usize>(values: &[u32], end: usize) -> &[u32; N] {
     values[end + 1 - N..].first_chunk().expect("it ends in the window")
@@ -286,11 +287,11 @@ fn ends_at<const N: usize>(values: &[u32], end: usize) -> &[u32; N] {
 
 #[inline(always)]
 fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
-    // One comparison at the end instead of one for each id: which id differs cannot be predicted.
+    // Compares once at the end instead of for each id: branches on single ids would be mispredicted.
     one.iter().zip(other).map(|(one, other)| one ^ other).fold(0, |all, one| all | one) == 0
 }
 
-/// Multilinear hashing (Dietzfelbinger 1996): the top bits choose a place.
+/// Multilinear hash (Dietzfelbinger 1996): the top bits select a slot.
 #[inline(always)]
 fn hash(three: &[u32; TRIGRAM]) -> u32 {
     let product = |(value, multiplier): (&u32, &u32)| value.wrapping_mul(*multiplier);

@@ -1,14 +1,14 @@
-//! Tallies of a whole window: distances of trigrams, tokens in repeated stretches, occurrences of ids.
+//! Counters of a whole window: distances of trigrams, tokens in repeated passages, occurrences of ids.
 
 use super::bits;
 
-/// Tokens of a gram whose far recurrence is a copy.
+/// Tokens of a gram that counts as a copy if it recurs from far.
 pub(super) const COPIED_GRAM: usize = 8;
-/// 8-grams in a row that make a repeated stretch: 16 tokens.
+/// Consecutive 8-grams that form a repeated passage: 16 tokens.
 const MIN_GRAMS: usize = 9;
-/// Tokens of the shortest repeated stretch.
+/// Tokens of the shortest repeated passage.
 const MIN_STRETCH: usize = MIN_GRAMS + COPIED_GRAM - 1;
-/// An odd multiplier of an id: the top bits of the product choose a slot.
+/// Odd multiplier of an id: the top bits of the product select a slot.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// Trigrams by distance.
@@ -33,26 +33,26 @@ impl Periods {
         self.0[distance as usize] += 1;
     }
 
-    /// Most trigrams of one distance. Distance 1 is left out: tokenizers that spend a token on every blank have it in
-    /// indented code.
+    /// Maximum number of trigrams with the same distance. Distance 1 is ignored, because tokenizers with one token per
+    /// space have it in indented code.
     #[inline(always)]
     pub(super) fn most(&self) -> u64 {
         u64::from(self.0.iter().skip(2).fold(0, |most, &trigrams| most.max(trigrams)))
     }
 }
 
-/// Tokens in repeated stretches, word by word.
+/// Tokens in repeated passages, counted word by word.
 #[derive(Debug, Default)]
 pub(super) struct RepeatedTokens {
-    /// Tokens of all words but the last.
+    /// Tokens of all words except the last.
     tokens: u64,
-    /// Bits of the last word: 8-grams that stand earlier, and tokens in repeated stretches.
+    /// Bits of the last word: 8-grams that occur earlier, and tokens in repeated passages.
     grams: u64,
     covered: u64,
 }
 
 impl RepeatedTokens {
-    /// Adds a word. `grams`: a bit for every 8-gram that ends there and stands earlier in the window.
+    /// Adds a word. `grams` has a bit for every 8-gram that ends there and occurs earlier in the window.
     #[inline(always)]
     pub(super) fn add(&mut self, grams: u64) {
         let ends = bits::nth_of_run::<MIN_GRAMS>(self.grams, grams);
@@ -78,17 +78,17 @@ pub(super) struct IdCount {
 /// Counts of the ids of a window.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    /// Room for as many different ids as the window has tokens; first come those it has, in the order of their first occurrence.
+    /// Capacity for as many distinct ids as the window has tokens. The window's ids come first, by first occurrence.
     counts: Vec<IdCount>,
 }
 
-/// The ids of a window with their places.
+/// The ids of a window with their positions.
 pub(super) struct CountedIds<'a> {
-    /// In the order of their first occurrence.
+    /// Ordered by first occurrence.
     pub(super) counts: &'a [IdCount],
-    /// By place, the place before with the same id.
+    /// Previous position of the same id, by position.
     previous: &'a [u32],
-    /// A pair at a distance g is a hit where `nearest <= g < beyond`.
+    /// A pair at distance g is a hit if `nearest <= g < beyond`.
     nearest: u32,
     beyond: u32,
 }
@@ -99,7 +99,7 @@ impl Ids {
         size_of::<IdCount>() * self.counts.capacity()
     }
 
-    /// Counts each id. `slots` and `previous` are memory that is overwritten, `previous` as long as `ids`.
+    /// Counts each id. `slots` and `previous` are overwritten; `previous` is as long as `ids`.
     #[inline(always)]
     pub(super) fn count<'a>(
         &'a mut self,
@@ -113,15 +113,16 @@ impl Ids {
             self.counts.resize(tokens, IdCount::default());
         }
         let counts = &mut self.counts[..tokens];
-        // Open addressing at a load of at most a half: the number of an id counted from 1; 0 is an empty slot.
+        // Open addressing at a load of at most one half. A slot holds the number of an id counted from 1; 0 is an empty
+        // slot.
         let bits = (2 * tokens).next_power_of_two().ilog2().max(1);
         bits::clear(slots, 1 << bits);
         let slots = &mut slots[..];
         let last_slot = slots.len() - 1;
         let mut different = 0;
         for ((token, &id), previous) in (0..).zip(ids).zip(&mut *previous) {
-            // An empty slot leads to the next number, which has this id already: one comparison, which rarely fails, ends the
-            // search for old and new ids alike.
+            // An empty slot leads to the next free number, which already holds this id: a single comparison, which
+            // rarely fails, ends the search for both old and new ids.
             counts[different] = IdCount { id, ..IdCount::default() };
             let mut slot = (id.wrapping_mul(MULTIPLIER) >> (u32::BITS - bits)) as usize & last_slot;
             let number = loop {
@@ -148,7 +149,7 @@ impl Ids {
 }
 
 impl CountedIds<'_> {
-    /// Pairs of the places of an id at a middle distance. `N`: its occurrences.
+    /// Counts pairs of positions of an id at a medium distance. `N`: its occurrences.
     #[inline(always)]
     pub(super) fn hits<const N: usize>(&self, id: &IdCount) -> u64 {
         let mut places = [id.last; N];

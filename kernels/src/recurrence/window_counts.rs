@@ -1,7 +1,8 @@
-//! Counts over a whole window: periods, repeated stretches, frequent ids and the spacing of rare ones. Whole numbers, from which
-//! every share is one division.
+//! Counts over a whole window: periods, repeated passages, frequent ids and the spacing of rare ones. Whole numbers,
+//! from which every share is one division.
 //!
-//! The trigram and 8-gram passes of a scan feed the first two. Ids are counted in one more pass, by an exact hash table.
+//! The first two come from a scan's trigram and 8-gram passes. Ids are counted in another pass, with an exact hash
+//! table.
 
 use super::scan::Scan;
 use crate::simd_op::{SimdOp, run};
@@ -9,9 +10,9 @@ use crate::simd_op::{SimdOp, run};
 use crate::transpose::FourRows;
 use crate::transpose::Transpose;
 
-/// An id that occurs at least once in so many tokens is frequent.
+/// An id is frequent if it occurs at least once per this many tokens.
 const FREQUENT_TOKENS: u64 = 128;
-/// With fewer pairs there is no `midrange_share`.
+/// Minimum pairs of `midrange_share`.
 const MIN_PAIRS: u64 = 30;
 
 /// Counts over a whole window, in tokens or in pairs of tokens.
@@ -19,13 +20,13 @@ const MIN_PAIRS: u64 = 30;
 pub struct WindowCounts {
     /// Tokens of the window, S.
     pub tokens: u64,
-    /// Most trigrams with the same distance of at least 2 to their last earlier occurrence.
+    /// Maximum number of trigrams that have the same distance, at least 2, to their last earlier occurrence.
     pub periodic: u64,
-    /// Tokens in stretches of at least 16, of which every 8 in a row stand earlier in the window.
+    /// Tokens in passages of at least 16 tokens in which all 8-grams occur earlier in the window.
     pub repeated: u64,
     /// Tokens whose id occurs at least `max(2, ⌊S/128⌋)` times.
     pub frequent: u64,
-    /// Pairs of places of the ids that occur 2 to 6 times.
+    /// Pairs of positions of the ids that occur 2 to 6 times.
     pub midrange_pairs: u64,
     /// Pairs at a distance g with `32·g ≥ S` and `8·g < S`.
     pub midrange_hits: u64,
@@ -48,14 +49,14 @@ impl WindowCounts {
         run(CountingIds { ids, scan })
     }
 
-    /// The same without any processor's own instructions.
+    /// Like [`Self::new`], without processor-specific instructions.
     #[cfg(test)]
     pub(super) fn new_anywhere(ids: &[u32], scan: &mut Scan) -> Self {
         CountingIds { ids, scan }.run(FourRows)
     }
 }
 
-/// Counting the ids of a scanned window.
+/// Pass that counts the ids of a scanned window.
 struct CountingIds<'a> {
     ids: &'a [u32],
     scan: &'a mut Scan,
@@ -75,7 +76,7 @@ impl SimdOp for CountingIds<'_> {
             ..WindowCounts::default()
         };
         let frequent = (tokens / FREQUENT_TOKENS).max(2);
-        // Slots and chains of the scan are no longer needed.
+        // The scan's slots and chains are no longer needed.
         let counted = scan.ids.count(ids, &mut scan.slots, &mut scan.chains);
         for id in counted.counts {
             let occurrences = u64::from(id.occurrences);

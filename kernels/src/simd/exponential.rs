@@ -60,7 +60,7 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
         4.893_524_6e-3,
     ];
     const DENOMINATOR: [f32; 4] = [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3];
-    /// Beyond this the float nearest to tanh is 1.
+    /// Beyond this, the nearest float to tanh is 1.
     const SATURATED: f32 = 7.905_311;
     let x = simd.min(simd.splat(SATURATED), simd.max(simd.splat(-SATURATED), x));
     let square = simd.mul(x, x);
@@ -75,14 +75,14 @@ mod tests {
     use crate::simd::{Avx2, Avx512, Degree3, Degree5, Nearest5};
     use crate::simd::{Portable, PortableFused, Twice};
 
-    /// `f` of one value.
+    /// Applies `f` to one value.
     fn one<S: Simd>(simd: S, f: impl Fn(S::Vector) -> S::Vector, x: f32) -> f32 {
         let mut out = vec![0.0; S::LANES];
         simd.store(f(simd.splat(x)), &mut out);
         out[0]
     }
 
-    /// `2^x` over its whole range, and `NaN`.
+    /// Checks `2^x` over its whole range, and for `NaN`.
     fn check_exp2<S: Simd>(simd: S, tolerance: f64) {
         for step in 0..100_000 {
             let x = -126.0 + step as f32 * 2.52e-3;
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The bits of `2^x` and of a row of such numbers summed up, for many `x`.
+    /// Returns the bits of `2^x` and of sums of such numbers, for many `x`.
     fn bits<S: Simd>(simd: S) -> Vec<u32> {
         let mut out = vec![0.0; S::LANES];
         let of_row = |row: usize| {

@@ -50,7 +50,7 @@ impl Simd for Neon {
         fn mul(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vmulq_f32(a, b) }
         fn div(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vdivq_f32(a, b) }
         fn mul_add(self, a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t { vfmaq_f32(c, a, b) }
-        // Not the instructions for the larger and the smaller: those have rules of their own for `NaN`.
+        // The minimum and maximum instructions are not used, because they treat `NaN` differently.
         fn max(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vbslq_f32(vcgtq_f32(a, b), a, b) }
         fn min(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vbslq_f32(vcltq_f32(a, b), a, b) }
         fn select(self, lanes: Range<usize>, vector: float32x4_t, otherwise: float32x4_t) -> float32x4_t {

@@ -135,7 +135,7 @@ macro_rules! operations {
 operations!(Portable, |a: f32, b: f32, c: f32| a * b + c);
 operations!(PortableFused, f32::mul_add);
 
-/// One vector instruction, unlike `f32::max`, which has rules of its own for `NaN`.
+/// Compiles to one vector instruction, unlike `f32::max`, which treats `NaN` differently.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }

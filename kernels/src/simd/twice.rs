@@ -1,11 +1,11 @@
-//! Two vectors side by side as one of twice the lanes.
+//! Two vectors used as one with twice the lanes.
 
 use std::ops::Range;
 
 use super::vector::Simd;
 
-/// Two vectors of `S`: a register tile's loop has half as many, and sums over its lanes come out in the order in which a vector
-/// of that length has them. No closures: the compiler gives them no instructions of a kernel's.
+/// Two vectors of `S`. A register tile's loop has half as many iterations, and sums over lanes have the order of a
+/// vector of that length. No closures: the compiler does not compile them with a kernel's instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Twice<S>(S);
 

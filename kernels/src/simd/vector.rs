@@ -19,18 +19,18 @@ pub(crate) trait Simd: Copy {
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a·b + c`, rounded once on processors with fused multiply-add, else twice.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `a` where `a > b`, else `b`: a `NaN` in `b` stays, one in `a` does not.
+    /// `a` if `a > b`, otherwise `b`: a `NaN` in `b` is kept, one in `a` is not.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a` where `a < b`, else `b`.
+    /// `a` if `a < b`, otherwise `b`.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The lanes `lanes` of `vector`, the others of `otherwise`.
+    /// Lanes `lanes` of `vector`, the other lanes of `otherwise`.
     fn select(
         self,
         lanes: Range<usize>,
         vector: Self::Vector,
         otherwise: Self::Vector,
     ) -> Self::Vector;
-    /// Lanes of `vector` where `from <= at < to`, the others of `otherwise`.
+    /// Lanes of `vector` with `from <= at < to`, the other lanes of `otherwise`.
     fn between(
         self,
         from: Self::Vector,
@@ -39,7 +39,8 @@ pub(crate) trait Simd: Copy {
         vector: Self::Vector,
         otherwise: Self::Vector,
     ) -> Self::Vector;
-    /// `vector` in the lanes where `at < to`, and in the others: zero in the rest of each. `at` and `to` are finite.
+    /// Splits `vector` into the lanes with `at < to` and the others; each result is zero elsewhere. `at` and `to` are
+    /// finite.
     #[inline(always)]
     fn split(
         self,
@@ -51,7 +52,7 @@ pub(crate) trait Simd: Copy {
             (self.splat(0.0), self.splat(f32::MIN), self.splat(f32::INFINITY));
         (self.between(least, at, to, vector, zero), self.between(to, at, most, vector, zero))
     }
-    /// Whether a lane of `a` is larger than that of `b`.
+    /// Whether any lane of `a` is greater than that of `b`.
     fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool;
     /// `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
     fn exp2(self, x: Self::Vector) -> Self::Vector;

@@ -129,11 +129,11 @@ impl Check {
 mod tests {
     use super::*;
 
-    /// Simulates a hypervisor that lies: CPUID is not checked.
+    /// Simulates a hypervisor that reports AMX wrongly: CPUID is not checked.
     #[test]
     #[cfg_attr(not(longsift_avx512), ignore = "needs a processor with AVX-512")]
     fn tile_instructions_that_are_not_there_end_a_child_and_not_this_process() {
-        // First, since it asks Linux for the tiles: without leave they end a child too.
+        // First, because it requests the tiles from Linux: without permission they end a child as well.
         let supported = unsupported_reason().is_none();
         let reason = self_check();
         if supported {

@@ -49,12 +49,12 @@ thread_local! {
     static CONFIGURED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread's tiles are configured while it lives: it stays on its thread, and no thread has two, since the first that
-/// went would take the tiles from the other.
+/// Proof that this thread's tiles are configured. It stays on its thread, and a thread has only one, because the first
+/// of two to be dropped would release the tiles of the other.
 pub(crate) struct TileSession(PhantomData<*const ()>);
 
 impl TileSession {
-    /// Takes this thread's tiles, not yet configured.
+    /// Acquires this thread's tiles, not yet configured.
     fn take() -> Self {
         assert!(!CONFIGURED.replace(true), "a thread has one session of tiles at a time");
         Self(PhantomData)
@@ -111,7 +111,7 @@ impl Tile for AmxTile {
         session
     }
 
-    /// All 32 rows, whatever `rows` says.
+    /// Computes all 32 rows regardless of `rows`.
     #[inline(always)]
     fn multiply(
         self,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// `tdpbf16ps` as Intel's manual, volume 2, defines it: row `m` of `a` holds pairs `k` of key `m`, row `k` of `b`
-    /// pair `k` of every query `n`; even and odd products are summed apart, then added to `c`.
+    /// pair `k` of every query `n`; even and odd products are summed separately, then added to `c`.
     fn multiply_add(c: &mut [[f32; SIDE]; SIDE], a: &Register, b: &Register) {
         let halves =
             |word: u32| [word as u16, (word >> 16) as u16].map(|x| bf16::from_bits(x).to_f32());
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// The steps and addresses of [`multiply`], on the model.
+    /// Executes the steps and addresses of [`multiply`] on the model.
     fn modelled(keys: &[u32], queries: &[u32]) -> Vec<f32> {
         let depth = keys.len() / SPAN;
         let mut products = vec![0.0; SPAN * SPAN];
@@ -238,12 +238,12 @@ mod tests {
         one_panel_each(AMX, head_dim, [&rows(0), &rows(FIRST_KEY)])
     }
 
-    /// The number of the first key's row; queries are the rows from 0 on.
+    /// Number of the first key's row; queries are the rows from 0 on.
     const FIRST_KEY: usize = 100;
 
     const WIDTHS: [usize; 10] = [1, 31, 32, 33, 64, 80, 96, 128, 192, 256];
 
-    /// Heads of any width: packed as the kernel packs them, the tiles' definition gives every product of query and key.
+    /// For heads of any width, packed as in the kernel, the tiles' definition yields every product of query and key.
     #[test]
     fn the_layout_is_what_the_tile_instructions_read() {
         for head_dim in WIDTHS {
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// The processor does what its manual defines.
+    /// The processor follows its manual.
     #[test]
     #[cfg_attr(not(longsift_amx), ignore = "needs a processor with AMX")]
     fn the_processor_gives_the_products_of_the_model() {
@@ -272,11 +272,11 @@ mod tests {
         }
     }
 
-    /// The products of this processor, `[SPAN, SPAN]`.
+    /// Computes the products on this processor, `[SPAN, SPAN]`.
     fn multiplied(keys: &[u32], queries: &[u32]) -> Vec<f32> {
         #[target_feature(enable = "avx512f,avx512dq")]
         fn with_amx(keys: &[u32], queries: &[u32], logits: &mut Logits) {
-            // SAFETY: the caller saw that the kernel is supported.
+            // SAFETY: the caller has checked that the kernel is supported.
             let tile = unsafe { AmxTile::new() };
             tile.multiply(&mut tile.begin(), keys, queries, SPAN, logits);
         }

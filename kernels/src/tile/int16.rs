@@ -1,8 +1,8 @@
-//! Register tiles of 16-bit integers: two products a lane and instruction, summed exactly in 32 bits.
+//! Register tiles of 16-bit integers: two products per lane and instruction, summed exactly in 32 bits.
 //!
 //! A panel of queries or keys ends with a row of factors ([`crate::int16`]); a logit is its sum of products times both.
-//! The kernels differ only in the instruction: sums are exact, and their softmax has fused multiply-adds on every processor,
-//! so all of them have the same bits.
+//! The kernels differ only in the instruction: sums are exact, and their softmax has fused multiply-adds on every
+//! processor, so all of them have the same bits.
 
 use super::Tile;
 use crate::online_softmax::{Logits, STRIP_ROWS};

@@ -1,16 +1,16 @@
 //! The shared test body: every kernel of this machine against the float64 reference.
 //!
 //! Tolerances. A float32 logit of size `l` carries an error of about `l · 1e-7`, which a probability shows as a
-//! relative error; averaged over the far rows and keys of random input it stays below [`MASS`] for logits of a few units.
-//! The square of a probability has twice the error and is dominated by fewer keys: [`SQUARE`]. Where only a handful of
-//! rows have far keys there is little to average: [`few_rows`].
+//! relative error; averaged over the far rows and keys of random input it stays below [`MASS`] for logits of a few
+//! units. The square of a probability has twice the error and is dominated by fewer keys: [`SQUARE`]. If only a few
+//! rows have far keys, there is little to average: [`few_rows`].
 //!
-//! The bf16 kernels round scaled queries and keys to bf16. The reference is given the same rounded numbers
-//! ([`Rounded`]), so that what is compared is the kernels' arithmetic. It differs from float32's by the shorter
-//! exponential, at most 7.5e-5 either way, so a share is off by 1.5e-4 at most and its square by 3e-4: [`EXPONENTIAL`].
-//! The int16 kernels round each row to integers by a scale of its own; they sum exactly, and their exponential is as good
-//! as float32's, so they have its tolerances against the reference of the same integers.
-//! What the rounding itself does to scores is a test of its own (`rounding.rs`).
+//! The bf16 kernels round scaled queries and keys to bf16. The reference uses the same rounded numbers ([`Rounded`]),
+//! so that only the kernels' arithmetic is compared. It differs from float32's by the shorter exponential, at most
+//! 7.5e-5 either way, so a share is off by 1.5e-4 at most and its square by 3e-4: [`EXPONENTIAL`]. The int16 kernels
+//! round each row to integers with its own scale; they sum exactly, and their exponential is as exact as float32's, so
+//! the float32 tolerances apply against the reference of the same integers. The effect of the rounding itself on scores
+//! is tested in `rounding.rs`.
 #![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::ops::Range;
@@ -21,16 +21,17 @@ use longsift_kernels::{
     attention_statistics, reference_statistics,
 };
 
-/// Relative, of a head's far mass, logits of standard deviation 3.
+/// Relative tolerance of a head's far mass, for logits of standard deviation 3.
 pub(crate) const MASS: f64 = 1e-6;
-/// Relative, of a head's far sum of squares, logits of standard deviation 3.
+/// Relative tolerance of a head's far sum of squares, for logits of standard deviation 3.
 pub(crate) const SQUARE: f64 = 1e-5;
-/// Relative, of one row's far mass or of a histogram bin, which may hold the far end of a few rows: no averaging helps.
+/// Relative tolerance of one row's far mass, or of a histogram bin, which may hold the far end of a few rows, so errors
+/// do not average out.
 pub(crate) const ROW: f64 = 1e-5;
-/// Relative, what the bf16 kernels' exponential adds to the tolerance of a share.
+/// Relative tolerance added by the bf16 kernels' exponential to that of a share.
 pub(crate) const EXPONENTIAL: f64 = 1.5e-4;
 
-/// Factor of the tolerances where `rows` rows have far keys: an average of few errors is not much smaller than one.
+/// Factor of the tolerances if only `rows` rows have far keys, because few errors average out less.
 fn few_rows(rows: usize) -> f64 {
     1.0 + 6.0 / (rows.max(1) as f64).sqrt()
 }
@@ -43,7 +44,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// One normal deviate per (kind, head, row, dimension), the same in whatever pieces they are read.
+    /// Fills one normal deviate per (kind, head, row, dimension), independent of how the rows are split into calls.
     fn fill(&self, kind: u64, head: usize, rows: Range<usize>, out: &mut [f32]) {
         for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
             let mut state = self.seed ^ (kind << 60) ^ ((head as u64) << 40) ^ ((row as u64) << 12);
@@ -54,7 +55,7 @@ impl Random {
     }
 }
 
-/// A number about normal whose products with others like it have the standard deviation `spread`.
+/// Returns an approximately normal number; products of such numbers have the standard deviation `spread`.
 pub(crate) fn deviate(state: &mut u64, spread: f32) -> f32 {
     let uniform = (0..4).map(|_| (splitmix(state) >> 40) as f32 / (1 << 24) as f32).sum::<f32>();
     (uniform - 2.0) * 3.0_f32.sqrt() * spread.sqrt()
@@ -77,7 +78,7 @@ impl QueryKeySource for Random {
     }
 }
 
-/// The queries and keys of a source, drawn once for all who ask.
+/// Queries and keys of a source, computed once.
 pub(crate) struct Stored {
     head_dim: usize,
     tokens: usize,
@@ -126,8 +127,9 @@ impl QueryKeySource for Stored {
     }
 }
 
-/// A source as the kernels for `numbers` see it: rows rounded after their scale, which is then taken off again. Queries have what
-/// their positions have, and in bf16 what all logits have in common, which keys have else.
+/// A source as the kernels for `numbers` see it: rows are rounded after scaling, and the scale is then divided out.
+/// Queries carry the factors of their positions and, in bf16, the common scale of all logits, which otherwise keys
+/// carry.
 pub(crate) struct Rounded<'a> {
     pub(crate) source: &'a dyn QueryKeySource,
     pub(crate) rules: &'a LogitRules,
@@ -136,7 +138,7 @@ pub(crate) struct Rounded<'a> {
 }
 
 impl Rounded<'_> {
-    /// What queries and keys are multiplied with before they are rounded.
+    /// Scales of queries and keys before rounding.
     fn scales(&self) -> (f64, f64) {
         let unit = self.rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap));
         let scale = unit * f64::from(self.rules.scale);
@@ -162,7 +164,7 @@ impl Rounded<'_> {
     }
 }
 
-/// The numbers that a row's integers stand for: as long as products below 2^31 allow, none beyond 16 bits.
+/// Rounds a row to the values of its integers: as long as products below 2^31 allow, with no number beyond 16 bits.
 fn round_to_integers(row: &mut [f32]) {
     let length = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
     let largest = row.iter().fold(0.0_f64, |largest, value| largest.max(f64::from(value.abs())));
@@ -194,7 +196,7 @@ pub(crate) fn supported() -> impl Iterator<Item = Kernel> {
     Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported())
 }
 
-/// The shared test body. `slack` multiplies the tolerances where logits are large.
+/// Checks every kernel. `slack` multiplies the tolerances, for large logits.
 pub(crate) fn check(
     shape: &AttentionShape,
     rules: &LogitRules,

@@ -1,8 +1,8 @@
-//! What a device's kernels are checked with, emulated or real: one body for both.
+//! Checks of a device's kernels, shared by emulated and real devices.
 //!
-//! Tolerances. Against the float64 reference *of the rounded queries and keys* only float32 sums and exponentials
-//! differ, as on the processor: [`MASS`], [`SQUARE`] and [`ROW`] are those of its kernels. What rounding to bf16 itself
-//! costs is [`BF16_MASS`].
+//! Tolerances. Against the float64 reference *of the rounded queries and keys*, only float32 sums and exponentials
+//! differ, as on the CPU: [`MASS`], [`SQUARE`] and [`ROW`] are those of its kernels. The effect of rounding to bf16
+//! itself is [`BF16_MASS`].
 
 use std::ops::Range;
 
@@ -15,25 +15,24 @@ use longsift_kernels::{
 
 use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
 
-/// Relative, of a head's far mass, against unrounded queries and keys. Rounding moves each product of two numbers by up
-/// to 2⁻⁸ of itself, so a logit of standard deviation 3 by about 3 · 2⁻⁸ / √3 · √2 ≈ 0.01; the mass of a row is a mean of
-/// such errors.
+/// Relative tolerance of a head's far mass against unrounded queries and keys. Rounding moves each product of two
+/// numbers by up to 2⁻⁸ of itself, so a logit of standard deviation 3 by about 3 · 2⁻⁸ / √3 · √2 ≈ 0.01; the mass of a
+/// row is a mean of such errors.
 const BF16_MASS: f64 = 1e-2;
 
-/// Every kernel of a GPU.
 pub(crate) const KERNELS: [Kernel; 4] =
     [Kernel::CudaF32, Kernel::CudaV1Bf16, Kernel::CudaV2Bf16, Kernel::CudaV3Bf16];
 
-/// Normal deviates, the same in whatever pieces they are read; products have the standard deviation
-/// `spread · √head_dim`.
+/// Normal deviates, independent of how rows are split into calls; products have the standard deviation `spread ·
+/// √head_dim`.
 #[derive(Clone, Copy)]
 pub(crate) struct Random {
     pub(crate) head_dim: usize,
     pub(crate) seed: u64,
     pub(crate) spread: f32,
-    /// By how much of itself the spread of each row is larger than that of the row before.
+    /// Relative growth of the spread from each row to the next.
     pub(crate) growth: f32,
-    /// Numbers that all key heads end with.
+    /// Trailing numbers that all key heads share.
     pub(crate) shared: usize,
 }
 
@@ -63,7 +62,7 @@ impl QueryKeySource for Random {
     }
 }
 
-/// Queries, scaled, and keys as a kernel's numbers; their products are logits in units of log2 (or of the softcap).
+/// Scaled queries and keys in a kernel's element type; their products are logits in units of log2 (or of the softcap).
 struct Rounded<'a> {
     source: &'a dyn QueryKeySource,
     rules: &'a LogitRules,
@@ -83,7 +82,7 @@ impl Rounded<'_> {
         rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap))
     }
 
-    /// The rules that turn its products into logits.
+    /// Returns the rules that turn its products into logits.
     fn rules(rules: &LogitRules) -> LogitRules {
         LogitRules { scale: (1.0 / Self::unit(rules)) as f32, query_scale: None, ..rules.clone() }
     }
@@ -108,7 +107,7 @@ impl QueryKeySource for Rounded<'_> {
     }
 }
 
-/// The sums of some rows in float64.
+/// Returns the sums of some rows in float64.
 fn reference(
     shape: &AttentionShape,
     rules: &LogitRules,
@@ -149,7 +148,7 @@ fn reference(
     DeviceSums { heads, row_far_mass: Some(row_mass) }
 }
 
-/// The largest relative error above `floor`.
+/// Returns the largest relative error above `floor`.
 fn worst(got: &[f64], want: &[f64], floor: f64) -> f64 {
     assert_eq!(got.len(), want.len());
     let error = |(got, want): (&f64, &f64)| {
@@ -261,7 +260,7 @@ fn compare(got: &DeviceSums, want: &DeviceSums, slack: f64, context: &str) {
     }
 }
 
-/// Sizes on and beside the edges of blocks and tiles, every width, GQA from 1 to 8.
+/// Sizes at and next to the edges of blocks and tiles, every width, GQA from 1 to 8.
 pub(crate) fn shapes() -> Vec<Case> {
     vec![
         Case::new(1, (1, 1), 8, 1),
@@ -281,14 +280,14 @@ pub(crate) fn shapes() -> Vec<Case> {
     ]
 }
 
-/// Some rows, which stand for different numbers of rows.
+/// Creates a sample whose rows stand for different numbers of rows.
 fn sample(rows: impl IntoIterator<Item = usize>) -> RowSample {
     let positions: Vec<usize> = rows.into_iter().collect();
     let weights = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
     RowSample { positions, weights }
 }
 
-/// Each hook by itself, then together.
+/// Each hook separately, then all together.
 pub(crate) fn hooks() -> Vec<Case> {
     let base = || Case::new(300, (4, 2), 64, 75).with(|case| case.slack = 20.0);
     let slopes = |case: &mut Case| case.rules.alibi_slopes = Some(vec![0.25, 0.12, 0.06, 0.0]);
@@ -328,8 +327,8 @@ pub(crate) fn hooks() -> Vec<Case> {
     ]
 }
 
-/// Windows of many whole tiles whose logits are known to be small, not known to be, and known to be in the first tiles alone;
-/// rows of one and of two heads in a block.
+/// Windows of many whole tiles whose logits are bounded, not bounded, or bounded in the first tiles only; rows of one
+/// and of two heads in a block.
 pub(crate) fn bounds() -> Vec<Case> {
     let base = |heads| Case::new(900, (heads, 1), 64, 225).with(|case| case.slack = 20.0);
     vec![
@@ -340,7 +339,7 @@ pub(crate) fn bounds() -> Vec<Case> {
     ]
 }
 
-/// What holds of one device, whatever it is made of: for `make(kernel)`.
+/// Properties of any single device.
 pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Device<D>) {
     let case = Case::new(220, (6, 3), 64, 55);
     let whole = case.measure(device, 0..3).expect("the device measures it");
@@ -352,7 +351,7 @@ pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Devic
     }
 }
 
-/// A shared tail of the keys, held once, is the same as the tail in every head.
+/// A shared tail of the keys, stored once, gives the same result as the tail in every head.
 pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Device<D>) {
     for (head_dim, shared) in [(96, 32), (128, 64), (192, 64), (72, 8)] {
         let shared = Case::new(150, (2, 2), head_dim, 40).with(|case| case.random.shared = shared);
@@ -370,7 +369,7 @@ pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Devic
     }
 }
 
-/// NaN anywhere shows in the sums of its head, never as a plausible number.
+/// A `NaN` anywhere makes the sums of its head `NaN`, never a plausible number.
 pub(crate) fn a_number_that_is_none_shows<D: Driver>(device: &Device<D>) {
     struct Broken(Random, usize);
     impl QueryKeySource for Broken {
@@ -403,7 +402,7 @@ pub(crate) fn a_number_that_is_none_shows<D: Driver>(device: &Device<D>) {
     }
 }
 
-/// A layer-zero table with rotary embeddings of all kinds against the processor's gather and the float64 reference.
+/// A layer-zero table with rotary embeddings of all kinds, compared with the CPU's gathering and the float64 reference.
 pub(crate) struct TableCase {
     pub(crate) rotation: Option<Rotation>,
     pub(crate) norms: Option<HeadNorms>,
@@ -435,7 +434,7 @@ pub(crate) fn table_cases() -> Vec<TableCase> {
     ]
 }
 
-/// `[50, (4 + 2) · 48]`, and ids of it.
+/// A table `[50, (4 + 2) · 48]`, and some of its ids.
 pub(crate) fn random_table() -> (Vec<f32>, Vec<u32>) {
     let mut table = vec![0.0; 50 * 288];
     Random { head_dim: 288, seed: 77, spread: 1.5, growth: 0.0, shared: 0 }.keys(
@@ -453,7 +452,7 @@ impl TableCase {
         LogitRules { query_scale: self.query_scale.then_some(scales), ..LogitRules::causal(48) }
     }
 
-    /// `table`: as the processor reads it; the device has the same.
+    /// `table` is read by the CPU; the device holds the same.
     pub(crate) fn check<D: Driver>(
         &self,
         device: &Device<D>,
@@ -483,7 +482,7 @@ impl TableCase {
         };
         let rounded = Rounded { source: &window, rules: &rules, kernel, head_dim: 48 };
         let want = reference(&TABLE_SHAPE, &Rounded::rules(&rules), 35, &rounded, None);
-        // With norms a last bit before the rounding may differ, and then a whole bf16 step.
+        // With norms, the last bit before rounding may differ, which can become a whole bf16 step.
         let slack = if self.norms.is_some() { 200.0 } else { 4.0 };
         compare(&got, &want, slack, &format!("{} {:?}", kernel.name(), self.rotation));
         let exact = reference(&TABLE_SHAPE, &rules, 35, &window, None);

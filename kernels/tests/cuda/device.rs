@@ -1,4 +1,4 @@
-//! The same cases on every GPU of this machine, for each kernel that it has.
+//! The shared cases on every GPU of this machine, for each supported kernel.
 #![expect(clippy::print_stdout, reason = "what is checked is printed")]
 
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use longsift_kernels::{Kernel, TableView};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 
-/// Calls `check` with every GPU and kernel; with `LONGSIFT_CUDA_KERNEL=NAME` with that kernel alone, and with
-/// `LONGSIFT_CUDA_IMAGES=FOLDER` with the fat binaries of a folder, as the example `gpu_windows`.
+/// Calls `check` for every GPU and kernel. `LONGSIFT_CUDA_KERNEL=NAME` selects one kernel;
+/// `LONGSIFT_CUDA_IMAGES=FOLDER` selects a folder with fat binaries, as in the example `gpu_windows`.
 fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
     let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
     let images = std::env::var_os("LONGSIFT_CUDA_IMAGES").map(PathBuf::from);
@@ -96,7 +96,7 @@ fn tables_agree_with_the_gather_of_the_processor() {
     });
 }
 
-/// The driver hands out pieces of 2 MiB; a window is one of them.
+/// The driver allocates in units of 2 MiB; a window is one allocation.
 #[test]
 #[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn a_window_takes_what_was_announced_and_the_next_one_nothing() {

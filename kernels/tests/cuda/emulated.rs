@@ -1,5 +1,5 @@
-//! The device code on the processor: index arithmetic, masks, fragment and swizzle layouts, barriers and reductions.
-//! It shows nothing of time, of the memory model, or of races inside a warp.
+//! The device code on the processor: index arithmetic, masks, fragment and swizzle layouts, barriers and reductions. It
+//! does not cover timing, the memory model, or races inside a warp.
 #![expect(clippy::print_stdout, reason = "the largest difference is printed")]
 
 use half::bf16;
@@ -10,7 +10,7 @@ use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 use crate::emulation_driver::{Emulated, Mode};
 use crate::emulation_library::library;
 
-/// A device in one of the modes.
+/// Creates a device in one of the modes.
 fn device(kernel: Kernel, mode: Mode) -> Device<Emulated> {
     Device::new(Emulated::new(library(), mode), kernel)
 }
@@ -98,7 +98,7 @@ fn tables(kernel: Kernel) {
     }
 }
 
-/// Without a norm, float32 queries and keys have the bits of the processor's.
+/// Without a norm, float32 queries and keys have the same bits as on the CPU.
 #[test]
 #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
 fn gathered_numbers_have_the_bits_of_the_processors() {
@@ -193,7 +193,7 @@ fn after_the_first_window_of_a_size_nothing_is_allocated() {
     assert_eq!(counts(), (2, 1));
 }
 
-/// As many arenas as windows at a time, and no window sees another's numbers.
+/// There are as many arenas as concurrent windows, and no window sees another's numbers.
 #[test]
 #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
 fn windows_of_two_workers_have_memory_of_their_own() {

@@ -1,4 +1,4 @@
-//! The GPU's device code: on every machine in an emulation on the processor, and on GPUs where there are any.
+//! The GPU's device code: emulated on the CPU of every machine, and on any GPUs.
 
 mod cases;
 #[path = "../common/mod.rs"]

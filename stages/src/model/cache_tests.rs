@@ -1,4 +1,4 @@
-//! The cache of tables: reuse, damage, and builders side by side.
+//! The cache of tables: reuse, damage, and concurrent builders.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -181,7 +181,7 @@ fn rewrite(cache: &Path, kind: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>) {
     for entry in fs::read_dir(cache.join(kind)).unwrap() {
         let path = entry.unwrap().path();
         let changed = change(fs::read(&path).unwrap());
-        fs::remove_file(&path).unwrap(); // a table is read-only once it was opened
+        fs::remove_file(&path).unwrap(); // opening a table made it read-only
         fs::write(path, changed).unwrap();
     }
 }
@@ -282,7 +282,7 @@ fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
     let path = place.folder.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8;
-    // The writer puts tensors of one type in the order of their names: norm after the embedding's 12 rows.
+    // The writer orders tensors of one type by name: the norm follows the embedding's 12 rows.
     bytes[header + 12 * 8 * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let model = place.model();

@@ -1,7 +1,7 @@
 //! Every conformance case, from its folder to per-head statistics, far mass per token and attention between blocks.
 //!
-//! For the plainest families the attention is a dense f64 loop of its own first, so that the table is proven apart from
-//! the kernels.
+//! For the simplest families, a dense f64 loop computes the attention first, so that the table is tested independently
+//! of the kernels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::*;
 use crate::first_layer_attention::{FirstLayer, Mask};
 use crate::load_partial_model::Precision;
 
-/// A folder of the shared test data. A test that asks for one is ignored where the cfg `longsift_shared` is not set.
+/// Returns a folder of the shared test data. Tests that use it are ignored unless the cfg `longsift_shared` is set.
 pub(crate) fn shared(name: &str) -> PathBuf {
     let root = std::env::var_os("LONGSIFT_SHARED")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
@@ -32,7 +32,7 @@ pub(crate) fn built(model: &ModelFolder, precision: Precision, cache: &Path) -> 
     LayerZeroTable::open_or_build(model, Kernel::PortableF32, precision, cache, &|_, _| {}).unwrap()
 }
 
-/// Queries or keys of one head after the rotary embedding, `[tokens][head_dim]`, in f64.
+/// Computes queries or keys of one head after the rotary embedding, `[tokens][head_dim]`, in f64.
 fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> Vec<Vec<f64>> {
     let (width, dims) = (spec.row_width() as usize, spec.head_dim as usize);
     let rope = spec.rope.as_ref().unwrap();
@@ -53,7 +53,7 @@ fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> 
     rows
 }
 
-/// Dependency strength and far variance of each head, by their definition.
+/// Computes dependency strength and far variance of each head by definition.
 fn dense(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], causal: bool) -> (Vec<f64>, Vec<f64>) {
     let (tokens, dims) = (ids.len(), spec.head_dim as usize);
     let distance = tokens - 3 * (tokens / 4);
@@ -96,7 +96,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-/// The largest `|got - expected| / (floor + relative · |expected|)`.
+/// Returns the largest `|got - expected| / (floor + relative · |expected|)`.
 fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
     assert_eq!(got.len(), expected.len());
     got.iter()
@@ -105,7 +105,7 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// What the kernels make of a window.
+/// Statistics of a window as computed by the kernels.
 struct Figures {
     strengths: Vec<f64>,
     variances: Vec<f64>,
@@ -118,7 +118,7 @@ fn supported(numbers: ElementType) -> impl Iterator<Item = Kernel> {
     kernels.filter(move |kernel| kernel.element_type() == numbers)
 }
 
-/// The kernels know nothing of the model but what the specification tells them.
+/// The kernels see only the specification of the model.
 fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
     let tokens = ids.len();
     let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: true };
@@ -132,7 +132,7 @@ fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
     })
 }
 
-/// Attention of the rows of one block to the keys of another, per row, mean over heads, in float64.
+/// Computes the attention of the rows of one block to the keys of another, per row, mean over heads, in float64.
 fn reference_blocks(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Vec<Vec<f64>> {
     layer.with_source(Kernel::PortableF32, ids, |shape, rules, source| {
         let block_of = |token: usize| boundaries.partition_point(|start| *start <= token) - 1;
@@ -150,13 +150,13 @@ fn reference_blocks(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Ve
     })
 }
 
-/// Rounding queries and keys to bf16 moves a logit by up to 2^-8 of the sizes of its terms, which add up to a few units
-/// here. Where a steep slope or a short window leaves a head's far mass to single pairs nothing averages out: the relative
-/// tolerance of the bf16 kernels for a head's figures.
+/// Relative tolerance of the bf16 kernels for a head's statistics. Rounding queries and keys to bf16 moves a logit by
+/// up to 2^-8 of the sizes of its terms, which add up to a few units here. If a steep slope or a short window limits a
+/// head's far mass to single pairs, errors do not average out.
 const BF16: f64 = 2e-2;
 
-/// Likewise for integers: a number is off by up to half of a 46,340th of its row's length, so a logit by up to
-/// `√d / 46,340` of ‖q‖·‖k‖, which is a few units to a hundred here.
+/// Relative tolerance of the integer kernels: a number is off by up to half of a 46,340th of its row's length, so a
+/// logit by up to `√d / 46,340` of ‖q‖·‖k‖, which is a few units to a hundred here.
 const INT16: f64 = 1e-3;
 
 fn near_rounded(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
@@ -193,7 +193,7 @@ fn case(name: &str) {
     check(name, &shared("conformance").join(name));
 }
 
-/// A case of the families that the shared ones leave out: see `tests/families/make_cases.py`.
+/// A case of a family that the shared cases do not cover: see `tests/families/make_cases.py`.
 fn family(name: &str) {
     check(name, &families().join(name));
 }
@@ -261,7 +261,7 @@ pub(super) fn check(name: &str, folder: &Path) {
         let shares: Vec<f64> = blocks.shares.into_iter().flatten().collect();
         let shares: Vec<Vec<f64>> = shares.chunks(wanted.len()).map(<[f64]>::to_vec).collect();
         near_blocks(kernel.name(), &shares);
-        // The mean over the heads, one after the other.
+        // Mean over the heads, one after the other.
         let heads = 0..spec.query_heads as usize;
         let of_heads: Vec<BlockShares> = heads
             .map(|head| layer.block_attention(kernel, &ids, &boundaries[1..], Some(head), None))
@@ -403,7 +403,7 @@ mod family_cases {
     ];
 }
 
-/// Every case of a folder is named above.
+/// Checks that every case of a folder is named above.
 fn check_all_are_tests(folder: &Path) {
     let source = include_str!("conformance_tests.rs");
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! Model folders: small ones written here, and the real configurations of the shared test data.
+//! Model folders: small ones created here, and the real configurations of the shared test data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Tiny {
         Self { config, tensors, dtype: Dtype::F32, seed: 1 }
     }
 
-    /// Multiples of 1/8 between -1 and 1: exact in every type.
+    /// Returns multiples of 1/8 between -1 and 1, which every type represents exactly.
     fn numbers(&self, name: &str, count: usize) -> Vec<f32> {
         let mut state = name
             .bytes()
@@ -73,7 +73,7 @@ impl Tiny {
         safetensors::serialize(views, None).unwrap()
     }
 
-    /// Writes one file.
+    /// Writes a single weights file.
     pub(super) fn write(&self, folder: &Path) {
         self.write_config(folder);
         let names: Vec<&String> = self.tensors.keys().collect();
@@ -84,7 +84,7 @@ impl Tiny {
         fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
     }
 
-    /// Writes one file per tensor and an index.
+    /// Writes one weights file per tensor and an index.
     pub(super) fn write_sharded(&self, folder: &Path) {
         self.write_config(folder);
         let mut map = BTreeMap::new();
@@ -375,12 +375,12 @@ fn a_base_below_one_is_refused_and_a_good_one_is_another_model_of_the_same_weigh
         (ModelFolder::open(folder.path(), None), ModelFolder::open(folder.path(), Some(2.5e6)));
     let (plain, other) = (plain.unwrap(), other.unwrap());
     assert_ne!(plain.spec(), other.spec());
-    // The same weights, which need not be read again, and another model.
+    // The same weights, which need not be read again, but another model.
     assert_eq!(plain.weights_identity(), other.weights_identity());
     assert_ne!(plain.identity(), other.identity());
 }
 
-/// What layer 0 sees: the window, and the first layer that sees all.
+/// Returns layer 0's window, and the first layer that sees all tokens.
 fn sees(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let tiny = config
@@ -485,7 +485,7 @@ fn real_tokenizers_say_whether_there_is_a_bos() {
     assert_eq!(config.bos_token_id(), config.stated_bos_token_id());
 }
 
-/// Configurations of all families, as the transformers library writes them.
+/// Reads configurations of all families, as the transformers library writes them.
 fn family_configs() -> Vec<serde_json::Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families");
     let mut paths: Vec<_> = fs::read_dir(folder)

@@ -1,4 +1,4 @@
-//! Quantised checkpoints that lack something or contradict themselves: made from the cases of `form_tests`.
+//! Quantised checkpoints that are incomplete or contradict themselves, derived from the cases of `form_tests`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use super::tensors::Role;
 use super::*;
 use crate::load_partial_model::Precision;
 
-/// A case's folder whose tensors and settings may be changed.
+/// A case's folder with modified tensors and settings.
 struct Changed {
     config: Value,
     tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
@@ -33,7 +33,7 @@ impl Changed {
         Self { config: config.unwrap(), tensors: tensors.into_iter().map(tensor).collect() }
     }
 
-    /// Without the query projection's tensors of these names.
+    /// Removes these tensors of the query projection.
     fn without(mut self, names: &[&str]) -> Self {
         for name in names {
             self.tensors.remove(&format!("{QUERY}.{name}")).unwrap();
@@ -41,19 +41,19 @@ impl Changed {
         self
     }
 
-    /// With other content of one of them.
+    /// Replaces one of them.
     fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         self.tensors.insert(format!("{QUERY}.{name}"), (dtype, shape.to_vec(), bytes)).unwrap();
         self
     }
 
-    /// With another shape of one of them, of as many numbers.
+    /// Reshapes one of them.
     fn shaped(mut self, name: &str, shape: &[usize]) -> Self {
         self.tensors.get_mut(&format!("{QUERY}.{name}")).unwrap().1 = shape.to_vec();
         self
     }
 
-    /// With another setting of the quantisation.
+    /// Changes a setting of the quantisation.
     fn set(mut self, name: &str, value: Value) -> Self {
         self.config["quantization_config"][name] = value;
         self
@@ -74,7 +74,7 @@ impl Changed {
         fs::write(folder.join("model.safetensors"), bytes).unwrap();
     }
 
-    /// What opening or building finds.
+    /// Returns the problems of opening or building.
     fn refusal(&self, case: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         self.write(folder.path());
@@ -235,7 +235,7 @@ fn modules_that_were_left_plain_are_read_plain() {
     assert_eq!((part.form.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
 }
 
-/// A GGUF case in a folder of its own.
+/// Copies a GGUF case to a temporary folder.
 fn gguf(name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in ["model.gguf", "config.json"] {
@@ -252,7 +252,7 @@ fn gguf_refusal(case: &str, folder: &tempfile::TempDir) -> String {
     heading(case, folder.path(), &problems)
 }
 
-/// A GGUF case in which the first `from` is `to`.
+/// Replaces the first `from` in a GGUF case by `to`.
 fn gguf_changed(case: &str, from: &[u8], to: &[u8]) -> String {
     let folder = gguf("gguf_q8_0_q4_0_q4_1");
     let path = folder.path().join("model.gguf");
@@ -317,7 +317,7 @@ fn of_gguf_files() {
 fn what_a_gguf_file_says_and_is_not_followed_is_refused_by_name() {
     let changed = |case: &str, from: &[u8], to: &[u8]| {
         let folder = gguf(case);
-        // Without a config.json, which would decide.
+        // Without a config.json, which would take precedence.
         let _ = fs::remove_file(folder.path().join("config.json"));
         let path = folder.path().join("model.gguf");
         let bytes = fs::read(&path).unwrap();
@@ -383,7 +383,7 @@ fn a_tensor_that_config_json_does_not_ask_for_is_refused_by_name() {
         let problems = with(std::slice::from_ref(&name)).unwrap_err();
         assert!(problems[0].message.contains(&format!("has `{name}`")), "{problems:?}");
     }
-    // What comes later, and what holds no numbers of the model.
+    // Tensors that are used later, or that hold no model parameters.
     with(&[
         format!("{layer}self_attn.rotary_emb.inv_freq"),
         format!("{layer}self_attn.k_scale"),

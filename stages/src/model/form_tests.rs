@@ -1,5 +1,5 @@
-//! Every form of checkpoint: matrices bit for bit as the form's own package dequantises them, then the whole path of a
-//! conformance case. See `tests/forms/make_cases.py`.
+//! Every storage form: matrices bit for bit as the form's own package dequantises them, then a whole conformance case.
+//! See `tests/forms/make_cases.py`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forms")
 }
 
-/// All numbers of the needed tensors of one name, in the order of rows, a few rows at a time.
+/// Reads all numbers of the required tensors of one name, in row order, a few rows at a time.
 fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
     let parts = model.parts().iter().filter(|part| name.ends_with(&part.needed.name));
     let mut numbers = Vec::new();
@@ -33,7 +33,7 @@ fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
     numbers
 }
 
-/// The rows of an expected matrix that the model needs.
+/// Returns the rows of an expected matrix that the model needs.
 fn wanted(model: &ModelFolder, name: &str, expected: &[f32], width: usize) -> Vec<f32> {
     let parts = model.parts().iter().filter(|part| name.ends_with(&part.needed.name));
     let rows = parts.flat_map(|part| part.needed.rows.clone()).flatten();

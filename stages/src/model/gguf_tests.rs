@@ -1,4 +1,4 @@
-//! Headers of GGUF files: good, hostile and random ones.
+//! Headers of GGUF files: valid, hostile and random ones.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn start(tensors: u64, entries: u64) -> Vec<u8> {
         .concat()
 }
 
-/// A tensor's line: sizes, type, offset.
+/// A tensor's header entry: sizes, type, offset.
 fn line(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut bytes = [text(name), (sizes.len() as u32).to_le_bytes().to_vec()].concat();
     bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
@@ -30,7 +30,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     read(&File::open(path).unwrap(), bytes.len() as u64)
 }
 
-/// The lines of some tensors and room for `data` bytes.
+/// Parses a header with some tensor entries and room for `data` bytes.
 fn of_lines(lines: &[Vec<u8>], data: usize) -> Result<Header, String> {
     let mut bytes = [start(lines.len() as u64, 0), lines.concat()].concat();
     bytes.resize(bytes.len().next_multiple_of(32) + data, 0);

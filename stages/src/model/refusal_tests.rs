@@ -1,4 +1,4 @@
-//! Every refusal of a model, as a user reads it: reason and remedy. A snapshot per group, a heading per case.
+//! Every refusal of a model as users see it, with reason and fix: one snapshot per group, one heading per case.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::folder_tests::Tiny;
 use super::*;
 
-/// A refusal: its kind, what is wrong, and what to do.
+/// Formats a refusal: its kind, message and hint.
 pub(super) fn shown(folder: &Path, problems: &[ModelProblem]) -> String {
     let mut text = String::new();
     for problem in problems {
@@ -22,7 +22,7 @@ pub(super) fn shown(folder: &Path, problems: &[ModelProblem]) -> String {
         .replace(&known_model_types().join(", "), "<all model types>")
 }
 
-/// The refusal of the folder that `write` fills.
+/// Returns the refusal of the folder that `write` fills.
 fn refusal(case: &str, write: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path());
@@ -30,7 +30,7 @@ fn refusal(case: &str, write: impl FnOnce(&Path)) -> String {
     format!("── {case}\n{}\n", shown(folder.path(), &problems))
 }
 
-/// The refusal of a config.json: that of the tiny Llama, or of a family's checkpoint, with `changes`.
+/// Returns the refusal of the tiny Llama's config.json, or of a family's, with `changes`.
 fn config_refusal(case: &str, family: &str, changes: &Value) -> String {
     let mut config = match family {
         "" => Tiny::new().config,

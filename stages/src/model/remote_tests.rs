@@ -1,4 +1,4 @@
-//! A slice of a checkpoint is the checkpoint, as far as layer 0 goes.
+//! A reduced checkpoint equals the whole one with respect to layer 0.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::load_partial_model::Precision;
 
-/// A folder that is read as if it were far away, and what was read of it.
+/// A local folder in place of a remote one, counting the bytes read.
 struct Far {
     folder: PathBuf,
     read: RefCell<u64>,
@@ -36,7 +36,7 @@ impl RemoteWeights for Far {
     }
 }
 
-/// The slice of a folder, written out, and the recipe.
+/// Writes the reduced checkpoint of a folder; returns it with its instructions.
 fn sliced(folder: &Path) -> Result<(TempDir, Sliced), Vec<ModelProblem>> {
     let small = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors.index.json"] {

@@ -1,5 +1,5 @@
-//! Families and settings that the cases of `tests/whole_models.rs` lack, against the library's float64 figures:
-//! `stages/tests/whole/make_whole_cases.py`.
+//! Families and settings that the cases of `tests/whole_models.rs` do not cover, compared with the library's float64
+//! results: `stages/tests/whole/make_whole_cases.py`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::WholeModel;
 
-/// Absolute, of a loss or a logit, and relative: float32 beside float64. Random weights make logits of tens.
+/// Absolute and relative tolerance of a loss or logit: float32 compared with float64. Random weights produce logits of
+/// tens.
 const TOLERANCE: f64 = 5e-5;
-/// Relative, of a root mean square, an average over many numbers.
+/// Relative tolerance of a root mean square, which averages many numbers.
 const HIDDEN: f64 = 1e-6;
 
 fn cases() -> PathBuf {
@@ -37,7 +38,7 @@ fn case(name: &str) {
         let after_last_layer = want.len() - 2;
         for (index, (got, want)) in got.iter().zip(want).enumerate() {
             if want.is_nan() {
-                // The library gives the residual stream after the last layer only after the norm.
+                // The library returns the residual stream after the last layer only after the norm.
                 assert!(
                     what == "hidden_rms" && index == after_last_layer && got.is_finite(),
                     "{what} {index}"

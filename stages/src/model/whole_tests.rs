@@ -1,5 +1,5 @@
-//! Whole models: what a window's figures do not depend on, and everything that is refused. Figures themselves are compared
-//! with the models' own code through the program: `tests/whole_models.rs`.
+//! Whole models: independence of a window's results from its surroundings, and all refusals. `tests/whole_models.rs`
+//! compares the results with the models' own code.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::folder_tests::Tiny;
 use super::{FORWARD_VERSION, Forward, ModelProblem, ProblemKind, WholeModel, short_windows};
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
-/// A tiny llama of three layers with a head of its own.
+/// A tiny llama of three layers with a separate head.
 fn whole() -> Tiny {
     let mut tiny = Tiny::new();
     tiny.config["num_hidden_layers"] = json!(3);
@@ -61,7 +61,7 @@ fn refused(change: impl FnOnce(&mut Tiny)) -> Vec<ModelProblem> {
     WholeModel::open(written(&tiny).path()).unwrap_err()
 }
 
-/// The bits of the losses.
+/// Bits of the losses.
 fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
@@ -87,14 +87,14 @@ fn a_window_has_the_same_figures_alone_and_beside_others() {
     let together = forward(folder.path(), &[&long, &short]);
     assert_eq!(together[0], forward(folder.path(), &[&long])[0]);
     assert_eq!(together[1], forward(folder.path(), &[&short])[0]);
-    // What comes later changes nothing, wherever the window ends within a block of rows or a tile of keys.
+    // Later tokens change nothing, wherever the window ends within a block of rows or a tile of keys.
     for end in [1, 2, 95, 96, 97, 192, 193, 300] {
         let losses = &forward(folder.path(), &[&long[..end]])[0].losses;
         assert_eq!(bits(losses), bits(&together[0].losses[..end - 1]), "{end} tokens");
     }
 }
 
-/// Two windows, one of several blocks of rows and tiles of keys, with everything that a forward pass gives.
+/// Two windows, one with several blocks of rows and tiles of keys, with all results of a forward pass.
 #[test]
 fn other_bits_of_a_forward_pass_are_another_version() {
     let folder = written(&whole());
@@ -401,7 +401,7 @@ fn without_losses_nothing_above_the_highest_layer_is_needed() {
     for absent in ["model.norm.weight", "model.layers.1.mlp.down_proj.weight"] {
         tiny.tensors.remove(absent);
     }
-    // What the last of them computes beyond its attention must be there, but is not read: only its header counts.
+    // The last layer's parts after its attention must exist, but are not read: only the header counts.
     tiny.tensors.insert("model.layers.1.mlp.down_proj.weight".to_owned(), vec![8, 12]);
     let folder = written(&tiny);
     let request = asked(false, 0, &[0, 1]);

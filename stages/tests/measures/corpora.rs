@@ -1,4 +1,4 @@
-//! Documents of the shared folder beside the repository, and the bytes of their tokens.
+//! Documents of the shared folder next to the repository, and the bytes of their tokens.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::Outcome;
 
-/// A path of the shared folder.
+/// Returns a path in the shared folder.
 pub(super) fn shared(path: &str) -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
 }
 
-/// The texts of a shared corpus, by `data_id`.
+/// Reads the texts of a shared corpus, by `data_id`.
 pub(super) fn texts(file: &str) -> Outcome<BTreeMap<String, String>> {
     let reader = SerializedFileReader::new(File::open(shared("corpora").join(file))?)?;
     let fields = reader.metadata().file_metadata().schema().get_fields();
@@ -30,18 +30,18 @@ pub(super) fn texts(file: &str) -> Outcome<BTreeMap<String, String>> {
     reader.get_row_iter(None)?.map(document).collect()
 }
 
-/// The tokenizer of a shared folder: `models/mini`.
+/// Opens the tokenizer of a shared folder such as `models/mini`.
 pub(super) fn tokenizer(folder: &str) -> Outcome<Encoder> {
     let path = shared(folder).join("tokenizer.json");
     Ok(Encoder::open(&path, SpecialTokensInText::Parse)?)
 }
 
-/// The bytes of each token of a byte-level tokenizer: `[ids]`.
+/// Returns the bytes of each token of a byte-level tokenizer, by id.
 pub(super) fn token_bytes(folder: &str) -> Outcome<Vec<Vec<u8>>> {
     let tokenizer = fs::read(shared(folder).join("tokenizer.json"))?;
     let tokenizer: Value = serde_json::from_slice(&tokenizer)?;
     let vocabulary = tokenizer["model"]["vocab"].as_object().ok_or("no vocabulary")?;
-    // The published alphabet: printable bytes stand for themselves, the others for the letters from 256 on, in order.
+    // The published alphabet: printable bytes map to themselves, the others to the letters from 256 on, in order.
     let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let bytes = (0..=255).filter(printable).chain((0..=255).filter(|byte| !printable(byte)));
     let letters = (0..=255_u8).filter(printable).map(char::from).chain('\u{100}'..);

@@ -1,4 +1,4 @@
-// What the chip can do at most, measured beside the kernels: products on the tensor cores, exponentials, fused
+// Limits of the chip, which the kernels are compared with: products on the tensor cores, exponentials and fused
 // multiply-adds, of numbers whose bits change. Results are written so that nothing is optimised away.
 #include "random.cuh"
 
@@ -10,7 +10,7 @@ struct LimitParameters {
     float start;
 };
 
-// 8 products of 16x8x16 a round and warp.
+// 8 products of 16x8x16 per round and warp.
 template <class T>
 DEVICE void products(const LimitParameters& p) {
     float x[CHAINS][4];
@@ -38,7 +38,7 @@ DEVICE void products(const LimitParameters& p) {
 
 extern "C" __global__ void __launch_bounds__(256) limit_products(KERNEL_PARAMETER(LimitParameters, p)) { products<Bf16>(p); }
 
-// 8 exponentials a round and thread.
+// 8 exponentials per round and thread.
 extern "C" __global__ void __launch_bounds__(256) limit_exponentials(KERNEL_PARAMETER(LimitParameters, p)) {
     float x[CHAINS];
 #pragma unroll
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(256) limit_exponentials(KERNEL_PARA
     p.out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// 8 fused multiply-adds a round and thread.
+// 8 fused multiply-adds per round and thread.
 extern "C" __global__ void __launch_bounds__(256) limit_multiply_adds(KERNEL_PARAMETER(LimitParameters, p)) {
     float x[CHAINS];
 #pragma unroll

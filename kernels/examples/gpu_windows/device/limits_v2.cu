@@ -1,4 +1,4 @@
-// What the tensor cores of Hopper can do with their own instructions (sm_90a): products of warpgroups, both operands in
+// Limit of Hopper's tensor cores with their own instructions (sm_90a): products of warpgroups, both operands in
 // shared memory, as attention_v2.cu issues them.
 #include "random.cuh"
 #include "slabs.cuh"
@@ -12,7 +12,7 @@ struct LimitParameters {
 constexpr int GROUPS = 2;
 constexpr int STEPS = 8;
 
-// 8 products of 64x128x16 a round and warpgroup.
+// 8 products of 64x128x16 per round and warpgroup.
 extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) limit_group_products(KERNEL_PARAMETER(LimitParameters, p)) {
     DYNAMIC_SHARED(memory);
     uint32_t* pairs = reinterpret_cast<uint32_t*>(memory);

@@ -1,9 +1,9 @@
-// Numbers for what multiplies nothing in particular: how much power a product takes, and so the clock of the chip, depends on
-// how many bits change from one to the next.
+// Operands of the loops that measure limits. The power of a product, and so the chip's clock, depends on the number of bits
+// that change between operands.
 #pragma once
 #include "intrinsics.cuh"
 
-// Bits that look random, the same for the same seed.
+// Pseudo-random bits, the same for the same seed.
 DEVICE uint32_t mix(uint32_t seed) {
     seed = (seed ^ seed >> 16) * 0x7FEB352Du;
     seed = (seed ^ seed >> 15) * 0x846CA68Bu;

@@ -1,8 +1,8 @@
 // Attention statistics in float32 without tensor cores, for tables of float32: exact products, slow.
 //
-// A block of 4 warps has 64 rows; tiles of 64 keys pass by. A product is one running sum over the depth, fused
-// multiply-adds in ascending order, so a logit has the bits of the CPU's fused kernels. A thread has 4 rows and 8 keys; 8
-// neighbouring lanes share the rows.
+// A block of 4 warps has 64 rows; it processes tiles of 64 keys. A product is one running sum over the depth,
+// fused multiply-adds in ascending order, so a logit has the bits of the CPU's fused kernels. A thread has 4 rows and 8
+// keys; 8 neighbouring lanes share the rows.
 #include "rows.cuh"
 
 constexpr int WARPS = 4;
@@ -19,7 +19,7 @@ struct Square {
 
 struct alignas(16) Four { float number[4]; };
 
-// Copies numbers `depth..depth + DEPTH` of 64 rows to shared memory; zeros for those beyond `count`.
+// Copies numbers `depth..depth + DEPTH` of 64 rows to shared memory; rows from `count` on are zero.
 template <class Source>
 DEVICE void copy_slice(float* shared, int first, int count, Source&& source) {
     for (int chunk = threadIdx.x; chunk < 64 * DEPTH / 4; chunk += WARPS * WARP) {
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP) attention_f32(KERNEL_P
     finish_block(p, block, task.head, task.index, BLOCK);
 }
 
-// Sums of blocks in a fixed order: one warp a value, lane l adds blocks l, l + 32 and so on, then lanes in halves.
+// Sums of blocks in a fixed order: one warp per value, lane l adds blocks l, l + 32 and so on, then lanes are added in halves.
 extern "C" __global__ void __launch_bounds__(WARP) sum_blocks(KERNEL_PARAMETER(SumParameters, p)) {
     const double* blocks = p.in + uint64_t(blockIdx.x) * p.blocks;
     double sum = 0.0;

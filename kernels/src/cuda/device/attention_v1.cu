@@ -1,9 +1,8 @@
 // Attention statistics on the tensor cores of sm_80 and later: version 1, the reference of version 2.
 //
-// A block of 4 warps has 64 or 128 rows, a warp 16 or 32 of them, whose queries stay in registers. Tiles of 64 keys come
-// through shared memory, two in flight (`cp.async`). Products are `mma.sync` m16n8k16; their fragments are what `Rows`
-// sums up. Rows of keys in shared memory lie 16 bytes further apart than they are long, so that the eight rows of a
-// matrix load fall into different banks.
+// A block of 4 warps has 64 or 128 rows, 16 or 32 per warp, whose queries stay in registers. Tiles of 64 keys are copied
+// to shared memory, two in flight (`cp.async`). Products are `mma.sync` m16n8k16; `Rows` sums their fragments. Rows of
+// keys in shared memory are padded by 16 bytes, so that the eight rows of a matrix load are in different banks.
 #include "rows.cuh"
 
 constexpr int WARPS = 4;
@@ -16,7 +15,7 @@ struct Fragment {
     static MEMBER int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
 };
 
-// Where numbers `column..column + 8` of a key lie.
+// Returns the address of numbers `column..column + 8` of a key.
 template <class T>
 DEVICE const T* key_numbers(const AttentionParameters& p, int key_head, int key, int column) {
     const T* keys = static_cast<const T*>(p.keys);
@@ -37,7 +36,7 @@ DEVICE void attention(const AttentionParameters& p) {
     Task task(p, blockIdx.x);
     int first_row = task.index * BLOCK;
 
-    // 1. Queries to registers, by way of shared memory.
+    // 1. Queries to registers, through shared memory.
     clear_rows(p, block, BLOCK);
     const T* queries = static_cast<const T*>(p.queries) + uint64_t(task.head) * p.row_count * WIDTH;
     for (int chunk = thread; chunk < BLOCK * CHUNKS; chunk += WARPS * WARP) {
@@ -101,7 +100,7 @@ DEVICE void attention(const AttentionParameters& p) {
                         }
                 }
         }
-        synchronize_block(); // all warps have read the tile: the next but one may overwrite it
+        synchronize_block(); // all warps have read the tile, so it may be overwritten
         if (seen) rows.absorb(x, tile * TILE);
     }
 

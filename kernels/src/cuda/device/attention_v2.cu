@@ -1,14 +1,14 @@
 // Attention statistics on Hopper (sm_90a): version 2. Version 1 is its reference.
 //
-// A block is three warpgroups and has 128 rows of one head. One thread of the first fetches queries once and tiles of 128
-// keys, several in flight, with the bulk copy engine; the other two have 64 rows each, both operands of their products
-// (`wgmma` m64n128k16) in shared memory. While the sums of one tile are taken, the products of the next run: two sets of
-// accumulators take turns. Barriers in shared memory: `full` says that a stage's bytes are there, `empty` that both
-// warpgroups have used it. Slabs: `slabs.cuh`.
+// A block has three warpgroups and 128 rows of one head. One thread of the first warpgroup fetches queries once and tiles
+// of 128 keys, several in flight, with the bulk copy engine; the other two warpgroups have 64 rows each, with both
+// operands of their products (`wgmma` m64n128k16) in shared memory. The products of a tile run while the previous tile is
+// summed: two sets of accumulators alternate. Barriers in shared memory: `full` signals that a stage's bytes have
+// arrived, `empty` that both warpgroups have used them. Slabs: `slabs.cuh`.
 //
-// The assembler overlaps products and sums only where it can follow the two sets of accumulators: with one tail for both
-// parities of the number of tiles, or with a condition around `start`, it puts a wait behind every product and says so
-// (C7514, C7518). The build turns those remarks into warnings.
+// The assembler overlaps products and sums only if it can track the two sets of accumulators: with one tail for both
+// parities of the number of tiles, or with a condition around `start`, it inserts a wait after every product and reports
+// it (C7514, C7518). The build turns those remarks into warnings.
 #include "rows.cuh"
 #include "slabs.cuh"
 
@@ -44,7 +44,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
     synchronize_block();
 
     if (group == 0) {
-        give_registers<40>(); // what finish_block needs, too
+        give_registers<40>(); // sufficient for finish_block as well
         if (thread == 0 && range.from < range.to) {
             barrier_arrive_expecting(queries_full, STAGE_BYTES);
             for (int slab = 0; slab < SLABS; slab++)
@@ -74,7 +74,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
             barrier_wait(full + stage, turn & 1);
             multiply_tile<STEPS, SLAB_BYTES>(x, own_rows, slab_descriptor(stages + stage * STAGE_BYTES));
         };
-        // The products of `tile` are there, those of the next may still run.
+        // The products of `tile` are complete, those of the next tile may still run.
         auto finish = [&](float (&x)[2][32], int tile) {
             hold(x);
             if (thread % WARP == 0) barrier_arrive(empty + (tile - range.from) % STAGES);

@@ -1,19 +1,20 @@
 // Attention statistics on Hopper (sm_90a): version 3. Version 2 is its reference.
 //
-// A block is four warpgroups of 64 rows each: 128 rows of two query heads of one key head, where there are two, else 256 rows of
-// one; of heads wider than 128 two warpgroups and 128 rows. Every tile of 128 keys that comes to shared memory so serves 256
-// rows. There is no producer: thread 0 asks for tiles on the side, so nobody gives or takes registers, and one set of
-// accumulators is enough, since while one warpgroup sums another's products run. Barriers in shared memory: `full` says
-// that a stage's bytes are there, `empty` that all warps have used it. Slabs: `slabs.cuh`; sums: `rows_v3.cuh`.
+// A block has four warpgroups of 64 rows each: 128 rows of each of two query heads of one key head if there are two,
+// otherwise 256 rows of one; for heads wider than 128, two warpgroups and 128 rows. Every tile of 128 keys in shared
+// memory thus serves 256 rows. There is no producer warpgroup: thread 0 also requests tiles, so registers are not
+// redistributed, and one set of accumulators suffices, since one warpgroup's products run while another one sums.
+// Barriers in shared memory: `full` signals that a stage's bytes have arrived, `empty` that all warps have used them.
+// Slabs: `slabs.cuh`; sums: `rows_v3.cuh`.
 //
-// For trying out: LONGSIFT_V3_STAGES (tiles in flight, at most what the host makes room for), LONGSIFT_V3_BOUNDED (0: always
-// follow the largest logit), LONGSIFT_V3_CHAINS (how many maxima are taken side by side).
+// For experiments: LONGSIFT_V3_STAGES (tiles in flight, limited by the shared memory that the host requests),
+// LONGSIFT_V3_BOUNDED (0: always follow the largest logit), LONGSIFT_V3_CHAINS (number of independent maxima).
 #include "rows_v3.cuh"
 
 constexpr int GROUP = 128;      // threads of a warpgroup
 constexpr int GROUP_ROWS = 64;
 
-// How heads of WIDTH numbers are laid out.
+// Layout of heads of WIDTH numbers.
 template <int WIDTH>
 struct Form {
     static constexpr int SLABS = (WIDTH + SLAB - 1) / SLAB;
@@ -25,7 +26,7 @@ struct Form {
 #endif
 };
 
-// Which rows a block works on; neighbours as in `Task`.
+// Rows that a block processes, in the order of `Task`.
 struct HeadsTask {
     int head, key_head, index;
 
@@ -38,8 +39,8 @@ struct HeadsTask {
     }
 };
 
-// The length of the longest of a warp's 16 queries; infinite where a number is none. The swizzle moves numbers within their row
-// of a slab, so their order does not matter.
+// Largest norm of a warp's 16 queries; infinite if a number is not finite. The swizzle only reorders numbers within a
+// row of a slab, which does not affect norms.
 template <int SLABS, int ROWS_BYTES>
 DEVICE float longest_query(const unsigned char* rows) {
     int lane = threadIdx.x % WARP;
@@ -114,7 +115,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
         int stage = 0, turn = 0; // its parity
         for (int tile = range.from; tile < range.to; tile++) {
             float key_norm = rows.MAY_BE_BOUNDED ? key_norms[tile] : INFINITY;
-            // The stage of the tile before is free once all warps have used it; the tile that it gets is STAGES - 1 ahead.
+            // The previous tile's stage is free once all warps have used it; it receives the tile STAGES - 1 ahead.
             if (thread == 0 && tile > range.from && tile + STAGES - 1 < range.to) {
                 int before = stage == 0 ? STAGES - 1 : stage - 1;
                 barrier_wait(empty + before, stage == 0 ? turn ^ 1 : turn);
@@ -137,7 +138,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
     finish_heads(p, block, task.head, task.index, head_rows);
 }
 
-// A block of 128 threads for each tile of each key head: a warp takes a key at a time, a lane two numbers.
+// One block of 128 threads per tile and key head: a warp processes one key at a time, a lane two numbers.
 DEVICE void longest_keys(const KeyNormParameters& p) {
     DYNAMIC_SHARED(memory);
     float* of_warps = reinterpret_cast<float*>(memory); // [4]

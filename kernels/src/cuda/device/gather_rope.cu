@@ -1,5 +1,5 @@
-// Queries and keys of a window from the layer-zero table: by token id, turned by position, normalised, scaled, rounded
-// once. The device's form of `gather.rs`, `rope.rs` and `trigonometry.rs`.
+// Queries and keys of a window from the layer-zero table: by token id, rotated by position, normalised, scaled,
+// rounded once. Device version of `gather.rs`, `rope.rs` and `trigonometry.rs`.
 //
 // A block has one row; each thread first computes sines and cosines of some pairs, then each warp takes heads in turn.
 // This file is compiled without contraction of multiplications and additions: without a norm, the float32 numbers before

@@ -1,5 +1,5 @@
-// The instructions that C++ has no name for, each behind one small function: PTX for nvcc here, and the same functions
-// for an ordinary C++ compiler in the tests' emulation of a GPU, which defines LONGSIFT_EMULATION.
+// Instructions without a C++ equivalent, one small function each: PTX for nvcc here, ordinary C++ in the tests' emulation
+// of a GPU, which defines LONGSIFT_EMULATION.
 #pragma once
 #include <cstdint>
 
@@ -43,17 +43,17 @@ DEVICE void synchronize_warp() { __syncwarp(); }
 
 DEVICE uint32_t shared_address(const void* pointer) { return uint32_t(__cvta_generic_to_shared(pointer)); }
 
-// Copies 16 bytes to shared memory, or zeros where `valid` is false; done when its group has been waited for.
+// Copies 16 bytes to shared memory, or zeros if `valid` is false; complete when its group has been waited for.
 DEVICE void copy_async(void* shared, const void* global, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0) : "memory");
 }
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all of this thread's groups of copies but the `PENDING` latest.
+// Waits for all of this thread's groups of copies except the `PENDING` latest.
 template <int PENDING> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
 
-// Four 8x8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8 and gets, of each matrix,
-// numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+// Four 8x8 matrices of 16-bit numbers; lane l passes the address of row l % 8 of matrix l / 8 and receives, from each
+// matrix, numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
 DEVICE void load_matrices(uint32_t (&parts)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3])
@@ -87,7 +87,7 @@ DEVICE void barrier_init_done() {
 DEVICE void barrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(barrier)) : "memory");
 }
-// Arrives and lets the phase wait for `bytes` more bytes of copies.
+// Arrives and makes the phase wait for `bytes` more bytes of copies.
 DEVICE void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(shared_address(barrier)), "r"(bytes) : "memory");
@@ -103,7 +103,7 @@ DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) {
     } while (done == 0);
 }
 
-// Copies one box of a tensor to shared memory; its bytes count on `barrier`. What lies outside the tensor is zero.
+// Copies one box of a tensor to shared memory; `barrier` counts its bytes. Numbers outside the tensor are zero.
 template <class Map>
 DEVICE void copy_box(void* shared, const Map* map, int number, int row, int head, uint64_t* barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"

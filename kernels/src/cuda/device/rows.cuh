@@ -1,10 +1,10 @@
-// The softmax of rows that are spread over the lanes of a warp, met tile by tile: the device's form of `online_softmax.rs`.
+// Softmax of rows that are spread over the lanes of a warp, tile by tile: the device version of `online_softmax.rs`.
 //
 // A row's keys come in ascending order, so its far keys are a prefix. Distances cut a row into segments (`masks.rs`); the
 // mass of each is a running sum of exponentials relative to an offset that follows the row's largest logit lazily.
-// A tile that every row of the warp sees whole and that lies in one segment, as most do, takes the short way: largest,
-// exponentials, sums. Any other takes the long one, which tests each key. Between tiles sums are compensated float32;
-// what rows add up to is float64 in a fixed order.
+// Most tiles are fully visible to every row of the warp and belong to one segment: they need the maximum, exponentials
+// and sums only. The others test each key. Sums over tiles are compensated float32; sums over rows are float64 in a
+// fixed order.
 #pragma once
 #include "intrinsics.cuh"
 #include "parameters.cuh"
@@ -16,7 +16,7 @@ constexpr float SLACK = 32.0f;
 DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 DEVICE int larger(int a, int b) { return a > b ? a : b; }
 
-// A sum that keeps what rounding took from it.
+// A compensated sum, which keeps the rounding error.
 struct Sum {
     float value, lost;
 
@@ -39,7 +39,7 @@ union Slot {
     double share;
 };
 
-// What the rows of a block leave in shared memory for its sums.
+// Results of a block's rows in shared memory, which are then summed.
 struct BlockRows {
     Slot* slots;       // [rows, segments]
     double* squares;   // [rows]
@@ -52,7 +52,7 @@ struct BlockRows {
     }
 };
 
-// The keys that a row sees, [start, end), as `visible_keys` has them.
+// Visible keys of a row, [start, end), as in `visible_keys`.
 struct Visible {
     int start, end;
 
@@ -90,8 +90,8 @@ DEVICE float hyperbolic_tangent(float x) {
     return x * numerator / denominator;
 }
 
-// ROWS rows of this lane's warp; a row is spread over LANES neighbouring lanes, COLUMNS keys of a tile in each. Layout
-// says which: `row(r)` of the warp's rows, `column(c)` of the tile's keys.
+// ROWS rows of this lane's warp. A row is spread over LANES neighbouring lanes, with COLUMNS keys of a tile in each:
+// Layout maps r to the warp's row `row(r)` and c to the tile's key `column(c)`.
 template <int ROWS, int COLUMNS, int LANES, class Layout>
 struct Rows {
     static constexpr int KEYS = COLUMNS * LANES;
@@ -104,12 +104,12 @@ struct Rows {
     int seen_from, seen_to;       // keys that some row of the warp sees
     int whole_from, whole_to;     // keys that every row of the warp sees
     int segment_first, segment_last;
-    int segment;                  // whose mass the lanes hold
+    int segment;                  // segment of the mass that the lanes hold
     int position[ROWS], start[ROWS], end[ROWS];
     float offset[ROWS];
     Sum mass[ROWS], square[ROWS];
 
-    // Rows `row..row + warp_rows` of head `head`; `warp_row` is where they begin in the block.
+    // Rows `row..row + warp_rows` of head `head`; `warp_row` is their first row in the block.
     MEMBER Rows(const AttentionParameters& parameters, BlockRows rows, int head_, int row, int warp_rows, int warp_row_)
         : p(parameters), block(rows), head(head_), warp_row(warp_row_), segment_first(0), segment_last(0), segment(0) {
         bool some = row < p.row_count;
@@ -122,7 +122,7 @@ struct Rows {
         whole_to = of_first.end;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            // Rows beyond the window repeat the last one; their sums are left out in the end.
+            // Rows beyond the window repeat the last one; their sums are ignored.
             position[r] = some ? row_position(p, smaller(row + Layout::row(r), p.row_count - 1)) : 0;
             Visible seen(p, position[r]);
             start[r] = seen.start;
@@ -133,10 +133,10 @@ struct Rows {
         }
     }
 
-    // Whether some row sees a key of the tile that begins at `key`.
+    // Whether any row sees a key of the tile that begins at `key`.
     MEMBER bool sees(int key) const { return key < seen_to && key + KEYS > seen_from; }
 
-    // Adds the keys of the tile that begins at `key`; `x`: their products, used up. Tiles come in ascending order.
+    // Adds the keys of the tile that begins at `key`; `x` holds their products and is overwritten. Tiles are added in ascending order.
     MEMBER void absorb(float (&x)[ROWS][COLUMNS], int key) {
         if (!sees(key)) return;
         apply_softcap_and_alibi(x, key);
@@ -148,7 +148,7 @@ struct Rows {
             absorb_whole(x);
         else
             absorb_edge(x, key);
-        synchronize_warp(); // lanes that put masses away come last: what follows needs all of them together
+        synchronize_warp(); // lanes that store masses are late, and the code below needs all lanes
     }
 
     MEMBER void absorb_whole(float (&x)[ROWS][COLUMNS]) {
@@ -231,7 +231,7 @@ struct Rows {
         }
     }
 
-    // Moves the offset of rows whose largest logit has outgrown it, the same way in all lanes of a row.
+    // Moves the offset of rows whose largest logit exceeds it by too much, identically in all lanes of a row.
     MEMBER void rebase(const float (&x)[ROWS][COLUMNS]) {
         float largest[ROWS];
         bool outgrown = false;
@@ -256,7 +256,7 @@ struct Rows {
         }
     }
 
-    // Puts the mass that the lanes hold where it belongs.
+    // Adds the mass that the lanes hold to its segment.
     MEMBER void flush() {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -271,7 +271,7 @@ struct Rows {
         if (Layout::lane() != 0) return;
         auto& slot = block.slots[(warp_row + Layout::row(r)) * p.segments + s].running;
         if (offset[r] == NEGATIVE_INFINITY) {
-            slot.mass += part; // no key so far: nothing, or not a number
+            slot.mass += part; // no key so far: zero or NaN
         } else if (slot.offset == offset[r]) {
             slot.mass += part;
         } else {
@@ -286,7 +286,7 @@ struct Rows {
         return part;
     }
 
-    // After the last tile: leaves squares and offsets beside the masses.
+    // After the last tile: stores squares and offsets next to the masses.
     MEMBER void leave() {
         flush();
 #pragma unroll
@@ -307,7 +307,7 @@ DEVICE void clear_rows(const AttentionParameters& p, BlockRows block, int rows) 
     for (int slot = threadIdx.x; slot < rows * p.segments; slot += blockDim.x) block.slots[slot].running = {0.0f, NEGATIVE_INFINITY};
 }
 
-// Turns the masses of one row into shares of its attention, as `finish` of `online_softmax.rs`.
+// Converts the masses of one row to shares of its attention, like `finish` of `online_softmax.rs`.
 DEVICE void finish_row(const AttentionParameters& p, BlockRows block, int head, int row, int block_row) {
     Slot* slots = block.slots + block_row * p.segments;
     if (row >= p.row_count) {
@@ -352,7 +352,7 @@ DEVICE void sum_rows(const AttentionParameters& p, BlockRows block, int head, in
     }
 }
 
-// After all rows of a block have left: rows are finished and added up. All threads of the block.
+// Finishes and sums the rows of a block after all of them have been stored. Called by all threads of the block.
 DEVICE void finish_block(const AttentionParameters& p, BlockRows block, int head, int index, int rows) {
     synchronize_block();
     for (int row = threadIdx.x; row < rows; row += blockDim.x) finish_row(p, block, head, index * rows + row, row);
@@ -360,7 +360,7 @@ DEVICE void finish_block(const AttentionParameters& p, BlockRows block, int head
     sum_rows(p, block, head, index, rows);
 }
 
-// The same where a block has `rows` rows of each of `p.heads_per_block` heads, one head after the other.
+// Like finish_block, for a block with `rows` rows of each of `p.heads_per_block` heads, one head after the other.
 DEVICE void finish_heads(const AttentionParameters& p, BlockRows block, int head, int index, int rows) {
     synchronize_block();
     for (int row = threadIdx.x; row < rows * p.heads_per_block; row += blockDim.x)
@@ -374,8 +374,8 @@ DEVICE void finish_heads(const AttentionParameters& p, BlockRows block, int head
     }
 }
 
-// Which rows a block of threads works on. Heads of one key head lie side by side, and within it the last rows, which
-// have the most keys, come first: neighbours read the same keys, and the tail of a launch is short.
+// Rows that a block of threads processes. Blocks of one key head are adjacent, with the last rows, which have the most
+// keys, first: neighbours read the same keys, and the tail of a launch is short.
 struct Task {
     int head, key_head, index;
 
@@ -387,7 +387,7 @@ struct Task {
     }
 };
 
-// The tiles of `tile` keys that some row of a block sees, [from, to) in tiles.
+// Tiles of `tile` keys that any row of a block sees, [from, to) in tiles.
 struct Tiles {
     int from, to;
 

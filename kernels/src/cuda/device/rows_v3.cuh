@@ -1,10 +1,10 @@
 // `Rows` for attention_v3.cu: the same segments and sums, fewer instructions.
 //
-// * Where no product can be far from 0, by |q·k| <= |q| |k|, exponentials are taken of the products as they are: neither
-//   largest nor difference. So for a warp from its first tile on, until one comes that is not bounded.
+// * If no product can be far from 0, because |q·k| <= |q| |k|, exponentials need no maximum and no offset. This applies
+//   to a warp from its first tile until one that is not bounded.
 // * Soft-cap and ALiBi are compiled in or left out.
-// * A tile that crosses an edge masks keys only where some row does not see them all, and adds up a segment's columns only
-//   where the segment has some, eight columns at a time.
+// * A tile that crosses an edge masks keys only if some row does not see all of them, and sums only the columns that
+//   belong to a segment, eight at a time.
 #pragma once
 #include "rows.cuh"
 #include "slabs.cuh"
@@ -25,13 +25,13 @@ struct QuickRows : Rows<2, 32, 4, Accumulator> {
     static constexpr int ROWS = 2, COLUMNS = 32, CHAINS = LONGSIFT_V3_CHAINS;
     static constexpr bool MAY_BE_BOUNDED = LONGSIFT_V3_BOUNDED && !SOFTCAP && !ALIBI;
 
-    float query_norm;   // of the warp's longest query
-    bool moved;         // some offset of the warp is neither 0 nor minus infinity
+    float query_norm;   // largest norm of the warp's queries
+    bool moved;         // an offset of the warp is neither 0 nor minus infinity
 
     MEMBER QuickRows(const AttentionParameters& parameters, BlockRows rows, int head, int row, int warp_row)
         : Base(parameters, rows, head, row, 16, warp_row), query_norm(INFINITY), moved(false) {}
 
-    // Adds the keys of the tile that begins at `key`; `x`: their products, used up; `key_norm`: of the longest key.
+    // Adds the keys of the tile that begins at `key`; `x` holds their products and is overwritten; `key_norm` is the largest norm.
     MEMBER void absorb(float (&x)[ROWS][COLUMNS], int key, float key_norm) {
         if (!sees(key)) return;
         bend(x, key);
@@ -50,7 +50,7 @@ struct QuickRows : Rows<2, 32, 4, Accumulator> {
         } else {
             absorb_edge(x, key, whole, bounded);
         }
-        synchronize_warp(); // lanes that put masses away come last: what follows needs all of them together
+        synchronize_warp(); // lanes that store masses are late, and the code below needs all lanes
     }
 
     MEMBER void absorb_whole(float (&x)[ROWS][COLUMNS], bool bounded) {
@@ -113,8 +113,8 @@ struct QuickRows : Rows<2, 32, 4, Accumulator> {
     }
 
     MEMBER void add_segment(const float (&x)[ROWS][COLUMNS], int key, int s) {
-        // Where the segment begins and ends behind a row, counted from the tile's first key; of the warp's first row and of
-        // its last, between which all others lie.
+        // Start and end of the segment in the warp's first and last row, counted from the tile's first key; all other
+        // rows are in between.
         int begin = s == 0 ? -p.tokens : 1 - p.distances[s - 1] - key, finish = s == p.segments - 1 ? p.tokens : 1 - p.distances[s] - key;
         int from_first = first + begin, to_last = last + finish;
         unsigned from[ROWS], length[ROWS];
@@ -162,7 +162,7 @@ struct QuickRows : Rows<2, 32, 4, Accumulator> {
         }
     }
 
-    // Moves the offset of rows whose largest logit has outgrown it, the same way in all lanes of a row.
+    // Moves the offset of rows whose largest logit exceeds it by too much, identically in all lanes of a row.
     MEMBER void rebase(const float (&x)[ROWS][COLUMNS]) {
         float largest[ROWS];
         bool outgrown = false;

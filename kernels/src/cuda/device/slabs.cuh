@@ -1,5 +1,5 @@
-// Tiles in shared memory as the bulk copy engine writes them and `wgmma` reads them (sm_90a): rows of 64 numbers (128 bytes,
-// the swizzle's width) make a slab; wider heads have several.
+// Tiles in shared memory as the bulk copy engine writes them and `wgmma` reads them (sm_90a): a slab has rows of 64
+// numbers (128 bytes, the swizzle's width); wider heads have several.
 #pragma once
 #include "intrinsics.cuh"
 

@@ -1,4 +1,4 @@
-//! A device's context, the stream of each thread, and what the driver's errors mean.
+//! A device's context, the stream of each thread, and classification of the driver's errors.
 
 use std::sync::atomic::AtomicU64;
 
@@ -23,8 +23,8 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Retains the primary context of a device.
     pub(super) fn retain(device: sys::CUdevice) -> Result<Self, Failure> {
-        // SAFETY: the device is the driver's. That the context is in use already and keeps its own way to wait is no
-        // failure.
+        // SAFETY: the driver returned the device. An error means that the context is already in use and keeps its own
+        // wait mode, which is fine.
         let _ = unsafe {
             let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
             sys::cuDevicePrimaryCtxSetFlags_v2(device, flags)

@@ -97,7 +97,7 @@ unsafe impl Sync for Module {}
 
 impl Module {
     fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, DriverError> {
-        // SAFETY: the image is a whole fat binary, which says how long it is; the driver refuses what is none.
+        // SAFETY: the image is a whole fat binary, which contains its own length; the driver refuses anything else.
         let handle = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
         Ok(Self { handle, context: Arc::clone(context) })
     }
@@ -110,8 +110,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: it was loaded once, and whoever launches its kernels waits for them before the driver is dropped.
-            // Errors on drop cannot be reported.
+            // SAFETY: the module was loaded once, and every launch of its kernels is waited for before the driver is
+            // dropped. Errors on drop cannot be reported.
             let _ = unsafe { result::module::unload(self.handle) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory of a GPU, and pinned memory of this machine, which a GPU reads and writes without the processor's help.
+//! Memory of a GPU, and pinned host memory, which a GPU accesses without the CPU's help.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Drop for NvidiaMemory {
     }
 }
 
-/// Pinned memory of this machine.
+/// Pinned host memory.
 pub struct PinnedMemory {
     context: Arc<Context>,
     start: *mut u8,
@@ -68,12 +68,12 @@ pub struct PinnedMemory {
 unsafe impl Send for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Zeros. The context must be the current one.
+    /// Allocates zeros. The context must be the current one.
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
-        // SAFETY: flags 0 ask for plain pinned memory, freed on drop.
+        // SAFETY: flags 0 request plain pinned memory, freed on drop.
         let start: *mut c_void = unsafe { result::malloc_host(bytes, 0) }?;
         let start: *mut u8 = start.cast();
-        // SAFETY: the call gave so many bytes.
+        // SAFETY: the call returned this many bytes.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Self { context: Arc::clone(context), start, bytes })
     }
@@ -81,7 +81,7 @@ impl PinnedMemory {
 
 impl AsMut<[u8]> for PinnedMemory {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes were taken and written, and live as long as this value, which is borrowed.
+        // SAFETY: this many bytes were allocated and initialised, and live as long as this value, which is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -89,7 +89,7 @@ impl AsMut<[u8]> for PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: it was taken once; copies that use it were waited for.
+            // SAFETY: it was allocated once; copies that use it were waited for.
             let _ = unsafe { result::free_host(self.start.cast()) };
         }
     }

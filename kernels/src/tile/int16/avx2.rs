@@ -35,7 +35,7 @@ impl Products for Avx2Products {
     }
     #[inline(always)]
     fn splat(self, word: u32) -> __m256i {
-        // SAFETY: AVX2, which the value within is the proof of.
+        // SAFETY: `self` proves AVX2.
         unsafe { _mm256_set1_epi32(word.cast_signed()) }
     }
     #[inline(always)]
@@ -56,7 +56,7 @@ impl Products for Avx2Products {
     #[inline(always)]
     fn store(self, sums: __m256i, queries: &[f32], key: f32, to: &mut [f32]) {
         let (queries, to) = (&queries[..Self::LANES], &mut to[..Self::LANES]);
-        // SAFETY: eight floats are at both places, and AVX2 as above.
+        // SAFETY: both slices have eight floats; AVX2 as above.
         unsafe {
             let products =
                 _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_loadu_ps(queries.as_ptr()));

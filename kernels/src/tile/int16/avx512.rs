@@ -35,7 +35,7 @@ impl Products for Avx512Products {
     }
     #[inline(always)]
     fn splat(self, word: u32) -> __m512i {
-        // SAFETY: AVX-512, which the value within is the proof of.
+        // SAFETY: `self` proves AVX-512.
         unsafe { _mm512_set1_epi32(word.cast_signed()) }
     }
     #[inline(always)]
@@ -56,7 +56,7 @@ impl Products for Avx512Products {
     #[inline(always)]
     fn store(self, sums: __m512i, queries: &[f32], key: f32, to: &mut [f32]) {
         let (queries, to) = (&queries[..Self::LANES], &mut to[..Self::LANES]);
-        // SAFETY: sixteen floats are at both places, and AVX-512 as above.
+        // SAFETY: both slices have sixteen floats; AVX-512 as above.
         unsafe {
             let products =
                 _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_loadu_ps(queries.as_ptr()));

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use libloading::{Library, Symbol};
 use longsift_kernels::cuda::{DeviceMemory, Driver, Failure, Launch, TensorMap, TensorMapRequest};
 
-/// When asynchronous work happens and in which order warps run.
+/// Timing of asynchronous work, and order of warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode(pub(crate) u32);
 
 impl Mode {
-    /// At once or as late as possible, first or last warp first.
+    /// Immediately or as late as possible; first or last warp first.
     pub(crate) const ALL: [Self; 4] = [Self(0), Self(1), Self(2), Self(3)];
 }
 
@@ -22,12 +22,12 @@ pub(crate) struct Emulated {
     budget: u64,
     /// Bytes of each allocation.
     pub(crate) allocations: Mutex<Vec<u64>>,
-    /// Bytes of each piece of staging memory.
+    /// Bytes of each staging allocation.
     pub(crate) stagings: Mutex<Vec<usize>>,
-    /// Copies to the device that are still to be made: `(to, from, bytes)`. A real device may read what it is sent as late
-    /// as the next kernel starts; where work happens late, so does this one.
+    /// Pending copies to the device: `(to, from, bytes)`. A real device may read staged bytes as late as the start of
+    /// the next kernel; in the late modes, so does this one.
     sent: Mutex<Vec<(u64, usize, usize)>>,
-    /// Numbers that each `gather_rope_f32` wrote.
+    /// Numbers written by each `gather_rope_f32`.
     pub(crate) gathered: Mutex<Vec<Vec<f32>>>,
 }
 
@@ -44,7 +44,7 @@ impl Emulated {
         }
     }
 
-    /// Refuses more than `budget` bytes at a time.
+    /// Refuses to allocate more than `budget` bytes in total.
     pub(crate) fn with_budget(mut self, budget: u64) -> Self {
         self.budget = budget;
         self
@@ -52,7 +52,7 @@ impl Emulated {
 
     fn finish_copies(&self) {
         for (to, from, bytes) in self.sent.lock().expect("no test panics here").drain(..) {
-            // SAFETY: both places live, and nobody writes to the first, until the next wait: `send` says so.
+            // SAFETY: both ranges live, and the first is not written, until the next wait: `send` requires it.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         }
     }
@@ -67,7 +67,7 @@ impl Emulated {
         };
         let out = u64::from_ne_bytes(launch.parameters[48..56].try_into().expect("eight bytes"));
         let numbers = (int(100) * int(104) * int(112)) as usize;
-        // SAFETY: the kernel has just written these numbers there.
+        // SAFETY: the kernel has just written these numbers.
         let written = unsafe { std::slice::from_raw_parts(out as *const f32, numbers) };
         self.gathered.lock().expect("no test panics here").push(written.to_vec());
     }
@@ -106,7 +106,8 @@ impl Driver for Emulated {
     fn write(&self, memory: &Memory, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         assert!(offset + bytes.len() as u64 <= memory.bytes, "a write beyond the memory");
         let to = (memory.address() + offset) as *mut u8;
-        // SAFETY: the line above; kernels, the only other users of the memory, do not run during a write.
+        // SAFETY: the bounds were checked above; kernels, the only other users of the memory, do not run during a
+        // write.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -149,7 +150,7 @@ impl Driver for Emulated {
         // SAFETY: `emulate_launch` has these parameters.
         let run: Symbol<'_, Run> =
             unsafe { self.library.get(b"emulate_launch") }.expect("it exists");
-        // What a real launch copies is aligned as the structure asks.
+        // A real launch copies parameters with the structure's alignment.
         let words = launch.parameters.len().div_ceil(8);
         let mut parameters = vec![TensorMap([0; 16]); words.div_ceil(16)];
         bytemuck::cast_slice_mut(&mut parameters)[..launch.parameters.len()]
@@ -171,7 +172,7 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    /// As `EmulatedMap` of `machine.cpp` reads it.
+    /// Layout of `EmulatedMap` in `machine.cpp`.
     fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, Failure> {
         assert!(request.address.is_multiple_of(16) && request.numbers.is_multiple_of(8));
         let mut map = [0; 16];

@@ -1,12 +1,12 @@
-// A GPU on the CPU, one block at a time, for tests of the device code: what nvcc and `intrinsics.cuh` give a kernel, for
-// an ordinary C++ compiler.
+// Emulation of a GPU on the CPU, one block at a time, for tests of the device code: replaces nvcc's built-ins and
+// `intrinsics.cuh` for an ordinary C++ compiler.
 //
 // Each CUDA thread is a fiber. A fiber runs until it waits: for its warp (shuffles, matrix products), its block, or a
-// barrier in shared memory. A warp runs as far as it gets before the next one starts, from the first to the last or the
-// other way, which shows missing barriers. Shared memory begins as NaN. Asynchronous copies and products happen either at
-// once or as late as they may, which shows buffers that are reused too early and results that are read too early.
+// barrier in shared memory. A warp runs as far as it can before the next one starts, from first to last or in reverse, which
+// detects missing barriers. Shared memory is initialised to NaN. Asynchronous copies and products complete immediately or
+// as late as allowed, which detects buffers that are reused and results that are read too early.
 //
-// What it cannot show: time, the memory model, races inside a warp, alignment of shared memory beyond what is asserted.
+// Not covered: timing, the memory model, races inside a warp, alignment of shared memory beyond the assertions.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -33,7 +33,7 @@ Index block_size();
 unsigned char* shared_memory();
 [[noreturn]] void fail(const char* reason);
 
-// All 32 lanes meet; the last one to come calls `work(lane numbers 0..32)` on everyone's `mine`.
+// Synchronizes all 32 lanes; the last one to arrive calls `work` on the `mine` of lanes 0..32.
 void meet_warp(void* mine, void (*work)(void* const* lanes));
 void meet_block();
 
@@ -53,8 +53,8 @@ void group_multiply_wait(int pending);
 uint32_t shared_address(const void* pointer);
 
 // `sum` and 8 products, as the tensor cores of an A100 add them (Fasi et al., "Numerical behavior of NVIDIA tensor cores",
-// 2021): products are exact, every term is cut off below bit 24 behind the first bit of the largest one, the rest is added
-// exactly and cut off to a float.
+// 2021): products are exact, every term is truncated below bit 24 after the first bit of the largest one, the rest is added
+// exactly and truncated to a float.
 inline float tensor_core_sum(float sum, const float* rows, const float* columns) {
     double terms[9] = {sum}, largest = std::fabs(double(sum)), plain = sum;
     for (int k = 0; k < 8; k++) {
@@ -129,7 +129,7 @@ DEVICE void copy_async(void* shared, const void* global, bool valid) { emulation
 DEVICE void commit_copies() { emulation::commit_copies(); }
 template <int PENDING> MEMBER void wait_copies() { emulation::wait_copies(PENDING); }
 
-// Row l % 8 of matrix l / 8 is where lane l points; lane l gets numbers 2 (l % 4) and the next of row l / 4 of each.
+// Lane l points to row l % 8 of matrix l / 8 and receives numbers 2 (l % 4) and the next of row l / 4 of each.
 DEVICE void load_matrices(uint32_t (&parts)[4], const void* row) {
     struct Load { const unsigned char* row; uint32_t* parts; } load = {static_cast<const unsigned char*>(row), parts};
     if (shared_address(row) % 16) emulation::fail("a matrix row is not aligned to 16 bytes");

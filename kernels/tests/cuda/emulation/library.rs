@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The compiled device code. Tests that ask for it are ignored where the cfg `longsift_cxx` is not set.
+/// The compiled device code. Tests that use it are ignored unless the cfg `longsift_cxx` is set.
 pub(crate) fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(load)
@@ -19,14 +19,14 @@ fn load() -> Library {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda_emulation");
     fs::create_dir_all(&folder).expect("the target folder is writable");
-    // Tests may be processes of their own: one compiles, the others wait.
+    // Tests may run in several processes: one compiles, the others wait.
     let lock = File::create(folder.join("lock")).expect("the target folder is writable");
     lock.lock().expect("files can be locked");
     let path = folder.join(format!("emulated-{:016x}.so", fingerprint(&compiler)));
     if !path.exists() {
         compile(&compiler, &folder, &path);
     }
-    // SAFETY: the library was made of this repository's sources and runs no code when it is loaded.
+    // SAFETY: the library is built from this repository's sources and runs no code when it is loaded.
     unsafe { Library::new(&path) }.expect("the library was just linked")
 }
 
@@ -38,7 +38,7 @@ fn machine() -> PathBuf {
     kernels().join("tests/cuda/emulation")
 }
 
-/// The folder of this crate, also where another crate's tests include this file.
+/// The folder of this crate, even if another crate's tests include this file.
 fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels")
 }
@@ -80,7 +80,7 @@ fn compile(compiler: &str, folder: &Path, library: &Path) {
                 "-ffp-contract=off",
                 "-fno-strict-aliasing",
             ])
-            // Fibers leave functions by longjmp, which a fortified one refuses.
+            // Fibers leave functions by longjmp, which fortified builds refuse.
             .args(["-U_FORTIFY_SOURCE", "-DLONGSIFT_EMULATION", "-Wno-unknown-pragmas"])
             .arg("-I")
             .arg(machine())
