@@ -37,8 +37,8 @@ fn on_text(window_tokens: usize) -> Pipeline {
         .score("formula: balanced-recurrence")
 }
 
-fn on_tokens() -> Pipeline {
-    let pipeline = Pipeline::tokens("", 64);
+fn on_tokens(window_tokens: usize) -> Pipeline {
+    let pipeline = Pipeline::tokens("", window_tokens);
     let input = pipeline.input.replace("path: input", "path: tokens");
     Pipeline { input, ..pipeline }.without_model(None).measure("recurrence")
 }
@@ -88,13 +88,48 @@ fn an_older_pipeline_is_told_what_it_lacks_as_yaml() {
         "{stderr}"
     );
     // Token ids have no guards on text.
-    let tokens = on_tokens().score("formula: balanced-recurrence").filter(one);
+    let tokens = on_tokens(64).score("formula: balanced-recurrence").filter(one);
     let (_, stderr) = plan(&workspace, &tokens);
     assert!(!stderr.contains("other components"), "{stderr}");
     // Terms that are written out mean what they meant.
     let terms = Pipeline { score: String::new(), ..on_text(1024) };
     let (_, stderr) = plan(&workspace, &terms.score("terms: [{statistic: far_recurrence}]"));
     assert!(!stderr.contains("other components"), "{stderr}");
+}
+
+#[test]
+fn a_compared_preset_without_its_stage_is_a_warning_and_needs_no_guards() {
+    let workspace = workspace();
+    let far = Pipeline { score: String::new(), ..on_text(1024) }.score("formula: far-recurrence");
+    let compared = far.output("report_by: id, compare: [balanced-recurrence]");
+    let (_, stderr) = plan(&workspace, &compared);
+    assert!(
+        stderr.contains("`balanced-recurrence` has other components than before, and this pipeline lacks `lexical` on text\n"),
+        "{stderr}"
+    );
+    let (_, stderr) = plan(&workspace, &compared.measure("lexical"));
+    assert!(!stderr.contains("other components"), "{stderr}");
+}
+
+#[test]
+fn a_guard_that_few_windows_pass_is_a_warning() {
+    let workspace = workspace();
+    let rejecting = "keep_fraction: 1, guards: [{statistic: copy_share, min: 0.9}]";
+    // Windows of 16 tokens have too few repeated ids for this statistic.
+    let missing = "keep_fraction: 1, guards: [{statistic: midrange_share, min: 0}]";
+    for (filter, expected) in [
+        (rejecting, "the guard `copy_share` at least 0.9 rejects 95 of 95 (100 %) windows"),
+        (
+            missing,
+            "the guard `midrange_share` at least 0 rejects 0 of 95 (0 %) windows; 95 without the statistic do not pass",
+        ),
+    ] {
+        let pipeline = Pipeline { score: String::new(), ..on_tokens(16) };
+        let pipeline = pipeline.score("formula: far-recurrence").filter(filter);
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "--fresh"]);
+        assert!(answer.stderr.contains(expected), "{}", answer.stderr);
+    }
 }
 
 #[test]
@@ -137,7 +172,7 @@ fn statistics_of_text_are_refused_where_no_text_is_measured() {
         workspace.longsift(&["plan", "pipeline.yaml", "-q"]).expect(2).stderr
     };
     let far = "formula: far-recurrence";
-    let tokens = on_tokens().score(far);
+    let tokens = on_tokens(64).score(far);
     for lexical in [None, Some("lexical")] {
         let pipeline = lexical.into_iter().fold(tokens.clone(), Pipeline::measure).filter(guard);
         let stderr = refused(&pipeline);
@@ -174,7 +209,7 @@ fn the_resolved_pipeline_has_the_default_of_lexical() {
     let workspace = workspace();
     let far = "formula: far-recurrence";
     let text = Pipeline { score: String::new(), ..on_text(64) }.score(far);
-    for (pipeline, expected) in [(text, true), (on_tokens().score(far), false)] {
+    for (pipeline, expected) in [(text, true), (on_tokens(64).score(far), false)] {
         workspace.write("pipeline.yaml", pipeline.measure("lexical").to_string());
         let plan = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success();
         let plan: serde_json::Value = serde_json::from_str(&plan.stdout).unwrap();
@@ -187,7 +222,7 @@ fn the_resolved_pipeline_has_the_default_of_lexical() {
 #[test]
 fn a_window_without_midrange_share_is_scored_by_the_other_components() {
     let workspace = workspace();
-    let pipeline = on_tokens().score("formula: balanced-recurrence").filter("keep_fraction: 1");
+    let pipeline = on_tokens(64).score("formula: balanced-recurrence").filter("keep_fraction: 1");
     let summary = workspace.run(&pipeline);
     let scores = read_scores(&workspace.path("out.run"));
     let nulls = scores.column_by_name("midrange_share").unwrap().null_count() as u64;
@@ -200,7 +235,7 @@ fn a_window_without_midrange_share_is_scored_by_the_other_components() {
     let guarded = workspace.run(&pipeline.filter(guards));
     assert_eq!(guarded["windows_dropped"]["no_midrange_share"], json!(nulls), "a guard needs it");
     let terms = "terms: [{statistic: midrange_share}]";
-    let written = workspace.run(&on_tokens().score(terms).filter("keep_fraction: 1"));
+    let written = workspace.run(&on_tokens(64).score(terms).filter("keep_fraction: 1"));
     assert_eq!(written["windows_dropped"]["no_midrange_share"], json!(nulls), "and so does a term");
     let facts = read_json(&workspace.path("out.run/manifest.json")).to_string();
     assert!(!facts.contains("formula_version"), "{facts}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::support::tables::{
-    document, floats, optional_integers, read_parquet, strings, table, texts, token_lists,
+    document, floats, labels, optional_integers, read_parquet, strings, table, texts, token_lists,
     write_parquet,
 };
 use crate::support::{Pipeline, Workspace};
@@ -89,6 +89,30 @@ fn without_ids_files_and_rows_name_the_documents() {
     assert!(answer.stderr.contains("random scores depend on the files"), "{}", answer.stderr);
     let row = random(1, &["random", "deep/x.parquet", "1", "0"]);
     assert_eq!(scores(&workspace)[&("b".to_owned(), Some(0))], row.to_bits());
+}
+
+#[test]
+fn a_document_with_a_null_id_is_drawn_by_its_file_and_row_and_counted() {
+    let workspace = Workspace::new();
+    let documents: Vec<Vec<u32>> = (0..4).map(|row| document(row, 160)).collect();
+    let input = table(&[
+        ("id", labels(&[Some("a"), None, Some("c"), None])),
+        ("tokens", token_lists(&documents)),
+    ]);
+    write_parquet(&workspace.path("input/x.parquet"), &input, 2);
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
+    assert!(answer.stderr.contains("2 documents have no id in `id`"), "{}", answer.stderr);
+    let data = read_parquet(&workspace.path("out/data"));
+    let scores: Vec<u64> = floats(&data, "longsift_score").into_iter().map(f64::to_bits).collect();
+    let expected = [
+        &["random", "a", "0"][..],
+        &["random", "a", "1"],
+        &["random", "x.parquet", "1", "0"],
+        &["random", "x.parquet", "1", "1"],
+    ];
+    let expected: Vec<u64> = expected.map(|parts| random(1, parts).to_bits()).to_vec();
+    assert_eq!(scores[..4], expected);
 }
 
 #[test]

@@ -222,7 +222,7 @@ pub fn select(
     let mut guards = GuardCounts::new(&criteria);
     let mut decide = |index: usize, rule: Rule, totals: &Totals| {
         let (value, group) = groups[index];
-        guards.add(value.as_ref(), gathered.of_groups[group as usize].samples, &totals.refused);
+        guards.add(value.as_ref(), gathered.of_groups[group as usize].samples, totals);
         rules[group as usize] = Some((value.as_deref().map(Arc::from), rule));
         if totals.kept + totals.kept_not_measured == 0 {
             empty.push(name(value.as_deref()));

@@ -54,6 +54,7 @@ mod tests {
     use super::*;
     use crate::dataset::handed::HandedFooters;
     use crate::dataset::reading::Reading;
+    use crate::run_directory::layout::RunDirectory;
 
     #[test]
     fn who_is_handed_footers_opens_only_files_that_have_changed() {
@@ -101,6 +102,20 @@ mod tests {
         let file = damage("b.parquet");
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         assert!(again().unwrap_err()[0].to_string().contains("b.parquet"));
+    }
+
+    #[test]
+    fn a_shard_takes_a_run_directory_that_holds_nothing_but_footers() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        fs::create_dir(&directory.root).unwrap();
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/corpus.parquet");
+        write(&Dataset::open(Path::new(corpus)).unwrap(), &directory.footers()).unwrap();
+        drop(directory.take().unwrap());
+        let foreign = RunDirectory::of_output(&folder.path().join("other"));
+        fs::create_dir(&foreign.root).unwrap();
+        fs::write(foreign.footers(), "page numbers").unwrap();
+        assert!(foreign.take().unwrap_err().to_string().contains("was not written by longsift"));
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// Returns the pandas type of a column and the NumPy type of its array; NumPy integers and booleans have no null.
+/// Returns the pandas type of a column and the `numpy` type of its array; `numpy` integers and booleans have no null.
 fn pandas_types(field: &Field) -> (String, String) {
     match field.data_type() {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {

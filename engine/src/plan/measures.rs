@@ -191,7 +191,11 @@ fn without_text(spec: &Spec, content: &Content, rule: BrokenRule) -> BrokenRule 
     let (reason, hint) = match content {
         Content::Tokens(_) => (
             "documents arrive as tokens",
-            "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone",
+            if statistics::measure_of(name) == Some("lexical") {
+                "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone"
+            } else {
+                "read texts with `input.text_column`"
+            },
         ),
         Content::Text(_) if has_lexical && statistics::measure_of(name) == Some("lexical") => {
             ("`lexical` has `text: false`", "remove `text: false`")

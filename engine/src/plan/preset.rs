@@ -48,13 +48,18 @@ pub(super) fn warnings(spec: &Spec, measures: &Measures) -> Vec<Diagnostic> {
 
 fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let (score, filter) = (spec.score(), spec.filter());
-    let formula = score.formula.filter(|formula| formula.is_balanced())?;
+    let compared = spec.pipeline.output.compare.iter();
+    let mut formulas = (score.formula.iter().map(|formula| (formula, "stages.score.formula")))
+        .chain(compared.map(|formula| (formula, "output.compare")));
+    let (formula, setting) = formulas.find(|(formula, _)| formula.is_balanced())?;
+    // A compared formula has no guards.
+    let is_compared = setting == "output.compare";
     let has_text = spec.pipeline.input.tokens_column.is_none();
     let lexical = measures.place_of("digit_share").is_some();
     let is_missing =
         |statistic: &str| !filter.guards.iter().any(|guard| guard.statistic == statistic);
     let wanted = TEXT_GUARDS.iter().filter(|(name, _)| has_text || *name == "repeated_share");
-    let missing: Vec<_> = wanted.filter(|(name, _)| is_missing(name)).collect();
+    let missing: Vec<_> = wanted.filter(|(name, _)| !is_compared && is_missing(name)).collect();
     let without_lexical = has_text && !lexical;
     if missing.is_empty() && !without_lexical {
         return None;
@@ -90,7 +95,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
                 .map(|(name, max)| format!("      - {{statistic: {name}, max: {max}{before}}}")),
         );
     }
-    let warning = spec.warning("stages.score.formula", message);
+    let warning = spec.warning(setting, message);
     let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
     Some(warning.hint(
         "docs/stability.md has the `terms` of before; a guard of your own on these statistics ends this warning as well",

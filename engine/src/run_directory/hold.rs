@@ -92,6 +92,7 @@ impl RunDirectory {
             || marked::carries(&self.lock_file(), PipelineLock::MARK)?
             || marked::carries(&self.manifest(), Manifest::MARK)?
             || marked::carries(&self.missing(), Self::MISSING_MARK)?
+            || marked::carries(&self.footers(), Self::FOOTERS_MARK)?
             || store::is_address(&self.root) && names.contains(&self.events_by_process());
         if !is_run && !files::below_if_present(&self.root)?.is_empty() {
             return Err(marked::foreign(&self.root)

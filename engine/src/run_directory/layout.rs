@@ -177,6 +177,9 @@ impl RunDirectory {
     /// Mark of the list of missing work units.
     pub(super) const MISSING_MARK: Mark = Mark::Keys(&["shards", "missing"]);
 
+    /// Mark of the footers that a driver writes before its shards start.
+    pub(super) const FOOTERS_MARK: Mark = Mark::Start("{\"files\":[");
+
     /// The folder of the output's Parquet files.
     pub fn data(&self) -> PathBuf {
         self.output.join("data")

@@ -203,11 +203,14 @@ pub struct GuardUse {
     pub statistic: String,
     /// Its bounds in words: `at most 0.4`.
     pub bounds: String,
-    /// Samples out of its bounds, whatever other guards say of them.
+    /// Samples out of its bounds, including those that other guards reject.
     pub rejected: u64,
+    /// Samples that lack its statistic and that no guard rejects. They do not pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u64,
     /// All samples.
     pub samples: u64,
-    /// The groups of which it rejects more than half, at most 100, those with the most rejected samples first.
+    /// Groups in which more than half of the samples do not pass it, at most 100, those that lose the most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GuardedGroup>,
     /// Such groups that are left out of `groups`.
@@ -222,17 +225,20 @@ pub struct GuardedGroup {
     pub value: Option<String>,
     /// Samples out of the guard's bounds.
     pub rejected: u64,
+    /// Samples that lack the guard's statistic and that no guard rejects.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u64,
     /// All samples of the group.
     pub samples: u64,
 }
 
 impl GuardUse {
-    /// Whether it rejects more than half of all samples, or of those of a group.
+    /// Whether more than half of all samples, or of those of a group, do not pass it.
     pub fn rejects_most(&self) -> bool {
-        2 * self.rejected > self.samples || !self.groups.is_empty()
+        2 * (self.rejected + self.missing) > self.samples || !self.groups.is_empty()
     }
 
-    /// What it rejects, in words.
+    /// Describes what it rejects.
     pub fn in_words(&self, samples: &str) -> String {
         let of = |rejected: u64, samples: u64| {
             let share = 100.0 * rejected as f64 / samples.max(1) as f64;
@@ -240,12 +246,17 @@ impl GuardUse {
         };
         let all = of(self.rejected, self.samples);
         let mut text = format!("`{}` {} rejects {all} {samples}", self.statistic, self.bounds);
+        if self.missing > 0 {
+            text.push_str("; ");
+            text.push_str(&count(self.missing));
+            text.push_str(" without the statistic do not pass");
+        }
         let named: Vec<&GuardedGroup> =
             self.groups.iter().filter(|group| group.value.is_some()).take(MAX_NAMED).collect();
         if !named.is_empty() {
             let name = |of_group: &&GuardedGroup| {
                 let group = of_group.value.as_deref().map(quoted_value).unwrap_or_default();
-                format!("{group} {}", of(of_group.rejected, of_group.samples))
+                format!("{group} {}", of(of_group.rejected + of_group.missing, of_group.samples))
             };
             let named: Vec<String> = named.iter().map(name).collect();
             let left_out = self.groups.len() as u64 - named.len() as u64 + self.groups_left_out;

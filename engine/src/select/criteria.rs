@@ -14,6 +14,7 @@ use super::standing::{NOT_SAMPLED, Standing};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;
+use crate::dataset::documents::id_of_row;
 use crate::plan::cascade::merge_of;
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
@@ -50,15 +51,17 @@ pub(super) struct Criteria {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     seed: u64,
-    /// Whether documents have ids; without, their files and rows name them.
+    /// Whether the input has a column of ids.
     ids: bool,
 }
 
 impl Draw {
-    /// The score of a sample of a file. `window`: its number; none for a document.
+    /// Score of a sample of a file. A document without an id is drawn by its file and row. `window`: its number; `None` for a
+    /// document.
     fn score(self, sample: &ScoredWindow, window: Option<u32>, file: &str) -> f64 {
         let (row, window) = (sample.input_row.to_string(), window.map(|of| of.to_string()));
-        let mut parts: Vec<&str> = if self.ids { vec![&sample.id] } else { vec![file, &row] };
+        let has_id = self.ids && sample.id != id_of_row(file, sample.input_row);
+        let mut parts: Vec<&str> = if has_id { vec![&sample.id] } else { vec![file, &row] };
         parts.extend(window.as_deref());
         random_score(self.seed, &parts)
     }

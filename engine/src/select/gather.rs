@@ -11,6 +11,7 @@ use super::runs::{Groups, Runs};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
+use crate::dataset::documents::id_of_row;
 use crate::dataset::labels;
 use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
@@ -78,6 +79,8 @@ pub(super) struct Gathered {
     /// Windows that begin before the end of the one before them.
     pub(super) overlapping: u64,
     pub(super) repeated_ids: RepeatedIds,
+    /// Documents without an id of their own.
+    pub(super) without_id: u64,
 }
 
 /// What is known of a group when all its samples are read.
@@ -171,6 +174,7 @@ pub(super) struct Gathering {
     spared: Vec<u64>,
     windows: u64,
     overlapping: u64,
+    without_id: u64,
     record: Vec<u8>,
 }
 
@@ -190,6 +194,7 @@ impl Gathering {
             spared: vec![0; criteria.spared.len()],
             windows: 0,
             overlapping: 0,
+            without_id: 0,
             record: Vec::new(),
         })
     }
@@ -215,6 +220,7 @@ impl Gathering {
         self.spared.iter_mut().zip(&unit.spared).for_each(|(all, more)| *all += more);
         self.windows += unit.windows;
         self.overlapping += unit.overlapping;
+        self.without_id += unit.without_id;
         self.units.push(number);
         Ok(())
     }
@@ -245,6 +251,7 @@ impl Gathering {
             windows: self.windows,
             overlapping: self.overlapping,
             repeated_ids: self.ids.repeated(stop)?,
+            without_id: self.without_id,
         })
     }
 }
@@ -265,6 +272,7 @@ pub(super) struct UnitSamples {
     spared: Vec<u64>,
     windows: u64,
     overlapping: u64,
+    without_id: u64,
 }
 
 impl UnitSamples {
@@ -318,6 +326,7 @@ impl UnitSamples {
             self.lengths.push((first.tokens_scored, first.tokens_scored));
         }
         self.ids.push(hash(&first.id));
+        self.without_id += u64::from(first.id == id_of_row(file, first.input_row));
         self.windows += windows.len() as u64;
         self.overlapping +=
             windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;

@@ -1,9 +1,10 @@
-//! How many samples each guard rejects, and of which groups it rejects more than half.
+//! Counts of the samples that each guard rejects, and the groups that lose more than half of theirs to it.
 
 use super::criteria::Criteria;
+use super::rank::Totals;
 use crate::run_directory::summary::{GuardUse, GuardedGroup};
 
-/// Groups that are named of each guard: those of which it rejects most.
+/// Groups listed for each guard: those that lose the most samples.
 const MAX_GROUPS: usize = 100;
 
 /// Counts of the guards, while groups are decided of.
@@ -16,6 +17,7 @@ impl GuardCounts {
             statistic: guard.statistic.clone(),
             bounds: guard.in_words(),
             rejected: 0,
+            missing: 0,
             samples: 0,
             groups: Vec::new(),
             groups_left_out: 0,
@@ -23,13 +25,16 @@ impl GuardCounts {
         Self(guards.collect())
     }
 
-    /// Adds a group with so many samples, of which each guard rejects so many.
-    pub(super) fn add(&mut self, value: Option<&String>, samples: u64, rejected: &[u64]) {
-        for (guard, rejected) in self.0.iter_mut().zip(rejected.iter().copied()) {
+    /// Adds the totals of a group with this value of the `within` column.
+    pub(super) fn add(&mut self, value: Option<&String>, samples: u64, totals: &Totals) {
+        let counts = totals.refused.iter().copied().zip(totals.missing.iter().copied());
+        for (guard, (rejected, missing)) in self.0.iter_mut().zip(counts) {
             guard.rejected += rejected;
+            guard.missing += missing;
             guard.samples += samples;
-            if 2 * rejected > samples {
-                guard.groups.push(GuardedGroup { value: value.cloned(), rejected, samples });
+            if 2 * (rejected + missing) > samples {
+                let value = value.cloned();
+                guard.groups.push(GuardedGroup { value, rejected, missing, samples });
                 if guard.groups.len() >= 2 * MAX_GROUPS {
                     cut(guard);
                 }
@@ -43,9 +48,9 @@ impl GuardCounts {
     }
 }
 
-/// Leaves the groups of which a guard rejects most.
+/// Keeps the groups with the most samples that do not pass a guard.
 fn cut(guard: &mut GuardUse) {
-    guard.groups.sort_by_key(|group| std::cmp::Reverse(group.rejected));
+    guard.groups.sort_by_key(|group| std::cmp::Reverse(group.rejected + group.missing));
     guard.groups_left_out += guard.groups.len().saturating_sub(MAX_GROUPS) as u64;
     guard.groups.truncate(MAX_GROUPS);
 }

@@ -25,7 +25,7 @@ use super::histograms::{Histograms, HistogramsOfGroups, Place};
 use super::quantiles::Quantiles;
 use super::radix::{PASSES, Search, key, value};
 use super::score_percentiles::{OfGroup, PercentilesOfGroups, ScoreBins, ScoreRange};
-use super::standing::Standing;
+use super::standing::{Standing, is_not_sampled};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::run_directory::calibration::Threshold;
@@ -120,6 +120,8 @@ pub(super) struct Totals {
     pub(super) counted: u64,
     /// By guard, samples out of its bounds, whatever the other guards say of them.
     pub(super) refused: Vec<u64>,
+    /// By guard, samples that no guard rejects and that lack its statistic.
+    pub(super) missing: Vec<u64>,
     /// Samples with a score that are kept.
     pub(super) kept: u64,
     /// Samples without one that are kept, because a measure was not taken of them.
@@ -380,17 +382,22 @@ impl Ranking<'_> {
     ) -> Result<Totals> {
         let (criteria, units) = (self.criteria, &self.gathered.units[..]);
         let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
-        let (thresholds, refused) = (vec![nothing; edges.len()], vec![0; criteria.guards.len()]);
-        let mut totals = Totals { refused, thresholds, ..Totals::default() };
+        let by_guard = || vec![0; criteria.guards.len()];
+        let (thresholds, refused, missing) = (vec![nothing; edges.len()], by_guard(), by_guard());
+        let mut totals = Totals { refused, missing, thresholds, ..Totals::default() };
         let mut kept_of_unit = KeptOfUnits { units, kept: self.kept, unit: 0, count: 0 };
         self.gathered.visit(self.group, self.stop, |sample| {
             let standing = standing(scorer, bounds, criteria, sample.values);
             let score = standing.passing_score();
             totals.counted += u64::from(standing.counts());
-            let guards = criteria.guards.iter().zip(bounds).zip(&mut totals.refused);
-            for (((_, statistic), bounds), refused) in guards {
-                let verdict = bounds.judge(sample.values[*statistic]);
-                *refused += u64::from(verdict == Verdict::Refused);
+            let is_rejected = matches!(standing, Standing::Refused(..));
+            for (guard, ((_, statistic), bounds)) in criteria.guards.iter().zip(bounds).enumerate()
+            {
+                let value = sample.values[*statistic];
+                let verdict = bounds.judge(value);
+                let is_missing = verdict == Verdict::Missing && !is_not_sampled(value);
+                totals.refused[guard] += u64::from(verdict == Verdict::Refused);
+                totals.missing[guard] += u64::from(is_missing && !is_rejected);
             }
             if standing == Standing::NotMeasured && criteria.filter.keeps_not_measured() {
                 totals.kept_not_measured += 1;

@@ -59,7 +59,12 @@ pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
     if repeated > 0 {
         warnings.push(warning(
             format!(
-                "{repeated} ids occur more than once; their `longsift_sample_id` gets the file and the row"
+                "{} more than once; their `longsift_sample_id` gets the file and the row",
+                if repeated == 1 {
+                    "1 id occurs".to_owned()
+                } else {
+                    format!("{} ids occur", count(repeated))
+                }
             ),
             "a unique `input.id_column` makes sample ids shorter and joins safe",
         ));
@@ -67,19 +72,32 @@ pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
     warnings
 }
 
-/// A warning where documents share their random scores.
-pub(super) fn of_random(plan: &Plan, gathered: &Gathered) -> Option<Diagnostic> {
-    let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
-    let drawn = plan.spec.score().random_seed().is_some()
+/// Warnings about random scores: documents that share an id, and documents without one.
+pub(super) fn of_random(plan: &Plan, gathered: &Gathered) -> Vec<Diagnostic> {
+    let is_drawn = plan.spec.score().random_seed().is_some()
         || plan.spec.pipeline.output.compare.contains(&Formula::Random);
-    let message = format!(
-        "{} documents share {} ids, and so their random scores: they are kept or left out together",
-        count(documents),
-        count(ids)
-    );
-    let hint = "give every document an id of its own (`input.id_column`)";
-    let warning = || Diagnostic::warning(Blame::Data, message).hint(hint);
-    (drawn && documents > 0).then(warning)
+    let mut warnings = Vec::new();
+    let mut warn = |message: String| {
+        let hint = "give every document an id of its own (`input.id_column`)";
+        warnings.push(Diagnostic::warning(Blame::Data, message).hint(hint));
+    };
+    let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
+    if is_drawn && documents > 0 {
+        let ids = if ids == 1 { "1 id".to_owned() } else { format!("{} ids", count(ids)) };
+        warn(format!(
+            "{} documents share {ids}, and so their random scores: they are kept or left out together",
+            count(documents)
+        ));
+    }
+    let without = gathered.without_id;
+    if let (true, Some(column)) = (is_drawn && without > 0, &plan.spec.pipeline.input.id_column) {
+        let documents = if without == 1 { "document has" } else { "documents have" };
+        warn(format!(
+            "{} {documents} no id in `{column}`: their random scores follow from file and row, and change when files do",
+            count(without)
+        ));
+    }
+    warnings
 }
 
 /// Which groups have windows of different lengths.

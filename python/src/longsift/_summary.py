@@ -75,17 +75,19 @@ class GuardedGroup:
 
     value: str | None
     rejected: int
+    missing: int
     samples: int
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What a guard rejects, and the groups of which it rejects more than half."""
+    """Samples that a guard rejects or that lack its statistic, and the groups that lose more than half of theirs to it."""
 
     setting: str
     statistic: str
     bounds: str
     rejected: int
+    missing: int
     samples: int
     groups: Sequence[GuardedGroup]
     groups_left_out: int
@@ -170,9 +172,9 @@ def _known(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _guard(raw: Mapping[str, Any]) -> Guard:
-    groups = [_of(GuardedGroup, group) for group in raw.get("groups") or []]
+    groups = [_of(GuardedGroup, {"missing": 0, **group}) for group in raw.get("groups") or []]
     left_out = raw.get("groups_left_out") or 0
-    return dataclasses.replace(_of(Guard, raw), groups=groups, groups_left_out=left_out)
+    return dataclasses.replace(_of(Guard, {"missing": 0, **raw}), groups=groups, groups_left_out=left_out)
 
 
 def _of(kind: type[_Type], raw: Mapping[str, Any]) -> _Type:

@@ -34,8 +34,9 @@ pub(super) struct Rejected {
     groups: Vec<OfOneGroup>,
     /// Some of them, at random.
     windows: Vec<RejectedWindow>,
+    /// The guard's counts, if most samples do not pass it.
     #[serde(skip)]
-    is_warning: bool,
+    warning: Option<GuardUse>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -90,7 +91,7 @@ pub(super) fn of(
             samples: of.samples,
             groups: groups.collect(),
             windows: windows(&of.statistic, places[guard], &picks, texts)?,
-            is_warning: of.rejects_most(),
+            warning: of.rejects_most().then(|| of.clone()),
         });
     }
     Ok(all)
@@ -162,15 +163,9 @@ pub(super) fn section(all: &[Rejected], samples: &str) -> Option<Section> {
         return None;
     }
     let mut blocks = Vec::new();
-    for of in all.iter().filter(|of| of.is_warning) {
-        blocks.push(Block::Note(format!(
-            "Warning: the guard {} {} ({}) rejects {} of {} {samples}, or more than half of a group.",
-            of.statistic,
-            of.bounds,
-            of.setting,
-            count(of.rejected),
-            count(of.samples)
-        )));
+    for guard in all.iter().filter_map(|of| of.warning.as_ref()) {
+        let words = guard.in_words(samples).replace('`', "");
+        blocks.push(Block::Note(format!("Warning: the guard {words} ({}).", guard.setting)));
     }
     let name = |group: &OfOneGroup| {
         if group.others {

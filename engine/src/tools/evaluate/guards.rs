@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The verdicts of the guards of a pipeline on the windows of one length.
 pub(crate) struct Rejections {
-    /// By guard the name of its statistic, and its verdicts by window; `None` where no window has the statistic.
+    /// By guard, the name of its statistic and its verdicts by window; `None` if the statistic is not measured.
     guards: Vec<(String, Option<Vec<Verdict>>)>,
 }
 
@@ -51,14 +51,20 @@ impl Rejections {
         Some((0..windows).map(passes).collect())
     }
 
-    /// The guards whose statistic no window has.
+    /// Notes on guards whose statistic is not measured or missing from every window.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let absent = self.guards.iter().filter(|(_, verdicts)| verdicts.is_none());
-        absent
-            .map(|(name, _)| {
-                format!("the guard on `{name}` is left out: no window of this length has it")
-            })
-            .collect()
+        let note = |(name, verdicts): &(String, Option<Vec<Verdict>>)| match verdicts {
+            None => Some(format!(
+                "the guard on `{name}` is left out: the statistic is not measured here"
+            )),
+            Some(verdicts) if verdicts.iter().all(|verdict| *verdict == Verdict::Missing) => {
+                Some(format!(
+                    "no window of this length passes the guard on `{name}`: none has the statistic"
+                ))
+            }
+            Some(_) => None,
+        };
+        self.guards.iter().filter_map(note).collect()
     }
 
     /// Counts by the kind of a window, whose name `kind` says.
@@ -98,6 +104,10 @@ mod tests {
         ]);
         assert_eq!(rejections.passes(), Some(vec![true, false, false]));
         assert_eq!(rejections.notes().len(), 1);
+        let lacking =
+            Rejections::new(vec![("copy_share".to_owned(), Some(vec![Missing, Missing]))]);
+        assert_eq!(lacking.passes(), Some(vec![false, false]));
+        assert!(lacking.notes()[0].contains("none has the statistic"), "{:?}", lacking.notes());
         let kinds = ["a", "a", "b"];
         let counted = rejections.counted(|window| kinds[window]);
         let names: Vec<&str> = counted.iter().map(|of| of.guard.as_str()).collect();

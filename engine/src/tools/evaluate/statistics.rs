@@ -165,9 +165,14 @@ impl Measured {
             let scale = |(term, column): (&Term, &usize)| {
                 let of: Vec<f64> =
                     counted.iter().map(|window| self.figures[*window][*column]).collect();
-                Scale::of(&of, term.standardise.unwrap_or(settings.standardise))
+                let is_known = term.optional || of.iter().any(|value| value.is_finite());
+                is_known.then(|| Scale::of(&of, term.standardise.unwrap_or(settings.standardise)))
             };
-            let scales: Vec<Scale> = terms.iter().zip(&columns).map(scale).collect();
+            // As in a run, a group has no scores where all its windows lack the statistic of a term.
+            let Some(scales) = terms.iter().zip(&columns).map(scale).collect::<Option<Vec<_>>>()
+            else {
+                continue;
+            };
             let scorer = Scorer::new(&terms, combine, settings.standardise, &scales)?;
             for window in windows {
                 let of: Vec<f64> =
@@ -183,15 +188,12 @@ impl Measured {
         Some(self.raw("copy_share")?.into_iter().map(|share| share <= COPY_CAP).collect())
     }
 
-    /// The verdicts of the pipeline's guards; quantiles are those of the whole windows of a group. A guard on a statistic that no
-    /// window of this length has is left out.
+    /// Verdicts of the pipeline's guards; quantiles are those of the whole windows of a group. A guard on a statistic that is not
+    /// measured is left out.
     pub(crate) fn rejections(&self, plan: &Plan) -> Rejections {
         let by_group = self.by_group();
         let of_guard = |guard: &Guard| {
             let values = self.raw(&guard.statistic)?;
-            if values.iter().all(|value| value.is_nan()) {
-                return None;
-            }
             let mut verdicts = vec![Verdict::Missing; values.len()];
             for (windows, whole) in &by_group {
                 let of_whole: Vec<f64> = whole.iter().map(|window| values[*window]).collect();
