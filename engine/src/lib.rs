@@ -1,19 +1,19 @@
-//! The engine of longsift: a pipeline file in, the best windows of a corpus out.
+//! Engine of longsift: selects the best windows of a corpus according to a pipeline file.
 //!
-//! Data moves one way, **spec → plan → score → select → write**; each arrow is a function, each noun a room:
+//! Data moves one way, **spec → plan → score → select → write**. Each arrow is a function, each noun a module:
 //!
 //! ```text
-//! spec      a pipeline as its author wrote it, with positions; every mistake at once
-//! plan      proven runnable: columns typed, first layer understood, work units cut
-//! run       what happens in a run directory, in order:
+//! spec      the parsed pipeline file with source positions; all its mistakes are reported at once
+//! plan      a pipeline that is known to run: typed columns, supported model, work units
+//! run       the phases in a run directory, in order:
 //!   score     work units: read → tokenise → windows → statistics → scores/part-*.parquet
 //!   select    all windows: standardise, rank, keep → calibration.json
-//!   write     second read of the input, kept rows only, byte-exact slices of the text; then all files of the
-//!             selection move into place together, or not at all
+//!   write     second pass over the input: kept rows only, byte-exact slices of the text; the files of the
+//!             selection are published together or not at all
 //! ```
 //!
-//! To follow a run, start at [`plan()`] and [`crate::run::run`]. The stages' settings and arithmetic are in `longsift-stages`, the
-//! kernels in `longsift-kernels`.
+//! A run starts at [`plan()`] and [`crate::run::run`]. Stage settings and arithmetic are in `longsift-stages`, kernels
+//! in `longsift-kernels`.
 
 pub mod base;
 pub mod cli;

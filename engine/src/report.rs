@@ -1,4 +1,4 @@
-//! What people and programs read about runs.
+//! Reports of runs, for people and programs.
 
 pub(crate) mod amount;
 pub(crate) mod card;

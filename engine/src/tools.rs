@@ -1,4 +1,4 @@
-//! Commands that look at models, machines and text.
+//! Commands that inspect models, machines and text.
 
 pub(crate) mod bench;
 pub(crate) mod document;

@@ -1,4 +1,4 @@
-//! What the program says at its end: answers on standard output, what went wrong on standard error.
+//! Output of commands: answers on standard output, failures and warnings on standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(super) fn answer(
     Ok(DONE)
 }
 
-/// Refuses places for answers that somebody else's files have, before anything is computed; all of them at once.
+/// Refuses output paths that hold files not written by longsift. Reports all of them, before anything is computed.
 pub(super) fn check_places<const N: usize>(places: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();
     for (path, mark) in places {
@@ -91,7 +91,7 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     }
 }
 
-/// The command as it was typed, quoted for a shell; secret parts of addresses are left out.
+/// Returns the command line quoted for a shell, without the secret parts of addresses.
 pub(super) fn command_line() -> String {
     let quoted = |argument: std::ffi::OsString| shell_word(&shown(&argument.to_string_lossy()));
     std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
@@ -100,7 +100,7 @@ pub(super) fn command_line() -> String {
 /// Writes to standard output.
 ///
 /// # Errors
-/// What cannot be written is an answer that nobody gets. A reader that has gone away is no failure of ours.
+/// Fails if standard output cannot be written. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout();
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
@@ -110,7 +110,7 @@ pub(super) fn print_line(text: &str) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// What became of something written to standard output: whether anyone still reads there.
+/// Returns whether the reader of standard output is still there, given the result of a write.
 pub(super) fn printed(written: io::Result<()>) -> Result<bool> {
     match written {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! `longsift cache`: what longsift keeps besides outputs, how much of it there is, and clearing it.
+//! `longsift cache`: lists caches and run directories, and clears them.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::storage::files::{self, Kind};
 use crate::storage::marked::{self, Mark};
 
-/// What a cache folder holds, by the names of its folders. What running processes have reserved is none of it.
+/// Folders of the cache folder by name, with descriptions. Memory reservations of running processes are not listed.
 const KINDS: [(&str, &str); 6] = [
     ("tables", "layer-zero tables, built again from the checkpoint"),
     ("identities", "digests of weights, read again"),
@@ -24,73 +24,66 @@ const KINDS: [(&str, &str); 6] = [
     ("journals", "open work units of runs in stores, measured again"),
 ];
 
-/// The kind of run directories.
 const RUNS: &str = "runs";
 
-/// What is kept.
+/// Contents of the cache folder and of `--runs`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Kept {
-    /// The cache folder.
     folder: PathBuf,
-    /// What is in it.
     kinds: Vec<OfKind>,
-    /// Run directories, where they were asked for.
+    /// Run directories, if `--runs` was given.
     runs: Vec<KeptRun>,
-    /// What was removed now.
+    /// Entries that this command removed.
     removed: Vec<Entry>,
-    /// What would have been, and is in use.
+    /// Entries to remove that are in use.
     in_use: Vec<PathBuf>,
-    /// What would have been, and longsift did not write.
+    /// Entries to remove that longsift did not write.
     foreign: Vec<PathBuf>,
 }
 
 /// Entries of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OfKind {
-    /// Its name, for `--clear`.
+    /// Kind, as `--clear` takes it.
     kind: &'static str,
-    /// What it is.
     doc: &'static str,
-    /// Each entry.
     entries: Vec<Entry>,
 }
 
-/// A file or folder that is kept.
+/// A cached file or folder.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Entry {
-    /// Where it is.
     path: PathBuf,
-    /// Bytes of its files.
+    /// Total size of its files in bytes.
     bytes: u64,
-    /// Whole days since one of its files was written or read last, as far as the file system tells.
+    /// Whole days since one of its files was last written or read, according to the file system.
     unused_days: u64,
 }
 
 /// A run directory.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct KeptRun {
-    /// The directory.
     #[serde(flatten)]
     entry: Entry,
     /// `finished`, `running` or `unfinished`.
     state: &'static str,
 }
 
-/// What to clear.
+/// Entries to remove.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clear {
-    /// Names of kinds, or `runs`.
+    /// Kinds of the cache folder, or `runs`.
     pub(super) kinds: Vec<String>,
-    /// Only what nobody has used for so many days.
+    /// Minimum number of days for which an entry has not been used.
     pub(super) unused_days: u64,
 }
 
-/// Lists what is kept in a cache folder, by default this user's, and the run directories below `runs`; removes what `clear`
-/// names. Of runs only finished ones that nobody works in are removed, their output stays. Files that longsift did not write
-/// are left and named.
+/// Lists the entries of a cache folder (by default this user's) and the run directories below `runs`, and removes
+/// those that `clear` selects. Only finished runs that no process works in are removed, and their output stays. Files
+/// that longsift did not write are kept and reported.
 ///
 /// # Errors
-/// A kind that there is not; a folder that cannot be read or removed.
+/// Fails if a kind is unknown, or a folder cannot be read or removed.
 pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -> Result<Kept> {
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);
     if let Some(unknown) = clear.kinds.iter().find(|kind| !names().any(|name| name == *kind)) {
@@ -146,7 +139,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
             };
             let entry = Entry::of(path, now)?;
             if state == "finished" && clear.takes(RUNS, &entry) {
-                // Whoever has begun to work in it since holds it, and it stays.
+                // Fails if a process has started to work in the directory in the meantime.
                 match directory.take() {
                     Ok(_alone) => {
                         let foreign = directory.foreign_files()?;
@@ -174,12 +167,12 @@ impl Clear {
 }
 
 impl Entry {
-    /// A file, or a folder with all it holds; links are not followed.
+    /// Measures a file, or a folder with its contents, without following links.
     fn of(path: PathBuf, now: SystemTime) -> Result<Self> {
         let (mut bytes, mut last) = (0, SystemTime::UNIX_EPOCH);
         let mut open = vec![path.clone()];
         while let Some(path) = open.pop() {
-            // What is gone by now is no part of it.
+            // Files that have been removed in the meantime do not count.
             let Ok(status) = fs::symlink_metadata(&path) else { continue };
             if status.is_dir() {
                 open.extend(files::list_if_present(&path)?);
@@ -195,7 +188,7 @@ impl Entry {
     }
 }
 
-/// Whether longsift wrote an entry of a cache folder.
+/// Returns whether longsift wrote an entry of a cache folder.
 fn is_own(kind: &str, path: &Path) -> Result<bool> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |extension: &str| {
@@ -229,7 +222,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The run directories below a folder, or the folder itself; links are not followed.
+/// Collects the run directories below a folder, or the folder itself, without following links.
 fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     if RunDirectory::is(folder) {
         let is_one = |name: &str| folder.join(name).exists();

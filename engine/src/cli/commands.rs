@@ -1,4 +1,4 @@
-//! What each command does with its arguments.
+//! Dispatch of commands: one function per command.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -40,10 +40,10 @@ use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
 use crate::tools::{forward, inspect, lengths, reference, reference_pages, tokens, tune};
 
-/// The largest file of token ids that is read.
+/// Maximum size of a file of token ids.
 const MOST_IDS_BYTES: u64 = 16 << 20;
 
-/// Runs a command and prints what went wrong, once. Returns the exit code.
+/// Runs a command, reports a failure once and returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
     let bars = matches!(
         cli.command,
@@ -52,7 +52,7 @@ pub fn main(cli: &Cli) -> u8 {
         && !cli.quiet
         && cli.log_format == LogFormat::Text;
     logging::start(cli, bars);
-    // Every command may write files.
+    // Any command may write files.
     let answered = Stop::not_on_file_size().and_then(|()| command(cli, bars));
     match answered {
         Ok(code) => code,
@@ -107,7 +107,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             check_places([(html.as_deref(), Mark::PAGE)])?;
             let overview = overview::read(&RunDirectory::at(run_dir)?, !no_text)?;
             answer(*format, || overview.to_string(), || overview.json())?;
-            // Last: whatever is wrong with the page's place, the answer is there.
+            // Last, so that the answer is printed even if the page cannot be written.
             if let Some(path) = html {
                 marked::write(path, Mark::PAGE, overview.page().as_bytes())?;
             }
@@ -295,10 +295,10 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
     }
 }
 
-/// The answer of `longsift bench` as JSON.
+/// Mark of the JSON file of `longsift bench`.
 const BENCH: Mark = Mark::Keys(&["longsift", "figures"]);
 
-/// The mark of pages of the manual in Markdown.
+/// Mark of Markdown pages of the manual.
 const MANUAL: &str = "<!-- written by longsift manual -->";
 
 fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {

@@ -1,4 +1,4 @@
-//! `longsift devices`: once, or again and again.
+//! `longsift devices`: one survey of the devices, or one every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
 use crate::tools::monitor::Monitor;
 
-/// Shows the devices; with `--watch` until a signal comes, which is no failure here.
+/// Shows the devices, with `--watch` until a signal arrives, which is not a failure.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     check_places([
         (arguments.html.as_deref(), Mark::PAGE),
@@ -56,7 +56,7 @@ fn look(arguments: &DevicesArguments) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Appends lines to a CSV file, which begins with the names of its columns.
+/// Appends lines to a CSV file, after a header if the file is empty.
 fn append(path: &Path, lines: &str) -> Result<()> {
     let length = files::size(path)?.unwrap_or(0);
     let mut file = files::open_for_append(path, length)?;

@@ -63,14 +63,14 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
     answer(arguments.format, || found.text(arguments.details), || json)?;
-    // Last: whatever is wrong with the page's place, the answer is there.
+    // Last, so that the answer is printed even if the page cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
 }
 
-/// How an evaluation shows that longsift wrote it.
+/// Mark of `evaluation.json`.
 const EVALUATION: Mark = Mark::Keys(&["pipeline", "seed"]);
 
 fn dry(would: &DryRun) -> String {

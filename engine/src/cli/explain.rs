@@ -22,7 +22,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
         || found.to_string(),
         || serde_json::to_value(&found).expect("plain data"),
     )?;
-    // Last: whatever is wrong with the page's place, the answer is there.
+    // Last, so that the answer is printed even if the page cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
     }

@@ -1,4 +1,4 @@
-//! `longsift test`: a pipeline's own fixtures, rows that go in and what is to become of each.
+//! `longsift test`: runs a pipeline over its own test rows and checks the outcome of each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,63 +26,63 @@ use crate::spec::yaml::{self, Origin};
 use crate::spec::{Overrides, Spec};
 use crate::storage::{atomic, files};
 
-/// The largest text that a fixture takes from a file.
+/// Maximum size of a file named by `text_file`.
 const MOST_TEXT_BYTES: u64 = 256 << 20;
 
-/// One test as it is written.
+/// A test, as written in the tests file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Test {
-    /// What it shows.
+    /// Fact that the test shows.
     name: String,
-    /// Settings for this test, as `--set` takes them.
+    /// Settings for this test, in the syntax of `--set`.
     #[serde(default)]
     set: Vec<String>,
-    /// The rows, in their order.
     rows: Vec<Row>,
 }
 
-/// A row that goes in, and what is to become of it.
+/// An input row and its expected outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// The columns.
+    /// Columns of the row.
     document: Map<String, Value>,
-    /// A file whose text goes into the text column, relative to the file of tests.
+    /// File with the value of the text column, relative to the tests file.
     #[serde(default)]
     text_file: Option<PathBuf>,
-    /// `kept`, `not kept`, `quarantined`, a reason (`not_selected`, `guard_copy_share`, `short_document`) or a code
-    /// (`quarantined: null_text`).
+    /// Expected outcome: `kept`, `not kept`, `quarantined`, a reason (`not_selected`, `guard_copy_share`,
+    /// `short_document`) or a code (`quarantined: null_text`).
     fate: String,
-    /// How many of its samples are kept.
+    /// Expected number of kept samples.
     #[serde(default)]
     kept: Option<u64>,
 }
 
-/// What a test found.
+/// Result of one test.
 #[derive(Clone, Debug, Serialize)]
 struct Tested {
     name: String,
     passed: bool,
     rows: usize,
-    /// The rows that became something else.
+    /// Rows with an unexpected outcome.
     different: Vec<Different>,
 }
 
-/// A row that became something else.
+/// A row with an unexpected outcome.
 #[derive(Clone, Debug, Serialize)]
 struct Different {
-    /// Its number in the test, from 0.
+    /// Index of the row in the test.
     row: usize,
     expected: String,
     found: String,
 }
 
-/// Runs the tests of a pipeline, each in a temporary folder, and says which rows became something else. The pipeline runs as it is,
-/// but for its input, its output, `input.since` and `checks`; rows that cannot be scored never end it.
+/// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Only the
+/// input, the output, `input.since` and `checks` of the pipeline are replaced; rows that cannot be scored never end
+/// the run.
 ///
 /// # Errors
-/// Whatever is wrong with the pipeline or the file of tests.
+/// Fails if the pipeline or the tests file is wrong.
 pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let pipeline = &arguments.pipeline.pipeline;
     let overrides = overrides(&arguments.pipeline);
@@ -101,7 +101,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     Ok(if passed { DONE } else { CHECK })
 }
 
-/// A failure, with the test in which it happened.
+/// Adds the name of the test to a failure.
 fn at(failure: Failure, name: &str, place: &str) -> Failure {
     match failure {
         Failure::Problems(problems) => {
@@ -112,7 +112,7 @@ fn at(failure: Failure, name: &str, place: &str) -> Failure {
     }
 }
 
-/// The tests of a file, each with its place in words.
+/// Reads a tests file. Returns the tests, each with its location for messages.
 fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let name = path.display().to_string();
     let bytes = files::read_if_present(path)?.ok_or_else(|| {
@@ -194,7 +194,7 @@ fn run(
     Ok(Tested { name, passed: different.is_empty(), rows, different })
 }
 
-/// The rows of a test as JSON lines.
+/// Returns the rows of a test as JSON lines.
 fn lines(spec: &Spec, test: &Test, path: &Path) -> Result<String> {
     let column = spec.pipeline.input.text_column.as_deref().unwrap_or("text");
     let mut lines = String::new();

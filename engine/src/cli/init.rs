@@ -1,4 +1,4 @@
-//! `longsift init`: a pipeline to start from, or one that runs over given input.
+//! `longsift init`: writes a starter pipeline, or one that runs over the given input.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use tracing_subscriber::prelude::*;
 use super::terminal::Log;
 use crate::cli::{Cli, Command, LogFormat};
 
-/// The time of a log line, in UTC, to the second.
+/// Timestamp of a log line: UTC, to the second.
 struct Utc;
 
 impl FormatTime for Utc {
@@ -18,7 +18,7 @@ impl FormatTime for Utc {
     }
 }
 
-/// Starts logging. Where bars are drawn, only warnings interrupt them.
+/// Starts logging. If progress bars are drawn, only warnings interrupt them.
 pub fn start(cli: &Cli, bars: bool) {
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => LevelFilter::WARN,
@@ -27,7 +27,7 @@ pub fn start(cli: &Cli, bars: bool) {
         (_, 1) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    // Its every attempt at a request; what fails for longer is told by `object_stores`.
+    // `object_store` logs every failed attempt at a request; our `object_stores` reports failures that last.
     let others = if level == LevelFilter::INFO { LevelFilter::WARN } else { level };
     let filter = Targets::new().with_default(level).with_target("object_store", others);
     let run = match &cli.command {

@@ -14,7 +14,7 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     let needless = ["a document is measured anew", "a document is looked for in the whole input"];
     without_effect(&arguments.plan, "a map", needless)?;
     start_threads(&arguments.plan)?;
-    // No signal is caught: one pass leaves nothing behind that could be resumed.
+    // Signals are not caught: one pass leaves nothing to resume.
     let options = PlanOptions {
         subject: arguments.messages.clone().map_or(Subject::Document, Subject::Conversation),
         ..plan_options(&arguments.plan)
@@ -44,7 +44,7 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
         || map.to_string(),
         || serde_json::to_value(&map).expect("plain data"),
     )?;
-    // Last: whatever is wrong with a file's place, the answer is there.
+    // Last, so that the answer is printed even if a file cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, map.page(&command_line()).as_bytes())?;
     }

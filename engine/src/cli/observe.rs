@@ -1,5 +1,5 @@
-//! Who else hears of a run: whoever waits for the file of `--summary-file`, Prometheus' textfile collector, OpenLineage. The
-//! last two never fail a run.
+//! Run observers: the summary file (`--summary-file`), Prometheus' textfile collector and OpenLineage. The last two
+//! never fail a run.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,7 +21,7 @@ use crate::run::Phase;
 use crate::run_directory::summary::Summary;
 use crate::storage::marked::{self, Mark};
 
-/// How often the metrics of a run under way are written: as often as a collector usually looks.
+/// Interval between two writes of the metrics of a running pipeline: the usual interval of a collector.
 const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The observers of one run.
@@ -34,12 +34,12 @@ pub(super) struct Observers {
 }
 
 impl Observers {
-    /// As the command line and the environment ask for them. A pipeline is named by its file, `web` for `web.yaml`,
-    /// which is known even where the file cannot be read.
+    /// Creates the observers that the command line and the environment request. The pipeline is named by its file
+    /// (`web` for `web.yaml`), so the name is known even if the file cannot be read.
     ///
     /// # Errors
-    /// `--summary-file` names a place where no file can be. What an earlier run left there is gone otherwise: it is not taken
-    /// for the summary of this one, however this one ends.
+    /// Fails if `--summary-file` cannot be written. The summary of an earlier run is removed, so that it is never
+    /// taken for the summary of this run.
     pub(super) fn of(arguments: &RunArguments) -> Result<Self> {
         if let Some(path) = &arguments.metrics_textfile {
             marked::check(path, Mark::METRICS)?;
@@ -66,7 +66,8 @@ impl Observers {
         })
     }
 
-    /// The run begins; its metrics are written while it is under way. A shard's are not: many would write the same file.
+    /// Notifies the observers that the run starts, and begins to write its metrics. Shards write none, because all of
+    /// them would write the same file.
     pub(super) fn started(&mut self, plan: &Plan, progress: &Arc<Progress>) {
         if let Some(path) = self.metrics.clone().filter(|_| plan.options.shard.is_none()) {
             self.live = Some(LiveMetrics::start(path, &self.pipeline, progress, METRICS_INTERVAL));
@@ -76,12 +77,12 @@ impl Observers {
         }
     }
 
-    /// The run has ended, well or not.
+    /// Notifies the observers that the run has ended, successfully or not.
     ///
     /// # Errors
-    /// The file of `--summary-file` cannot be written.
+    /// Fails if the file of `--summary-file` cannot be written.
     pub(super) fn ended(&mut self, plan: Option<&Plan>, summary: &Summary) -> Result<()> {
-        // First: what it writes last must not come after the figures of the end.
+        // First, so that the live metrics do not overwrite the final ones.
         self.live = None;
         if let Some(lineage) = &self.lineage {
             lineage.ended(plan, summary);
@@ -98,10 +99,10 @@ impl Observers {
     }
 }
 
-/// How a summary shows that longsift wrote it.
+/// Mark of a summary that longsift wrote.
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
 
-/// Makes sure that a summary can be written as `path`, before the run begins.
+/// Checks that a summary can be written to `path`, and removes an earlier one, before the run begins.
 fn make_room(path: &Path) -> Result<()> {
     let problem = |why: String| {
         let message = format!("`--summary-file` {} {why}", quoted(&path.display().to_string()));
@@ -126,7 +127,7 @@ fn make_room(path: &Path) -> Result<()> {
     }
 }
 
-/// A thread that writes the metrics of a run under way, at once and then every so often, until this is dropped.
+/// A thread that writes the metrics of a running pipeline at once and then at intervals, until it is dropped.
 struct LiveMetrics {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -138,7 +139,7 @@ impl LiveMetrics {
         let (pipeline, progress) = (pipeline.to_owned(), Arc::clone(progress));
         let write = move || {
             loop {
-                // Whatever is wrong with the file is said once, when the run ends.
+                // A failure to write is reported once, when the run ends.
                 let _ = metrics::write_running(&path, &pipeline, progress.standing());
                 if stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
                     return;

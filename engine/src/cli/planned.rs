@@ -1,4 +1,4 @@
-//! From arguments to a plan.
+//! Planning with the arguments of a command.
 
 use super::answer::report_warnings;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -48,7 +48,7 @@ pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {
     })
 }
 
-/// Refuses what a plan may be given and `on` has no use for: scores of another run, and a shard, each for its reason.
+/// Refuses `--scores-from` and `--shard` for commands on which they have no effect, each with its reason.
 pub(super) fn without_effect(
     arguments: &PlanArguments,
     on: &str,

@@ -1,5 +1,5 @@
-//! `--engine ray`: the plan is made here, the Python package hands its shards to a Ray cluster, whose workers run this
-//! command again, a shard each.
+//! `--engine ray`: plans on this machine, then starts the Python package, which distributes the shards to a Ray
+//! cluster. The workers run this command for one shard each.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::run::Phase;
 use crate::storage::files;
 
-/// Becomes the Python process that drives the cluster. Returns only if that cannot be.
+/// Replaces this process by the Python process that drives the cluster. Returns only on failure.
 pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<u8> {
     check(arguments)?;
     let python = python();
@@ -26,7 +26,7 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
         .into())
 }
 
-/// Flags that a cluster cannot honour.
+/// Refuses flags that a cluster does not support.
 fn check(arguments: &RunArguments) -> Result<()> {
     let RunArguments { plan, phase, fresh, only_quarantined, .. } = arguments;
     let flag = match phase {
@@ -42,14 +42,14 @@ fn check(arguments: &RunArguments) -> Result<()> {
         .into())
 }
 
-/// The Python beside this command, as in a virtual environment, else the one on the path.
+/// Returns the Python next to this executable, as in a virtual environment, or the one on the path.
 fn python() -> PathBuf {
     let beside = std::env::current_exe().ok().map(|command| command.with_file_name("python3"));
     beside.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// What the driver has to know. Paths are absolute: the workers see the same ones. Every flag is named, so that a new one
-/// does not compile until somebody decides what a cluster does with it.
+/// Returns the job description for the driver. Paths are absolute because the workers see the same file system. The
+/// pattern names every flag, so that adding a flag without deciding how a cluster handles it does not compile.
 fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     let Cli { command: _, log_format, quiet, verbose, color: _ } = cli;
     let RunArguments {
@@ -88,7 +88,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         flags.push(format!("--footers={}", plan.hand_on_footers()?.display()));
     }
     let folder = files::canonical(Path::new("."))?;
-    // The figures of the run are those of its selection: shards would write over each other.
+    // The final metrics are those of the selection; shards would overwrite each other's.
     let metrics =
         metrics_textfile.as_ref().map(|path| format!("--metrics-textfile={}", path.display()));
     let summary = summary_file.as_ref().map(|path| format!("--summary-file={}", path.display()));

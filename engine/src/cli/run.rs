@@ -22,7 +22,7 @@ use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::summary::Summary;
 
 pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
-    // First: whatever ends this run, nobody takes an earlier summary for its own.
+    // First, so that an earlier summary is never taken for the summary of this run, however it ends.
     let mut observers = Observers::of(arguments)?;
     let stop = Stop::on_signals()?;
     let Prepared { plan, options } = match prepare(cli, arguments, &stop) {
@@ -88,7 +88,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     Ok(summary.exit_code)
 }
 
-/// Prints the summary for programs, where one reads standard output or it is asked for.
+/// Prints the summary for programs if it was requested or standard output is not a terminal.
 fn print_summary(arguments: &RunArguments, summary: &Summary) -> Result<()> {
     let is_json = match arguments.format {
         Some(format) => format == AnswerFormat::Json,
@@ -97,7 +97,7 @@ fn print_summary(arguments: &RunArguments, summary: &Summary) -> Result<()> {
     if is_json { print_line(&json_safe(&summary.to_line())) } else { Ok(()) }
 }
 
-/// The last lines of the closing table: where the output lies, and how to look at it.
+/// Returns the last lines of the closing table: the paths of the output and of the report.
 fn places(plan: &Plan) -> String {
     let (directory, root) = (&plan.directory, plan.directory.root.display().to_string());
     let report = if plan.spec.pipeline.output.report {
@@ -109,13 +109,13 @@ fn places(plan: &Plan) -> String {
         + &closing_line("report", &shown(&report))
 }
 
-/// What a run is made of.
+/// The inputs of a run.
 struct Prepared {
     plan: Plan,
     options: RunOptions,
 }
 
-/// From arguments to a plan, and all that may fail before there is one.
+/// Plans the run, including everything that can fail before the plan exists.
 fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared> {
     if arguments.stop_with_parent {
         Stop::with_parent().map_err(|error| {
@@ -126,7 +126,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared>
     start_threads(&arguments.plan)?;
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
     let mut plan_options = plan_options(&arguments.plan);
-    // To write a shard takes the selection from all units.
+    // Writing a shard requires the selection from all units.
     let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
     let options = RunOptions {
         fresh: arguments.fresh,
@@ -138,7 +138,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared>
     };
     plan_options.fresh = arguments.fresh;
     plan_options.footers.clone_from(&arguments.footers);
-    // A machine that hands out shards need not have the devices that measure them.
+    // A machine that distributes shards needs no devices of its own.
     plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
     plan_options.stop = stop.clone();
     if let Some(pipeline) = &options.locked
@@ -150,7 +150,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared>
     Ok(Prepared { plan, options })
 }
 
-/// What a signal ended, if one has come: what may pass was not waited for any longer.
+/// Returns "stopped" if a signal has arrived, because a wait for a temporary failure was cut short.
 pub(super) fn or_stopped(failure: Failure, stop: &Stop) -> Failure {
     match stop.check() {
         Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
@@ -161,7 +161,7 @@ pub(super) fn or_stopped(failure: Failure, stop: &Stop) -> Failure {
     }
 }
 
-/// Flags that do not go together.
+/// Refuses flags that conflict.
 pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
     let sharded = arguments.plan.shard.is_some();
     let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
@@ -199,7 +199,7 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
     }
 }
 
-/// Says what went wrong, for people and in the summary; returns the exit code.
+/// Reports a failure to people and in the summary, and returns the exit code.
 pub(super) fn failed(
     cli: &Cli,
     arguments: &RunArguments,
@@ -212,7 +212,7 @@ pub(super) fn failed(
     ended(cli, arguments, observers, failure, plan, summary)
 }
 
-/// The same with what is known of the run.
+/// Reports a failure with a summary that is already known, and returns the exit code.
 fn ended(
     cli: &Cli,
     arguments: &RunArguments,
@@ -226,7 +226,7 @@ fn ended(
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());
     let observed = observers.ended(plan, &summary);
-    // The exit code tells of what came first.
+    // The exit code is that of the first failure.
     for lost in [observed, print_summary(arguments, &summary)] {
         if let Err(lost) = lost {
             report_failure(cli, &lost);

@@ -1,4 +1,4 @@
-//! `longsift status --watch`: how far a run is, how fast it goes and how long it will take, until it ends.
+//! `longsift status --watch`: progress, speed and remaining time of a run, until it ends.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::cli::{AnswerFormat, StatusArguments};
 use crate::report::status::{self, Status};
 use crate::run_directory::layout::RunDirectory;
 
-/// How far a run has come between two looks.
+/// Speed of a run between two polls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pace {
     windows_per_second: f64,
-    /// Seconds until all rows are read, at the pace of the rows; none where nothing has moved.
+    /// Seconds until all rows are read at the current speed; `None` if it is unknown.
     seconds_left: Option<f64>,
 }
 
-/// Looks again and again, a line each, until nobody works in the directory any more, or a signal comes, which is no failure
-/// here. Work units count when they are done, so a pace needs two looks between which one was.
+/// Polls a run and prints one line each time, until no process works in the directory or a signal arrives, which is
+/// not a failure. Only completed work units count, so a speed is known once one has completed between two polls.
 pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
     let directory = RunDirectory::at(&arguments.run_dir)?;
     let stop = Stop::on_signals()?;

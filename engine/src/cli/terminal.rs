@@ -1,4 +1,4 @@
-//! What is printed, made safe to print: names out of files may hold anything, and a terminal obeys what it is sent.
+//! Sanitises text for terminals: names from files may contain control characters.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::base::secrets::shown;
 use crate::base::text::{json_safe, line_safe, printable};
 use crate::cli::LogFormat;
 
-/// Lines of text without anything else that a terminal obeys.
+/// Removes everything but line breaks that a terminal would interpret.
 pub(super) fn text(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -21,11 +21,11 @@ pub(super) fn text(text: &str) -> String {
     safe
 }
 
-/// Where log lines go: standard error, each on one line, with the name of the run where it has one.
+/// Writer of log lines: to standard error, one line each, with the name of the run if it has one.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     pub(super) format: LogFormat,
-    /// `--run-id`.
+    /// Value of `--run-id`.
     pub(super) run: Option<String>,
 }
 
@@ -60,8 +60,8 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for &Log {
-    /// Takes a whole event, as the subscriber hands them over. One that cannot be written is lost: a full disk under the
-    /// log, or a reader that has gone, must not end hours of work.
+    /// Writes a whole event, which the subscriber passes in one call. Failures are ignored: a full disk or a closed
+    /// pipe must not end hours of work.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let event_text = String::from_utf8_lossy(event);
         let line = self.line(shown(&event_text).trim_end_matches('\n'));

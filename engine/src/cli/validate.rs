@@ -1,4 +1,4 @@
-//! `longsift validate`: what is wrong with a pipeline file, for people and for programs that check changes.
+//! `longsift validate`: reports the mistakes of a pipeline file, for people or for programs.
 
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use crate::cli::{Cli, PipelineArguments, ValidateFormat};
 use crate::plan::Plan;
 use crate::spec::Spec;
 
-/// Checks a pipeline file. As text what is wrong is a failure of the command; a program gets it as the answer, with the same
-/// exit code.
+/// Checks a pipeline file. As text, mistakes are reported as a failure of the command; in the other formats they are
+/// the answer. The exit code is the same.
 pub(super) fn validate(
     cli: &Cli,
     arguments: &PipelineArguments,
@@ -51,14 +51,14 @@ pub(super) fn validate(
     Ok(code)
 }
 
-/// A problem as a workflow command of GitHub Actions: `::error file=…,line=…,col=…::message`, with what to do in its text.
-/// Source: "Workflow commands for GitHub Actions", GitHub's documentation; `%`, line breaks and, in properties, `:` and `,` are
-/// percent-encoded.
+/// Formats a problem as a workflow command of GitHub Actions, including notes and hint: `::error
+/// file=…,line=…,col=…::message`. Source: "Workflow commands for GitHub Actions", GitHub's documentation; `%`, line
+/// breaks and, in properties, `:` and `,` are percent-encoded.
 fn annotation(problem: &Diagnostic) -> String {
     let kind = if problem.is_error() { "error" } else { "warning" };
     let place = match &problem.place {
         Some(Place::Text(place)) => {
-            // What is wrong with the command line stands in no file.
+            // Mistakes on the command line have no line in a file.
             place.line.map_or_else(String::new, |line| {
                 let (column, end) = (place.column, place.column + place.length.max(1) - 1);
                 format!(" file={},line={line},col={column},endColumn={end}", property(&place.name))

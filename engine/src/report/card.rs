@@ -1,4 +1,4 @@
-//! The dataset card: `README.md` beside `data/`, with the header that the Hugging Face hub reads.
+//! Dataset card: `README.md` next to `data/`, with the header that the Hugging Face hub reads.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::spec::pipeline::{OutputFormat, Samples};
 
-/// The name of the card in the output.
+/// File name of the card.
 pub const NAME: &str = "README.md";
 
-/// The line by which a card is known to be ours: another file of that name is never replaced.
+/// Mark of a card that longsift wrote; a file without it is never replaced.
 pub const MARK: &str = "<!-- Written by longsift. Remove this line to keep the file as it is. -->";
 
-/// The card of a selection: what it holds, what it was made of, and by which settings. The same selection has the same card.
+/// Returns the card of a selection: contents, origin and settings. Equal selections have equal cards.
 pub fn card(plan: &Plan, summary: &Summary) -> String {
     let pipeline = &plan.spec.pipeline;
     let (output, name) = (&pipeline.output, json!(pipeline.name));
@@ -69,8 +69,8 @@ pub fn card(plan: &Plan, summary: &Summary) -> String {
     card
 }
 
-/// The stages and the output as resolved, without what may be secret or tells of a machine: the environment of programs, and
-/// where files lie.
+/// Returns the resolved stages and output, without secrets and machine-specific settings: the environment of programs,
+/// and paths.
 fn settings(plan: &Plan) -> Value {
     let mut settings = plan.spec.resolved_json();
     let stages = settings["stages"].as_array_mut().into_iter().flatten();
@@ -83,12 +83,12 @@ fn settings(plan: &Plan) -> Value {
     json!({ "stages": stages, "samples": samples })
 }
 
-/// A text that stays on its line of a table.
+/// Returns a text on one line of a table.
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('|', "\\|")
 }
 
-/// The hub's words for a number of rows.
+/// Returns the hub's size category of a number of rows.
 fn size_category(rows: u64) -> &'static str {
     const BOUNDS: [(u64, &str); 9] = [
         (1_000, "n<1K"),

@@ -1,4 +1,5 @@
-//! The pipeline's own checks of a result, before it takes its place and whenever the finished run is asked for again.
+//! The pipeline's own checks of a result, evaluated before it is published and whenever the finished run is requested
+//! again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,24 +14,23 @@ use crate::run_directory::summary::{Checked, Summary};
 use crate::select::warnings;
 use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 
-/// What the checks of a pipeline found.
+/// Results of the checks of a pipeline.
 pub struct Found {
-    /// By check, in their order.
+    /// Results by check, in the order of the pipeline.
     pub checks: Vec<Checked>,
-    /// Of those that do not hold and only warn.
+    /// Warnings of failed checks with the severity "warn".
     pub warnings: Vec<Diagnostic>,
-    /// Why the result is refused, if it is: every check that does not hold, at its place in the pipeline; scores that have
-    /// moved, with `on_drift: fail`.
+    /// Failure that rejects the result, if any: every failed check at its location in the pipeline, and drifted scores
+    /// if `on_drift: fail`.
     pub refused: Option<Failure>,
 }
 
-/// What the checks of `plan` find in a result: its summary, and the tables of its selection, which are only asked for where a
-/// check looks at samples.
+/// Evaluates the checks of `plan` on a result: its summary and, if a check needs samples, the tables of its selection.
 ///
-/// Cost: one pass over the light columns of the selection where a check looks at samples, else none.
+/// Cost: one pass over the light columns of the selection if a check needs samples, otherwise none.
 ///
 /// # Errors
-/// A table that cannot be read.
+/// Fails if a table cannot be read.
 pub fn check(
     plan: &Plan,
     summary: &Summary,
@@ -101,7 +101,7 @@ fn message(check: &Check, value: Option<f64>) -> String {
     format!("the check of {} does not hold: {found}, and {bounds} is asked for", check.subject())
 }
 
-/// A figure of the whole run.
+/// Returns the value of a run-level quantity.
 fn figure(check: &Check, summary: &Summary) -> Option<f64> {
     let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
     let reasons = |reasons: &BTreeMap<String, u64>| -> u64 {
@@ -128,18 +128,18 @@ fn figure(check: &Check, summary: &Summary) -> Option<f64> {
     Some(count as f64)
 }
 
-/// What a check takes of samples, while they pass.
+/// Running aggregate of samples for one check.
 struct Samples {
     taken: Taken,
     group: Option<String>,
     statistic: Option<String>,
-    /// Of the statistic among those of a table; none for the score.
+    /// Index of the statistic in the table; `None` for the score.
     place: Option<usize>,
     only_kept: bool,
-    /// Samples of the group, and those of them that are kept.
+    /// Samples of the group, and the kept ones among them.
     count: u64,
     kept: u64,
-    /// Of the values: how many there are, their sum in input order, the smallest and the largest.
+    /// Number of values, their sum in input order, minimum and maximum.
     present: u64,
     sum: f64,
     least: f64,
@@ -152,7 +152,7 @@ enum Taken {
 }
 
 impl Samples {
-    /// For a check that looks at samples.
+    /// Creates the aggregate of a check that needs samples.
     fn of(check: &Check) -> Option<Self> {
         let taken = match (check.figure, &check.statistic) {
             (Some(figure), _) if figure.is_of_samples() => Taken::Figure(figure),
@@ -195,7 +195,7 @@ impl Samples {
         self.most = self.most.max(value);
     }
 
-    /// What was taken; none where no sample has it.
+    /// Returns the aggregate; `None` if no sample has a value.
     fn value(&self) -> Option<f64> {
         let share = |part: u64| part as f64 / self.count.max(1) as f64;
         let present = |value: f64| (self.present > 0).then_some(value);

@@ -1,4 +1,4 @@
-//! What a run says at its end: the JSON summary for programs, the closing table for people.
+//! Closing table: the summary of a run for people.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,28 +9,27 @@ use crate::base::text::{bytes, count, line_safe, quoted_value, seconds, value_na
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
 
-/// Groups whose drift the table tells of.
+/// Maximum number of groups whose drift is listed.
 const GROUPS_NAMED: usize = 10;
-/// Labels that it lists.
+/// Maximum number of labels listed.
 const LABELS_NAMED: usize = 50;
 
-/// What was kept of the samples of each label.
+/// Kept samples by label.
 #[derive(Clone, Debug)]
 pub struct LabelTable<'a> {
-    /// The column that labels are of.
+    /// Column of the labels.
     pub column: &'a str,
-    /// The names of the scores that the selection is compared with.
+    /// Names of the scores that the selection is compared with.
     pub compared: Vec<&'a str>,
-    /// The counts.
     pub shares: &'a LabelShares,
 }
 
-/// A line of the closing table.
+/// Formats a line of the closing table.
 pub fn closing_line(name: &str, value: &str) -> String {
     format!("  {name:<12} {}\n", line_safe(value))
 }
 
-/// The closing table.
+/// Formats the closing table.
 pub fn closing_table(
     summary: &Summary,
     times: &[(&'static str, Duration)],
@@ -188,7 +187,7 @@ fn equation(
     text
 }
 
-/// Kept shares per label against the share kept overall.
+/// Kept shares by label, compared with the share kept overall.
 impl fmt::Display for LabelTable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_all = |count: fn(&LabelCounts) -> u64| -> u64 {

@@ -1,4 +1,4 @@
-//! `longsift diff`: what differs between two runs, and which documents it changed.
+//! `longsift diff`: compares two runs and lists the documents that changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,32 +15,30 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 
-/// What differs between two runs; `a` is the first.
+/// Differences between two runs, the first of which is `a`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// The run directories.
     pub runs: [String; 2],
-    /// Version of longsift, kernel and device, a line each.
+    /// Versions of longsift and of the measures, kernel and device, a line each.
     pub program: Vec<String>,
-    /// Settings as resolved and parameters, by path, a line each. The output's path is no difference.
+    /// Resolved settings and parameters by path, a line each. `output.path` is ignored.
     pub settings: Vec<String>,
-    /// Model and tokenizer, by content.
+    /// Digests of model and tokenizer.
     pub model: Vec<String>,
     /// Input files, a line each.
     pub inputs: Vec<String>,
     /// Counts of rows, windows and tokens, a line each.
     pub counts: Vec<String>,
-    /// Documents.
     pub documents: DocumentChanges,
 }
 
 impl Difference {
-    /// Whether the runs have the same inputs, settings and model, and did the same with every document.
+    /// Returns whether the runs have the same inputs, settings and model, and the same outcome for every document.
     pub fn is_none(&self) -> bool {
         self.parts().iter().all(|(_, lines)| lines.is_empty()) && self.documents.is_none()
     }
 
-    /// 0 for equal runs, 5 for different ones.
+    /// Returns 0 for equal runs, 5 for different ones.
     pub fn exit_code(&self) -> u8 {
         if self.is_none() { DONE } else { DIFFERENT }
     }
@@ -56,10 +54,10 @@ impl Difference {
     }
 }
 
-/// Compares two finished runs. `listed`: how many changed documents are named.
+/// Compares two finished runs and lists at most `listed` changed documents.
 ///
 /// # Errors
-/// A run without a manifest, score tables that cannot be read.
+/// Fails if a run has no manifest, or score tables cannot be read.
 pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
     let (manifest_a, manifest_b) = (Manifest::of_finished(a)?, Manifest::of_finished(b)?);
     let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
@@ -102,7 +100,7 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
     })
 }
 
-/// Input files that are in one run only, or are not the same in both.
+/// Returns the input files that only one run has, or that differ.
 fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
     let files = |manifest: &Manifest| -> BTreeMap<String, Value> {
         let all = manifest.input.iter().chain(&manifest.bad_files);

@@ -1,4 +1,4 @@
-//! What two runs did with each document.
+//! Outcomes of documents in runs, and their comparison between two runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,70 +20,69 @@ use crate::run_directory::scores;
 use crate::run_directory::table::Table;
 use crate::run_directory::units::{Part, UnitRecord};
 
-/// Documents by what became of them in two runs.
+/// Documents by whether their outcome changed between two runs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DocumentChanges {
-    /// Same figures, same score, same fate.
+    /// Same statistics, score and outcome.
     pub same: u64,
-    /// Another fate: kept, dropped or quarantined.
+    /// Different outcome: kept, dropped or quarantined.
     pub other_fate: u64,
-    /// The same fate with other figures or another score.
+    /// Same outcome, different statistics or score.
     pub other_score: u64,
-    /// Only in the first run.
+    /// Documents that only the first run has.
     pub only_in_first: u64,
-    /// Only in the second run.
+    /// Documents that only the second run has.
     pub only_in_second: u64,
-    /// The first of those that changed, in input order.
+    /// First changed documents, in input order.
     pub listed: Vec<DocumentChange>,
 }
 
 /// A document that changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DocumentChange {
-    /// Input file.
     pub file: String,
-    /// Row in it.
+    /// Row in the file.
     pub row: i64,
-    /// What the first run did with it; null where it had no such document.
+    /// Outcome in the first run; null if it has no such document.
     pub first: Option<Fate>,
-    /// What the second run did with it.
+    /// Outcome in the second run; null if it has no such document.
     pub second: Option<Fate>,
 }
 
-/// What became of a document.
+/// Outcome of a document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[expect(clippy::struct_field_names, reason = "the key in the JSON of `longsift diff`")]
 pub struct Fate {
-    /// `kept`, `not_selected`, the reason it was dropped for, or `quarantined: <code>`.
+    /// `kept`, `not_selected`, the reason for which it was dropped, or `quarantined: <code>`.
     pub fate: String,
-    /// Windows measured.
+    /// Number of measured windows.
     pub windows: u64,
-    /// Samples kept.
+    /// Number of kept samples.
     pub kept: u64,
-    /// The highest score of a sample; null where it has none.
+    /// Highest score of a sample; null if no sample has a score.
     pub score: Option<f64>,
-    /// Raw figures and scores of all windows, to compare.
+    /// Bits of the raw statistics and scores of all windows, for comparison.
     #[serde(skip)]
     figures: Vec<u64>,
-    /// What was decided of each sample.
+    /// Decisions by sample.
     #[serde(skip)]
     samples: Vec<Decided>,
 }
 
-/// What was decided of a sample.
+/// Decision about a sample.
 #[derive(Clone, Debug, PartialEq)]
 struct Decided {
-    /// None of a whole document.
+    /// `None` if the sample is a whole document.
     window: Option<i32>,
-    /// Why it is not kept; none where it is.
+    /// Reason for which it is not kept; `None` if it is kept.
     reason: Option<Box<str>>,
 }
 
-/// Stands for a figure or a score that there is none of: no number has these bits.
+/// Bits of a missing statistic or score; no number has them.
 const NONE: u64 = u64::MAX;
 
 impl DocumentChanges {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_none(&self) -> bool {
         self.other_fate + self.other_score + self.only_in_first + self.only_in_second == 0
     }
@@ -109,13 +108,12 @@ impl DocumentChanges {
     }
 }
 
-/// A run and its manifest.
 type Run<'a> = (&'a RunDirectory, &'a Manifest);
 
-/// A run with its records as they are looked for: a corpus has tens of thousands of files and of parts.
+/// A run with its records indexed: a corpus has tens of thousands of files and parts.
 struct Records<'a> {
     run: Run<'a>,
-    /// Where its scores are: in its own directory, or in that of `--scores-from`.
+    /// Run directory of the scores: its own, or that of `--scores-from`.
     scores: RunDirectory,
     /// Work units by input file, in the order of the manifest.
     units: BTreeMap<&'a str, Vec<&'a UnitRecord>>,
@@ -138,21 +136,21 @@ impl<'a> Records<'a> {
         Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run), choice })
     }
 
-    /// Whether a statistic is of a measure that a guard comes before.
+    /// Returns whether a statistic belongs to a measure that runs after a guard.
     fn is_guarded(&self, statistic: &str) -> bool {
         let of = self.choice.columns.iter().find(|(_, column)| column.name == statistic);
         of.is_some_and(|(measure, _)| self.choice.is_guarded(measure))
     }
 }
 
-/// Compares documents file by file: those of one input file are in memory at a time.
+/// Compares documents file by file. Memory: the documents of one input file.
 pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentChanges> {
     let (mut a, mut b) = (Records::of(a)?, Records::of(b)?);
     let mut changes = DocumentChanges::default();
     let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
-    // Output files follow the units, which follow the input files in the order of their names.
+    // Output files are in the order of the units, which are sorted by input file name.
     for file in files {
-        // What only one of them measured is a difference of settings, and not of documents.
+        // Statistics that only one run has are differences of settings, not of documents.
         let measured = [statistics(&a, file)?, statistics(&b, file)?];
         let [of_a, of_b] = &measured;
         let both: Vec<&str> = match (of_a, of_b) {
@@ -173,7 +171,7 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
     Ok(changes)
 }
 
-/// What a run did with the documents of its one input file, by row.
+/// Returns the outcomes of the documents of a run with one input file, by row.
 pub(crate) fn fates_of(
     directory: &RunDirectory,
     manifest: &Manifest,
@@ -187,10 +185,10 @@ pub(crate) fn fates_of(
     Ok(all)
 }
 
-/// Scores of the samples that were kept, in input order: the order of the output's rows.
+/// Scores of the kept samples in input order, the order of the output's rows.
 struct KeptScores<'a> {
     run: Run<'a>,
-    /// Output files still to read, the next one last.
+    /// Remaining output files, the next one last.
     files: Vec<&'a str>,
     scores: std::vec::IntoIter<f64>,
 }
@@ -237,7 +235,7 @@ impl<'a> KeptScores<'a> {
     }
 }
 
-/// The statistics that a run has of all windows of one file; none where it has no scores of it.
+/// Returns the statistics that a run has for all windows of a file; `None` if it has no scores of the file.
 fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<String>>> {
     let mut all: Option<BTreeSet<String>> = None;
     for record in records.units.get(file).into_iter().flatten() {
@@ -251,7 +249,7 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
     Ok(all)
 }
 
-/// What a run did with the documents of one file, by row. `compared`: the statistics that count as figures.
+/// Returns the outcomes of the documents of a file, by row. `compared`: statistics that are compared.
 fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTreeMap<i64, Fate>> {
     let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
     let Records {
@@ -296,7 +294,8 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
             fate.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
             let decided = not_selected.get(&(row, sample));
-            // What a guard spares a measure may have some of a run with other guards, and nothing depends on it.
+            // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
+            // on them.
             let spared = decided.is_some_and(|(reason, _)| choice.spares(reason));
             let figures = window.statistics.iter().zip(&guarded);
             fate.figures.extend(figures.map(|(figure, guarded)| match figure {
@@ -310,7 +309,7 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
             let reason = decided.map(|(reason, _)| reason.as_str());
             fate.samples.push(Decided { window: sample, reason: reason.map(Box::from) });
             let score = if let Some((reason, score)) = decided {
-                // A row of which nothing is kept has been ranked where any of its samples has.
+                // A row without kept samples counts as ranked if any of its samples was ranked.
                 if fate.kept == 0 && (fate.fate.is_empty() || reason == NOT_SELECTED) {
                     fate.fate.clone_from(reason);
                 }
@@ -346,7 +345,7 @@ fn dropped(path: &Path, mut each: impl FnMut(i64, Option<i32>, &str, Option<f64>
     })
 }
 
-/// Reads columns of a table of a run directory, in the order of `names` and of the types that longsift writes.
+/// Reads columns of a table of a run directory in the order of `names`, and checks their types.
 fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Result<()> {
     let table = Table { path, what: "table", hint: "`longsift verify` says what else is damaged" };
     table.read(
@@ -368,7 +367,7 @@ fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Res
     )
 }
 
-/// The type of a column that is compared.
+/// Returns the expected type of a column.
 fn type_of(name: &str) -> DataType {
     match name {
         "input_row" | "longsift_row" => DataType::Int64,
@@ -417,7 +416,7 @@ impl DocumentChange {
         let other = samples.find(|(before, now)| before.window == now.window && before != now);
         let other = other.and_then(|(before, now)| Some((before.window?, before, now)));
         match other.filter(|_| before.kept == now.kept) {
-            // As many are kept: which they are is the difference.
+            // The kept counts are equal, so the difference is which samples are kept.
             Some((window, before, now)) => {
                 let [before, now] =
                     [before, now].map(|of| of.reason.as_deref().unwrap_or("kept").to_owned());

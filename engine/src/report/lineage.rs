@@ -1,10 +1,9 @@
 //! OpenLineage events of a run: START, then COMPLETE, FAIL or ABORT, with the input and output datasets.
 //!
-//! Where `OPENLINEAGE_URL` is set they are posted there (`http://…`, in builds with `cloud` also `https://…`) or appended to a
-//! file (`file:///…`), a line of JSON
-//! each. `OPENLINEAGE_NAMESPACE`, `OPENLINEAGE_ENDPOINT`, `OPENLINEAGE_API_KEY`, `OPENLINEAGE_PARENT_ID` and
-//! `OPENLINEAGE_DISABLED` mean what they mean elsewhere. An event that cannot be sent is a warning: lineage never
-//! fails a run.
+//! If `OPENLINEAGE_URL` is set, events are posted to it (`http://…`, in builds with `cloud` also `https://…`) or
+//! appended to a file (`file:///…`) as JSON lines. `OPENLINEAGE_NAMESPACE`, `OPENLINEAGE_ENDPOINT`,
+//! `OPENLINEAGE_API_KEY`, `OPENLINEAGE_PARENT_ID` and `OPENLINEAGE_DISABLED` have their usual meaning. An event that
+//! cannot be sent is a warning: lineage never fails a run.
 
 use longsift_stages::contract::Address;
 use std::io::Write;
@@ -19,21 +18,21 @@ use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::storage::{error, files};
 
-/// How long a collector may take to answer.
+/// Maximum response time of a collector.
 const TIMEOUT_SECONDS: u64 = 5;
 
 const PRODUCER: &str =
     concat!("https://github.com/longsift/longsift/tree/v", env!("CARGO_PKG_VERSION"));
 const SCHEMA: &str = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent";
 
-/// Where events go.
+/// Destination of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Transport {
     Http { url: String, key: Option<String> },
     File(PathBuf),
 }
 
-/// The events of one run.
+/// Event emitter of one run.
 #[derive(Clone, Debug)]
 pub struct Lineage {
     transport: Transport,
@@ -44,8 +43,8 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// Lineage as the environment asks for it; none where it does not. `job` is the pipeline's name; runs with the same
-    /// `run_id` are the same run to a collector.
+    /// Creates the emitter that the environment configures; `None` if it configures none. `job` is the pipeline's
+    /// name. A collector treats runs with the same `run_id` as one run.
     pub fn from_environment(job: &str, run_id: Option<&str>) -> Option<Self> {
         Self::new(job, run_id, environment::variable)
     }
@@ -98,12 +97,12 @@ impl Lineage {
         })
     }
 
-    /// The run begins.
+    /// Sends the event of a started run.
     pub fn started(&self, plan: &Plan) {
         self.send(&self.event("START", json!({}), Some(plan), None));
     }
 
-    /// The run has ended; `plan` is none where it never got one.
+    /// Sends the event of an ended run; `plan` is `None` if planning failed.
     pub fn ended(&self, plan: Option<&Plan>, summary: &Summary) {
         let kind = match summary.status.as_str() {
             "failed" => "FAIL",
@@ -171,7 +170,7 @@ fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
     let status = post_plain(url, key, event.to_string(), timeout);
     match status.map_err(|why| format!("`{url}`: {why}"))? {
         200..=299 => Ok(()),
-        // Whoever is behind a redirect would get the key.
+        // Following a redirect would send the key to another host.
         status @ 300..=399 => Err(format!(
             "`{url}` answered {status}, and redirects are not followed: name the collector itself in OPENLINEAGE_URL"
         )),
@@ -179,7 +178,7 @@ fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
     }
 }
 
-/// Posts without TLS. The body of the answer is not read: it may not end.
+/// Posts without TLS. The body of the response is not read, because it may not end.
 #[cfg(not(feature = "cloud"))]
 fn post_plain(
     url: &str,
@@ -228,7 +227,7 @@ fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
     dataset
 }
 
-/// A folder of Parquet files.
+/// Describes a folder of Parquet files as a dataset.
 fn dataset(folder: &Path, schema: &Schema) -> Value {
     let path = files::canonical(folder)
         .ok()
@@ -236,7 +235,7 @@ fn dataset(folder: &Path, schema: &Schema) -> Value {
         .unwrap_or_else(|| folder.to_owned());
     let path = path.display().to_string();
     let (namespace, name) = match Address::parse(&path) {
-        // By the naming rules of OpenLineage: the bucket, and the name in it.
+        // OpenLineage naming rules: the bucket is the namespace, the rest is the name.
         Some(address) => (address.root().to_string(), address.name().to_owned()),
         None => ("file".to_owned(), path),
     };
@@ -255,14 +254,14 @@ fn dataset(folder: &Path, schema: &Schema) -> Value {
     })
 }
 
-/// A facet with what every facet must have.
+/// Adds the keys that every facet must have.
 fn facet(schema: &str, mut content: Value) -> Value {
     content["_producer"] = json!(PRODUCER);
     content["_schemaURL"] = json!(format!("https://openlineage.io/spec/facets/{schema}"));
     content
 }
 
-/// `namespace/job/run` as a scheduler gives it, the job's name perhaps with slashes.
+/// Parses `namespace/job/run` as a scheduler sets it; the job's name may contain slashes.
 fn parent_facet(parent: &str) -> Option<Value> {
     let (rest, run) = parent.rsplit_once('/')?;
     let (namespace, name) = rest.split_once('/')?;
@@ -272,7 +271,7 @@ fn parent_facet(parent: &str) -> Option<Value> {
     ))
 }
 
-/// A UUID made of a name (RFC 9562, version 8: the hash is SHA-256).
+/// Returns a UUID derived from a name (RFC 9562, version 8, with SHA-256).
 fn uuid(name: &str) -> String {
     let mut digits: Vec<char> = text::sha256_hex(name.as_bytes()).chars().take(32).collect();
     digits[12] = '8';

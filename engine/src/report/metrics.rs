@@ -1,5 +1,5 @@
-//! Figures of the run and of the last one for Prometheus' textfile collector (`--metrics-textfile`): cron has nothing to
-//! scrape.
+//! Metrics of the current and the last run for Prometheus' textfile collector (`--metrics-textfile`); a job started by
+//! cron cannot be scraped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,13 +12,13 @@ use crate::run_directory::summary::Summary;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 
-/// The metric that outlives a failed run: when a run last succeeded.
+/// Metric that is kept after a failed run: the time of the last success.
 const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
 
-/// What the names of metrics of a run under way begin with.
+/// Prefix of the metrics of a running pipeline.
 const RUNNING: &str = "longsift_running";
 
-/// Puts how far a run of `pipeline` is into the file at `path`; what the file says of the last run stays.
+/// Writes the progress of a run of `pipeline` to the file at `path`, and keeps the metrics of the last run.
 pub fn write_running(path: &Path, pipeline: &str, standing: Standing) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
@@ -48,8 +48,8 @@ fn running(pipeline: &str, standing: Standing, before: &str) -> String {
     page.text
 }
 
-/// Replaces the file at `path` with the figures of a run of `pipeline`. The collector reads all of the old file or all
-/// of the new one. After a failure the time of the last success is carried over from the old file.
+/// Replaces the file at `path` atomically with the metrics of a finished run of `pipeline`. After a failure the time
+/// of the last success is kept from the old file.
 pub fn write(path: &Path, pipeline: &str, summary: &Summary) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = text(pipeline, summary, clock::seconds(), &String::from_utf8_lossy(&before));
@@ -148,7 +148,7 @@ impl Page {
     }
 }
 
-/// A label value: backslash, quote and line end are written with a backslash.
+/// Escapes a label value: backslash, quote and line break.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

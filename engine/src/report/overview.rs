@@ -1,8 +1,8 @@
-//! What a run did, to look at: what it kept and why, in bins and never in rows, so that a report of ten million windows is as
-//! small as one of a thousand.
+//! Report of a run: what it kept and why, in bins instead of rows, so that its size does not depend on the number of
+//! windows.
 //!
-//! Made of the records of a run directory and one pass over its selection and its scores; the texts of a few samples are read
-//! from the input again. `page` shows it, `report.json` holds it.
+//! Built from the records of a run directory and one pass over its selection and scores; the texts of a few samples
+//! are read from the input. `page` renders it as HTML, `report.json` holds the data.
 
 mod bins;
 mod cells;
@@ -48,107 +48,107 @@ use machine::Machine;
 use panel::{MOST_KNOWN, Panel};
 use rejected::Rejected;
 
-/// What a report is made of.
+/// Sources of a report.
 pub(crate) struct Sources<'a> {
-    /// The run directory.
     pub(crate) directory: &'a RunDirectory,
     pub(crate) manifest: &'a Manifest,
     pub(crate) summary: &'a Summary,
     pub(crate) calibration: &'a Calibration,
-    /// Where the scores are.
+    /// Run directory of the scores.
     pub(crate) scores: &'a RunDirectory,
-    /// Where a table of the selection lies.
+    /// Path of a table of the selection.
     pub(crate) selection: &'a dyn Fn(&Part) -> PathBuf,
-    /// The input, or why it cannot be read.
+    /// The plan of the input, or the reason for which it cannot be read.
     pub(crate) input: std::result::Result<&'a Plan, String>,
     /// Whether samples are shown as text.
     pub(crate) text: bool,
-    /// Where the time went, where it is known.
+    /// Time by stage, if known.
     pub(crate) times: Vec<(&'static str, Duration)>,
 }
 
-/// A report, `report.json`.
+/// A report: the contents of `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overview {
-    /// Version of this file's format.
+    /// Version of the format of `report.json`.
     version: u32,
     /// Version of longsift.
     longsift: String,
-    /// The name of the pipeline.
+    /// Name of the pipeline.
     name: String,
-    /// When the selection was committed, UTC.
+    /// Time at which the selection was committed, UTC.
     committed: String,
-    /// The run directory as its last part.
+    /// Last component of the path of the run directory.
     run_directory: String,
-    /// The score in words.
+    /// Description of the score.
     score: String,
-    /// The guards in words.
+    /// Descriptions of the guards.
     guards: Vec<String>,
-    /// How much is kept, in words.
+    /// Description of how much is kept.
     amount: String,
-    /// What each guard rejects, by group, with some windows and the passages that its statistic counts.
+    /// Rejections by guard and group, with example windows and the passages that the guard's statistic counts.
     rejected: Vec<Rejected>,
-    /// The column inside whose values samples are ranked.
+    /// Column of the groups within which samples are ranked.
     within: Option<String>,
-    /// Settings as resolved.
+    /// Resolved settings.
     settings: Value,
-    /// What everything depended on besides the input.
+    /// Identity: everything except the input on which the result depends.
     identity: Value,
-    /// Rows, windows, devices, seconds.
+    /// Summary of the run: rows, windows, devices, seconds.
     summary: Summary,
-    /// Samples and tokens that were kept, and those that were not, by reason.
+    /// Kept samples and tokens, and the others by reason.
     kept: Amount,
     dropped: BTreeMap<String, Amount>,
-    /// What the counts of histograms are of, in their order.
+    /// Outcomes, in the order of the counts of histograms.
     kinds: [&'static str; gather::FATES],
-    /// The groups with the most samples, then all others as one.
+    /// Groups with the most samples, then all others combined.
     groups: Vec<Group>,
-    /// Groups that are in the last one.
+    /// Number of groups in the last one.
     groups_together: u64,
-    /// Where the score is the least of its terms: by statistic, how often it was the least, of kept samples and of those
-    /// below the threshold, in the groups that are shown.
+    /// If the score is the minimum of its terms: by statistic, how often it was the minimum, for kept samples and for
+    /// those below the threshold, in the shown groups.
     weakest: Vec<(String, [u64; 2])>,
-    /// By label of `output.report_by`: all samples, and those that are kept.
+    /// By label of `output.report_by`: all samples, and the kept ones.
     labels: Option<Labels>,
-    /// By statistic that is a list: what it is, and its mean over kept windows and over the others.
+    /// By statistic that is a list: its means over kept windows and over the others.
     lists: BTreeMap<String, Means>,
     machine: Machine,
-    /// What another choice would keep, for the page.
+    /// Panel for other settings on the page.
     #[serde(skip)]
     panel: Option<Panel>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
-    /// Why texts and labels are missing, if so: of the whole input, or of files that are not what was scored.
+    /// Reason for which texts and labels are missing: the input cannot be read, or files have changed since they were
+    /// scored.
     without_input: Option<String>,
 }
 
-/// What was kept by label.
+/// Kept samples by label.
 #[derive(Clone, Debug, Serialize)]
 struct Labels {
     column: String,
-    /// Those with the most samples.
+    /// Labels with the most samples.
     shares: Vec<(Option<String>, [u64; 2])>,
-    /// Labels that are not listed.
+    /// Number of other labels.
     others: u64,
 }
 
-/// The means of a list.
+/// Means of a statistic that is a list.
 #[derive(Clone, Debug, Serialize)]
 struct Means {
     doc: String,
-    /// Windows that have it.
+    /// Number of kept windows and of others.
     windows: [u64; 2],
     kept: Vec<f64>,
     not_kept: Vec<f64>,
 }
 
-/// Labels that are listed.
+/// Maximum number of labels listed.
 const MOST_LABELS: usize = 24;
 
-/// The report of a finished run.
+/// Builds the report of a finished run.
 ///
 /// # Errors
-/// A run that is not finished, or records that cannot be read.
+/// Fails if the run is not finished, or records cannot be read.
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let unfinished = || not_finished(directory);
     let manifest = Manifest::of_finished(directory)?;
@@ -172,7 +172,7 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
 }
 
 impl Overview {
-    /// The report of what these sources say.
+    /// Builds the report.
     pub(crate) fn of(sources: Sources<'_>) -> Result<Self> {
         let Sources { manifest, summary, calibration, scores, .. } = sources;
         let choice = Choice::of(manifest, scores)?;
@@ -188,7 +188,7 @@ impl Overview {
         let plan = sources.input.as_ref().ok().copied();
         let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
             let names = plan.units.iter().enumerate().map(|(index, unit)| (unit.name(), index));
-            // What has changed since is not what was scored.
+            // Units that have changed since are excluded.
             let same = |record: &&UnitRecord, index: usize| {
                 units::identity(&plan.dataset, &plan.units[index]) == record.input
             };
@@ -278,20 +278,20 @@ impl Overview {
         })
     }
 
-    /// All samples.
+    /// Returns all samples.
     fn all(&self) -> Amount {
         let mut all = self.kept;
         self.dropped.values().for_each(|amount| all.add(*amount));
         all
     }
 
-    /// `report.json`.
+    /// Returns the contents of `report.json`.
     pub(crate) fn json(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
     }
 }
 
-/// What is known of each group. Of more groups than can be held for a panel, of those that are shown.
+/// Returns the properties of each group; with too many groups for a panel only of the shown ones.
 fn known<'a>(
     choice: &Choice,
     calibration: &'a Calibration,
@@ -312,7 +312,8 @@ fn known<'a>(
     known
 }
 
-/// What is said of files that are not what was scored, given the units that are: how many, and the first of them by name.
+/// Describes input files that changed after they were scored: their number, and the name of the first. `same`:
+/// unchanged units.
 fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String> {
     let all: BTreeSet<&str> = manifest.units.iter().map(|record| record.file.as_str()).collect();
     let others = manifest.units.iter().filter(|record| !same.contains_key(&record.unit));
@@ -324,13 +325,13 @@ fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String>
     ))
 }
 
-/// Groups that are neither shown nor in the panel, because there are too many.
+/// Returns the number of groups that are neither shown nor in the panel, because there are too many.
 fn unscored(calibration: &Calibration, shown: &[&CalibratedGroup]) -> usize {
     let all = calibration.groups.len();
     if all <= MOST_KNOWN { 0 } else { all - shown.len() }
 }
 
-/// The panel over the groups that are shown, and all others as one.
+/// Builds the panel of the shown groups and all others combined.
 fn panel_of(
     gathering: &Gathering<'_>,
     gathered: &mut [OfGroup],
@@ -377,7 +378,7 @@ fn means(choice: &Choice, name: &str, [kept, others]: &[Lists; 2]) -> (String, M
     (name.to_owned(), Means { doc, windows, kept: mean(kept), not_kept: mean(others) })
 }
 
-/// What is said of a run in a few lines.
+/// Text output of `longsift report`.
 impl fmt::Display for Overview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;

@@ -1,8 +1,8 @@
-//! The pages that people look at: one HTML file each, that asks for nothing, runs offline, prints, and is legible without a
-//! style sheet or a script.
+//! HTML pages: single files without external resources that work offline, print, and are legible without style sheet
+//! or scripts.
 //!
-//! Whoever makes a page names its sections and blocks; how they look stands in `templates/`, which escapes all text: what
-//! is shown may be anybody's.
+//! Callers build sections and blocks; `templates/` defines the layout and escapes all text, which may be arbitrary
+//! data.
 
 pub(crate) mod drawing;
 pub(crate) mod figures;
@@ -14,34 +14,33 @@ use askama::Template;
 use crate::base::text::line_safe;
 use drawing::Drawing;
 
-/// A page.
 #[derive(Debug, Template)]
 #[template(path = "page.html")]
 pub(crate) struct Page {
     pub(crate) title: String,
-    /// One line above the title: what made it, of what, when.
+    /// Line above the title: the command, its subject and the time.
     pub(crate) kicker: String,
-    /// What a reader should know first.
+    /// Introduction.
     pub(crate) lead: String,
-    /// The few figures that say most.
+    /// Key numbers.
     pub(crate) tiles: Vec<Tile>,
     pub(crate) sections: Vec<Section>,
 }
 
-/// A figure with what it is.
+/// A number with its label.
 #[derive(Debug)]
 pub(crate) struct Tile {
     pub(crate) figure: String,
     pub(crate) label: String,
 }
 
-/// A part of a page, with its place in the list at the top.
+/// A section of a page, listed in the table of contents.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// The name of its anchor: lower-case letters and digits.
+    /// Anchor: lower-case letters and digits.
     pub(crate) id: String,
     pub(crate) title: String,
-    /// How to read it.
+    /// Explanation of the section.
     pub(crate) lead: String,
     pub(crate) blocks: Vec<Block>,
 }
@@ -52,36 +51,40 @@ impl Section {
     }
 }
 
-/// Something in a section.
+/// A block of a section.
 #[derive(Debug, Template)]
 #[template(path = "block.html")]
 pub(crate) enum Block {
-    /// A heading.
     Heading(String),
-    /// A paragraph in small letters.
+    /// A paragraph in small print.
     Note(String),
-    /// A list.
     List(Vec<String>),
     /// Text to copy.
     Code(String),
-    /// A picture.
     Drawing(Drawing),
-    /// Small pictures beside each other, as many as fit.
+    /// Small charts in a grid.
     Figures(Vec<Figure>),
-    /// A text of a corpus, and what is said of it.
+    /// A text of the corpus with its statistics.
     Text(Text),
-    /// A text of a corpus, piece by piece, each on its own ground.
+    /// A text of the corpus with a background colour for each piece.
     Shaded(Vec<Piece>),
-    /// What the script of the page makes a panel of, as JSON that ends no script.
+    /// JSON data of an interactive panel, escaped for a script element.
     Panel(String),
-    /// What can be opened and closed.
-    Details { summary: String, open: bool, blocks: Vec<Block> },
-    /// A table; the first column is text.
-    Table { header: Vec<String>, rows: Vec<Vec<String>> },
+    /// A collapsible block.
+    Details {
+        summary: String,
+        open: bool,
+        blocks: Vec<Block>,
+    },
+    /// A table whose first column is text.
+    Table {
+        header: Vec<String>,
+        rows: Vec<Vec<String>>,
+    },
 }
 
 impl Block {
-    /// A table under these names.
+    /// Creates a table with this header.
     pub(crate) fn table<const COLUMNS: usize>(
         header: [&str; COLUMNS],
         rows: Vec<Vec<String>>,
@@ -90,26 +93,26 @@ impl Block {
     }
 }
 
-/// A small picture.
+/// A small chart.
 #[derive(Debug)]
 pub(crate) struct Figure {
     pub(crate) title: String,
-    /// How to read it.
+    /// Explanation of the chart.
     pub(crate) caption: String,
     pub(crate) drawing: Drawing,
 }
 
-/// A text of a corpus: anybody's, and shown as nothing but text.
+/// A text of the corpus: arbitrary data, rendered as plain text.
 #[derive(Debug)]
 pub(crate) struct Text {
     pub(crate) title: String,
-    /// Where it is from.
+    /// Location of the text.
     pub(crate) place: String,
-    /// Why it is shown.
+    /// Reason to show it.
     pub(crate) why: String,
-    /// Figures: the name and what is said of it.
+    /// Statistics: name and formatted value.
     pub(crate) figures: Vec<(String, String)>,
-    /// Its beginning, what is left out, and its end; none where the text is not shown.
+    /// Beginning, omission and end; `None` if the text is not shown.
     pub(crate) excerpt: Option<(String, String, String)>,
 }
 
@@ -117,18 +120,18 @@ pub(crate) struct Text {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    /// The colour of its ground, light; none where it is empty.
+    /// Background colour; empty for none.
     pub(crate) fill: String,
-    /// What a pointer shows.
+    /// Tooltip.
     pub(crate) title: String,
-    /// The name of the piece, where another one leads to it: letters and digits; else empty.
+    /// Anchor of the piece if another one links to it (letters and digits), otherwise empty.
     pub(crate) anchor: String,
-    /// The name of the piece that it leads to; else empty.
+    /// Anchor of the linked piece, otherwise empty.
     pub(crate) link: String,
 }
 
 impl Page {
-    /// The file. Control characters and those that change the direction of text are shown as escapes.
+    /// Renders the file. Control characters and those that change the direction of text are shown as escapes.
     pub(crate) fn html(&self) -> String {
         let html = self.render().expect("templates write to memory");
         html.split('\n').map(line_safe).collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! The passages of a window that a guard's statistic counts: why the window was rejected, as text.
+//! Passages of a window that a guard's statistic counts: the text for which the window was rejected.
 
 use std::ops::Range;
 
@@ -8,43 +8,43 @@ use serde::Serialize;
 use crate::base::text::{count, line_safe};
 use crate::plan::Plan;
 
-/// Passages of a window that are shown.
+/// Maximum number of passages shown.
 const MAX_PASSAGES: usize = 3;
-/// Tokens and bytes of a passage.
+/// Size of a passage in tokens or bytes.
 const TOKENS: usize = 24;
 const BYTES: usize = 120;
 
 /// A passage of a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Passage {
-    /// What `start`, `end` and `counted` are numbers of: `tokens` of the window, BOS included, or `bytes` of its text.
+    /// Unit of `start`, `end` and `counted`: `tokens` of the window, BOS included, or `bytes` of its text.
     unit: &'static str,
     start: usize,
     end: usize,
-    /// How many of them the statistic counts.
+    /// Number of its tokens or bytes that the statistic counts.
     counted: usize,
-    /// Its text on one line; token ids where documents are token ids.
+    /// Text on one line, or token ids if documents are token ids.
     pub(crate) text: String,
 }
 
-/// A window that passages are taken of.
+/// The window whose passages are searched.
 pub(crate) struct Source<'a> {
     /// Token ids as scored, BOS included.
     pub(crate) ids: &'a [u32],
     pub(crate) text: Option<&'a str>,
-    /// The text of some of the tokens.
+    /// Returns the text of a token range.
     pub(crate) text_of: &'a dyn Fn(Range<usize>) -> String,
 }
 
 impl Passage {
-    /// How much of it is counted, in words.
+    /// Describes how much of the passage is counted.
     pub(crate) fn in_words(&self) -> String {
         let (start, all) = (count(self.start as u64), count((self.end - self.start) as u64));
         format!("{} of {all} {} from {start} on count", count(self.counted as u64), self.unit)
     }
 }
 
-/// The passages with the most of what a statistic counts, in their order; none where its measure cannot name them.
+/// Returns the passages with the highest counts, in order; empty if the measure does not support passages.
 pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
     let Some((place, column)) = plan.measures.place_of(statistic) else { return Vec::new() };
     let measure = plan.measure(place);
@@ -71,7 +71,7 @@ pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Ve
     densest(&ranges, length, size).into_iter().map(passage).collect()
 }
 
-/// The parts of this size that hold most of the ranges, in their order, each with how much.
+/// Returns the parts of this size with the highest counts, in order, with their counts.
 fn densest(ranges: &[Range<usize>], length: usize, size: usize) -> Vec<(Range<usize>, usize)> {
     let mut counted = vec![0; length.div_ceil(size)];
     for place in ranges.iter().cloned().flatten() {
@@ -93,7 +93,7 @@ mod tests {
     fn the_densest_parts_are_shown_in_their_order() {
         let ranges = [3..5, 10..12, 20..30, 33..36, 41..42];
         let found = densest(&ranges, 42, 10);
-        // Of parts with as much the first is shown.
+        // Of parts with equal counts the first are shown.
         assert_eq!(found, [(0..10, 2), (20..30, 10), (30..40, 3)]);
         assert_eq!(densest(&ranges[4..], 42, 10), [(40..42, 1)]);
         assert!(densest(&[], 0, 10).is_empty());

@@ -1,4 +1,4 @@
-//! `longsift status`: how far a run is, read from its directory while it works or after it.
+//! `longsift status`: progress of a run, read from its directory during the run or afterwards.
 
 use std::fmt;
 
@@ -13,28 +13,28 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units;
 use crate::storage::files;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// `finished`, `running`, `unfinished` or `empty`.
     pub state: &'static str,
-    /// Who works in the directory, if anyone does.
+    /// Process that works in the directory, if any.
     pub holder: Option<Value>,
     /// Work units with a record.
     pub units_scored: u64,
-    /// Work units that are begun and have no record: what is measured of them is in their journals.
+    /// Work units that are started and have no record; their results so far are in journals.
     pub units_open: u64,
-    /// Work units planned.
+    /// Planned work units.
     pub units: Option<u64>,
-    /// Rows planned.
+    /// Planned rows.
     pub rows: Option<u64>,
-    /// Where the rows of the scored units went.
+    /// Counts of the scored units.
     pub counts: Counts,
-    /// The summary of the last committed selection.
+    /// Summary of the last committed selection.
     pub summary: Option<Summary>,
 }
 
-/// Reads a run directory.
+/// Reads the progress of a run from its directory.
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let mut counts = Counts::default();
     let mut units_scored = 0;

@@ -1,4 +1,4 @@
-//! `longsift verify`: whether a run directory still holds what it recorded.
+//! `longsift verify`: compares the files of a run directory with its records.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,38 +27,37 @@ use crate::spec::{Overrides, Spec};
 use crate::storage::files;
 use crate::storage::hub::HubOptions;
 
-/// What was checked and what is wrong.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verification {
-    /// The run directory.
     pub run_dir: String,
-    /// Whether the run is complete; of another, the scored units are checked.
+    /// Whether the run is complete; of an incomplete run the scored units are checked.
     pub finished: bool,
-    /// Files that were read whole.
+    /// Number of files read.
     pub files: u64,
-    /// Their bytes.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Rows that are accounted for.
+    /// Number of rows accounted for.
     pub rows: u64,
-    /// The layer-zero table in the cache: what was found.
+    /// Finding about the cached layer-zero table.
     pub table: String,
-    /// Everything that is wrong.
     pub findings: Vec<Finding>,
 }
 
-/// Something that is wrong with a run directory.
+/// A problem of a run directory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Who has to act: whoever changed a file, or we.
+    /// Responsible party: the one who changed a file, or longsift.
     pub blame: Blame,
     /// The file or the equation.
     pub what: String,
-    /// What is wrong with it, with the values involved.
+    /// Message with the values involved.
     pub message: String,
 }
 
 impl Verification {
-    /// 0 where nothing is wrong, 3 where a file is not what was written, 1 where all files are and do not add up.
+    /// Returns 0 without findings, 3 if a file was changed after it was written, 1 if unchanged files contradict each
+    /// other.
     pub fn exit_code(&self) -> u8 {
         let data = self.findings.iter().any(|finding| finding.blame == Blame::Data);
         match self.findings.first() {
@@ -72,7 +71,7 @@ impl Verification {
         self.findings.push(Finding { blame, what: what.into(), message: message.into() });
     }
 
-    /// Checks one file against its record: length and digest. Whether it is what was written.
+    /// Checks the length and digest of a file. Returns whether they match its record.
     fn file(&mut self, folder: &Path, part: &Part) -> Result<bool> {
         let path = folder.join(&part.path);
         if files::size(&path)?.is_none() {
@@ -94,11 +93,11 @@ impl Verification {
         Ok(false)
     }
 
-    /// Checks one part against its record: length, digest, rows and columns.
+    /// Checks a part against its record: length, digest, rows and columns.
     fn part(&mut self, folder: &Path, part: &Part, fits: &dyn Fn(&Schema) -> bool) -> Result<()> {
         let path = folder.join(&part.path);
         if self.file(folder, part)? {
-            // Whatever is wrong from here on was written so.
+            // The digest matches, so any problem from here on is a bug.
             match (Table { path: &path, what: "table", hint: "" }.shape()) {
                 Err(Failure::Problems(problems)) => {
                     for problem in problems {
@@ -175,7 +174,7 @@ impl Verification {
         Ok(())
     }
 
-    /// The lock, by which later runs know what was scored how.
+    /// Checks the lock, from which later runs decide what can be reused.
     fn lock(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         let path = directory.lock_file();
         let message = match PipelineLock::read(&path) {
@@ -194,7 +193,7 @@ impl Verification {
         Ok(())
     }
 
-    /// The records of the units, where the scores are.
+    /// Checks the records of the units in the run directory of the scores.
     fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for record in &manifest.units {
             let path = units::record_path(scores, &record.unit);
@@ -208,7 +207,7 @@ impl Verification {
         Ok(())
     }
 
-    /// The equations of the whole run, between its records, its files and its summary.
+    /// Checks the equations between the records, the files and the summary of the whole run.
     fn accounting(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         let mut counts = Counts::default();
         manifest.units.iter().for_each(|record| counts.add(&record.counts));
@@ -251,7 +250,7 @@ impl Verification {
         Ok(())
     }
 
-    /// Files that no record lists.
+    /// Reports files that no record lists.
     fn unlisted_files(
         &mut self,
         directory: &RunDirectory,
@@ -281,7 +280,7 @@ impl Verification {
         Ok(())
     }
 
-    /// Reads the table that the run used, where the cache still has it.
+    /// Checks the table that the run used, if it is still cached.
     fn table(&mut self, lock: &PipelineLock) {
         let Some(spec) = lock.recorded.as_ref().and_then(|recorded| {
             Spec::recorded(&recorded.pipeline, &lock.settings, &Overrides::default()).ok()
@@ -340,7 +339,7 @@ impl Verification {
     }
 }
 
-/// Names and types of columns.
+/// Returns the names and types of columns.
 fn columns(schema: &Schema) -> Vec<(String, String)> {
     let fields = schema.fields().iter();
     fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
@@ -356,10 +355,10 @@ fn is_quarantine(schema: &Schema) -> bool {
         .all(|name| schema.index_of(name).is_ok())
 }
 
-/// Reads everything that a run directory recorded, and compares.
+/// Verifies a run directory against its records.
 ///
 /// # Errors
-/// A manifest that cannot be read, a machine that fails. What is wrong with the run is no error but a finding.
+/// Fails if the manifest cannot be read or the machine fails. Problems of the run are findings, not errors.
 pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
     let held = directory.holder()?;
@@ -370,7 +369,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     };
     let before = manifest.clone();
     let mut counts = Counts::default();
-    // What was scored may be another run's: it is checked where it is.
+    // Scores of another run are checked in that run's directory.
     let scores =
         manifest.as_ref().map_or(Ok(directory.clone()), |own| own.scores_directory(directory));
     for record in &records {
@@ -401,7 +400,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         Some(lock) => found.table(&lock),
         None => "not checked: there is no lock".clone_into(&mut found.table),
     }
-    // What another process does here meanwhile looks like damage.
+    // Concurrent writes can look like corruption, so recheck whether a run holds the directory.
     if !found.findings.is_empty()
         && (held.is_some() || directory.holder()?.is_some() || Manifest::read(directory)? != before)
     {

@@ -1,5 +1,5 @@
-//! `longsift whatif`: what another score or filter would keep of a finished run, from the statistics that are there. Selects as
-//! a run does, and writes nothing.
+//! `longsift whatif`: evaluates other score and filter settings on the statistics of a finished run. Selects as a run
+//! does, without writing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,51 +26,48 @@ use crate::select::{self, Selection};
 use crate::spec::pipeline::Samples;
 use crate::spec::{Overrides, Spec};
 
-/// What another selection would do.
+/// Effect of other settings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WhatIf {
-    /// The settings that differ from those of the run, a line each.
+    /// Settings that differ from those of the run, a line each.
     changes: Vec<String>,
-    /// All groups together.
+    /// All groups combined.
     total: Change,
-    /// By group.
     groups: Vec<OfGroup>,
-    /// Samples that would be kept and are not, the highest scores first.
+    /// Samples that only the new settings keep, the highest scores first.
     entering: Vec<Moved>,
-    /// Samples that are kept and would not be, the highest scores first.
+    /// Samples that only the run kept, the highest scores first.
     leaving: Vec<Moved>,
-    /// What a user should know.
     #[serde(skip)]
     pub(crate) warnings: Vec<Diagnostic>,
 }
 
-/// What would change.
+/// Change of a selection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Change {
-    /// All samples.
     all: Amount,
-    /// Kept now.
+    /// Kept by the run.
     now: Amount,
-    /// Kept then.
+    /// Kept with the new settings.
     then: Amount,
-    /// Kept both now and then.
+    /// Kept by both.
     both: Amount,
 }
 
-/// What would change of a group.
+/// Change of the selection of one group.
 #[derive(Clone, Debug, Serialize)]
 struct OfGroup {
-    /// The value of the column that samples are ranked inside of then.
+    /// Value of the group column of the new settings.
     value: Option<String>,
     #[serde(flatten)]
     change: Change,
-    /// The lowest score that is kept now: one, or by budget; empty where there is no such group.
+    /// Lowest kept score of the run: one, or one per budget; empty if the run has no such group.
     thresholds_now: Vec<Option<f64>>,
-    /// The same then. Scores of different terms do not compare.
+    /// Lowest kept score with the new settings. Scores of different terms are not comparable.
     thresholds_then: Vec<Option<f64>>,
 }
 
-/// A sample that enters or leaves.
+/// A sample that enters or leaves the selection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Moved {
     id: String,
@@ -79,14 +76,14 @@ struct Moved {
     tokens: u64,
     score_now: Option<f64>,
     score_then: Option<f64>,
-    /// Why it is not kept now, or then.
+    /// Reason for which it is not kept, by the run or with the new settings.
     reason: String,
-    /// Position of its unit, and its row: of equal scores the first comes first.
+    /// Index of its unit and row, the tie-breaker of equal scores.
     #[serde(skip)]
     at: (usize, u64),
 }
 
-/// What is counted of units.
+/// Counts over units.
 #[derive(Default)]
 struct Counted {
     groups: BTreeMap<Option<String>, Change>,
@@ -94,10 +91,10 @@ struct Counted {
     leaving: Vec<Moved>,
 }
 
-/// What the settings of a run with `overrides` would keep. `listed`: samples that are named each way.
+/// Evaluates the settings of a run with `overrides`. `listed`: maximum number of samples listed each way.
 ///
 /// # Errors
-/// A run that is not finished; settings that cannot be; a change of something that the scores depend on, by name.
+/// Fails if the run is not finished, the settings are invalid, or they change something on which the scores depend.
 pub(crate) fn whatif(
     directory: &RunDirectory,
     overrides: &Overrides,
@@ -117,7 +114,7 @@ pub(crate) fn whatif(
         ..PlanOptions::default()
     };
     let mut plan = Plan::new(spec, options, warnings)?;
-    // Wherever the run has been moved to.
+    // The run directory may have been moved.
     plan.directory = directory.clone();
     let before = &manifest.lock.identity;
     let weights = before.of_any_measure("weights").and_then(|digest| digest.as_str());
@@ -189,7 +186,7 @@ pub(crate) fn whatif(
     })
 }
 
-/// The same overrides after those that take away what each stands instead of: another score, another kind of amount.
+/// Prepends overrides that remove what each given one replaces: another score, another kind of amount.
 fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
@@ -199,7 +196,7 @@ fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     let mut set = Vec::new();
     for (path, value) in &given {
         let (stage, others) = match path.rsplit_once('.') {
-            // A weight or a seed stays with the score that has one.
+            // A weight or a seed is kept if the new score has one.
             Some((stage @ "stages.score", "formula")) => match value.trim() {
                 "longattn" => (stage, &["terms", "combine", "seed"][..]),
                 "random" => (stage, &["terms", "combine", "alpha"][..]),
@@ -212,7 +209,7 @@ fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
             _ => continue,
         };
         for path in others.iter().map(|name| format!("{stage}.{name}")) {
-            // Budgets of groups are settings below it.
+            // Budgets of groups are nested settings.
             let is_there = |key: &String| *key == path || key.starts_with(&format!("{path}."));
             if recorded.keys().any(is_there) && !is_given(&path) {
                 set.push(format!("{path}=null"));
@@ -223,7 +220,7 @@ fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     Overrides { set, ..overrides.clone() }
 }
 
-/// What differs from the settings of the run, a line each. Only scores and filters can be looked at without measuring.
+/// Returns the settings that differ from those of the run, a line each. Only score and filter settings may differ.
 fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
     let now = pipeline_lock::flat(&spec.resolved_json());
     let before = pipeline_lock::flat(&manifest.lock.settings);
@@ -380,7 +377,7 @@ impl Counting<'_> {
     }
 }
 
-/// Leaves those with the highest scores then.
+/// Keeps the samples with the highest new scores.
 fn cut(list: &mut Vec<Moved>, listed: usize) {
     let score = |moved: &Moved| moved.score_then.unwrap_or(f64::NEG_INFINITY);
     list.sort_by(|one, other| {
@@ -410,7 +407,7 @@ impl Change {
     }
 }
 
-/// Groups that are printed; JSON has all.
+/// Maximum number of groups printed; JSON lists all.
 const PRINTED: usize = 40;
 
 impl fmt::Display for WhatIf {

@@ -1,7 +1,7 @@
-//! `longsift bench`: what this machine does, measured now, as a table, JSON and a chart.
+//! `longsift bench`: measures this machine and reports a table, JSON and a chart.
 //!
-//! Kernels need nothing; tokenization, the table and whole runs are measured with a pipeline. Whole runs are child
-//! processes of this program, so that their memory and their threads are their own.
+//! Kernels are measured without a pipeline; tokenization, the table and whole runs with one. Whole runs are child
+//! processes, so that their memory and threads are separate.
 
 pub(crate) mod chart;
 pub(crate) mod figures;
@@ -17,29 +17,27 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use figures::{BenchOptions, Figure, Figures};
 
-/// Everything that was measured, in order.
+/// All results, in order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bench {
-    /// The processor's name, where the system tells.
+    /// Processor model, if the system reports it.
     pub processor: Option<String>,
     /// Threads that the process may use.
     pub threads: usize,
-    /// Version of longsift.
     pub longsift: &'static str,
-    /// When, UTC.
+    /// Time of the benchmark, UTC.
     pub measured: String,
-    /// Times each figure was measured, at most: long windows of kernels are measured fewer times.
+    /// Maximum repetitions of each measurement; long windows of kernels have fewer.
     pub repeats: usize,
-    /// The figures.
     pub figures: Vec<Figure>,
-    /// Windows of kernels that were not measured because they take too long, and how long.
+    /// Kernel windows that would have taken too long, with estimates.
     pub left_out: Vec<String>,
 }
 
-/// Measures. `said` hears of every figure as soon as it is known, while no bar is on the terminal.
+/// Runs the benchmarks. Calls `said` for each result as soon as it is known, with progress bars suspended.
 ///
 /// # Errors
-/// A pipeline that cannot be planned, or a run of it that fails.
+/// Fails if the pipeline cannot be planned or a run of it fails.
 pub fn bench(options: &BenchOptions, progress: &Progress, said: &dyn Fn(&Figure)) -> Result<Bench> {
     let said = |figure: &Figure| progress.beside(|| said(figure));
     let mut figures = Figures { all: Vec::new(), said: &said, progress, left_out: Vec::new() };

@@ -1,4 +1,4 @@
-//! One document of a pipeline's input, by its id.
+//! Lookup of documents of a pipeline's input by id.
 
 use arrow_array::RecordBatch;
 
@@ -9,24 +9,24 @@ use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_row;
 use crate::plan::Plan;
 
-/// How many places of an id that occurs again are named.
+/// Maximum number of locations listed for a duplicate id.
 const PLACES_SHOWN: usize = 3;
 
-/// Where a document is.
+/// Location of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Position of its unit in the plan.
+    /// Index of its unit in the plan.
     pub(crate) unit: usize,
-    /// Position in its file.
+    /// Row in its file.
     pub(crate) row: u64,
-    /// Its id; `<file>:<row>` where the input has none.
+    /// Id; `<file>:<row>` if the input has no id column.
     pub(crate) id: String,
 }
 
-/// Finds a document: the one with this id, or the one at `<file>:<row>`. Cost: the column of ids is read once.
+/// Finds the document with this id or at `<file>:<row>`. Cost: one pass over the id column.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// Fails if no document matches or several have the id.
 pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at_place = None;
@@ -77,10 +77,10 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
     }
 }
 
-/// A document's row, with all columns.
+/// Reads a document's row with all columns.
 ///
 /// # Errors
-/// A row that cannot be read.
+/// Fails if the row cannot be read.
 pub(crate) fn row(plan: &Plan, place: &Place) -> Result<RecordBatch> {
     let unit = &plan.units[place.unit];
     match read_row(&plan.dataset, unit, place.row)? {

@@ -1,7 +1,8 @@
-//! `longsift evaluate`: what each score of a pipeline tells apart in the pipeline's own corpus, before anything is filtered.
+//! `longsift evaluate`: measures how well each score of a pipeline separates windows of its own corpus.
 //!
-//! Documents are sampled, windows are built of them in eighteen ways, every measure of the pipeline sees every window, and the
-//! figures say which side each statistic prefers. `docs/evaluation.md` has the protocol.
+//! Documents are sampled, windows are constructed from them in eighteen ways, every measure of the pipeline measures
+//! every window, and the results show which windows each statistic prefers. `docs/evaluation.md` describes the
+//! protocol.
 
 mod columns;
 mod constructions;
@@ -57,43 +58,43 @@ use sample::{Sample, Wanted};
 use statistics::{Measured, Statistic};
 use windows::{Category, Place, Tokens, WINDOWS_PER_DOCUMENT};
 
-/// Tokens of the windows that are measured at a time, as far as one window and `memory_limit_bytes` allow: with ids, text and
-/// figures some sixteen bytes each.
+/// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
+/// sixteen bytes per token.
 const BATCH_TOKENS: u64 = 4 << 20;
 
-/// Windows that a dry run measures of each length.
+/// Windows of each length that a dry run measures.
 const TIMED_WINDOWS: usize = 16;
-/// A dry run measures only the first window where that takes at least this long: starting threads and filling caches is little
-/// beside it.
+/// Duration above which a dry run measures only one window, because the overhead of starting threads and filling
+/// caches is negligible.
 const LONG_WINDOW: Duration = Duration::from_secs(1);
 
-/// What is evaluated.
+/// Options of an evaluation.
 #[derive(Clone, Debug)]
 pub struct EvaluateOptions {
-    /// Tokens of a window; empty: the pipeline's own and a quarter of it.
+    /// Window lengths in tokens; empty for the pipeline's own and a quarter of it.
     pub windows: Vec<u32>,
-    /// Chooses documents and places.
+    /// Seed of the sample of documents and of all random steps.
     pub seed: u64,
-    /// Documents of a category and length.
+    /// Documents per category and length.
     pub documents_per_category: usize,
-    /// Categories at most.
+    /// Maximum number of categories.
     pub max_categories: usize,
-    /// Kinds of windows; empty: all.
+    /// Kinds of windows; empty for all.
     pub only: Vec<String>,
-    /// Columns of the input that are scores of documents.
+    /// Columns of the input that are document scores.
     pub scores: Vec<String>,
-    /// Whether each head of whole models has figures of its own.
+    /// Whether to evaluate each head of whole models separately.
     pub heads: bool,
-    /// Natural windows of labelled documents are evaluated; others are built only for `only` and `heads`.
+    /// Evaluates natural windows of labelled documents; others are constructed only for `only` and `heads`.
     pub labels: Option<LabelOptions>,
-    /// The evaluation's folder; none: beside the output.
+    /// Folder of the evaluation; `None` for one next to the output.
     pub folder: Option<PathBuf>,
 }
 
 /// Evaluates the statistics of a plan.
 ///
 /// # Errors
-/// Options that mean nothing; an input, a model or devices that cannot be used.
+/// Fails if options are invalid, or the input, a model or devices cannot be used.
 #[expect(
     clippy::redundant_closure_for_method_calls,
     reason = "the method is of one lifetime, the closure of any"
@@ -107,10 +108,10 @@ pub fn evaluate(
     with_evaluator(plan, options, progress, stop, |evaluator| evaluator.evaluate())
 }
 
-/// Says what an evaluation would take, from the sample and a few measured windows.
+/// Estimates the size of an evaluation from the sample and a few measured windows.
 ///
 /// # Errors
-/// As [`evaluate`].
+/// Fails like [`evaluate`].
 #[expect(
     clippy::redundant_closure_for_method_calls,
     reason = "the method is of one lifetime, the closure of any"
@@ -124,7 +125,7 @@ pub fn dry_run(
     with_evaluator(plan, options, progress, stop, |evaluator| evaluator.dry_run())
 }
 
-/// The evaluation's folder.
+/// Returns the folder of the evaluation.
 pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
     if let Some(folder) = &options.folder {
         return Ok(folder.clone());
@@ -222,7 +223,7 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<Wanted> {
     })
 }
 
-/// The kinds of windows that are built. Whole ones are what all others are compared with.
+/// Returns the kinds of windows to build. Whole ones are always included, because all others are compared with them.
 fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     let names = || KINDS.iter().map(|kind| kind.name);
     if let Some(unknown) = only.iter().find(|name| !names().any(|kind| kind == *name)) {
@@ -239,16 +240,16 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(chosen).collect())
 }
 
-/// The measured windows of one length, while categories are added.
+/// Measured windows of one length, accumulated category by category.
 struct Length {
     measured: Measured,
-    /// By measure that looks at heads.
+    /// Values of heads, by measure that reports heads.
     heads: Vec<HeadValues>,
     hashes: Vec<(u64, Sha256)>,
     document_tokens: Vec<u64>,
     categories: Vec<String>,
     documents: Vec<usize>,
-    /// By column of the input, category and document.
+    /// Document scores by column of the input, category and document.
     scores: Vec<Vec<Vec<Option<f64>>>>,
 }
 
@@ -286,7 +287,7 @@ impl Evaluator<'_> {
         self.kinds.contains(&kind.name)
     }
 
-    /// Whether windows are built of others: with labels only where they are asked for.
+    /// Returns whether windows are constructed; with labels only on request.
     fn constructs(&self) -> bool {
         self.classes.is_none() || !self.options.only.is_empty() || self.options.heads
     }
@@ -394,7 +395,7 @@ impl Evaluator<'_> {
         Ok(lengths.into_iter().map(of).collect())
     }
 
-    /// Tokens of the windows that are measured at a time.
+    /// Returns the maximum tokens of the windows measured at a time.
     fn batch_tokens(&self) -> usize {
         BATCH_TOKENS.min(self.plan.spec.pipeline.input.memory_limit_bytes / 64) as usize
     }
@@ -477,7 +478,7 @@ impl Evaluator<'_> {
         }
         let mut with_columns = statistics.clone();
         for (column, values) in self.options.scores.iter().zip(&scores) {
-            // The pipeline's own figures keep their names.
+            // Statistics of the pipeline take precedence over columns with the same name.
             let taken = statistics.iter().any(|statistic| statistic.name == *column);
             let name = if taken { format!("input:{column}") } else { column.clone() };
             let of = columns::figures(&windows, &statistics, values);
@@ -535,7 +536,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// What could not be measured of windows of this length.
+    /// Returns notes about what could not be measured for windows of this length.
     fn notes(&self, tokens: u64, documents: usize, are_slices: bool) -> Vec<String> {
         let mut notes = Vec::new();
         if documents == 0 {
@@ -581,13 +582,13 @@ impl Evaluator<'_> {
         self.wanted.lengths.iter().map(each).sum()
     }
 
-    /// Documents, and windows of all kinds.
+    /// Counts documents and windows of all kinds.
     fn count_built(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
         let (documents, windows) = self.count(sample, tokens, WINDOWS_PER_DOCUMENT);
         (documents, windows * self.kinds.len() as u64)
     }
 
-    /// Documents of classes, and their windows.
+    /// Counts labelled documents and their windows.
     fn count_natural(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
         self.count(sample, tokens, windows_per_document(tokens))
     }
@@ -612,8 +613,8 @@ impl Evaluator<'_> {
             let counts = natural.iter().chain(&built);
             let windows: u64 = counts.clone().map(|(_, windows)| windows).sum();
             let of_length = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
-            // A few windows of as many documents as it takes. The first one warms caches up; where it takes long, as with a whole
-            // model, it tells the time as well.
+            // Measures a few windows. The first one fills caches; if it takes long, as with a whole model, its time is
+            // used as well.
             let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
             let mut ids: Vec<Content> = Vec::new();
             for found in found {
@@ -653,7 +654,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// The result for the pipeline's score on constructed windows.
+/// Summarises the result for the pipeline's score on constructed windows.
 fn sentence(report: &Report, cells: Option<&BTreeMap<String, matrix::Cell>>) -> String {
     let mut text = match cells {
         Some(cells) => {

@@ -1,7 +1,7 @@
-//! `longsift explain RUN_DIR ID#WINDOW`: where the figures of one window come from, token by token.
+//! `longsift explain RUN_DIR ID#WINDOW`: explains the statistics of one window, token by token.
 //!
-//! The window is measured again, by the measures of the pipeline and their own arithmetic: its figures are those of the score
-//! table, which the answer checks. Measures that ask a program are not asked again.
+//! The window is measured again with the measures of the pipeline, and the results are checked against the score
+//! table. Measures that call a program are not repeated.
 
 mod gains;
 mod page;
@@ -39,61 +39,61 @@ use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
 use crate::score::prepare::{CutDocument, Outcome, prepare};
 
-/// Tokens of a passage that is named for what it looks back to.
+/// Tokens of a passage.
 const PASSAGE: usize = 16;
-/// Passages, and links, that a terminal names.
+/// Maximum number of passages and links in text output.
 const SHOWN: usize = 8;
 
-/// A figure of the window.
+/// A statistic of the window.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
     statistic: String,
     unit: String,
     doc: String,
-    /// As it is now; null where the measure was not asked again.
+    /// Value measured now; null if the measure was not repeated.
     #[serde(serialize_with = "plain")]
     now: Value,
-    /// As the score table of the run has it; null without a run.
+    /// Value in the score table of the run; null without a run.
     #[serde(serialize_with = "plain")]
     recorded: Value,
 }
 
-/// What the run made of the sample that the window is, or belongs to.
+/// Outcome of the sample that is the window, or contains it.
 #[derive(Clone, Debug, Serialize)]
 struct Selected {
     group: Option<String>,
     score: Option<f64>,
     percentile: Option<f64>,
-    /// Why it is not kept; null where it is.
+    /// Reason for which it is not kept; null if it is kept.
     reason: Option<String>,
-    /// Its place by score, from 1 on, among the samples of its group that pass every guard; null where it does not.
+    /// Rank by score, starting at 1, among the samples of its group that pass every guard; null if it does not pass.
     rank: Option<u64>,
-    /// Samples of its group that pass every guard and have a score.
+    /// Number of samples of its group that pass every guard and have a score.
     of: u64,
-    /// How the score comes from its terms: `sum` or `least`.
+    /// Combination of the terms: `sum` or `least`.
     combine: Combine,
-    /// What each term comes to, standardised, weighted and shifted; empty without a score.
+    /// Terms of the score after standardisation, weight and offset; empty without a score.
     terms: Vec<OfTerm>,
-    /// Where the score is the least of its terms, the statistic of the term that gave it.
+    /// If the score is the minimum of its terms, the statistic of the term that limits it.
     weakest: Option<String>,
-    /// The bounds of the guards in its group.
+    /// Bounds of the guards in its group.
     #[serde(skip)]
     bounds: Vec<Bounds>,
 }
 
-/// What a guard says of the window.
+/// Verdict of a guard on the window.
 #[derive(Clone, Debug, Serialize)]
 struct Guarded {
     setting: String,
     statistic: String,
-    /// The bounds as they are written, and as numbers: of a quantile those of the window's group, null without a run.
+    /// Bounds as written, and as numbers; the number of a quantile is that of the window's group, null without a run.
     bounds: String,
     low: Option<f64>,
     high: Option<f64>,
-    /// The statistic of the window; of a document it is that of its windows together.
+    /// Statistic of the window; for a document, aggregated over its windows.
     value: Option<f64>,
     rejects: bool,
-    /// Where most of what the statistic counts stands.
+    /// Passages that the statistic counts most.
     passages: Vec<Passage>,
 }
 
@@ -104,23 +104,23 @@ struct OfTerm {
     value: f64,
 }
 
-/// A token that recurs.
+/// A recurring token.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Link {
-    /// Its position in the window, BOS counted.
+    /// Position in the window, BOS included.
     token: usize,
-    /// The last earlier one's.
+    /// Position of the last earlier occurrence.
     earlier: usize,
-    /// Whether it lies in a copied passage.
+    /// Whether it is part of a copied passage.
     copied: bool,
     /// Whether `far_recurrence` counts it.
     far: bool,
 }
 
-/// One window, explained.
+/// Explanation of one window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Explanation {
-    /// Version of this answer's format.
+    /// Version of the JSON format.
     version: u32,
     pipeline: String,
     id: String,
@@ -128,44 +128,47 @@ pub(crate) struct Explanation {
     input_row: u64,
     window: u32,
     windows: usize,
-    /// Tokens of the document, BOS not counted.
+    /// Token range in the document, BOS not included.
     token_start: u64,
     token_end: u64,
-    /// Tokens of the scored sequence, BOS counted.
+    /// Tokens of the scored sequence, BOS included.
     tokens: u64,
     bos: u8,
     kernel: Option<&'static str>,
     notes: Vec<String>,
     selected: Option<Selected>,
     figures: Vec<Figure>,
-    /// What each guard says of the window.
+    /// Verdicts of the guards.
     guards: Vec<Guarded>,
-    /// From which distance on attention is far; null without a measure of it.
+    /// Distance from which attention is far; null without a measure of attention.
     far_distance: Option<u64>,
-    /// `[tokens]`: the attention of each token to tokens at least so far before it, mean over heads; empty without it.
+    /// `[tokens]`: attention of each token to tokens at least this distance before it, mean over heads; empty without
+    /// it.
     far_mass: Vec<f64>,
-    /// `[tokens - 1]`: the loss of each token but the first with all that stands before it, in nats; empty without a measure of it.
+    /// `[tokens - 1]`: loss of each token but the first, given all tokens before it, in nats; empty without a measure
+    /// of losses.
     token_losses: Vec<f64>,
-    /// `[tokens]`: by how many nats the loss is lower than with the short context; null for tokens of the short context, empty
+    /// `[tokens]`: gain in nats over the loss with the short context; null for tokens of the short context, empty
     /// without a measure of losses.
     token_gains: Vec<Option<f64>>,
     links: Vec<Link>,
-    /// The layer that the blocks are of; null without blocks.
+    /// Layer of the blocks; null without blocks.
     layer: Option<u32>,
     block_boundaries: Vec<u64>,
-    /// `[blocks][blocks]`: as `longsift map` has it.
+    /// `[blocks][blocks]`: attention between blocks, as `longsift map` reports it.
     block_attention: Vec<Vec<Option<f64>>>,
     lift: Vec<Vec<Option<f64>>>,
-    /// What each token stands for in the text, BOS first; ids where documents are token ids.
+    /// Text of each token, BOS first; ids if documents are token ids.
     #[serde(skip)]
     pieces: Vec<String>,
 }
 
-/// Explains a window. `run`: the run whose figures and rank are shown beside. `blocks_of`: the layer of the pipeline's whole model
-/// whose blocks are shown instead of those of the first layer.
+/// Explains a window. `run`: run whose recorded statistics and rank are shown. `blocks_of`: layer of the pipeline's
+/// whole model whose blocks are shown instead of those of the first layer.
 ///
 /// # Errors
-/// No such document or window; one without figures; a document that has changed since the run; no such layer.
+/// Fails if the document, the window or the layer does not exist, the window cannot be measured, or the document has
+/// changed since the run.
 pub(crate) fn explain(
     plan: &Plan,
     run: Option<&RunDirectory>,
@@ -246,7 +249,7 @@ pub(crate) fn explain(
     Ok(found)
 }
 
-/// The id and the number of the window. An id may have a `#` of its own.
+/// Splits `ID#WINDOW`. The id may contain `#`.
 fn parts(sample: &str) -> Result<(&str, u32)> {
     let found = sample.rsplit_once('#').and_then(|(id, window)| Some((id, window.parse().ok()?)));
     let wrong = || {
@@ -288,7 +291,7 @@ fn open(plan: &Plan, attention: &Attention, tokens: usize) -> Result<FirstLayer>
     Ok(FirstLayer::new(spec, opened.table, attention.measure.mask, tokens))
 }
 
-/// What the first `recurrence` of the pipeline found.
+/// Returns the recurring tokens found by the first `recurrence` of the pipeline.
 fn links(plan: &Plan, ids: &[u32]) -> Vec<Link> {
     let recurrence = plan.spec.pipeline.stages.iter().find_map(|stage| match stage {
         StageSettings::Recurrence(recurrence) => Some(recurrence),
@@ -315,7 +318,7 @@ fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usiz
 }
 
 impl Explanation {
-    /// What each guard says of the window.
+    /// Judges the window by each guard.
     fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<Guarded> {
         let text_of = |tokens: Range<usize>| self.text(tokens);
         let source = Source { ids, text, text_of: &text_of };
@@ -338,7 +341,7 @@ impl Explanation {
         plan.spec.filter().guards.iter().enumerate().map(guarded).collect()
     }
 
-    /// Every figure of the window as it is now.
+    /// Measures every statistic of the window.
     fn measure(
         &mut self,
         plan: &Plan,
@@ -383,7 +386,7 @@ impl Explanation {
         Ok(())
     }
 
-    /// What the first layer attends to, token by token.
+    /// Measures the attention of the first layer by token.
     fn look(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
         let kernel = processor_kernel(attention);
         let request = attention.measure.request();
@@ -399,7 +402,7 @@ impl Explanation {
         }
     }
 
-    /// What a layer attends to, block by block.
+    /// Records the attention of a layer by block.
     fn blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
         let blocks = ends.len();
         self.layer = Some(layer);
@@ -413,7 +416,7 @@ impl Explanation {
         self.lift = lift.chunks(blocks).map(<[_]>::to_vec).collect();
     }
 
-    /// The recorded figures, and what the run made of them.
+    /// Adds the recorded statistics, and the outcome of the sample in the run.
     fn compare(
         &mut self,
         plan: &Plan,
@@ -470,7 +473,7 @@ impl Explanation {
     }
 }
 
-/// What a measure asks for besides token ids; none where it asks a program.
+/// Computes the evidence that a measure needs in addition to token ids; `None` if it calls a program.
 fn evidence(
     measure: &dyn Measure,
     ids: &[u32],
@@ -491,7 +494,7 @@ fn evidence(
     Ok(Some(made))
 }
 
-/// What became of a sample, and its rank: two passes over the selection.
+/// Returns the outcome of a sample and its rank, in two passes over the selection.
 fn rank(
     manifest: &Manifest,
     run: &RunDirectory,
@@ -550,7 +553,7 @@ fn group_of<'c>(
     calibration.groups.iter().find(|group| group.value.as_deref() == sample.group)
 }
 
-/// What each term of a sample's score comes to.
+/// Returns the terms of a sample's score.
 fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<OfTerm> {
     let group = group_of(calibration, sample);
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
@@ -560,13 +563,13 @@ fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -
 }
 
 impl Explanation {
-    /// The mean far mass of some tokens; none where it was not measured.
+    /// Returns the mean far attention of a token range; `None` if it was not measured.
     fn mean_mass(&self, tokens: Range<usize>) -> Option<f64> {
         let masses = self.far_mass.get(tokens)?;
         (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64)
     }
 
-    /// The passages with the highest means, for a terminal; nothing where no passage has one.
+    /// Writes the passages with the highest means; nothing if no passage has one.
     fn write_passages(
         &self,
         formatter: &mut fmt::Formatter<'_>,
@@ -588,14 +591,14 @@ impl Explanation {
         Ok(())
     }
 
-    /// The text of some tokens, on one line.
+    /// Returns the text of a token range on one line.
     fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
         let text: String = self.pieces[tokens.start.min(end)..end].concat();
         line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
     }
 
-    /// What the run made of it, in words.
+    /// Describes the outcome of the sample in the run.
     fn verdict(&self) -> Option<String> {
         let own = self.selected.as_ref()?;
         let fate = match &own.reason {
@@ -617,7 +620,7 @@ impl Explanation {
     }
 }
 
-/// A figure as JSON has it.
+/// Serializes a value as plain JSON.
 fn plain<S: serde::Serializer>(
     value: &Value,
     serializer: S,
@@ -630,7 +633,7 @@ fn plain<S: serde::Serializer>(
     }
 }
 
-/// A figure for people.
+/// Formats a value for people.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "–".to_owned(),

@@ -1,4 +1,5 @@
-//! `longsift inspect MODEL --forward IDS`: what the whole model makes of one window, to be compared with its own code.
+//! `longsift inspect MODEL --forward IDS`: runs the whole model on one window, for comparison with a reference
+//! implementation.
 
 use std::fmt;
 use std::path::Path;
@@ -11,35 +12,35 @@ use crate::base::error::Result;
 use crate::base::machine::take_peak_bytes;
 use crate::base::text::{bytes, count};
 
-/// The most tokens of a window: a limit of what a file may ask for, not of the model.
+/// Maximum tokens of a window: a limit for input files, not of the model.
 const MOST_TOKENS: usize = 1 << 20;
 
 /// Losses and hidden states of one window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Answer {
-    /// `[tokens - 1]`: the loss of each token but the first, in nats.
+    /// `[tokens - 1]`: loss of each token but the first, in nats.
     losses: Vec<f64>,
-    /// Their mean; null for a window of one token.
+    /// Mean loss; null for a window of one token.
     mean_loss: Option<f64>,
-    /// `[layers + 2]`: the root of the mean square of what the first layer reads, of each layer's residual stream, and of
-    /// what the head reads.
+    /// `[layers + 2]`: root mean square of the input of the first layer, of each layer's residual stream, and of the
+    /// input of the head.
     hidden_rms: Vec<f64>,
-    /// The logits behind the last token, of the whole vocabulary.
+    /// Logits after the last token, over the whole vocabulary.
     last_logits: Vec<f32>,
     #[serde(skip)]
     model_type: String,
     #[serde(skip)]
     memory: Memory,
-    /// What the process held at most meanwhile, and when the model had been located and nothing was read; none where the system
-    /// does not tell.
+    /// Peak resident memory during the pass, and resident memory before weights were read; `None` if the system does
+    /// not report it.
     #[serde(skip)]
     held: Option<(u64, u64)>,
 }
 
-/// Reads a JSON list of token ids. `place` names it in messages.
+/// Reads a JSON list of token ids. `place` is the file name for messages.
 ///
 /// # Errors
-/// Anything else than a list of 1 to 2^20 whole numbers.
+/// Fails for anything but a list of 1 to 2^20 token ids.
 pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
     let wrong = |why: String| {
         let message = format!("`{}` is not a JSON list of token ids: {why}", place.display());
@@ -57,13 +58,13 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// What the model at `path` makes of a window. Nothing is prepended to it.
+/// Runs the model at `path` on a window, without prepending BOS.
 ///
 /// # Errors
-/// A model that is not known beyond its first layer, damaged or incomplete files, a window that does not fit it.
+/// Fails if the model is not supported as a whole, its files are damaged or incomplete, or the window does not fit it.
 pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     let model = WholeModel::open(path)?;
-    // Asked twice: the second time it is what is resident now.
+    // Each call resets the peak, so the second one returns the current resident memory.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
     let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;
     let held = take_peak_bytes().zip(before);

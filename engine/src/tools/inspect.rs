@@ -1,6 +1,6 @@
-//! `longsift inspect`: what of a checkpoint is read, what it takes, and what to write into a pipeline.
+//! `longsift inspect`: what is read of a checkpoint, how much memory it takes, and settings for a pipeline.
 //!
-//! A `config.json` alone is enough; with weights beside it their headers are checked too.
+//! A `config.json` is sufficient; if there are weights, their headers are checked.
 
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -16,43 +16,43 @@ use crate::base::error::Result;
 use crate::base::machine::free_memory_bytes;
 use crate::base::text::{bytes, count};
 
-/// Window lengths that memory is shown for, in tokens.
+/// Window lengths in tokens for which memory is shown.
 const WINDOWS: [u64; 6] = [4_096, 8_192, 32_768, 131_072, 262_144, 1_048_576];
 
-/// Memory of common cards, in 10^9 bytes.
+/// Memory of common GPUs, in 10^9 bytes.
 const CARDS: [u64; 5] = [16, 24, 40, 80, 141];
 
-/// The share of a card's memory that is left alone: the default of `headroom_fraction`.
+/// Reserved share of a GPU's memory: the default of `headroom_fraction`.
 const HEADROOM: f64 = 0.15;
 
-/// What there is to know about a checkpoint before it is used.
+/// Properties of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct Page {
-    /// The first layer.
     pub layer: LayerZeroSpec,
-    /// The number format that the config states.
+    /// Number format stated in the config.
     pub stated_dtype: Option<String>,
-    /// How the weights are quantised according to the config: `gptq`, `mlx`, ….
+    /// Quantisation method stated in the config: `gptq`, `mlx`, ….
     pub quantization: Option<String>,
-    /// Why the weights cannot be used, or `None` if their headers are in order.
+    /// Reason for which the weights cannot be used; `None` if their headers are valid.
     pub weights_problem: Option<String>,
-    /// Bytes of the whole checkpoint; none without weights.
+    /// Size of the checkpoint in bytes; `None` without weights.
     pub checkpoint_bytes: Option<u64>,
-    /// Bytes that are read of it; without weights, what the stated number format would take.
+    /// Bytes of the checkpoint that are read; without weights, an estimate from the stated number format.
     pub bytes_to_read: u64,
-    /// The layer-zero table, by precision.
+    /// Layer-zero tables by precision.
     pub tables: Vec<Table>,
-    /// Bytes of projections in memory beside the table; 0 for models whose table holds the heads themselves.
+    /// Bytes of the projections in memory, in addition to the table; 0 for models whose table holds the heads
+    /// themselves.
     pub packed_bytes: u64,
-    /// What `config.json` leaves open and the weights will decide.
+    /// Properties that `config.json` does not define and the weights will determine.
     pub undecided: Option<String>,
     /// Memory per window, by length.
     pub windows: Vec<Window>,
-    /// Bytes of memory that this machine has free; null where the system does not tell.
+    /// Free memory of this machine in bytes; null if the system does not report it.
     pub free_memory_bytes: Option<u64>,
-    /// The BOS token, if the model has one.
+    /// BOS token, if the model has one.
     pub bos_token_id: Option<u32>,
-    /// Positions the model was trained for, as far as the config tells.
+    /// Positions for which the model was trained, if the config states them.
     pub trained_positions: Option<u64>,
 }
 
@@ -61,36 +61,36 @@ pub struct Page {
 pub struct Table {
     /// `f32` or `bf16`.
     pub precision: &'static str,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of one row.
+    /// Bytes per row.
     pub row_bytes: u64,
 }
 
-/// What windows of one length take.
+/// Memory of windows of one length.
 #[derive(Clone, Debug, Serialize)]
 pub struct Window {
     /// Tokens of the window.
     pub tokens: u64,
-    /// Bytes of memory on the CPU that one window takes, besides the table.
+    /// CPU memory of one window in bytes, in addition to the table.
     pub cpu_bytes: u64,
-    /// Bytes of its queries and keys in bf16: what a card would hold per window.
+    /// Bytes of its queries and keys in bf16: GPU memory per window.
     pub card_bytes: u64,
-    /// How many windows fit a card beside a bf16 table, by the card's memory in 10^9 bytes.
+    /// Number of windows that fit on a GPU with a bf16 table, by GPU memory in 10^9 bytes.
     pub fitting: Vec<(u64, u64)>,
-    /// How many windows fit the memory that this machine has free, beside an f32 table.
+    /// Number of windows that fit into the free memory of this machine, with an f32 table.
     pub fitting_here: Option<u64>,
     /// Whether the first layer sees the default far distance of such a window.
     pub sees_far: bool,
-    /// Whether the model has positions for such a window at all.
+    /// Whether the model has positions for such a window.
     pub has_positions: bool,
 }
 
-/// Looks at a model folder; reads no weights.
+/// Inspects a model folder without reading weights.
 ///
 /// # Errors
-/// A config that cannot be read, or a model whose first layer is not understood. Problems of the weights are part of
-/// the page, because the config alone is worth looking at.
+/// Fails if the config cannot be read or the first layer of the model is not supported. Problems of the weights are
+/// part of the page.
 pub fn inspect(folder: &Path) -> Result<Page> {
     let config = ModelConfig::read(folder, None)?;
     let weights = with_weights(config.clone());
@@ -146,11 +146,11 @@ fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String>
     })
 }
 
-/// What windows share memory with.
+/// Memory that is not available to windows.
 struct MemoryInUse {
-    /// Bytes of the table on a card.
+    /// Bytes of the table on a GPU.
     card: u64,
-    /// Bytes that are left on this machine.
+    /// Bytes available on this machine.
     here: Option<u64>,
 }
 
@@ -298,7 +298,7 @@ impl Page {
         text
     }
 
-    /// A window within the trained positions whose default far distance the first layer sees.
+    /// Returns a window length within the trained positions whose default far distance the first layer sees.
     fn window_tokens(&self) -> u64 {
         let mut tokens = self.trained_positions.unwrap_or(4_096).min(32_768);
         let distance = |tokens| FirstLayerAttention::default().distance(tokens);
@@ -308,7 +308,7 @@ impl Page {
         tokens
     }
 
-    /// The settings that follow from the model.
+    /// Returns the settings that follow from the model.
     fn settings(&self) -> String {
         let tokens = self.window_tokens();
         let bos = u8::from(self.bos_token_id.is_some());

@@ -1,5 +1,5 @@
-//! Lengths of a sample of the input's documents, in tokens: what `longsift plan` says of short documents, and what `longsift init`
-//! chooses a window by.
+//! Lengths in tokens of a sample of the input's documents, for warnings about short documents in `longsift plan` and
+//! the window of `longsift init`.
 
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, read_documents};
@@ -11,21 +11,21 @@ use crate::plan::estimate::BYTES_PER_TOKEN;
 use crate::score::documents::Judged;
 use crate::score::prepare::{Outcome, prepare};
 
-/// Documents that are read at most: enough to tell a tenth from a fifth, and read in a second or two.
+/// Maximum number of documents: enough to distinguish a tenth from a fifth, and read in a second or two.
 const MAX_DOCUMENTS: usize = 512;
-/// Work units that they are taken from, at equal distances: more would read more files for the same documents.
+/// Maximum number of work units, at equal distances: more would read more files for the same documents.
 const MAX_UNITS: usize = 16;
-/// Bytes of documents that are read at most, not counting the last one of each unit: tokenized in a second or two.
+/// Maximum bytes of documents, not counting the last one of each unit: tokenized in a second or two.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads and tokenizes the first documents of some work units. Programs that drop documents are not asked, and a unit that cannot be
-/// read is left to the run.
+/// Reads and tokenizes the first documents of some work units. Programs that drop documents are not run, and
+/// unreadable units are skipped.
 pub fn sample(plan: &Plan) -> DocumentSample {
     let (units, mut sample) = (plan.units.len(), DocumentSample::default());
     let chosen = units.min(MAX_UNITS);
     for index in 0..chosen {
         let unit = &plan.units[index * units / chosen];
-        // What units before have left is for the rest.
+        // Unused budget of earlier units is passed on to later ones.
         let most = (MAX_DOCUMENTS - sample.documents() as usize) / (chosen - index);
         let _ = add_unit(plan, unit, (most, MAX_BYTES / chosen as u64), &mut sample);
     }
@@ -33,7 +33,7 @@ pub fn sample(plan: &Plan) -> DocumentSample {
     sample
 }
 
-/// Adds the first documents of a unit: no more of them, and of their bytes, than `most`.
+/// Adds the first documents of a unit, up to `most` documents and bytes.
 fn add_unit(
     plan: &Plan,
     unit: &WorkUnit,

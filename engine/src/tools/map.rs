@@ -1,8 +1,8 @@
-//! `longsift map PIPELINE --document ID`: how the blocks of one document attend to each other in the first layer, or the
-//! messages of a conversation.
+//! `longsift map PIPELINE --document ID`: attention between the blocks of one document, or the messages of a
+//! conversation, in the first layer or a layer of a whole model.
 //!
-//! The document is looked at whole: no window is cut and no far distance counts. No S×S matrix exists: memory grows with the
-//! document and with the square of the number of blocks, and is known before anything is measured.
+//! The whole document is measured, without windows or far distance. No S×S matrix is allocated: memory grows with the
+//! document and with the square of the number of blocks, and is known in advance.
 
 pub(crate) mod blocks;
 pub(crate) mod layer;
@@ -33,95 +33,89 @@ use crate::plan::encoded::tokenize;
 use blocks::Cutting;
 use layer::Looked;
 
-/// Characters of a block that are shown.
+/// Maximum characters shown of a block.
 const SHOWN: usize = 160;
-/// Blocks that a terminal shows as a matrix.
+/// Maximum number of blocks for which text output shows the matrix.
 const MOST_SHOWN: usize = 12;
-/// Pairs of blocks that are named where the map is too large for that.
+/// Maximum number of pairs listed otherwise.
 const STRONGEST: usize = 12;
 
-/// Which document, and how it is cut.
+/// Document of a map and its division.
 #[derive(Clone, Debug)]
 pub(crate) struct MapOptions {
-    /// Its id, or `<file>:<row>`.
+    /// Id, or `<file>:<row>`.
     pub(crate) document: String,
-    /// Its blocks; of a conversation, its messages, where that is nothing else.
+    /// Division into blocks; by default even blocks, or the messages of a conversation.
     pub(crate) cutting: Option<Cutting>,
-    /// The column of messages, where it is a conversation.
+    /// Column of messages, if the document is a conversation.
     pub(crate) messages: Option<String>,
     /// Whether messages are rendered by the tokenizer's template instead of joined by line breaks.
     pub(crate) chat_template: bool,
-    /// BOS tokens before the document: a block of their own.
+    /// Number of BOS tokens before the document, which form a block.
     pub(crate) bos: u8,
-    /// A layer of the pipeline's whole model; the first, from its table, without it.
+    /// Layer of the pipeline's whole model; `None` for the first layer, from its table.
     pub(crate) layer: Option<u32>,
-    /// One query head; the mean of all without it.
+    /// Query head; `None` for the mean of all.
     pub(crate) head: Option<u32>,
 }
 
 /// A block of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Block {
-    /// Its first token, BOS counted.
+    /// First token, BOS counted.
     pub(crate) start: u64,
-    /// One past its last.
+    /// End of the token range.
     pub(crate) end: u64,
-    /// The role of its message, `BOS`, or nothing.
+    /// Role of its message, `BOS`, or null.
     pub(crate) label: Option<String>,
-    /// The beginning of its text.
+    /// Beginning of its text.
     #[serde(skip)]
     pub(crate) text: Option<String>,
 }
 
-/// How the blocks of a document attend to each other.
+/// Attention between the blocks of a document.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Map {
-    /// Version of this answer's format.
+    /// Version of the JSON format.
     version: u32,
-    /// Version of longsift.
     longsift: String,
-    /// The pipeline.
     pipeline: String,
-    /// The document's id.
+    /// Id of the document.
     id: String,
-    /// Its file, relative to the input.
+    /// File of the document, relative to the input.
     input_file: String,
-    /// Its row there.
+    /// Row in the file.
     input_row: u64,
-    /// The layer of the model.
     layer: u32,
-    /// The query head; null where it is the mean of all.
+    /// Query head; null for the mean of all.
     head: Option<u32>,
     /// Query heads of the layer.
     query_heads: u64,
-    /// What has measured.
     kernel: &'static str,
     /// Tokens, BOS counted.
     tokens: u64,
     /// BOS tokens before the document.
     bos: u8,
-    /// Rows that were drawn; null where all were measured.
+    /// Number of sampled rows; null if all were measured.
     rows_drawn: Option<u64>,
-    /// Bytes of memory that it takes at most, besides the mapped table.
+    /// Peak memory in bytes, in addition to the mapped table.
     memory_bytes: u64,
-    /// Seconds that measuring took.
+    /// Seconds of the measurement.
     seconds: f64,
-    /// What a reader should know.
     notes: Vec<String>,
-    /// The blocks.
     blocks: Vec<Block>,
-    /// Where they begin, and the end of the last.
+    /// First tokens of the blocks, and the end of the last.
     block_boundaries: Vec<u64>,
-    /// `[blocks][blocks]`: the mean attention of a token of the one block to all tokens of the other, 0 to 1; null where no
-    /// row of the block was drawn.
+    /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block, 0 to 1; null
+    /// if no row of the query block was sampled.
     block_attention: Vec<Vec<Option<f64>>>,
-    /// The same, were each token's attention spread evenly over all tokens that it sees.
+    /// `[blocks][blocks]`: the shares for attention that is spread evenly over all visible tokens.
     uniform_attention: Vec<Vec<Option<f64>>>,
-    /// The one divided by the other; null where no token of the block sees any of the other.
+    /// Ratio of the two; null if no token of the key block is visible.
     lift: Vec<Vec<Option<f64>>>,
 }
 
-/// The tokens of a document, and how they are cut.
+/// Tokens of a document and their division into blocks.
 struct Cut {
     ids: Vec<u32>,
     ends: Vec<usize>,
@@ -133,8 +127,8 @@ struct Cut {
 /// Measures a document.
 ///
 /// # Errors
-/// No such document, or one without tokens or messages; blocks, a head or BOS tokens that do not fit; a pipeline without a
-/// model; a map that would take more memory than `memory_limit_bytes`.
+/// Fails if the document does not exist or has no tokens or messages; if blocks, head or BOS tokens do not fit; if the
+/// pipeline has no model; if the map would take more than `memory_limit_bytes`.
 pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Result<Map> {
     let looked = Looked::of(plan, options.layer)?;
     let spec = looked.spec();
@@ -206,7 +200,7 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
     })
 }
 
-/// The tokens of the document and its blocks, without BOS.
+/// Cuts the document into blocks, without BOS.
 fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> Result<Cut> {
     let Some(column) = &options.messages else {
         let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
@@ -245,7 +239,7 @@ fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> R
     }
 }
 
-/// The contents, a line break between them, and where each begins.
+/// Joins the contents with line breaks. Returns the text and where each message begins.
 fn joined(messages: &[Message]) -> (String, Vec<Option<usize>>) {
     let mut text = String::new();
     let mut starts = Vec::new();
@@ -275,7 +269,7 @@ impl Cut {
         Self::of(encoded.ids.clone(), ends.to_vec(), excerpt)
     }
 
-    /// A block for each message. A token that lies across two messages is of the one that it begins in.
+    /// Creates a block for each message. A token that spans two messages belongs to the first.
     fn of_messages(
         encoded: &EncodedText,
         text: &str,
@@ -284,7 +278,7 @@ impl Cut {
     ) -> Result<Self> {
         let tokens = encoded.ids.len();
         let first_byte = |token: usize| encoded.byte_range(token, token + 1, text.len()).start;
-        // Where the first token at or behind a byte is: what tokens begin with never falls.
+        // Returns the first token at or after a byte; tokens begin at ascending bytes.
         let token_at = |byte: usize| {
             let (mut low, mut high) = (0, tokens);
             while low < high {
@@ -334,7 +328,7 @@ impl Cut {
         Ok(Self { labels, notes, ..Self::of_text(encoded, text, &ends) })
     }
 
-    /// Puts BOS tokens before the document, as a block of their own.
+    /// Inserts BOS tokens as a block before the document.
     fn put_before(&mut self, bos: &[u32]) {
         if bos.is_empty() {
             return;
@@ -357,7 +351,7 @@ fn unusable(plan: &Plan, place: &Place, why: &str) -> Failure {
     Diagnostic::error(Blame::Data, message).at(at).into()
 }
 
-/// The tokens of a text, at least one.
+/// Tokenises a text; fails if it has no tokens.
 fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
     let at = format!("{}, row {}", file(plan, place), place.row);
     match tokenize(plan, at, text).map_err(|endless| *endless)? {
@@ -369,7 +363,7 @@ fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
     }
 }
 
-/// The BOS tokens that were asked for.
+/// Returns the requested BOS tokens.
 fn bos(plan: &Plan, looked: &Looked<'_>, wanted: u8) -> Result<Vec<u32>> {
     if wanted == 0 {
         return Ok(Vec::new());
@@ -385,7 +379,7 @@ fn bos(plan: &Plan, looked: &Looked<'_>, wanted: u8) -> Result<Vec<u32>> {
     Ok(vec![known.ok_or_else(none)?; usize::from(wanted)])
 }
 
-/// That the model has all tokens and as many positions.
+/// Checks that the model has these tokens and enough positions.
 fn check_tokens(
     looked: &Looked<'_>,
     ids: &[u32],
@@ -456,7 +450,7 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
         .into())
 }
 
-/// A damaged checkpoint gives no map, and says so.
+/// Fails if attention is not finite, as with a damaged checkpoint.
 fn check_finite(shares: &BlockShares, place: &Place) -> Result<()> {
     match shares.shares.iter().flatten().find(|share| !share.is_finite()) {
         None => Ok(()),
@@ -472,7 +466,7 @@ fn check_finite(shares: &BlockShares, place: &Place) -> Result<()> {
 }
 
 impl Map {
-    /// What a block is called in figures: its number and its label.
+    /// Returns the display name of a block: its number and its label.
     fn name(&self, block: usize) -> String {
         match &self.blocks[block].label {
             Some(label) => format!("{block} {}", line_safe(label)),
@@ -480,8 +474,8 @@ impl Map {
         }
     }
 
-    /// Pairs of blocks by lift, the highest first, with 1 % of the attending block's attention or more. Neighbours say little:
-    /// of many blocks they are left out.
+    /// Returns pairs of blocks with at least 1 % of the query block's attention, by descending lift. Among many
+    /// blocks, neighbours are left out because they are uninformative.
     fn strongest(&self) -> Vec<(usize, usize, f64, f64)> {
         let apart = if self.blocks.len() > MOST_SHOWN { 2 } else { 1 };
         let mut pairs = Vec::new();
@@ -501,7 +495,7 @@ impl Map {
         pairs
     }
 
-    /// What was measured, in a line.
+    /// Describes the measurement in one line.
     fn measured(&self) -> String {
         let heads = match self.head {
             Some(head) => format!("query head {head} of {}", self.query_heads),

@@ -1,4 +1,4 @@
-//! `longsift devices --watch --html FILE`: memory and work of the devices of this machine over time.
+//! `longsift devices --watch --html FILE`: charts of memory and load of this machine's devices over time.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use crate::devices::survey::{Survey, Surveyed};
 use crate::report::page::drawing::{Drawing, colour};
 use crate::report::page::{Block, Figure, Page, Section, Tile};
 
-/// Looks that are kept: of more, every second one is left out, so that a page of a week is as small as one of an hour.
+/// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
 const MOST_LOOKS: usize = 240;
-/// Pixels of a drawing.
+/// Size of a chart in pixels.
 const WIDTH: f64 = 340.0;
 const TALL: f64 = 90.0;
 
-/// The looks so far.
+/// Polls so far.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     looks: Vec<Survey>,
-    /// One look in so many is kept.
+    /// One of `every` polls is kept.
     every: u64,
     seen: u64,
 }
 
 impl Monitor {
-    /// Takes in a look.
+    /// Adds a poll.
     pub(crate) fn add(&mut self, survey: Survey) {
         let every = self.every.max(1);
         if self.seen.is_multiple_of(every) {
@@ -40,7 +40,7 @@ impl Monitor {
         }
     }
 
-    /// One HTML file.
+    /// Renders the charts as one HTML file.
     pub(crate) fn page(&self) -> String {
         let mut devices: BTreeMap<&str, Vec<&Surveyed>> = BTreeMap::new();
         for device in self.looks.iter().flat_map(|look| &look.devices) {
@@ -99,7 +99,7 @@ impl Monitor {
 
 type Series<'a> = (&'a str, &'static str, fn(&Surveyed) -> Option<u64>);
 
-/// Lines over the looks, from 0 to the largest value.
+/// Draws lines over the polls, from 0 to the maximum.
 fn figure(
     title: &str,
     looks: &[&Surveyed],

@@ -1,4 +1,4 @@
-//! Schemas and reference pages, both from the doc comments of the settings.
+//! JSON Schemas and reference pages, generated from the doc comments of the settings.
 
 use std::fmt::Write as _;
 
@@ -16,9 +16,8 @@ use crate::spec::rules::contract;
 use crate::spec::schema::{self, Kind, words};
 use crate::tools::evaluate::Evaluation;
 
-/// Every JSON Schema that longsift publishes, by the name of its file in `schemas/` (`pipeline` is
-/// `schemas/pipeline.schema.json`). To publish another one, add a line here, with [`schema::polished`], and rewrite the
-/// files.
+/// Returns the published JSON Schemas by name (`pipeline` is `schemas/pipeline.schema.json`). To publish another one,
+/// add a line here with [`schema::polished`], and rewrite the files.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("pipeline", schema::pipeline().clone()),
@@ -30,19 +29,19 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A schema as the text of its file.
+/// Formats a schema as the text of its file.
 pub fn schema_text(schema: &Value) -> String {
     format!("{schema:#}\n")
 }
 
-/// The names that have a reference page: all stages, and the sections around them.
+/// Returns the names that have a reference page: all stages, and the sections around them.
 pub fn page_names() -> Vec<&'static str> {
     [schema::stage_names(), &["input", "output", "checks"]].concat()
 }
 
-/// The reference page of a stage or section, or the list of all without a name. `None` for an unknown name.
+/// Returns the reference page of a stage or section, or without a name the list of all; `None` for an unknown name.
 ///
-/// Lines are at most `width` terminal columns wide where their words allow it; `color` adds ANSI colours.
+/// Lines are at most `width` terminal columns wide unless a word is longer; `color` adds ANSI colours.
 pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
     let page = Page { width: width.clamp(40, 200), color };
     let Some(name) = name else { return Some(page.list()) };
@@ -50,7 +49,7 @@ pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<Strin
     Some(page.settings(known, settings_of(known)))
 }
 
-/// The schema of the settings of a stage or section.
+/// Returns the schema of the settings of a stage or section.
 pub(super) fn settings_of(name: &str) -> &'static Value {
     let root = schema::pipeline();
     match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
@@ -60,7 +59,7 @@ pub(super) fn settings_of(name: &str) -> &'static Value {
     }
 }
 
-/// What a stage or section is for, in full: the doc comment of its settings.
+/// Returns the full description of a stage or section: the doc comment of its settings.
 pub(super) fn about(name: &str) -> String {
     let schema = match name {
         "load-partial-model" => schema_for!(longsift_stages::LoadPartialModel),
@@ -81,7 +80,7 @@ pub(super) fn about(name: &str) -> String {
     schema::description(&schema::polished(&schema)).to_string()
 }
 
-/// What a stage or section is for, in a line.
+/// Returns the one-line description of a stage or section.
 fn summary(name: &str) -> String {
     let root = schema::pipeline();
     let stage = schema::stages(root).into_iter().find(|(stage, _)| *stage == name);
@@ -131,7 +130,7 @@ impl Page {
         out
     }
 
-    /// What a measure writes of every window.
+    /// Lists the statistics that a measure writes for every window.
     fn statistics(&self, name: &str, out: &mut String) {
         let stage = contract(name);
         let Some(Role::Measure(measure)) = stage.as_ref().map(StageSettings::role) else { return };
@@ -147,7 +146,7 @@ impl Page {
         }
     }
 
-    /// What each of a list has, where the list holds settings of their own.
+    /// Lists the settings of the items of a list.
     fn items(&self, setting: &Value, out: &mut String) {
         let root = schema::pipeline();
         for kind in schema::kinds(root, setting) {
@@ -163,7 +162,7 @@ impl Page {
         }
     }
 
-    /// The values of a setting that has names for them, with what each means.
+    /// Lists the named values of a setting with their descriptions.
     fn values(&self, setting: &Value, out: &mut String) {
         for kind in schema::kinds(schema::pipeline(), setting) {
             let Kind::Names(names) = kind else { continue };
@@ -181,7 +180,7 @@ impl Page {
     }
 }
 
-/// Whether a setting must be given, and what it is where it is not.
+/// Describes whether a setting is required, and its default.
 pub(super) fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
     match setting.get("default") {
         _ if schema::is_required(settings, key) => ", required".to_string(),
@@ -195,7 +194,7 @@ pub(super) fn default_in_words(settings: &Value, key: &str, setting: &Value) -> 
     }
 }
 
-/// Text broken into lines of at most `width` columns, each behind `indent` spaces.
+/// Wraps text to lines of at most `width` columns, indented by `indent` spaces.
 fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let margin = " ".repeat(indent);
     let options = textwrap::Options::new(width + indent)

@@ -1,4 +1,4 @@
-//! The reference as Markdown, from the same doc comments as the JSON Schemas, `longsift stages` and `--help`.
+//! Reference as Markdown, generated from the same doc comments as the JSON Schemas, `longsift stages` and `--help`.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::base::error::EXIT_CODES;
 use crate::spec::rules::contract;
 use crate::spec::schema::{self, Kind, words};
 
-/// Every page: the name of its file, and its text. `command`: the command line.
+/// Returns the file name and the text of every page. `command`: the command line.
 pub fn pages(command: &clap::Command) -> Vec<(&'static str, String)> {
     vec![
         ("pipeline.md", pipeline()),
@@ -23,7 +23,7 @@ pub fn pages(command: &clap::Command) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The stages and the sections around them.
+/// Renders the page of stages and sections.
 fn pipeline() -> String {
     let mut out = String::from(
         "# Pipeline file\n\nEvery setting with its default. `longsift stages NAME` prints the same on a terminal.\n",
@@ -71,7 +71,7 @@ fn setting_of(
     }
 }
 
-/// What a measure writes of every window.
+/// Writes the table of statistics of a measure.
 fn statistics(name: &str, out: &mut String) {
     let stage = contract(name);
     let Some(Role::Measure(measure)) = stage.as_ref().map(StageSettings::role) else { return };
@@ -147,7 +147,7 @@ fn argument_of(argument: &Arg, out: &mut String) {
     }
 }
 
-/// The fields of the summary.
+/// Renders the fields of the summary.
 fn summary() -> String {
     let schemas = schemas();
     let (_, schema) = schemas.iter().find(|(name, _)| *name == "summary").expect("it is listed");
@@ -170,13 +170,13 @@ fn exit_codes() -> String {
     out
 }
 
-/// A help text on one line; of a short one the command line has cut the full stop.
+/// Returns a help text on one line, with the full stop that clap removes from short ones.
 fn sentence(text: &str) -> String {
     let text = escaped(text).replace('\n', " ");
     if text.is_empty() || text.ends_with(['.', ':', '?']) { text } else { text + "." }
 }
 
-/// Text of a doc comment, in which nothing is taken for a tag.
+/// Escapes a doc comment so that nothing is interpreted as a tag.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut is_code = false;
@@ -191,7 +191,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The same in a cell of a table.
+/// Escapes a doc comment for a table cell.
 fn cell(text: &str) -> String {
     escaped(text).replace('\n', " ").replace('|', "\\|")
 }

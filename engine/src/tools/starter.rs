@@ -1,4 +1,4 @@
-//! Columns and lengths of documents, found in an input for `longsift init`.
+//! Detection of the document column and window length of an input, for `longsift init`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::plan::options::PlanOptions;
 use crate::spec::init::{Content, Starter};
 use crate::spec::{Overrides, Spec};
 
-/// Names of columns that hold the text of documents, the likeliest first; their token ids; and names of documents.
+/// Usual names of columns with the text of documents, token ids, and document ids, the most likely first.
 const TEXT_COLUMNS: [&str; 8] =
     ["text", "content", "raw_content", "document", "body", "markdown", "code", "article"];
 const TOKENS_COLUMNS: [&str; 4] = ["input_ids", "tokens", "token_ids", "ids"];
 const ID_COLUMNS: [&str; 6] = ["id", "doc_id", "document_id", "_id", "uuid", "url"];
 
-/// The least window that is proposed: shorter documents have no long range.
+/// Minimum window proposed: shorter documents have no long range.
 const MIN_WINDOW_TOKENS: u32 = 1024;
 
 /// Input of a new pipeline.
@@ -32,11 +32,10 @@ const MIN_WINDOW_TOKENS: u32 = 1024;
 pub struct Wanted<'a> {
     /// Files, a folder or a glob; at least one.
     pub inputs: &'a [PathBuf],
-    /// The pipeline file.
+    /// Path of the pipeline file.
     pub output: &'a Path,
-    /// A folder with a tokenizer.
+    /// Folder with a tokenizer.
     pub tokenizer: Option<&'a str>,
-    /// A model folder.
     pub model: Option<&'a str>,
 }
 
@@ -44,12 +43,12 @@ fn problem(message: String) -> Diagnostic {
     Diagnostic::error(Blame::Pipeline, message)
 }
 
-/// A pipeline over the inputs: its columns are those of the input, its windows as long as half of the documents; with a warning where
-/// these are short.
+/// Creates a pipeline with the columns of the input and windows that half of the documents fill. Returns a warning if
+/// documents are short.
 ///
 /// # Errors
-/// Inputs that cannot be read or are not one path, no column that documents are surely in, no tokenizer for text, and anything that
-/// prevents a run of the pipeline.
+/// Fails if the inputs cannot be read or are not one path, the document column is ambiguous, a tokenizer for text is
+/// missing, or anything else prevents a run of the pipeline.
 pub fn found(wanted: &Wanted<'_>) -> Result<(Starter, Option<Diagnostic>)> {
     let Wanted { inputs, output, tokenizer, model } = *wanted;
     let input = input_path(inputs)?;
@@ -87,7 +86,7 @@ pub fn found(wanted: &Wanted<'_>) -> Result<(Starter, Option<Diagnostic>)> {
     Ok((starter, sample.warning(&plan).filter(|_| is_short)))
 }
 
-/// The inputs as one path: a single one unchanged, several files as a glob that matches no other.
+/// Combines the inputs into one path: a single one unchanged, several files as a glob that matches no other file.
 fn input_path(inputs: &[PathBuf]) -> Result<String> {
     let text = |path: &Path| -> Result<String> {
         let not_text =
@@ -117,7 +116,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
         .into())
 }
 
-/// A path that the pipeline in `folder` can name: relative to it where both are below the current folder.
+/// Returns a path for a pipeline in `folder`: relative to it, or absolute if the folder is not the current one.
 fn from_folder(folder: &Path, path: &str) -> Result<String> {
     let is_here = folder.as_os_str().is_empty() || folder == Path::new(".");
     if is_here || Address::parse(path).is_some() || Path::new(path).is_absolute() {
@@ -129,7 +128,7 @@ fn from_folder(folder: &Path, path: &str) -> Result<String> {
     Ok(here.join(path).display().to_string())
 }
 
-/// A name for the pipeline: the file or the folder of its input.
+/// Derives the name of the pipeline from the file or folder of its input.
 fn name(input: &str) -> String {
     let words = |text: &str| -> String {
         let letters =
@@ -142,7 +141,7 @@ fn name(input: &str) -> String {
     stems.into_iter().find(|stem| !stem.is_empty()).unwrap_or_else(|| "my-corpus".to_owned())
 }
 
-/// The column of the documents: one with a usual name, or the only one of its type.
+/// Returns the document column: one with a usual name, or the only one of its type.
 fn content(dataset: &Dataset) -> Result<Content> {
     let named = |names: &[&str], fits: &dyn Fn(&str) -> bool| {
         let known = names.iter().find(|name| dataset.column(name).is_some() && fits(name));
@@ -178,7 +177,7 @@ fn content(dataset: &Dataset) -> Result<Content> {
     Err(problem(message).hint(hint).into())
 }
 
-/// A column that names documents.
+/// Returns a column of document ids.
 fn id_column(dataset: &Dataset) -> Option<String> {
     let fits = |name: &&&str| {
         let kind = dataset.column(name).map(|field| field.data_type().clone());

@@ -1,5 +1,5 @@
-//! `longsift tokens`: the windows of a pipeline as JSON lines, to see exactly what is scored. Programs that drop documents are not
-//! asked.
+//! `longsift tokens`: prints the windows of a pipeline as JSON lines, exactly as they are scored. Programs that drop
+//! documents are not run.
 
 use serde_json::json;
 
@@ -10,8 +10,8 @@ use crate::plan::Plan;
 use crate::score::documents::Judged;
 use crate::score::prepare::{Outcome, prepare};
 
-/// Hands `print` one line of JSON per window, and one per document that has none, until it answers that nobody reads
-/// them. `ids_sha256` is over the scored sequence (BOS included) as little-endian 32-bit integers.
+/// Calls `print` with one line of JSON per window, and one per document without windows, until it returns `false`.
+/// `ids_sha256` is the digest of the scored sequence (BOS included) as little-endian 32-bit integers.
 pub fn print(
     plan: &Plan,
     with_ids: bool,

@@ -1,6 +1,6 @@
-//! `longsift tune`: how many windows in flight, and how many heads at a time, by measuring.
+//! `longsift tune`: measures the best number of windows in flight and of heads at a time.
 //!
-//! The windows are of the pipeline's length, their token ids drawn at random: time and memory depend on the length alone.
+//! Windows have the pipeline's length and random token ids, because time and memory depend only on the length.
 
 pub(crate) mod page;
 
@@ -21,42 +21,39 @@ use crate::devices::scheduler::{Message, Scheduler};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
-/// The share by which a larger number must be faster to be worth it: less is noise.
+/// Factor by which a larger number must be faster to be chosen; smaller differences are noise.
 const WORTH: f64 = 1.03;
-/// Windows in flight on a device that are tried at most.
+/// Maximum number of windows in flight on a device.
 const MOST_IN_FLIGHT: usize = 64;
-/// Windows measured for one point, at most.
+/// Maximum number of windows measured per setting.
 const MOST_WINDOWS: usize = 512;
 
-/// One setting that was tried.
+/// Result for one setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// Windows in flight on each device.
     pub windows_in_flight: usize,
     /// Key heads of a window at a time.
     pub key_heads: usize,
-    /// Windows measured.
     pub windows: usize,
-    /// Tokens a second, all devices together.
+    /// Tokens per second of all devices combined.
     pub tokens_per_second: f64,
-    /// The most bytes that were reserved on one device.
+    /// Peak of the bytes reserved on one device.
     pub reserved_bytes: u64,
 }
 
-/// What was measured, and what to write into the pipeline.
+/// Results, and the stage for the pipeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
-    /// The devices.
     pub devices: String,
-    /// Tokens of a window.
     pub window_tokens: usize,
-    /// More and more windows in flight, with all heads at a time.
+    /// Results for increasing windows in flight, with all heads at a time.
     pub in_flight: Vec<Point>,
-    /// Fewer and fewer heads at a time, with the best number of windows.
+    /// Results for decreasing heads at a time, with the best number of windows.
     pub heads: Vec<Point>,
-    /// The stage as it should be.
+    /// Best settings of the stage.
     pub stage: ShardAcrossDevices,
-    /// The same as YAML.
+    /// Best settings as YAML.
     pub yaml: String,
 }
 
@@ -75,7 +72,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     };
     let bench = Bench { attention, layer: &layer, tokens, stop };
     let all = layer.spec().key_heads as usize;
-    // The first window warms caches up and says how long one takes.
+    // The first window fills caches and shows how long one takes.
     let first = bench.measure(1, all, vec![window()])?;
     let one = tokens as f64 / first.tokens_per_second;
     let devices = attention.devices.list.len();
@@ -110,7 +107,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     Ok(Tuned { devices, window_tokens: tokens, in_flight, heads, stage, yaml })
 }
 
-/// The first point that no later one beats by what is worth it.
+/// Returns the first point that no later one beats by [`WORTH`].
 fn best(points: &[Point]) -> Point {
     let mut best = points[0];
     for point in points {
@@ -121,7 +118,7 @@ fn best(points: &[Point]) -> Point {
     best
 }
 
-/// A small generator of numbers: the ids only have to differ.
+/// A simple random number generator: ids only have to differ.
 struct Random(u64);
 
 impl Random {
@@ -140,7 +137,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// As many windows as fit the memory of the smallest device.
+    /// Returns the number of windows that fit into the memory of the smallest device.
     fn most_in_flight(&self) -> usize {
         let spec = self.layer.spec();
         let table_bytes = self.layer.table().bytes();
@@ -170,7 +167,7 @@ impl Bench<'_> {
         let number = windows.len();
         let warm_up: Vec<WindowTokens> = windows.iter().take(devices.len()).cloned().collect();
         let taken = Scheduler::run(&devices, self.layer, policy, |scheduler| -> Result<_> {
-            // A window per device: tables are brought there before the clock starts.
+            // Measures one window per device first, so that tables are loaded before the clock starts.
             self.pass(scheduler, &devices, warm_up)?;
             let started = Instant::now();
             let reserved = self.pass(scheduler, &devices, windows)?;
@@ -188,7 +185,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures windows, and says what was reserved at most on one device.
+    /// Measures windows and returns the peak of the bytes reserved on one device.
     fn pass(
         &self,
         scheduler: &Scheduler<'_>,
@@ -226,7 +223,7 @@ impl Bench<'_> {
     }
 }
 
-/// The stage as it is written in a pipeline. JSON values are YAML values.
+/// Formats the stage for a pipeline; JSON values are YAML values.
 fn yaml(stage: &ShardAcrossDevices) -> String {
     let mut text = "  - stage: shard-across-devices\n".to_owned();
     if let serde_json::Value::Object(settings) = serde_json::to_value(stage).expect("plain data") {

@@ -1,22 +1,22 @@
-//! Counts of values in bins of equal width, where the range of the values is not known before.
+//! Histograms with bins of equal width for values of unknown range.
 //!
-//! The width is the least power of two by which all values lie in so many bins: it follows from the values alone, and not from
-//! their order or from how they were split between threads. Memory is that of the bins.
+//! The width is the smallest power of two for which all values fit into the maximum number of bins. It depends only on
+//! the values, not on their order or their distribution over threads. Memory: the bins.
 
 use serde::Serialize;
 
 use super::cells::Sum;
 
-/// Bins of one histogram at most.
+/// Maximum number of bins of a histogram.
 pub(super) const MOST: i64 = 64;
 
-/// A scale of bins: bin `i` is the values from `i · 2^exponent` up to the next.
+/// Scale of bins: bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
     exponent: i32,
-    /// The lowest bin and the highest; none before the first value.
+    /// Lowest and highest bin; `None` before the first value.
     range: Option<(i64, i64)>,
-    /// Bins at most.
+    /// Maximum number of bins.
     most: i64,
 }
 
@@ -25,14 +25,14 @@ impl Scale {
         Self { exponent: -1000, range: None, most }
     }
 
-    /// Takes in a finite value: its bin, and by how many powers of two the bins have become wider.
+    /// Extends the scale to a finite value. Returns its bin and the power of two by which the bins have widened.
     pub(super) fn add(&mut self, value: f64) -> (i64, u32) {
-        // Values have at most 53 bits of their own, so that a bin's number is a whole number without rounding.
+        // Values have at most 53 significant bits, so the bin number is an integer without rounding.
         let own = if value == 0.0 { i32::MIN } else { exponent(value) - 52 };
         let before = self.exponent;
         self.widen((own - before.min(own)) as u32);
         let scaled = (value * 2.0_f64.powi(-self.exponent)).floor();
-        // What is negative and too small for a number of its own is below 0 all the same.
+        // Negative values that round to 0 belong to the bin below 0.
         let mut bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
         let (mut low, mut high) = self.range.unwrap_or((bin, bin));
         (low, high) = (low.min(bin), high.max(bin));
@@ -49,7 +49,7 @@ impl Scale {
         self.range = self.range.map(|(low, high)| (shifted(low, by), shifted(high, by)));
     }
 
-    /// Takes in the range of another: by how much the bins of this one and of the other have become wider.
+    /// Extends the scale to the range of another. Returns the powers of two by which the bins of both have widened.
     pub(super) fn join(&mut self, other: &Self) -> (u32, u32) {
         let Some((low, high)) = other.range else { return (0, 0) };
         let before = self.exponent;
@@ -66,7 +66,7 @@ impl Scale {
         ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
     }
 
-    /// Half as many bins, twice as wide: by how many powers of two.
+    /// Halves the number of bins. Returns the power of two by which they have widened.
     pub(super) fn halve(&mut self) -> u32 {
         if self.most == 1 {
             return 0;
@@ -76,7 +76,7 @@ impl Scale {
         1
     }
 
-    /// The least value of a bin.
+    /// Returns the lower bound of a bin.
     pub(super) fn value(&self, bin: i64) -> f64 {
         bin as f64 * self.width()
     }
@@ -85,29 +85,29 @@ impl Scale {
         2.0_f64.powi(self.exponent)
     }
 
-    /// The lowest bin and the highest.
+    /// Returns the lowest and the highest bin.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         self.range
     }
 }
 
-/// A bin's number among bins that are 2^`by` times as wide.
+/// Returns the number of a bin on a scale whose bins are 2^`by` times as wide.
 pub(super) fn shifted(bin: i64, by: u32) -> i64 {
     bin >> by.min(63)
 }
 
-/// The power of two at or below a number that is not 0.
+/// Returns the exponent of the largest power of two that is not above the magnitude of a number other than 0.
 fn exponent(value: f64) -> i32 {
-    // That of numbers below the normal ones is as good as any below −1000.
+    // For subnormal numbers any exponent below −1000 works.
     ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }
 
-/// What lies in each bin of a scale. A bin has the place of its number modulo the bins that there are at most, so that no other
-/// one has it.
+/// Sums by bin of a scale. A bin is stored at its number modulo the maximum number of bins, so that no two bins
+/// collide.
 #[derive(Clone, Debug)]
 pub(super) struct Binned<S> {
     scale: Scale,
-    /// None before the first value.
+    /// Empty before the first value.
     places: Vec<S>,
 }
 
@@ -124,7 +124,7 @@ impl<S: Sum> Binned<S> {
         bin.rem_euclid(self.scale.most) as usize
     }
 
-    /// Adds to the bin of a finite value: the bin, and by how many powers of two the bins have become wider.
+    /// Adds to the bin of a finite value. Returns the bin and the power of two by which the bins have widened.
     pub(super) fn add(&mut self, value: f64, more: S) -> (i64, u32) {
         let before = self.scale.range();
         let (bin, wider) = self.scale.add(value);
@@ -134,7 +134,7 @@ impl<S: Sum> Binned<S> {
         (bin, wider)
     }
 
-    /// Adds those of another: by how many powers of two the bins of this one and of the other have become wider.
+    /// Adds the sums of another. Returns the powers of two by which the bins of both have widened.
     pub(super) fn append(&mut self, other: &Self) -> (u32, u32) {
         if other.places.is_empty() {
             return (0, 0);
@@ -149,7 +149,7 @@ impl<S: Sum> Binned<S> {
         (own, theirs)
     }
 
-    /// Puts what lies in the bins of `before` into those of now.
+    /// Moves the sums from the bins of `before` to the current bins.
     fn widen(&mut self, before: Option<(i64, i64)>, by: u32) {
         let empty = || vec![S::NONE; self.scale.most as usize];
         let Some((low, high)) = before else {
@@ -165,7 +165,7 @@ impl<S: Sum> Binned<S> {
         }
     }
 
-    /// The bins from the lowest to the highest, empty ones too.
+    /// Returns the bins from the lowest to the highest, including empty ones.
     pub(super) fn bins(&self) -> impl Iterator<Item = (i64, S)> {
         let range = self.scale.range().map(|(low, high)| low..=high);
         range.into_iter().flatten().map(|bin| (bin, self.places[self.place(bin)]))
@@ -176,14 +176,14 @@ impl<S: Sum> Binned<S> {
 #[derive(Clone, Debug)]
 pub(super) struct Bins<const KINDS: usize>(Binned<[u64; KINDS]>);
 
-/// A histogram as it stands in `report.json`.
+/// A histogram, as serialized in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Histogram {
-    /// Where the first bin begins.
+    /// Lower bound of the first bin.
     pub(crate) from: f64,
-    /// The width of every bin.
+    /// Width of a bin.
     pub(crate) width: f64,
-    /// By bin: how many of each kind, in the order of `kinds` of the report.
+    /// Counts by bin and kind, in the order of `kinds` of the report.
     pub(crate) counts: Vec<Vec<u64>>,
 }
 
@@ -192,7 +192,7 @@ impl<const KINDS: usize> Bins<KINDS> {
         Self(Binned::new(MOST))
     }
 
-    /// Counts a value; what is not finite is none.
+    /// Counts a value if it is finite.
     pub(super) fn add(&mut self, value: f64, kind: usize) {
         if value.is_finite() {
             let mut one = [0; KINDS];
@@ -206,7 +206,7 @@ impl<const KINDS: usize> Bins<KINDS> {
         self.0.append(&other.0);
     }
 
-    /// None where there is no value.
+    /// Returns the histogram; `None` without values.
     pub(super) fn histogram(&self) -> Option<Histogram> {
         let scale = self.0.scale();
         let (low, _) = scale.range()?;
@@ -253,7 +253,7 @@ mod tests {
             for (bin, kinds) in histogram.counts.iter().enumerate() {
                 let from = histogram.from + bin as f64 * histogram.width;
                 let inside = finite.iter().filter(|value| (from..from + histogram.width).contains(*value));
-                // Beyond the largest number there is no upper end.
+                // Near the largest finite number the upper bound of a bin overflows.
                 if (from + histogram.width).is_finite() && from.abs() < 1e300 {
                     prop_assert_eq!(inside.count() as u64, kinds[0]);
                 }

@@ -1,15 +1,14 @@
 //! Amounts by cell, where most cells are empty.
 //!
-//! What is added is put at the end, and sorted and summed when there is about as much of it as before: a run has millions of
-//! samples, and a search for every one would take longer than reading it.
+//! New entries are appended; they are sorted and merged when their number about equals that of the merged ones. A run
+//! has millions of samples, and a lookup for each would take longer than reading it.
 
 use crate::report::amount::Amount;
 
-/// What can be summed.
+/// A type with a sum.
 pub(super) trait Sum: Copy {
-    /// The sum of none.
+    /// The empty sum.
     const NONE: Self;
-    /// Adds another.
     fn sum(&mut self, other: Self);
 }
 
@@ -29,14 +28,14 @@ impl Sum for Amount {
     }
 }
 
-/// Entries that are added before the first time that they are sorted.
+/// Minimum number of entries before they are sorted for the first time.
 const FEWEST: usize = 4096;
 
 /// Sums by cell.
 #[derive(Clone, Debug)]
 pub(super) struct Cells<K, S> {
     entries: Vec<(K, S)>,
-    /// Those in front that are sorted, one of a cell.
+    /// Number of leading entries that are sorted, one per cell.
     sorted: usize,
 }
 
@@ -52,19 +51,19 @@ impl<K: Copy + Ord, S: Sum> Cells<K, S> {
         }
     }
 
-    /// Adds those of another, each to the cell that `to` says.
+    /// Adds the entries of another, each to the cell that `to` returns.
     pub(super) fn append(&mut self, other: &Self, to: impl Fn(K) -> K) {
         other.entries.iter().for_each(|(cell, more)| self.add(to(*cell), *more));
     }
 
-    /// Puts every cell together with those of which `to` says the same.
+    /// Merges all cells for which `to` returns the same cell.
     pub(super) fn merge(&mut self, to: impl Fn(K) -> K) {
         self.entries.iter_mut().for_each(|(cell, _)| *cell = to(*cell));
         self.sorted = 0;
         self.settle();
     }
 
-    /// The cells, ascending.
+    /// Returns the cells, ascending.
     pub(super) fn settled(&mut self) -> &[(K, S)] {
         self.settle();
         &self.entries

@@ -1,4 +1,5 @@
-//! How a run chose: the terms of its score, its guards and its amount, as the manifest and the calibration have them.
+//! Selection settings of a run: the terms of its score, its guards and its budget, from the manifest and the
+//! calibration.
 
 use longsift_stages::contract::{Column, Kind};
 use longsift_stages::filter::guards::Bounds;
@@ -12,7 +13,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 
-/// How a run chose.
+/// Selection settings of a run.
 pub(crate) struct Choice {
     pub(crate) score: Score,
     pub(crate) filter: Filter,
@@ -20,12 +21,12 @@ pub(crate) struct Choice {
     pub(crate) combine: Combine,
     /// Whether a sample is a whole document.
     pub(crate) documents: bool,
-    /// Every statistic that the scores have.
+    /// Statistics of the scores, each with its measure.
     pub(crate) columns: Vec<(String, Column)>,
 }
 
 impl Choice {
-    /// That of a manifest; `directory` holds its scores.
+    /// Reads the selection settings of a manifest; `directory` holds its scores.
     pub(crate) fn of(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
         let settings = &manifest.lock.settings;
         let stages: Vec<StageSettings> = serde_json::from_value(settings["stages"].clone())
@@ -65,59 +66,60 @@ impl Choice {
         Ok(Self { score, filter, terms, combine, documents, columns })
     }
 
-    /// Whether a sample that is not kept for this reason was refused by a guard before a measure.
+    /// Returns whether a sample with this reason was rejected by a guard before a measure, which was therefore
+    /// skipped.
     pub(crate) fn spares(&self, reason: &str) -> bool {
         let refused = reason.strip_prefix("guard_");
         let mut early = self.filter.guards.iter().filter(|guard| guard.before.is_some());
         refused.is_some_and(|statistic| early.any(|guard| guard.statistic == statistic))
     }
 
-    /// Whether a guard comes before a measure.
+    /// Returns whether a guard runs before a measure.
     pub(crate) fn is_guarded(&self, measure: &str) -> bool {
         self.filter.guards.iter().any(|guard| guard.before.as_deref() == Some(measure))
     }
 
-    /// The statistics that are lists, and whether a guard comes before their measures.
+    /// Returns the statistics that are lists, each with whether a guard runs before its measure.
     pub(super) fn lists(&self) -> Vec<(&str, bool)> {
         let lists = self.columns.iter().filter(|(_, column)| column.kind == Kind::Numbers);
         lists.map(|(measure, column)| (&*column.name, self.is_guarded(measure))).collect()
     }
 
-    /// The declaration of a statistic.
+    /// Returns the declaration of a statistic.
     pub(crate) fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
     }
 
-    /// The measure that writes a statistic.
+    /// Returns the measure that computes a statistic.
     pub(crate) fn measure(&self, name: &str) -> Option<&str> {
         let found = self.columns.iter().find(|(_, column)| column.name == name);
         found.map(|(measure, _)| measure.as_str())
     }
 
-    /// What scored the samples of a group; none where the calibration does not say it.
+    /// Returns the scorer of a group; `None` if the calibration does not define it.
     pub(crate) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
         known.scorer(&self.terms, self.combine, self.score.standardise)
     }
 
-    /// The bounds of a group's guards on a statistic.
+    /// Returns the bounds of a group's guards on a statistic.
     pub(crate) fn bounds(&self, known: &CalibratedGroup, statistic: &str) -> Vec<Bounds> {
         let guards = self.filter.guards.iter().zip(&known.guards);
         guards.filter(|(guard, _)| guard.statistic == statistic).map(|(_, of)| *of).collect()
     }
 
-    /// The score in words.
+    /// Describes the score.
     pub(crate) fn score_in_words(&self) -> String {
         let columns: Vec<Column> = self.columns.iter().map(|(_, column)| column.clone()).collect();
         self.score.in_words(&columns)
     }
 
-    /// The guards in words: `copy_share at most 0.4`.
+    /// Describes the guards: `copy_share at most 0.4`.
     pub(crate) fn guards(&self) -> Vec<String> {
         let guards = self.filter.guards.iter();
         guards.map(|guard| format!("{} {}", guard.statistic, guard.in_words())).collect()
     }
 
-    /// How much is kept, in words.
+    /// Describes how much is kept.
     pub(crate) fn amount(&self) -> String {
         let filter = &self.filter;
         let of = if self.score.within.is_some() { "each group" } else { "all" };

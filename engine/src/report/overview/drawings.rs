@@ -1,4 +1,4 @@
-//! The drawings of a report. None is wider than a telephone.
+//! Charts of a report, no wider than a phone screen.
 
 use super::bins::Histogram;
 use super::gather::{FATES, Fate};
@@ -6,16 +6,16 @@ use super::machine::Look;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::drawing::{Drawing, colour};
 
-/// Pixels of every drawing.
+/// Width of a chart in pixels.
 const WIDTH: f64 = 340.0;
 
-/// A light grey that shows on both grounds.
+/// Light grey that is visible in light and dark mode.
 const PALE: &str = "#C3CAD5";
 
-/// The colours of what was kept, of what is below the threshold, of what was refused.
+/// Colours of kept, not selected and rejected samples.
 pub(super) const COLOURS: [&str; FATES] = [colour::BLUE, PALE, colour::ORANGE];
 
-/// The colours of sides, of which there are as many as terms.
+/// Colours of score components, repeated if there are more.
 const SIDES: [&str; 8] = [
     colour::BLUE,
     colour::ORANGE,
@@ -27,7 +27,7 @@ const SIDES: [&str; 8] = [
     colour::GREY,
 ];
 
-/// A step of [`waterfall`]: its name and how many there are of it.
+/// A step of [`waterfall`].
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) number: u64,
@@ -38,13 +38,13 @@ fn drawing(height: f64, label: &str) -> Drawing {
     Drawing::new(WIDTH as u32, height.ceil() as u32, line_safe(label))
 }
 
-/// A part as a share of all: `12.3 %`.
+/// Formats a part as a percentage of the whole: `12.3 %`.
 pub(super) fn share(part: u64, all: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }
 
-/// What there was at first, what went away for which reason, and what is left: a line of text and a bar each. The last step is
-/// what is left; each of the others begins where the one before ended.
+/// Draws a waterfall chart: the total, the amounts lost by reason and the remainder, each with a line of text and a
+/// bar. The last step is the remainder; each of the others begins where the previous one ended.
 pub(super) fn waterfall(label: &str, all: u64, steps: &[Step]) -> Drawing {
     let row = 36.0;
     let mut drawing = drawing(row * (steps.len() + 1) as f64 + 4.0, label);
@@ -66,7 +66,7 @@ pub(super) fn waterfall(label: &str, all: u64, steps: &[Step]) -> Drawing {
     drawing
 }
 
-/// A histogram of what was kept, below the threshold and refused, with dashed lines at some values.
+/// Draws a stacked histogram of kept, not selected and rejected samples, with dashed lines at the given values.
 pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str)]) -> Drawing {
     let (top, tall) = (18.0, 84.0);
     let bottom = top + tall;
@@ -105,7 +105,7 @@ pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str
     drawing
 }
 
-/// What the colours of [`histogram`] mean.
+/// Legend of [`histogram`].
 pub(super) const NAMES: [&str; FATES] =
     ["kept", "below the threshold", "refused or without a score"];
 
@@ -119,7 +119,7 @@ fn anchor(x: f64) -> &'static str {
     }
 }
 
-/// Three to six round values between two.
+/// Returns three to six round values in a range.
 fn ticks(from: f64, end: f64) -> Vec<f64> {
     let span = end - from;
     if !span.is_finite() || span <= 0.0 {
@@ -129,11 +129,11 @@ fn ticks(from: f64, end: f64) -> Vec<f64> {
     let step = [1.0, 2.0, 5.0, 10.0].map(|of| of * power);
     let step = step.into_iter().find(|step| span / step <= 5.0).unwrap_or(span);
     let first = (from / step).ceil();
-    // No more than a drawing has room for, whatever rounding does.
+    // Bounds the number of ticks if rounding goes wrong.
     (0..8).map(|index| (first + f64::from(index)) * step).filter(|value| *value <= end).collect()
 }
 
-/// A value in a few digits.
+/// Formats a value with few digits.
 pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 {
@@ -151,7 +151,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Shares that make a whole, a bar for each row; `sides` names the colours.
+/// Draws stacked shares, one bar for each row, with a legend from `sides`.
 pub(super) fn stacked(label: &str, sides: &[&str], rows: &[(&str, Vec<u64>)]) -> Drawing {
     let row = 40.0;
     let height = row * rows.len() as f64 + 18.0 * sides.len() as f64 + 8.0;
@@ -178,8 +178,8 @@ pub(super) fn stacked(label: &str, sides: &[&str], rows: &[(&str, Vec<u64>)]) ->
     drawing
 }
 
-/// The kept share of each row, and that of all as a dashed line. A name has a line of its own: it may be wider than the drawing,
-/// and the figures are to be read all the same.
+/// Draws the kept share of each row, and the overall share as a dashed line. Names have their own line, because they
+/// may be wider than the chart.
 pub(super) fn shares(label: &str, rows: &[(String, [u64; 2])], overall: f64) -> Drawing {
     let row = 50.0;
     let most = rows.iter().map(|(_, [all, kept])| *kept as f64 / (*all).max(1) as f64);
@@ -201,7 +201,7 @@ pub(super) fn shares(label: &str, rows: &[(String, [u64; 2])], overall: f64) -> 
     drawing
 }
 
-/// Two lists of equal meaning beside each other, blue kept and grey not; `name` names their places.
+/// Draws two lists of equal length side by side, kept in blue and the others in grey; `name` labels their indices.
 pub(super) fn pairs(
     label: &str,
     [kept, others]: [&[f64]; 2],
@@ -239,7 +239,7 @@ pub(super) fn pairs(
     drawing
 }
 
-/// The memory of a device over its looks: what others use, what the run holds and has reserved.
+/// Draws the memory of a device over time: used by other programs, held by the run, and reserved.
 pub(super) fn memory(device: &str, looks: &[Look]) -> Drawing {
     let (top, tall) = (34.0, 90.0);
     let bottom = top + tall;

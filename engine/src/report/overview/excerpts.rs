@@ -1,4 +1,4 @@
-//! The texts of samples: the beginning and the end of each, read from the input again.
+//! Excerpts of sample texts: the beginning and the end of each, read from the input.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,26 @@ use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::rows;
 use crate::plan::Plan;
 
-/// Characters that are shown of each end.
+/// Maximum number of characters shown of each end.
 const SHOWN: usize = 320;
-/// Bytes that each end has on a page at most: a text of control characters is written as escapes, and whatever texts are
-/// made of, a page of twenty-four groups stays small.
+/// Maximum number of bytes of each end on a page. Control characters are written as escapes, so characters alone do
+/// not bound the size of a page.
 const MOST_BYTES: usize = 4 * SHOWN;
-/// Tokens that are shown of each end, where documents are token ids.
+/// Maximum number of tokens shown of each end if documents are token ids.
 const TOKENS_SHOWN: usize = 24;
 
-/// What is shown of a text.
+/// Beginning and end of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Excerpt {
-    /// The beginning.
     pub(crate) head: String,
-    /// Characters, or tokens, between the two; 0 where the head is everything.
+    /// Characters or tokens between the two; 0 if the head is the whole text.
     pub(crate) left_out: u64,
-    /// The end.
     pub(crate) tail: String,
 }
 
 impl Excerpt {
-    /// The beginning and the end of a text; line breaks as signs, so that a text of empty lines is short, too.
+    /// Cuts a text to its beginning and end. Line breaks are replaced by a sign, so that a text of empty lines stays
+    /// short.
     pub(super) fn of(text: &str) -> Self {
         let visible = |text: String| text.replace("\r\n", "⏎ ").replace('\n', "⏎ ");
         let letters = text.chars().count();
@@ -62,12 +61,12 @@ impl Excerpt {
     }
 }
 
-/// Bytes of a letter on a page, where what could do harm is escaped.
+/// Returns the length of an escaped character on a page.
 fn written(letter: char) -> usize {
     if "<>&\"'".contains(letter) { "&#60;".len() } else { printable(letter).len() }
 }
 
-/// How many of the first letters are shown.
+/// Returns how many leading characters fit.
 fn fitting(letters: impl Iterator<Item = char>) -> usize {
     let bytes = letters.take(SHOWN).scan(0, |bytes, letter| {
         *bytes += written(letter);
@@ -76,8 +75,8 @@ fn fitting(letters: impl Iterator<Item = char>) -> usize {
     bytes.take_while(|bytes| *bytes <= MOST_BYTES).count()
 }
 
-/// The excerpts of samples, in their order; none of one whose document cannot be used any more. `units`: the position in the
-/// plan of the unit that a sample names.
+/// Returns the excerpts of samples, in order; `None` if the document is no longer readable. `units`: position in the
+/// plan of a sample's unit.
 pub(super) fn of_picks(
     plan: &Plan,
     picks: &[&Pick],
@@ -88,7 +87,7 @@ pub(super) fn of_picks(
     Ok(excerpts)
 }
 
-/// Hands over the documents of samples that can still be used: the place of the sample and its document.
+/// Calls `each` with the index and the document of each sample whose document is still readable.
 pub(super) fn read(
     plan: &Plan,
     picks: &[&Pick],
@@ -105,7 +104,7 @@ pub(super) fn read(
     for (unit, by_row) in by_unit {
         plan.options.stop.check()?;
         let wanted: Vec<u64> = by_row.keys().copied().collect();
-        // A row at a time: a document may be large.
+        // Rows are read one at a time, because documents may be large.
         for batch in rows::read_rows(&plan.dataset, &plan.units[unit], &wanted, 1)? {
             let (numbers, batch) = batch?;
             let contents = document_contents(&plan.dataset, &batch, &plan.columns)?;

@@ -1,5 +1,5 @@
-//! What a report counts: one pass over the selection and the scores, unit by unit, several at a time. Memory is that of the
-//! bins, of a unit's windows for each thread, and of the samples that are shown.
+//! Counts for a report: one parallel pass over the selection and the scores, unit by unit. Memory: the bins, the
+//! windows of one unit per thread, and the samples that are shown.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -25,17 +25,17 @@ use crate::run_directory::selected::{self, SelectedRow};
 use crate::run_directory::table::Table;
 use crate::run_directory::units::UnitRecord;
 
-/// What became of a sample.
+/// Outcome of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Kept,
-    /// Not kept for its rank.
+    /// Not kept because of its rank.
     Below,
-    /// Refused by a guard, or without a score.
+    /// Rejected by a guard, or without a score.
     Refused,
 }
 
-/// How many there are.
+/// Number of outcomes.
 pub(super) const FATES: usize = 3;
 
 impl Fate {
@@ -48,7 +48,7 @@ impl Fate {
     }
 }
 
-/// What is counted of a group.
+/// Counts of a group.
 #[derive(Clone, Debug)]
 pub(super) struct OfGroup {
     pub(super) fates: [Amount; FATES],
@@ -56,16 +56,16 @@ pub(super) struct OfGroup {
     /// By statistic of the selection.
     pub(super) statistics: Vec<Bins<FATES>>,
     pub(super) picks: Picks,
-    /// Samples that a share is one of, and those that it would be one of without guards.
+    /// Denominators of a share of samples, with guards and without.
     pub(super) counted: u64,
     pub(super) counted_without_guards: u64,
     pub(super) grid: Grid,
     pub(super) guarded: Guarded,
-    /// By guard, samples out of its bounds.
+    /// Samples outside the bounds, by guard.
     pub(super) rejected: Vec<u64>,
 }
 
-/// The sum of lists of equal length, for their mean.
+/// Sums of lists of equal length, for their mean.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     pub(super) windows: u64,
@@ -82,68 +82,68 @@ impl Lists {
     }
 }
 
-/// What is counted of all samples.
+/// Counts of all samples.
 #[derive(Clone, Debug)]
 pub(super) struct Gathered {
-    /// By place among the groups that are shown; the last is of all others.
+    /// By index among the shown groups; the last entry is all others.
     pub(super) groups: Vec<OfGroup>,
     /// Kept samples, and the others by reason.
     pub(super) kept: Amount,
     pub(super) dropped: BTreeMap<String, Amount>,
-    /// By term, how often it was the least, of kept samples and of those below the threshold.
+    /// By term, how often it was the minimum, for kept samples and for those below the threshold.
     pub(super) weakest: Vec<[u64; 2]>,
-    /// By statistic that is a list, in the order of [`Gathering::lists`]: of kept windows, and of the others.
+    /// By statistic that is a list, in the order of [`Gathering::lists`]: sums over kept windows and over the others.
     pub(super) lists: Vec<[Lists; 2]>,
-    /// By guard, some of the samples that it rejects.
+    /// Some of the rejected samples, by guard.
     pub(super) rejected: Vec<Picks>,
-    /// By label of `output.report_by`: all samples, and those that are kept.
+    /// By label of `output.report_by`: all samples, and the kept ones.
     pub(super) labels: BTreeMap<Option<String>, [u64; 2]>,
 }
 
-/// What is known of a group.
+/// Properties of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known<'a> {
-    /// Its place among the groups that are shown, if it is one.
+    /// Index among the shown groups; `None` if it is not shown.
     pub(super) place: Option<usize>,
-    /// What scores its samples; none where it has no scale.
+    /// Scorer of its samples; `None` if the group has no scale.
     pub(super) scorer: Option<Scorer>,
-    /// The bounds of its guards.
+    /// Bounds of its guards.
     pub(super) bounds: &'a [Bounds],
 }
 
-/// Windows that are counted together before they are added to the others. Units may have a few each, and putting the counts of
-/// two parts together takes as long as counting thousands of windows.
+/// Minimum number of windows that are counted before they are merged into the total. Units may have few windows, and a
+/// merge costs as much as counting thousands of windows.
 const WINDOWS_AT_ONCE: u64 = 8192;
 
-/// What is gathered, and from where.
+/// Sources of the counts.
 pub(super) struct Gathering<'a> {
     pub(super) choice: &'a Choice,
     pub(super) records: &'a [UnitRecord],
-    /// Where the scores are.
+    /// Run directory of the scores.
     pub(super) scores: &'a RunDirectory,
-    /// The tables of the selection, by unit.
+    /// Tables of the selection, by unit.
     pub(super) selection: HashMap<&'a str, PathBuf>,
-    /// The statistics that they have.
+    /// Statistics in these tables.
     pub(super) statistics: Vec<String>,
-    /// Groups that are shown.
+    /// Number of shown groups.
     pub(super) shown: usize,
-    /// The groups of which more is known than that they are there.
+    /// Groups with known properties.
     pub(super) groups: HashMap<Option<&'a str>, Known<'a>>,
-    /// The statistics that are lists, and whether a guard comes before their measures.
+    /// Statistics that are lists, each with whether a guard runs before its measure.
     pub(super) lists: Vec<(&'a str, bool)>,
-    /// Which side of the score each term is of.
+    /// Component of the score by term.
     pub(super) sides: Sides,
-    /// The ends of the guards.
+    /// Bounds of the guards.
     pub(super) bounds: Vec<Bound>,
-    /// By guard, the place of its statistic in the selection.
+    /// Index of each guard's statistic in the selection.
     pub(super) guards: Vec<Option<usize>>,
-    /// The column of labels and the units of the input by name, where it can be read.
+    /// Column of the labels and the input's units by name, if the input can be read.
     pub(super) labels: Option<(&'a Plan, &'a str, HashMap<String, usize>)>,
 }
 
 impl Gathering<'_> {
-    /// Everything. The same bits for any number of threads: units are counted in parts that follow from the records, and these
-    /// are added in their order.
+    /// Counts all samples. The result is the same for any number of threads: the records define the parts in which
+    /// units are counted, and these are added in order.
     pub(super) fn gather(&self) -> Result<Gathered> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let (mut all, parts) = (self.nothing(), self.parts());
@@ -159,7 +159,7 @@ impl Gathering<'_> {
         Ok(all)
     }
 
-    /// The units, in parts of [`WINDOWS_AT_ONCE`] at least.
+    /// Splits the units into parts of at least [`WINDOWS_AT_ONCE`] windows.
     fn parts(&self) -> Vec<Range<usize>> {
         let (mut parts, mut first, mut windows) = (Vec::new(), 0, 0);
         for (unit, record) in self.records.iter().enumerate() {
@@ -235,7 +235,7 @@ impl Gathering<'_> {
         for (list, (sums, (_, guarded))) in found.lists.iter_mut().zip(&self.lists).enumerate() {
             placed.each(list, |window, numbers| {
                 let (fate, spared) = fates[window];
-                // What a guard spares a measure may have some of a run with other guards.
+                // Another run of the same scores with other guards may have measured some skipped windows.
                 if !(spared && *guarded) {
                     sums[usize::from(fate != Fate::Kept)].add(numbers, 1);
                 }
@@ -290,7 +290,7 @@ impl Gathering<'_> {
         let refused = fate == Fate::Refused;
         let sides = self.sides.values(scorer.terms(row.statistics));
         let is_scored = !row.score.is_nan();
-        // Without a score, because of a statistic that only a guard asks for: without guards the sample has one.
+        // Samples without a score because of a statistic that only a guard requires: without guards they have one.
         let for_guards = || {
             let mut terms = self.choice.terms.iter().zip(row.statistics);
             refused

@@ -1,8 +1,8 @@
-//! What the panel of a page answers from: samples counted in cells of the two sides of a score, so that any weight between
-//! them and any amount can be tried without the samples.
+//! Data of a page's what-if panel: samples counted in cells of the two components of a score, so that any weight
+//! between them and any share can be tried without the samples.
 //!
-//! One side is the terms of the first measure, the other all terms of others: their sums, or the least of them. A score of one
-//! measure has one side.
+//! One component is the terms of the first measure, the other is all other terms: their sum or their minimum. A score
+//! of one measure has one component.
 
 use longsift_stages::score::terms::Combine;
 use serde::Serialize;
@@ -11,39 +11,39 @@ use super::bins::{Scale, shifted};
 use super::cells::{Cells as Counted, Sum};
 use crate::report::amount::Amount;
 
-/// Cells of an axis where there are two, and where there is one.
+/// Cells per axis with two components and with one.
 const TWO: i64 = 64;
 const ONE: i64 = 4096;
 
-/// Cells of all groups of a page: beyond it they become larger.
+/// Maximum number of cells of all groups of a page; beyond it cells are merged.
 const MOST_CELLS: usize = 20_000;
 
-/// Which side each term is of.
+/// Component of each term.
 #[derive(Clone, Debug)]
 pub(super) struct Sides {
     combine: Combine,
-    /// By term, whether it is of the first measure.
+    /// By term, whether it belongs to the first measure.
     first: Vec<bool>,
 }
 
 impl Sides {
-    /// `measures`: by term, the measure of its statistic.
+    /// Groups terms by measure. `measures`: the measure of each term's statistic.
     pub(super) fn of(combine: Combine, measures: &[Option<&str>]) -> Self {
         let first = measures.iter().map(|measure| *measure == measures[0]).collect();
         Self { combine, first }
     }
 
-    /// Whether there is a second one.
+    /// Returns whether there is a second component.
     pub(super) fn are_two(&self) -> bool {
         self.first.contains(&false)
     }
 
-    /// By term, whether it is of the first side.
+    /// Returns by term whether it belongs to the first component.
     pub(super) fn first(&self) -> &[bool] {
         &self.first
     }
 
-    /// What the sides of a sample come to, given its terms.
+    /// Returns the components of a sample with these terms.
     pub(super) fn values(&self, terms: impl Iterator<Item = f64>) -> (f64, f64) {
         let (neutral, add): (f64, fn(f64, f64) -> f64) = match self.combine {
             Combine::Sum => (0.0, |sum, term| sum + term),
@@ -58,7 +58,7 @@ impl Sides {
     }
 }
 
-/// Samples of a cell: those that pass the guards, and those that a guard refuses.
+/// Samples of a cell: those that pass the guards, and those that a guard rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     passing: Amount,
@@ -74,20 +74,21 @@ impl Sum for Cell {
     }
 }
 
-/// The samples of a group by cell.
+/// Samples of a group, by cell.
 #[derive(Clone, Debug)]
 pub(super) struct Grid {
     axes: [Scale; 2],
     cells: Counted<(i64, i64), Cell>,
 }
 
-/// A grid as the page has it.
+/// A grid, as serialized for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Cells {
-    /// Where bin 0 of each axis begins, and how wide a bin is.
+    /// Lower bound of bin 0 and width of a bin, by axis.
     from: [f64; 2],
     width: [f64; 2],
-    /// Six numbers a cell: its bins, samples and tokens that pass the guards, samples and tokens that a guard refuses.
+    /// Six numbers per cell: its two bins, samples and tokens that pass the guards, samples and tokens that a guard
+    /// rejects.
     numbers: Vec<u64>,
 }
 
@@ -97,7 +98,7 @@ impl Grid {
         Self { axes: [Scale::new(x), Scale::new(y)], cells: Counted::new() }
     }
 
-    /// Counts a sample whose sides come to these.
+    /// Counts a sample with these components.
     pub(super) fn add(&mut self, (x, y): (f64, f64), refused: bool, amount: Amount) {
         if !x.is_finite() || !y.is_finite() {
             return;
@@ -128,7 +129,7 @@ impl Grid {
         self.widen(wider[0], wider[1]);
     }
 
-    /// None where there is no sample.
+    /// Returns the cells; `None` without samples.
     pub(super) fn cells(&mut self) -> Option<Cells> {
         let ((x, _), (y, _)) = (self.axes[0].range()?, self.axes[1].range()?);
         let numbers = |(at, cell): &((i64, i64), Cell)| {
@@ -145,7 +146,7 @@ impl Grid {
     }
 }
 
-/// Makes cells larger until those of all groups are few enough.
+/// Merges cells until those of all groups fit on a page.
 pub(super) fn bound(grids: &mut [&mut Grid]) {
     while grids.iter_mut().map(|grid| grid.cells.settled().len()).sum::<usize>() > MOST_CELLS {
         for grid in &mut *grids {
@@ -155,8 +156,8 @@ pub(super) fn bound(grids: &mut [&mut Grid]) {
 }
 
 impl Cells {
-    /// What a share of `counted` samples would be, the best first: samples, tokens and the score at the edge, to the accuracy
-    /// of a cell. What the panel says before anything is moved.
+    /// Estimates a selection of the best `share` of `counted` samples: kept samples and tokens, and the lowest kept
+    /// score, accurate to a cell. The panel shows it before anything is moved.
     pub(crate) fn kept(
         &self,
         combine: Combine,

@@ -1,4 +1,4 @@
-//! What a report says of a group: histograms with thresholds, and some of its samples as text.
+//! Groups of a report: histograms with thresholds, and some samples as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,21 +17,21 @@ use crate::plan::Plan;
 use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 
-/// Groups that are shown on their own.
+/// Maximum number of groups shown separately.
 const MOST: usize = 24;
 
 /// A group of a report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Group {
-    /// The value of the column; null for rows without one, for the one group of a run without groups, and for all others
-    /// together.
+    /// Value of the column; null for rows without one, for the only group of a run without groups, and for all other
+    /// groups combined.
     pub(crate) value: Option<String>,
-    /// Whether it is all that are not shown on their own.
+    /// Whether it combines all groups that are not shown separately.
     pub(crate) others: bool,
     pub(crate) kept: Amount,
     pub(crate) not_selected: Amount,
     pub(crate) refused: Amount,
-    /// The lowest score that was kept: one, or by budget.
+    /// Lowest kept score, or one per budget.
     pub(crate) thresholds: Vec<Option<f64>>,
     pub(crate) score: Option<Histogram>,
     pub(crate) statistics: Vec<Statistic>,
@@ -44,18 +44,18 @@ pub(crate) struct Statistic {
     pub(crate) name: String,
     pub(crate) doc: String,
     pub(crate) unit: String,
-    /// The bounds of guards on it.
+    /// Bounds of guards on the statistic.
     pub(crate) bounds: Vec<Bounds>,
     pub(crate) histogram: Option<Histogram>,
 }
 
-/// A sample that is shown.
+/// A sample of a report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Shown {
     pub(crate) why: Kind,
     pub(crate) id: String,
     pub(crate) window: Option<u32>,
-    /// Its first token in the document and the one behind its last.
+    /// Token range in the document.
     pub(crate) tokens: (u64, u64),
     pub(crate) tokens_total: u64,
     pub(crate) score: Option<f64>,
@@ -65,15 +65,15 @@ pub(crate) struct Shown {
     pub(crate) text: Option<Excerpt>,
 }
 
-/// Where the texts of samples come from.
+/// Sources of sample texts.
 pub(super) struct Texts<'a> {
     pub(super) plan: Option<&'a Plan>,
-    /// The position in the plan of a unit of the manifest.
+    /// Position in the plan of a unit of the manifest.
     pub(super) unit: &'a dyn Fn(usize) -> Option<usize>,
 }
 
-/// The groups that are shown on their own: those with the most samples, by value. `drift` counts the samples where the
-/// calibration is an earlier run's.
+/// Returns the groups that are shown separately: those with the most samples, sorted by value. If the calibration
+/// comes from an earlier run, `drift` has the sample counts.
 pub(super) fn shown<'c>(
     calibration: &'c Calibration,
     drift: &[GroupDrift],
@@ -94,7 +94,7 @@ pub(super) fn shown<'c>(
     groups
 }
 
-/// The groups: those that are shown, then all others where there are any.
+/// Builds the groups: the shown ones, then all others combined if there are any.
 pub(super) fn of(
     choice: &Choice,
     statistics: &[String],
@@ -168,15 +168,15 @@ fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> 
     Ok(shown.collect())
 }
 
-/// Characters of a group's value that a page shows: it may be anybody's, and stands at every picture.
+/// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const LONGEST_NAME: usize = 48;
 
-/// What the group of a value is called.
+/// Returns the display name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
     value.map_or_else(|| "without a group".to_owned(), short)
 }
 
-/// The value of a group or a label, cut where it is longer than a drawing is wide.
+/// Returns the value of a group or a label, cut to the width of a chart.
 pub(super) fn short(value: &str) -> String {
     let mut letters = value.chars();
     let name = value_name(&letters.by_ref().take(LONGEST_NAME).collect::<String>());
@@ -192,7 +192,6 @@ impl Group {
         self.kept.tokens + self.not_selected.tokens + self.refused.tokens
     }
 
-    /// What it is called.
     pub(super) fn name(&self) -> String {
         if self.others { "all other groups".to_owned() } else { name(self.value.as_deref()) }
     }

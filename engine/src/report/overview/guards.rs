@@ -1,10 +1,10 @@
-//! What the panel of a page answers moved guards from. Of every bound of a guard: the samples that no other bound refuses, counted
-//! by the sides of their score and by the bound's statistic, those that pass and those that this bound alone refuses. So one
-//! bound can be moved to any step, and what it lets through is counted, not estimated.
+//! Data of the what-if panel for moved guards. For every bound of a guard, samples that no other bound rejects are
+//! counted by the components of their score and by the bound's statistic: those that pass, and those that only this
+//! bound rejects. So one bound can be moved to any step with exact counts.
 //!
-//! Statistics are counted in fine bins; when everything is counted these become a few steps of about equal numbers of samples.
-//! The upper end of a guard is counted as the lower end of the negated statistic: bins have their lower end, and so the value of a
-//! step passes as it does in a run.
+//! Statistics are counted in fine bins, which are finally merged into a few steps of about equal numbers of samples.
+//! An upper bound is counted as a lower bound of the negated statistic: bins include their lower end, so a value equal
+//! to the bound passes, as in a run.
 
 use longsift_stages::filter::guards::{Bounds, Verdict, Weigh};
 use serde::Serialize;
@@ -15,39 +15,39 @@ use super::choice::Choice;
 use super::grid::Sides;
 use crate::report::amount::Amount;
 
-/// Cells of an axis of the score where there are two, and where there is one.
+/// Cells per axis of the score with two components and with one.
 const TWO: i64 = 32;
 const ONE: i64 = 512;
-/// Bins of a statistic while it is counted.
+/// Bins of a statistic during counting.
 const FINE: i64 = 256;
 /// Steps of a bound that is a value, and of one that is a quantile.
 const STEPS: u64 = 32;
 const QUANTILES: u64 = 20;
-/// Cells of a bound in memory, and of all bounds and groups on a page: beyond it they become larger.
+/// Maximum number of cells of a bound in memory, and of all bounds and groups on a page; beyond it cells are merged.
 const MOST_COUNTED: usize = 32_768;
 const MOST_SHOWN: usize = 16_000;
 
-/// An end of a guard.
+/// A bound of a guard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Bound {
-    /// The place of the guard in the filter.
+    /// Index of the guard in the filter.
     guard: usize,
     statistic: String,
-    /// Whether it is the upper end.
+    /// Whether it is an upper bound.
     high: bool,
     /// Whether it is a quantile of each group.
     quantile: bool,
-    /// The value or the quantile that the pipeline names.
+    /// Value or quantile in the pipeline.
     now: f64,
-    /// The place of the statistic in the selection.
+    /// Index of the statistic in the selection.
     #[serde(skip)]
     place: usize,
-    /// Whether quantiles count tokens.
+    /// Whether quantiles are weighted by tokens.
     #[serde(skip)]
     tokens: bool,
 }
 
-/// The ends of all guards. Where an end is both a value and a quantile, it moves as a value.
+/// Returns the bounds of all guards. A bound with both a value and a quantile is moved by value.
 pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
     let mut bounds = Vec::new();
     for (guard, of) in choice.filter.guards.iter().enumerate() {
@@ -65,7 +65,8 @@ pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
     bounds
 }
 
-/// The guards that reject a sample with these statistics. `bounds`: of its group; `places`: of their statistics.
+/// Returns the guards that reject a sample with these statistics. `bounds`: of the sample's group; `places`: indices
+/// of the guards' statistics.
 pub(super) fn rejecting<'a>(
     bounds: &'a [Bounds],
     places: &'a [Option<usize>],
@@ -78,7 +79,7 @@ pub(super) fn rejecting<'a>(
     guards.filter(|(_, rejects)| *rejects).map(|(guard, _)| guard)
 }
 
-/// By guard, the place of its statistic in the selection.
+/// Returns the index of each guard's statistic in the selection.
 pub(super) fn places(choice: &Choice, statistics: &[String]) -> Vec<Option<usize>> {
     let place = |name: &String| statistics.iter().position(|own| own == name);
     choice.filter.guards.iter().map(|guard| place(&guard.statistic)).collect()
@@ -101,7 +102,7 @@ impl Bound {
     }
 }
 
-/// Samples that pass every bound, and those that one alone refuses.
+/// Samples that pass every bound, and those that only one bound rejects.
 type Both = [Amount; 2];
 
 impl Sum for Both {
@@ -112,32 +113,32 @@ impl Sum for Both {
     }
 }
 
-/// What is counted for a bound.
+/// Counts of one bound.
 #[derive(Clone, Debug)]
 struct Counted {
-    /// All samples by bin.
+    /// All samples by bin of the statistic.
     all: Binned<Amount>,
-    /// By the cell of the score and the bin.
+    /// Samples by cell of the score and bin of the statistic.
     cells: Sums<[i64; 3], Both>,
 }
 
-/// The samples of a group by bound.
+/// Samples of a group by bound.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded {
     axes: [Scale; 2],
     bounds: Vec<Counted>,
-    /// Of the sample that is counted now, by bound: its bin, and whether it is refused.
+    /// State of the sample being counted, by bound: its bin, and whether the bound rejects it.
     now: Vec<(i64, bool)>,
 }
 
-/// The cells of a group as the page has them.
+/// Cells of a group, as serialized for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Cells {
-    /// Where bin 0 of each axis begins, and how wide a bin is.
+    /// Lower bound of bin 0 and width of a bin, by axis.
     from: [f64; 2],
     width: [f64; 2],
-    /// Eight numbers a cell: the bound, the bins of both axes, the step; samples and tokens that pass every bound, samples and
-    /// tokens that this one alone refuses. A bound at a step lets pass what is of this step or a later one.
+    /// Eight numbers per cell: the bound, the bins of both axes, the step; samples and tokens that pass every bound,
+    /// samples and tokens that only this bound rejects. A bound moved to a step passes this step and later ones.
     numbers: Vec<u64>,
 }
 
@@ -146,7 +147,8 @@ pub(super) struct Cells {
 pub(super) struct Sliding {
     #[serde(flatten)]
     bound: Bound,
-    /// The value or quantile of each step, each stricter than the one before; before the first there is no bound.
+    /// Values or quantiles of the steps, each stricter than the previous one; before the first step nothing is
+    /// rejected.
     steps: Vec<f64>,
 }
 
@@ -158,8 +160,8 @@ impl Guarded {
         Self { axes: [Scale::new(x), Scale::new(y)], bounds, now: Vec::new() }
     }
 
-    /// Counts a sample whose sides come to these: `group` are the bounds of its group, by guard. One whose sides are not finite
-    /// has its part in quantiles all the same, as in a run.
+    /// Counts a sample with these components; `group`: bounds of its group, by guard. A sample without a score still
+    /// counts for quantiles, as in a run.
     pub(super) fn add(
         &mut self,
         bounds: &[Bound],
@@ -217,12 +219,13 @@ impl Guarded {
         self.bounds.iter_mut().for_each(|counted| counted.widen([x, y, 0]));
     }
 
-    /// Makes the bins of the score larger: by how many powers of two.
+    /// Widens the bins of the score. Returns by which powers of two.
     fn halve(&mut self) -> [u32; 2] {
         [self.axes[0].halve(), self.axes[1].halve()]
     }
 
-    /// The cells by step: `steps`, where they begin, and by how much wider bins that is.
+    /// Returns the cells by step. `steps`: the first bin of each step; `by`: the power of two by which these bins are
+    /// wider.
     fn cells(&mut self, steps: &[Vec<i64>], by: &[u32]) -> Sums<[i64; 4], Both> {
         let mut cells = Sums::new();
         let steps = steps.iter().zip(by);
@@ -248,13 +251,13 @@ fn wider([x, y, bin]: [i64; 3], by: [u32; 3]) -> [i64; 3] {
     [shifted(x, by[0]), shifted(y, by[1]), shifted(bin, by[2])]
 }
 
-/// The bounds with their steps, and the cells of every group; none of a group without samples.
+/// Returns the bounds with their steps, and the cells of every group; `None` for a group without samples.
 pub(super) fn collapse(
     bounds: &[Bound],
     groups: &mut [&mut Guarded],
 ) -> (Vec<Sliding>, Vec<Option<Cells>>) {
     let mut sliding = Vec::new();
-    // By group and bound: where each step begins, in bins that are so much wider.
+    // First bin of each step, by group and bound, in bins widened by `by`.
     let mut edges: Vec<Vec<Vec<i64>>> = vec![Vec::new(); groups.len()];
     let mut by: Vec<Vec<u32>> = vec![Vec::new(); groups.len()];
     for (place, bound) in bounds.iter().enumerate() {
@@ -289,16 +292,17 @@ pub(super) fn collapse(
     (sliding, shown.collect())
 }
 
-/// The steps of a bound, and of each group where they begin, in bins that are so much wider.
+/// Steps of a bound, and for each group the first bin of each step with the power of two by which bins are widened.
 type Steps = (Vec<f64>, Vec<(Vec<i64>, u32)>);
 
-/// The bins of a statistic that are not empty.
+/// Returns the non-empty bins of a statistic.
 fn filled(of: &Counted) -> impl Iterator<Item = (i64, Amount)> {
     of.all.bins().filter(|(_, amount)| amount.samples > 0)
 }
 
-/// Quantiles that are a twentieth apart, of each group by itself. As in a run: the lower end is the first value that has the share
-/// below it or at it, the upper end is the first that has the rest there. Both pass, and with them all that are equal.
+/// Returns steps at every twentieth of each group's own distribution. As in a run, a lower bound is the first value
+/// with the share at or below it, an upper bound the first value with the rest at or above it; both pass, with all
+/// equal values.
 fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
     let mass = |amount: &Amount| if bound.tokens { amount.tokens } else { amount.samples };
     let begins = |_: u128, with: u128, wanted: u128| {
@@ -313,7 +317,7 @@ fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
     (steps.collect(), counted.iter().map(own).collect())
 }
 
-/// Values between which lie about as many samples of all groups.
+/// Returns steps with about equal numbers of samples of all groups combined.
 fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
     let mut joint = Scale::new(FINE);
     for of in counted {
@@ -335,8 +339,8 @@ fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
     (steps, wider.into_iter().map(|wider| (edges.clone(), wider)).collect())
 }
 
-/// Where each but the first of so many equal shares of `all` begins: the first bin of which `begins` says so, given what lies below
-/// it, the same with its own, and what lies below the share, each so many times.
+/// Returns the first bin of each but the first of `parts` equal shares of `all`. `begins` decides, given the mass
+/// below the bin, the mass including it, and the mass below the share, each multiplied by `parts`.
 fn edges(
     all: &[(i64, Amount)],
     parts: u64,
@@ -402,7 +406,7 @@ mod tests {
         guarded
     }
 
-    /// Samples that pass with this bound at this step, the others as they are.
+    /// Returns the samples that pass if this bound is at this step and the others are unchanged.
     fn passing(cells: &Cells, bound: u64, step: u64) -> u64 {
         let cells =
             cells.numbers.chunks_exact(8).filter(|cell| cell[0] == bound && cell[3] >= step);
@@ -447,7 +451,7 @@ mod tests {
         assert_eq!(collapse(&bounds, &mut [&mut parts]), collapsed);
         assert!((collapsed.0[0].steps[3] - 0.2).abs() < 1e-12);
         assert!((collapsed.0[1].steps[3] - 0.8).abs() < 1e-12);
-        // What is below the quantile fails.
+        // Values below the quantile are rejected.
         let mut values: Vec<f64> = all.iter().map(|sample| sample[0]).collect();
         values.sort_by(f64::total_cmp);
         let expected = all.iter().filter(|of| of[0] >= values[1199] && of[1] <= 60.0).count();
@@ -458,7 +462,7 @@ mod tests {
     #[test]
     fn equal_values_pass_a_moved_quantile_together_as_in_a_run() {
         let sides = Sides::of(Combine::Sum, &[Some("a")]);
-        // Seven values, most of them zeros, and a group where all are equal; tokens that differ.
+        // Seven values, most of them zeros, and a group of equal values; token counts vary.
         let values = |equal: bool| {
             (0..700_u64).map(move |n| if equal || n % 3 > 0 { 0.0 } else { (n % 7) as f64 / 8.0 })
         };
@@ -469,7 +473,7 @@ mod tests {
             let bounds = [Bound { tokens: weigh == Weigh::Tokens, ..bound(0, high, true, 0.5) }];
             let mut guarded = Guarded::new(&sides, &bounds);
             for (n, value) in (0..).zip(values(equal)) {
-                // One in five has no score, and its value is one of the group all the same.
+                // Every fifth sample has no score, but its value still counts for the group.
                 let score = if n % 5 == 0 { f64::NAN } else { n as f64 };
                 let amount = Amount { samples: 1, tokens: tokens(n) };
                 guarded.add(&bounds, &[Bounds::default()], &[value], (score, 0.0), amount);

@@ -1,4 +1,4 @@
-//! What the events of a run say of the machine: memory and work of its devices over time, and where the time went.
+//! Machine data of a report from the events of a run: memory and load of devices over time, and time by stage.
 
 use std::collections::BTreeMap;
 
@@ -9,53 +9,53 @@ use crate::base::error::Result;
 use crate::run_directory::events;
 use crate::run_directory::layout::RunDirectory;
 
-/// Looks at a device that are kept: of more, every second one is left out.
+/// Maximum number of polls kept per device; beyond it every second one is dropped.
 const MOST_LOOKS: usize = 240;
 
-/// What the events of the last run in a directory say.
+/// Machine data from the events of the last run in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    /// By device, how its memory stood.
+    /// Polls by device.
     pub(crate) devices: BTreeMap<String, Vec<Look>>,
-    /// How often each other event happened, by its name.
+    /// Number of other events, by name.
     pub(crate) steps: BTreeMap<String, u64>,
-    /// Seconds by stage, in the order in which they first took any.
+    /// Seconds by stage, in the order of their first use.
     pub(crate) seconds: Vec<(String, f64)>,
-    /// Whether a run has begun since devices were last looked at: what it measures replaces what is known.
+    /// Whether a run has started since the last poll: its data replaces the earlier run's.
     #[serde(skip)]
     anew: bool,
 }
 
-/// One look at a device.
+/// One poll of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Look {
-    /// When, UTC.
+    /// Time, UTC.
     pub(crate) time: String,
-    /// Bytes of the device, or what a run may use of the machine.
+    /// Bytes of the device, or of the machine's memory that a run may use.
     pub(crate) total_bytes: u64,
-    /// Bytes that other programs use.
+    /// Bytes used by other programs.
     pub(crate) others_bytes: u64,
-    /// Bytes that the run holds.
+    /// Bytes held by the run.
     pub(crate) held_bytes: u64,
-    /// Bytes that windows in flight have reserved.
+    /// Bytes reserved by windows in flight.
     pub(crate) reserved_bytes: u64,
     /// Windows in flight.
     pub(crate) in_flight: u64,
-    /// How busy it was, where it says.
+    /// Utilisation, if the device reports it.
     pub(crate) utilisation_percent: Option<u64>,
 }
 
 impl Look {
-    /// Whether any memory was in use: processors say nothing of theirs.
+    /// Returns whether any memory was in use; processors report none.
     pub(super) fn shows_anything(&self) -> bool {
         [self.others_bytes, self.held_bytes, self.reserved_bytes].iter().any(|bytes| *bytes > 0)
     }
 }
 
-/// Events that everybody's run has, and that say nothing of a shortage.
+/// Events of every run, which do not indicate a shortage.
 const USUAL: [&str; 2] = ["unit_scored", "device_ready"];
 
-/// `[stage, seconds]` of a committed selection.
+/// Returns `[stage, seconds]` of a committed selection.
 fn seconds(event: &Map<String, Value>) -> Vec<(String, f64)> {
     let stages = event.get("seconds").and_then(Value::as_array).into_iter().flatten();
     let stage = |of: &Value| Some((of[0].as_str()?.to_owned(), of[1].as_f64()?));
@@ -63,7 +63,7 @@ fn seconds(event: &Map<String, Value>) -> Vec<(String, f64)> {
 }
 
 impl Machine {
-    /// Reads the events: of the last run that measured anything, and of the last selection.
+    /// Reads the events of the last run that measured anything, and of the last selection.
     pub(super) fn of(directory: &RunDirectory) -> Result<Self> {
         let mut machine = Self::default();
         let mut every = BTreeMap::<String, (usize, usize)>::new();
@@ -139,7 +139,7 @@ mod tests {
             events::append(&directory, "device_memory", look(held)).unwrap();
         }
         events::append(&directory, "memory_wait", json!({})).unwrap();
-        // A run that only selects measures nothing.
+        // A run that only selects polls no devices.
         events::append(&directory, "run_started", json!({})).unwrap();
         let facts = json!({ "kept": 1, "seconds": [["score", 0.5]] });
         events::append(&directory, "selection_committed", facts).unwrap();

@@ -1,4 +1,4 @@
-//! A report as a page to look at.
+//! Report of a run as an HTML page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,11 +14,11 @@ use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
-/// Characters of an id that a page shows.
+/// Maximum number of characters of an id on the page.
 const LONGEST_ID: usize = 120;
 
 impl Overview {
-    /// What was kept, in one sentence.
+    /// Summarises the selection in one sentence.
     pub(super) fn verdict(&self) -> String {
         format!(
             "{}: kept {} of {} {}",
@@ -33,7 +33,7 @@ impl Overview {
         if self.settings["output"]["samples"] == "documents" { "documents" } else { "windows" }
     }
 
-    /// One HTML file.
+    /// Renders the report as one HTML file.
     pub(crate) fn page(&self) -> String {
         let tile = |figure: String, label: String| Tile { figure, label };
         let summary = &self.summary;
@@ -272,7 +272,7 @@ impl Overview {
     }
 
     fn text(&self, sample: &Shown) -> Text {
-        // An id may be as long as a text.
+        // Ids are arbitrary data and may be very long.
         let id: String = sample.id.chars().take(LONGEST_ID).collect();
         let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
         let mut why = match (sample.score, sample.percentile) {
@@ -460,7 +460,7 @@ fn statistic(group: &Group, of: &super::groups::Statistic) -> Option<Figure> {
 fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<Step> {
     let is_rank = |reason: &str| reason == NOT_SELECTED;
     let fill = |reason: &str| if is_rank(reason) { COLOURS[1] } else { COLOURS[2] };
-    // What a ranking left out comes last: everything else was gone before.
+    // The ranking comes last, because it is the last step of the selection.
     let (last, first): (Vec<_>, Vec<_>) = reasons.iter().partition(|(reason, _)| is_rank(reason));
     let all = first.into_iter().chain(last);
     all.map(|(reason, number)| step(reason, *number, fill(reason))).collect()

@@ -1,5 +1,5 @@
-//! The panel of a page that answers what another amount, another weight between the sides of the score, or no guards would
-//! keep: to the accuracy of a cell; `longsift whatif` answers exactly.
+//! Panel of a page for other settings: estimates what another share, another weight between the components of the score,
+//! or other guards would keep, accurate to a cell. `longsift whatif` is exact.
 
 use longsift_stages::score::terms::{Combine, Term};
 use serde::Serialize;
@@ -13,32 +13,32 @@ use crate::base::text::{count, json_safe};
 use crate::report::amount::Amount;
 use crate::report::page::{Block, Section};
 
-/// Groups of which the panel knows how to score their samples: beyond it those that are shown.
+/// Maximum number of groups whose samples the panel can score; beyond it only the shown ones.
 pub(super) const MOST_KNOWN: usize = 4096;
 
-/// What a panel is made of.
+/// Data of a panel.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Panel {
     #[serde(skip)]
     rule: Combine,
     combine: Value,
-    /// Whether there are two sides.
+    /// Whether the score has two components.
     two: bool,
-    /// The statistics of the second.
+    /// Statistics of the second component.
     second: String,
-    /// The share that is kept now.
+    /// Share of kept samples.
     share: f64,
-    /// What a sample is called, in the plural.
+    /// Noun for samples, in the plural.
     samples: &'static str,
-    /// The guards as the pipeline has them.
+    /// Guards, as in the pipeline.
     guards: Value,
-    /// Their ends, and to what they can be moved.
+    /// Their bounds, and the steps to which these can be moved.
     bounds: Vec<Sliding>,
     terms: Vec<Side>,
-    /// What else the score says, as lines of YAML.
+    /// Remaining settings of the score, as lines of YAML.
     score: Vec<String>,
     groups: Vec<OfGroup>,
-    /// Groups that are in none of these.
+    /// Number of groups that are not in the panel.
     #[serde(skip)]
     left_out: usize,
 }
@@ -49,7 +49,7 @@ struct Side {
     weight: f64,
     offset: f64,
     standardise: Value,
-    /// Whether it is of the first side.
+    /// Whether it belongs to the first component.
     first: bool,
 }
 
@@ -57,19 +57,19 @@ struct Side {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OfGroup {
     pub(super) name: String,
-    /// The samples that a share is one of, and those that it would be one of without guards.
+    /// Denominators of a share of samples, with guards and without.
     pub(super) counted: u64,
     pub(super) counted_without_guards: u64,
-    /// Those that are kept, and their tokens.
+    /// Kept samples, and their tokens.
     pub(super) kept: u64,
     pub(super) tokens: u64,
     pub(super) cells: Cells,
-    /// What moved guards are answered from.
+    /// Cells for moved guards.
     pub(super) guarded: Option<guards::Cells>,
 }
 
 impl Panel {
-    /// None where there is nothing to choose from.
+    /// Builds the panel; `None` without samples or terms.
     pub(super) fn of(
         choice: &Choice,
         first: &[bool],
@@ -79,7 +79,7 @@ impl Panel {
     ) -> Option<Self> {
         let counted: u64 = groups.iter().map(|group| group.counted).sum();
         let kept: u64 = groups.iter().map(|group| group.kept).sum();
-        // A random score has no sides to weigh.
+        // A random score has no components to weigh.
         if counted == 0 || choice.terms.is_empty() {
             return None;
         }
@@ -114,7 +114,7 @@ impl Panel {
         })
     }
 
-    /// The part of the page: a table that needs no script, and what a script makes the panel of.
+    /// Renders the section of the page: a table without scripts, and the data of the interactive panel.
     pub(super) fn section(&self) -> Section {
         let mut shares = vec![0.05, 0.1, 0.25, 0.5, self.share];
         shares.sort_by(f64::total_cmp);
@@ -148,7 +148,7 @@ impl Panel {
         });
         let header = ["keep", self.samples, "tokens", "from the score"];
         let json = serde_json::to_string(self).expect("plain data");
-        // Inside a script no text ends it.
+        // Keeps text from closing the script element.
         let data = json_safe(&json).replace('<', "\\u003c");
         let lead = "From counts in cells of the score's sides, so to the accuracy of a cell; groups that are not shown are \
                     taken as one. `longsift whatif` answers exactly.";

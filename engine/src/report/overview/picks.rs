@@ -1,5 +1,5 @@
-//! Which samples a report shows as text: of every group the best, those just above and just below the threshold, and some at
-//! random of those that were left out.
+//! Samples that a report shows as text: for each group the best ones, those just above and just below the threshold,
+//! and random ones that were not kept.
 
 use std::cmp::Ordering;
 
@@ -10,29 +10,29 @@ use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::scores::Place;
 use crate::run_directory::selected::SelectedRow;
 
-/// Samples of a kind and a group.
+/// Samples per kind and group.
 const EACH: usize = 2;
 
-/// What random samples follow from.
+/// Seed of random samples.
 pub(crate) const SEED: u64 = 1;
 
-/// Why a sample is shown.
+/// Reason to show a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
-    /// Of the highest scores.
+    /// One of the highest scores.
     Best,
-    /// Of the lowest scores that were kept.
+    /// One of the lowest kept scores.
     JustAbove,
-    /// Of the highest scores that were not.
+    /// One of the highest scores that were not kept.
     JustBelow,
-    /// Refused by a guard, or without a score, at random.
+    /// Random sample that was rejected by a guard or has no score.
     Refused,
-    /// Not kept for its rank, at random.
+    /// Random sample that was not kept because of its rank.
     LeftOut,
 }
 
-/// All kinds, in the order in which they are shown.
+/// All kinds, in the order of the page.
 pub(crate) const KINDS: [Kind; 5] =
     [Kind::Best, Kind::JustAbove, Kind::JustBelow, Kind::Refused, Kind::LeftOut];
 
@@ -48,12 +48,12 @@ impl Kind {
     }
 }
 
-/// A sample that may be shown.
+/// A candidate sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pick {
-    /// The lowest are shown.
+    /// Sort key: the lowest are shown.
     order: f64,
-    /// Position of the unit, row and window: of equal samples the first is shown.
+    /// Index of the unit, row and window; of equal keys the first is shown.
     at: (usize, u64, Option<u32>),
     pub(super) id: String,
     pub(super) group: Option<String>,
@@ -75,12 +75,12 @@ impl Pick {
     }
 }
 
-/// The samples of a group that would be shown so far.
+/// Current candidates of a group, by kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picks([Vec<Pick>; KINDS.len()]);
 
 impl Picks {
-    /// Takes in a sample that a guard rejects.
+    /// Adds a sample that a guard rejects.
     pub(super) fn add_rejected(
         &mut self,
         unit: usize,
@@ -92,11 +92,11 @@ impl Picks {
         self.put(Kind::Refused, random(row), at, row, place, tokens);
     }
 
-    /// Takes in a sample.
+    /// Adds a sample.
     pub(super) fn add(&mut self, unit: usize, row: &SelectedRow<'_>, place: Place, tokens: u64) {
         let at = (unit, row.input_row, row.window);
         match row.reason {
-            // Kept without a score: it is neither good nor bad.
+            // Kept without a score: neither a best nor a marginal sample.
             None if row.score.is_nan() => {}
             None => {
                 self.put(Kind::Best, -row.score, at, row, place, tokens);
@@ -140,7 +140,7 @@ impl Picks {
         insert(picks, pick);
     }
 
-    /// Takes in those of another part of the same group.
+    /// Adds the candidates of another part of the same group.
     pub(super) fn append(&mut self, other: Self) {
         for (picks, more) in self.0.iter_mut().zip(other.0) {
             for pick in more {
@@ -149,7 +149,7 @@ impl Picks {
         }
     }
 
-    /// The samples that are shown, each once: where a group is small, one kind's are another's, too.
+    /// Returns the samples to show, each once: in a small group one sample may be of several kinds.
     pub(super) fn shown(self) -> Vec<(Kind, Pick)> {
         let mut shown: Vec<(Kind, Pick)> = Vec::new();
         for (kind, picks) in KINDS.into_iter().zip(self.0) {
@@ -182,7 +182,7 @@ fn random(row: &SelectedRow<'_>) -> f64 {
     draw(row.id, row.input_row, row.window.map_or(u64::MAX, u64::from)) as f64
 }
 
-/// A number that depends on the seed and the sample and on nothing else: FNV-1a, mixed as in `SplitMix64`.
+/// Returns a number that depends only on the seed and the sample: FNV-1a, mixed as in `SplitMix64`.
 fn draw(id: &str, row: u64, window: u64) -> u64 {
     let numbers = [SEED.to_le_bytes(), row.to_le_bytes(), window.to_le_bytes()];
     let bytes = numbers.iter().flatten().chain(id.as_bytes());
@@ -240,7 +240,7 @@ mod tests {
         );
         assert_eq!(found[6], (Kind::Refused, 20));
         assert!(found[7..].iter().all(|(kind, row)| *kind == Kind::LeftOut && *row < 10));
-        // The same in any two parts.
+        // Splitting the samples does not change the result.
         let (one, other) = samples.split_at(13);
         let mut joined = picks(other);
         joined.append(picks(one));

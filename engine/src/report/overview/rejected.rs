@@ -1,4 +1,4 @@
-//! What each guard rejects: counts by group, and some windows with the passages that its statistic counts.
+//! Rejections by guard: counts by group, and some windows with the passages that the guard's statistic counts.
 
 use std::ops::Range;
 
@@ -19,20 +19,20 @@ use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
 
-/// What a guard rejects.
+/// Rejections of one guard.
 #[derive(Clone, Debug, Serialize)]
 #[expect(clippy::struct_field_names, reason = "the count of what is rejected")]
 pub(super) struct Rejected {
     setting: String,
     statistic: String,
-    /// Its bounds in words.
+    /// Description of its bounds.
     bounds: String,
-    /// Samples out of its bounds, whatever other guards say of them, and all samples.
+    /// Samples outside its bounds, regardless of other guards, and all samples.
     rejected: u64,
     samples: u64,
-    /// The same by group that is shown on its own, and of all others together.
+    /// Counts by shown group, and for all other groups combined.
     groups: Vec<OfOneGroup>,
-    /// Some of them, at random.
+    /// Random examples.
     windows: Vec<RejectedWindow>,
     /// The guard's counts, if most samples do not pass it.
     #[serde(skip)]
@@ -42,25 +42,25 @@ pub(super) struct Rejected {
 #[derive(Clone, Debug, Serialize)]
 struct OfOneGroup {
     value: Option<String>,
-    /// Whether it is all groups that are not shown on their own.
+    /// Whether it combines all groups that are not shown separately.
     others: bool,
     rejected: u64,
     samples: u64,
 }
 
-/// A window that a guard rejects; of a document the first one.
+/// A rejected window; for a rejected document its first window.
 #[derive(Clone, Debug, Serialize)]
 struct RejectedWindow {
     id: String,
     window: u32,
     group: Option<String>,
     value: f64,
-    /// Why it is not kept: another guard may come first.
+    /// Reason for which it is not kept, which may be another guard.
     reason: Option<String>,
     passages: Vec<Passage>,
 }
 
-/// What the guards reject: counted as `uses`, in the groups as `gathered`, with `picks` of each.
+/// Builds the rejections: totals from `uses`, counts by group from `gathered`, examples from `picks`.
 pub(super) fn of(
     uses: &[GuardUse],
     places: &[Option<usize>],
@@ -121,7 +121,7 @@ fn windows(
     Ok(picks.iter().zip(found).map(window).collect())
 }
 
-/// The passages of a sample; none where its window is not in the document any more.
+/// Returns the passages of a sample; `None` if its window is no longer in the document.
 fn passages_of(
     plan: &Plan,
     statistic: &str,
@@ -157,7 +157,7 @@ fn passages_of(
     }
 }
 
-/// The part of the page; none without guards. `samples`: windows or documents.
+/// Renders the section of the page; `None` without guards. `samples`: windows or documents.
 pub(super) fn section(all: &[Rejected], samples: &str) -> Option<Section> {
     if all.is_empty() {
         return None;

@@ -1,13 +1,13 @@
-//! Drawings as SVG, from attributes alone: they stay legible where a policy forbids styles.
+//! SVG drawings that use attributes only, so that they remain legible where a policy forbids styles.
 //!
-//! Written by a template rather than by a drawing library: bars have titles that a pointer shows, and text takes the colour
-//! of the page, light or dark.
+//! Rendered by a template instead of a drawing library: bars have tooltips, and text follows the colour of the page in
+//! light and dark mode.
 
 use std::fmt::Write;
 
 use askama::Template;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito, 2008), on light and dark ground.
+/// Colour-blind safe palette (Okabe and Ito, 2008), legible in light and dark mode.
 pub(crate) mod colour {
     pub(crate) const BLUE: &str = "#0072B2";
     pub(crate) const GREEN: &str = "#009E73";
@@ -15,11 +15,11 @@ pub(crate) mod colour {
     pub(crate) const VERMILLION: &str = "#D55E00";
     pub(crate) const PURPLE: &str = "#CC79A7";
     pub(crate) const GREY: &str = "#98A2B3";
-    /// That of the page's text.
+    /// Colour of the page's text.
     pub(crate) const TEXT: &str = "currentColor";
 }
 
-/// A drawing: its size in pixels, what it shows for those who cannot see it, and its shapes, the last on top.
+/// A drawing: its size in pixels, a description for screen readers, and its shapes, the last on top.
 #[derive(Clone, Debug, PartialEq, Template)]
 #[template(path = "drawing.svg", escape = "html")]
 pub(crate) struct Drawing {
@@ -29,18 +29,18 @@ pub(crate) struct Drawing {
     pub(crate) shapes: Vec<Shape>,
 }
 
-/// A shape, in pixels from the top left.
+/// A shape; coordinates are pixels from the top left.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
-    /// A bar or a cell; `title` is shown under a pointer.
+    /// A bar or a cell; `title` is its tooltip.
     Rect { x: f64, y: f64, width: f64, height: f64, fill: String, title: String },
-    /// An area, or a line where `stroke` is not empty: the commands of an SVG path.
+    /// An area, or a line if `stroke` is not empty; `d` is an SVG path.
     Path { d: String, fill: &'static str, stroke: &'static str, title: String },
-    /// A straight line.
+    /// A line segment.
     Line { from: (f64, f64), to: (f64, f64), stroke: &'static str, width: f64, dashed: bool },
-    /// A point.
+    /// A filled circle; `title` is its tooltip.
     Dot { x: f64, y: f64, radius: f64, fill: &'static str, title: String },
-    /// A line of text; `y` is its base line.
+    /// A line of text; `y` is its baseline.
     Text {
         x: f64,
         y: f64,
@@ -60,7 +60,7 @@ mod filters {
         reason = "what a template calls"
     )]
 
-    /// A length with one decimal, the last one left out where it is 0.
+    /// Formats a length with one decimal, without a trailing `.0`.
     pub(super) fn px(length: &f64, _: &dyn askama::Values) -> askama::Result<String> {
         let text = format!("{length:.1}");
         Ok(text.strip_suffix(".0").map_or(text.clone(), str::to_owned))
@@ -83,7 +83,7 @@ impl Drawing {
         self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
     }
 
-    /// An area between `bottom` and steps of equal width: the height of each above it, from `x` on.
+    /// Adds bars of equal width from `x`; `heights` are the lower and upper end of each above `bottom`.
     pub(crate) fn steps(
         &mut self,
         (x, bottom): (f64, f64),
@@ -108,7 +108,7 @@ impl Drawing {
         }
     }
 
-    /// A line through points.
+    /// Adds a line through points.
     pub(crate) fn polyline(
         &mut self,
         points: &[(f64, f64)],
@@ -134,7 +134,7 @@ impl Drawing {
         self.shapes.push(Shape::Dot { x, y, radius: 4.0, fill, title: title.into() });
     }
 
-    /// Text that begins at `x`, ends there or has its middle there: `start`, `end`, `middle`.
+    /// Adds text that is aligned to `x` by `anchor`: `start`, `middle` or `end`.
     pub(crate) fn text(
         &mut self,
         (x, y): (f64, f64),
@@ -145,7 +145,7 @@ impl Drawing {
         self.shapes.push(Shape::Text { x, y, anchor, fill, size: 12, bold: false, text });
     }
 
-    /// The same in one of the colours that show on both grounds.
+    /// Adds text in a given colour.
     pub(crate) fn text_on(
         &mut self,
         (x, y): (f64, f64),

@@ -1,26 +1,27 @@
-//! Drawings of figures: intervals, grids of cells, shares.
+//! Charts of statistics: intervals and grids of cells.
 
 use super::drawing::{Drawing, colour};
 
-/// Height of a row.
+/// Height of a row in pixels.
 const ROW: f64 = 24.0;
-/// Pixels of a letter, about.
+/// Approximate width of a character in pixels.
 const LETTER: f64 = 6.6;
 
-/// A figure from 0 to 1, and where it lies in nineteen of twenty resamplings.
+/// A statistic from 0 to 1 with its 95 % bootstrap interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) value: f64,
     pub(crate) from_to: Option<[f64; 2]>,
 }
 
-/// One row of [`intervals`]: its name, and a figure for each series.
+/// One row of [`intervals`]: its name, and a statistic for each series.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) figures: Vec<Option<Interval>>,
 }
 
-/// Figures from 0 to 1 with their intervals, a row each; `series` names what their colours mean, `chance` has a dashed line.
+/// Draws statistics from 0 to 1 with their intervals, one row each. `series` labels the colours; a dashed line marks
+/// `chance`.
 pub(crate) fn intervals(label: &str, series: &[&str], rows: &[Row], chance: f64) -> Drawing {
     const COLOURS: [&str; 4] = [colour::BLUE, colour::GREEN, colour::ORANGE, colour::PURPLE];
     let left = names_width(rows.iter().map(|row| row.name.as_str()));
@@ -66,7 +67,7 @@ fn shown(row: &str, series: &str, figure: &Interval) -> String {
     format!("{row}, {series}: {:.3}{interval}", figure.value)
 }
 
-/// A grid of figures between `low` and `high`, whose middle is grey: blue above it, orange below, darker the further.
+/// Draws a grid of values between `low` and `high` on a diverging scale: blue above the middle, orange below.
 pub(crate) fn grid(
     label: &str,
     columns: &[String],
@@ -102,7 +103,7 @@ pub(crate) fn grid(
     drawing
 }
 
-/// The colour of a share: orange at 0, light grey at ½, blue at 1; and whether light text is legible on it.
+/// Returns the colour of a share (orange at 0, light grey at ½, blue at 1), and whether light text is legible on it.
 fn diverging(share: f64) -> (String, bool) {
     const ENDS: [(f64, f64, f64); 3] =
         [(230.0, 159.0, 0.0), (238.0, 240.0, 243.0), (0.0, 114.0, 178.0)];
@@ -117,7 +118,7 @@ fn diverging(share: f64) -> (String, bool) {
     (format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2), share > 0.8)
 }
 
-/// Room for the longest name.
+/// Returns the width of the longest name.
 fn names_width<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
     names.map(|name| LETTER * name.chars().count() as f64).fold(40.0, f64::max) + 18.0
 }

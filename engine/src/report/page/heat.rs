@@ -1,40 +1,37 @@
-//! Square maps of figures: who looks at whom, as colours and, where there is room, as numbers.
+//! Square heat maps of attention, with numbers in the cells if they fit.
 
 use super::drawing::{Drawing, colour};
 
-/// Rows that have a number in each cell.
+/// Maximum number of rows for which cells show numbers.
 const NUMBERED: usize = 16;
-/// Pixels of a map's side where cells are colours alone.
+/// Width in pixels of a map without numbers.
 const SIDE: f64 = 560.0;
-/// Pixels of a letter, about.
+/// Approximate width of a character in pixels.
 const LETTER: f64 = 6.6;
-/// Light grey, which both grounds show, and the blue and the orange of the palette.
+/// Light grey that is visible in light and dark mode, and the blue and the orange of the palette.
 const LIGHT: [f64; 3] = [238.0, 240.0, 243.0];
 const BLUE: [f64; 3] = [0.0, 114.0, 178.0];
 const DARK_BLUE: [f64; 3] = [0.0, 46.0, 84.0];
 const ORANGE: [f64; 3] = [230.0, 159.0, 0.0];
-/// How many times even attention has the strongest colour, and how many times less.
+/// Lift with the strongest colour; its reciprocal has the strongest colour below 1.
 const MOST_LIFT: f64 = 8.0;
 
-/// What colours stand for.
+/// Meaning of colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
-    /// From 0 to the largest share; the colour follows the square root, so that small shares are told apart.
-    Shares {
-        /// The largest share.
-        most: f64,
-    },
-    /// Times even attention: orange below 1, blue above, by powers of two up to eight.
+    /// From 0 to the largest share. The colour follows the square root, so that small shares are distinguishable.
+    Shares { most: f64 },
+    /// Lift over even attention: orange below 1, blue above, logarithmic up to a factor of eight.
     Lift,
 }
 
 impl Scale {
-    /// The scale of these shares.
+    /// Returns the scale of these shares.
     pub(crate) fn shares(shares: impl Iterator<Item = f64>) -> Self {
         Self::Shares { most: shares.fold(0.0, f64::max) }
     }
 
-    /// The colour of a value.
+    /// Returns the colour of a value.
     pub(crate) fn rgb(self, value: f64) -> [u8; 3] {
         let mix = |from: [f64; 3], to: [f64; 3], part: f64| {
             [0, 1, 2].map(|place| (from[place] + (to[place] - from[place]) * part).round() as u8)
@@ -55,7 +52,7 @@ impl Scale {
         }
     }
 
-    /// Values that the key shows.
+    /// Returns the values in the legend.
     fn ticks(self) -> Vec<f64> {
         match self {
             Self::Shares { most } => {
@@ -75,7 +72,7 @@ impl Scale {
     }
 }
 
-/// A square map: `rows` names its rows and `columns`, in few letters, its columns. Cells without a value are left out.
+/// Draws a square map with row names and short column names. Missing cells are left out.
 pub(crate) fn heat_map(
     label: &str,
     rows: &[String],
@@ -102,7 +99,7 @@ pub(crate) fn heat_map(
         drawing.rect((x, 2.0), (key, 10.0), hexadecimal(scale.rgb(*value)), "");
         drawing.text((x + key / 2.0, 26.0), "middle", scale.shown(*value));
     }
-    // Names that would touch are left out, the first is not.
+    // Names that would overlap are left out.
     let widest = columns.iter().map(|name| name.chars().count()).max().unwrap_or(1);
     let every_column = ((LETTER * widest as f64 + 6.0) / across).ceil() as usize;
     let every_row = (14.0 / down).ceil() as usize;
@@ -137,7 +134,7 @@ pub(crate) fn hexadecimal([red, green, blue]: [u8; 3]) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// White or nearly black, by the brightness of the ground (ITU-R BT.601).
+/// Returns white or nearly black, by the brightness of the background (ITU-R BT.601).
 fn legible_on([red, green, blue]: [u8; 3]) -> &'static str {
     let bright = 0.299 * f64::from(red) + 0.587 * f64::from(green) + 0.114 * f64::from(blue);
     if bright < 140.0 { "#ffffff" } else { "#1f2328" }

@@ -1,10 +1,10 @@
-//! Drawings of what was measured: lines over what was varied, and bars where there is one figure each.
+//! Charts of measurements: lines over a varied quantity, and bars for single values.
 
 use super::drawing::{Drawing, colour};
 
-/// Pixels of a drawing: as wide as a telephone shows without scrolling.
+/// Width of a chart in pixels, which fits on a phone screen.
 pub(crate) const WIDTH: u32 = 340;
-/// Pixels left of the lines, for figures; above them; of the lines; below them.
+/// Pixels left of the lines, above them, of the lines, and below them.
 const LEFT: f64 = 100.0;
 const ABOVE: f64 = 8.0;
 const TALL: f64 = 150.0;
@@ -12,34 +12,34 @@ const BELOW: f64 = 40.0;
 /// Height of a line of names, and of a bar with its name.
 const NAME: f64 = 18.0;
 const BAR: f64 = 34.0;
-/// Figures along the side, at most.
+/// Maximum number of ticks of an axis.
 const MOST_TICKS: usize = 6;
-/// In the order of the lines.
+/// Colours of lines, in order.
 const COLOURS: [&str; 6] =
     [colour::BLUE, colour::VERMILLION, colour::GREEN, colour::ORANGE, colour::PURPLE, colour::GREY];
 
-/// A line through points, each with what it is at and the figure there.
+/// A line through points `(x, y)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines on two axes. What they are at is on a scale of powers; figures are from 0 on, or on a scale of powers too, so that a
-/// power law is a straight line.
+/// A line chart. The x axis is logarithmic; the y axis is linear from 0, or logarithmic, so that a power law is a
+/// straight line.
 pub(crate) struct Plot<'a> {
-    /// What it shows.
+    /// Title, for screen readers.
     pub(crate) label: String,
-    /// What the lines are at.
+    /// Label of the x axis.
     pub(crate) across: String,
     pub(crate) powers: bool,
     pub(crate) lines: Vec<Line>,
-    /// How a figure reads, and how what it is at reads.
+    /// Formats of y and x values.
     pub(crate) shown: &'a dyn Fn(f64) -> String,
     pub(crate) at: &'a dyn Fn(f64) -> String,
 }
 
-/// From a number to pixels.
+/// A linear or logarithmic axis.
 struct Axis {
     from: f64,
     to: f64,
@@ -47,14 +47,14 @@ struct Axis {
 }
 
 impl Axis {
-    /// The share of the axis that lies before `value`.
+    /// Returns the position of a value on the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let of = |value: f64| if self.powers { value.ln() } else { value };
         let (from, to) = (of(self.from), of(self.to));
         if to > from { (of(value) - from) / (to - from) } else { 0.5 }
     }
 
-    /// Round numbers on it.
+    /// Returns round values on the axis.
     fn ticks(&self) -> Vec<f64> {
         let inside = |value: &f64| (self.from..=self.to).contains(value);
         if self.powers {
@@ -79,19 +79,19 @@ impl Axis {
 }
 
 impl Plot<'_> {
-    /// The drawing by itself.
+    /// Renders the chart on its own.
     pub(crate) fn drawing(&self) -> Drawing {
         let mut drawing = Drawing::new(WIDTH, self.height() as u32, &self.label);
         self.draw(&mut drawing, (0.0, 0.0));
         drawing
     }
 
-    /// Pixels from top to bottom.
+    /// Returns the height in pixels.
     pub(crate) fn height(&self) -> f64 {
         ABOVE + TALL + BELOW + NAME * self.lines.len() as f64
     }
 
-    /// Draws it with its top left corner here.
+    /// Draws the chart with this top left corner.
     pub(crate) fn draw(&self, drawing: &mut Drawing, (left, top): (f64, f64)) {
         let (x, y) = self.axes();
         let (wide, bottom) = (f64::from(WIDTH) - LEFT - 18.0, top + ABOVE + TALL);
@@ -150,7 +150,7 @@ impl Plot<'_> {
         (x, y)
     }
 
-    /// Everything that a line is at, in order.
+    /// Returns all x values, ascending.
     fn places(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let mut places: Vec<f64> = points.map(|point| point.0).collect();
@@ -160,7 +160,7 @@ impl Plot<'_> {
     }
 }
 
-/// Figures that are not on a line: a bar each, from 0 to the largest, its name above it.
+/// Draws a bar from 0 for each value, with its name above it.
 pub(crate) fn bars(label: &str, bars: &[(String, f64)], shown: &dyn Fn(f64) -> String) -> Drawing {
     let mut drawing = Drawing::new(WIDTH, (BAR * bars.len() as f64) as u32 + 4, label);
     let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! The figures to look at: a drawing per group, as one SVG or on a page with a table of all.
+//! Charts of benchmark results, as one SVG or on a page with a table of all values.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::report::page::lines::{self, Line, Plot, WIDTH};
 use crate::report::page::{self, Block, Page, Section, Tile};
 use crate::tools::bench::Bench;
 
-/// Lines of one drawing at most: more cannot be told apart.
+/// Maximum number of lines of a chart, limited by distinguishable colours.
 const LINES: usize = 4;
-/// Drawings beside each other in an SVG, and the pixels between them.
+/// Columns of charts in an SVG, the pixels between them, and the height of a title.
 const COLUMNS: usize = 2;
 const GAP: f64 = 28.0;
 const TITLE: f64 = 24.0;
 
-/// Figures of one group in one unit.
+/// Results of one group in one unit.
 struct Panel<'a> {
     group: &'a str,
     unit: &'a str,
@@ -26,7 +26,7 @@ struct Panel<'a> {
     figures: Vec<&'a Figure>,
 }
 
-/// Every group that has more than one point on a line, as one SVG with a white ground.
+/// Draws every group with more than one point per line, as one SVG with a white background.
 pub(crate) fn draw(bench: &Bench) -> String {
     let panels = panels(bench);
     let drawn: Vec<&Panel<'_>> = panels.iter().filter(|panel| panel.has_lines()).collect();
@@ -50,13 +50,13 @@ pub(crate) fn draw(bench: &Bench) -> String {
     svg.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
 }
 
-/// One HTML file with all figures. `command` repeats it.
+/// Renders all results as one HTML file. `command` is shown as the command that repeats them.
 pub(crate) fn page(bench: &Bench, command: &str) -> String {
     let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
     let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
     let mut groups: Vec<(&str, Vec<page::Figure>)> = Vec::new();
     for panel in panels(bench) {
-        // `kernel` and `kernel, 32 heads` are of one section.
+        // `kernel` and `kernel, 32 heads` share a section.
         let name = panel.group.split(',').next().unwrap_or_default();
         match groups.iter_mut().find(|(known, _)| *known == name) {
             Some((_, figures)) => figures.push(panel.figure()),
@@ -116,7 +116,7 @@ fn panels(bench: &Bench) -> Vec<Panel<'_>> {
 }
 
 impl<'a> Panel<'a> {
-    /// Panels of a few lines each.
+    /// Splits into panels of at most [`LINES`] lines.
     fn split(self) -> Vec<Self> {
         let Self { group, unit, at_unit, figures } = self;
         let mut series: Vec<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();

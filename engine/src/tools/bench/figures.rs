@@ -1,4 +1,4 @@
-//! What is measured, and how a figure reads.
+//! Benchmark options and results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,34 +11,34 @@ use crate::base::progress::Progress;
 use crate::base::text::count;
 use crate::spec::Overrides;
 
-/// What to measure.
+/// Benchmark options.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// The pipeline whose tokenizer, model and runs are measured; none for kernels alone.
+    /// Pipeline whose tokenizer, model and runs are measured; `None` for kernels only.
     pub pipeline: Option<PathBuf>,
-    /// What the command line changes in it.
+    /// Overrides of the pipeline.
     pub overrides: Overrides,
-    /// Window lengths, in tokens.
+    /// Window lengths in tokens.
     pub windows: Vec<usize>,
-    /// Widths of a head.
+    /// Head widths.
     pub head_dims: Vec<usize>,
-    /// Times each figure is measured; the median is reported. Without it at most [`MOST_REPEATS`] times, and kernels only
-    /// as often as a minute allows.
+    /// Repetitions of each measurement, of which the median is reported. By default at most [`MOST_REPEATS`]; kernels
+    /// fewer times, so that they finish in a minute.
     pub repeats: Option<usize>,
-    /// Whether kernels that no run of this machine would choose are measured too.
+    /// Whether to include kernels that no run on this machine would select.
     pub all_kernels: bool,
 }
 
-/// Times a figure is measured where nobody says how often.
+/// Default number of repetitions.
 pub(super) const MOST_REPEATS: usize = 3;
 
 impl BenchOptions {
-    /// Times a figure is measured that takes as long as it takes.
+    /// Returns the number of repetitions of a measurement without a time budget.
     pub(super) fn repeats(&self) -> usize {
         self.repeats.unwrap_or(MOST_REPEATS)
     }
 
-    /// A length or a width that cannot be measured.
+    /// Returns a problem if a length or a width is out of range.
     pub fn problem(&self) -> Option<Diagnostic> {
         let wrong = |name: &str, values: &[usize], most: usize| {
             let wrong = values.iter().find(|value| !(1..=most).contains(*value))?;
@@ -51,20 +51,19 @@ impl BenchOptions {
     }
 }
 
-/// One measured figure.
+/// One measured value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What was measured: `kernel`, `tokenize`, `table`, `run by window`, ….
+    /// Kind of measurement: `kernel`, `tokenize`, `table`, `run by window`, ….
     pub group: &'static str,
-    /// The line it belongs to: a kernel, a tokenizer, `1 thread`.
+    /// Line of the chart: a kernel, a tokenizer, `1 thread`.
     pub series: String,
-    /// Where on the line it is, and the unit of that: 8,192 tokens.
+    /// Position on the x axis: 8,192 tokens.
     pub at: f64,
     /// `tokens`, `threads`, `documents`, ….
     pub at_unit: &'static str,
-    /// The figure.
     pub value: f64,
-    /// Its unit: `pairs/s`, `bytes/s`, `s`, `bytes`, `%`.
+    /// Unit: `pairs/s`, `bytes/s`, `s`, `bytes`, `%`.
     pub unit: &'static str,
 }
 
@@ -82,12 +81,12 @@ impl fmt::Display for Figure {
     }
 }
 
-/// The figures so far.
+/// Results so far.
 pub(super) struct Figures<'a> {
     pub(super) all: Vec<Figure>,
     pub(super) said: &'a dyn Fn(&Figure),
     pub(super) progress: &'a Progress,
-    /// What was not measured, and why.
+    /// Skipped measurements, with reasons.
     pub(super) left_out: Vec<String>,
 }
 
@@ -98,14 +97,14 @@ impl Figures<'_> {
     }
 }
 
-/// The median of `repeats` measurements.
+/// Returns the median of `repeats` measurements.
 pub(super) fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
     let mut values = (0..repeats.max(1)).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
     values.sort_by(f64::total_cmp);
     Ok(values[values.len() / 2])
 }
 
-/// A figure with three digits and its unit: `1.42 Gpairs/s`, `3.90 MB/s`, `27.8 MB`.
+/// Formats a value with three digits and its unit: `1.42 Gpairs/s`, `3.90 MB/s`, `27.8 MB`.
 pub(super) fn shown(value: f64, unit: &str) -> String {
     let (base, per) = unit.split_once('/').map_or((unit, ""), |(base, _)| (base, "/s"));
     if base == "%" {
@@ -129,12 +128,12 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {prefix}{base}{per}")
 }
 
-/// The folder beside which a pipeline's paths are relative.
+/// Returns the file stem of a pipeline, for the name of its output.
 pub(super) fn file_stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "pipeline".to_owned(), |stem| stem.to_string_lossy().into())
 }
 
-/// A folder that is removed when it goes out of scope.
+/// Creates a folder that is removed when it goes out of scope.
 pub(super) fn scratch() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("longsift-bench-").tempdir().map_err(|error| {
         Diagnostic::error(Blame::Machine, format!("no temporary folder can be made: {error}"))

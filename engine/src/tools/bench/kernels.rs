@@ -1,4 +1,4 @@
-//! The kernels alone, on one thread and on all.
+//! Kernel benchmarks, on one thread and on all threads.
 
 use longsift_kernels::bench::Case;
 use longsift_kernels::{ElementType, Kernel};
@@ -6,22 +6,22 @@ use longsift_kernels::{ElementType, Kernel};
 use super::figures::{BenchOptions, Figure, Figures, MOST_REPEATS};
 use crate::base::text::count;
 
-/// Key heads of the measured window: what is a head's is paid per head, so a few stand for all.
+/// Key heads of the measured window. Cost is per head, so a few are representative.
 const KEY_HEADS: usize = 2;
-/// Query heads that share a key head, as in Llama 3.1 8B.
+/// Query heads per key head, as in Llama 3.1 8B.
 const GROUP: usize = 4;
 
-/// Seconds that kernels may take where nobody asked for more: with what surrounds them less than a minute.
+/// Default time budget of all kernels in seconds; with overhead they finish in a minute.
 const BUDGET_SECONDS: f64 = 45.0;
 
-/// Tokens of the window by which a kernel's speed is guessed.
+/// Tokens of the window from which a kernel's speed is estimated.
 const PROBE_TOKENS: usize = 1024;
 
-/// A case, and how often it is measured.
+/// A case with its number of repetitions.
 #[derive(Clone, Debug, PartialEq)]
 struct Turn {
     case: Case,
-    /// What one measurement takes, in seconds.
+    /// Estimated duration of one repetition in seconds.
     seconds: f64,
     repeats: usize,
 }
@@ -51,8 +51,8 @@ pub(super) fn measure(options: &BenchOptions, figures: &mut Figures<'_>) {
     }
 }
 
-/// The kernels that runs choose on this machine, for each `precision`; of `all`, the others behind them, the portable one
-/// for float32 last.
+/// Returns the kernels that runs on this machine select, one for each `precision`; if `all`, followed by the others,
+/// the portable float32 kernel last.
 fn chosen(all: bool) -> Vec<Kernel> {
     let mut chosen =
         [ElementType::F32, ElementType::Bf16, ElementType::Int16].map(Kernel::detect).to_vec();
@@ -85,8 +85,8 @@ fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<Case> {
     cases
 }
 
-/// Decides how often each case is measured: as often as was asked for; else up to [`MOST_REPEATS`] times within
-/// [`BUDGET_SECONDS`]. Every case gets its first turn before one gets a second, quick ones before slow ones.
+/// Distributes repetitions: as requested, or up to [`MOST_REPEATS`] per case within [`BUDGET_SECONDS`]. Every case
+/// gets its first repetition before any gets a second, fast ones first.
 fn share_out(options: &BenchOptions, turns: &mut [Turn]) {
     if let Some(repeats) = options.repeats.or(options.all_kernels.then_some(MOST_REPEATS)) {
         for turn in turns {
@@ -108,7 +108,7 @@ fn share_out(options: &BenchOptions, turns: &mut [Turn]) {
     }
 }
 
-/// The line that a case is a point of.
+/// Returns the name of the line to which a case belongs.
 fn series(case: &Case) -> String {
     let threads = match case.threads {
         1 => "1 thread".to_owned(),
@@ -125,7 +125,7 @@ fn one(case: &Case, repeats: usize, figures: &mut Figures<'_>) {
         figures.add(Figure { group, series, at, at_unit: "tokens", value, unit });
     };
     add("kernel", case.pairs() / speed.seconds, "pairs/s");
-    // A table of 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
+    // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
     add(
         "kernel, 32 heads",
         case.tokens as f64 * KEY_HEADS as f64 / 8.0 / speed.seconds,
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Turns of a processor that measures so many pairs a second, by kernel.
+    /// Returns the turns of a processor with these speeds in pairs per second.
     fn turns(options: &BenchOptions, speeds: &[(Kernel, f64)]) -> Vec<Turn> {
         let kernels: Vec<Kernel> = speeds.iter().map(|(kernel, _)| *kernel).collect();
         let speed = |of: Kernel| speeds.iter().find(|(kernel, _)| *kernel == of).unwrap().1;

@@ -1,4 +1,4 @@
-//! Whole runs: how time and memory grow with the window, the threads and the number of documents.
+//! Benchmarks of whole runs: time and memory by window length, threads and number of documents.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::plan::options::PlanOptions;
 use crate::run_directory::summary::Summary;
 
-/// What one run is given.
+/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct Setting {
     window: Option<usize>,
@@ -27,7 +27,7 @@ pub(super) fn measure(
     let mut longest = u64::MAX;
     if let Some(attention) = &plan.attention {
         longest = attention.model.spec().trained_positions().unwrap_or(u64::MAX);
-        // The table is built before anything is measured.
+        // The table is built before the measurements.
         plan.open_table(attention, &|_, _| {})?;
     }
     drop(plan);
@@ -60,7 +60,7 @@ struct Runs<'a, 'b> {
 }
 
 impl Runs<'_, '_> {
-    /// Runs the pipeline once per repeat; adds the median time, what it comes to a token, and the largest memory.
+    /// Runs the pipeline once per repetition and adds the median time, tokens per second and the peak memory.
     fn measure(
         &mut self,
         group: &'static str,
@@ -96,7 +96,7 @@ impl Runs<'_, '_> {
         Ok(())
     }
 
-    /// One run in a process of its own, into a folder that is removed.
+    /// Runs the pipeline in a child process, into a temporary folder.
     fn run(&self, setting: Setting) -> Result<Summary> {
         let folder = scratch()?;
         let output = folder.path().join(file_stem(self.pipeline));

@@ -1,4 +1,4 @@
-//! Tokenization, recurrence, and the layer-zero table built and opened.
+//! Benchmarks of tokenization, recurrence, and building and opening the layer-zero table.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use crate::plan::options::PlanOptions;
 use crate::score::documents::Judged;
 use crate::score::prepare::prepare;
 
-/// Text that is tokenised, in bytes.
+/// Size of the tokenised text in bytes.
 const TEXT_BYTES: usize = 16 << 20;
-/// Processor time of recurrence, and again of each compressor, for each length of windows.
+/// Processor time for recurrence, and for each compressor, per window length.
 const OF_RECURRENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(
@@ -70,7 +70,7 @@ fn tokenize(
     Ok(())
 }
 
-/// Recurrence on one core, beside zlib streams for each window of the same text in the same seconds. Documents are joined, so that
+/// Measures recurrence on one core, and compressors on the same windows for comparison. Documents are joined, so that
 /// there are windows of every length.
 fn recurrence(
     encoder: &Encoder,
@@ -122,7 +122,7 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     })
 }
 
-/// The first documents of the input, [`TEXT_BYTES`] of them.
+/// Reads the first documents of the input, [`TEXT_BYTES`] in total.
 fn documents(plan: &Plan) -> Result<Vec<Document>> {
     let (mut documents, mut bytes) = (Vec::new(), 0);
     for unit in &plan.units {

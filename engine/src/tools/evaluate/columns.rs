@@ -1,4 +1,4 @@
-//! Scores that the input already has, one for each document.
+//! Document scores from columns of the input.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::base::error::{Failure, Result};
 use crate::base::text::suggest;
 use crate::plan::Plan;
 
-/// Refuses columns that the input does not have, or that hold no numbers, and those named twice: all at once.
+/// Refuses missing, non-numeric and duplicate columns. Reports all of them at once.
 pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
     let schema = &plan.dataset.schema;
     let names = || schema.fields().iter().map(|field| field.name().as_str());
@@ -47,7 +47,7 @@ pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
 }
 
-/// The values of a column for documents, in their order; none where the value is null or not finite.
+/// Reads the values of a column for documents, in order; `None` for null and non-finite values.
 pub(super) fn read(plan: &Plan, column: &str, found: &[&Found]) -> Result<Vec<Option<f64>>> {
     let mut rows: Vec<Row> = found.iter().map(|found| found.row).collect();
     rows.sort_unstable();
@@ -65,18 +65,18 @@ pub(super) fn read(plan: &Plan, column: &str, found: &[&Found]) -> Result<Vec<Op
     Ok(found.iter().map(|found| values.get(&found.row).copied().flatten()).collect())
 }
 
-/// What can be said of a score of documents.
+/// Evaluation of a document score.
 pub(super) struct OfColumn {
     pub(super) report: Report,
     pub(super) agreement: BTreeMap<String, Option<f64>>,
-    /// With itself: 1, or none without a value.
+    /// Agreement with itself: 1, or `None` without values.
     pub(super) own: Option<f64>,
-    /// By window: that of its document where it is whole.
+    /// Values by window: the document's score for whole windows.
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// The figures of a score of documents, by category and document. A document counts once: it stands for the first of its
-/// whole windows, with the mean of a statistic over all of them.
+/// Evaluates a document score, given by category and document. A document counts once: it is represented by the first
+/// of its whole windows and the mean of a statistic over all of them.
 pub(super) fn figures(
     windows: &Windows<'_>,
     statistics: &[Statistic],

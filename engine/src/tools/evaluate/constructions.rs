@@ -1,7 +1,7 @@
-//! The windows that an evaluation builds from whole ones: what a score ought to rank below them, and why.
+//! Constructed windows of an evaluation, made of whole windows, which a score should rank lower.
 //!
-//! A construction is one file: its [`Kind`]s, and a line in [`KINDS`]. Each is a function of the base window, the other
-//! sampled documents of its category, and random numbers that are drawn in the order written.
+//! Each construction is one file with its [`Kind`]s, listed in [`KINDS`]. It is a function of the base window, the
+//! other sampled documents of its category, and random numbers, which are drawn in the order of the code.
 
 mod boilerplate;
 mod copies;

@@ -1,4 +1,4 @@
-//! Figures as drawings and tables of a page.
+//! Conversion of statistics to charts and tables of a page.
 
 use super::figures::Figure;
 use super::grid::{by_importance, cell, kinds};
@@ -10,7 +10,7 @@ pub(super) fn interval(figure: &Figure) -> Option<Interval> {
     Some(Interval { value: figure.value?, from_to: figure.interval })
 }
 
-/// A matrix as a table; `None` of an empty one.
+/// Renders a matrix as a table; `None` if it is empty.
 pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     let kinds = kinds(matrix);
     let header =

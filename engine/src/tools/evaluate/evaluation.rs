@@ -1,4 +1,4 @@
-//! The answer of an evaluation, as it is written.
+//! Result of an evaluation, as serialized.
 
 use std::collections::BTreeMap;
 
@@ -71,22 +71,21 @@ pub(crate) struct KindOf {
     pub(crate) sha256: String,
 }
 
-/// What an evaluation would take.
+/// Estimated size of an evaluation.
 #[derive(Clone, Debug, Serialize)]
 pub struct DryRun {
-    /// By length, in tokens.
+    /// By window length in tokens.
     pub lengths: BTreeMap<u64, DryLength>,
 }
 
-/// What one length would take.
+/// Estimated size for one window length.
 #[derive(Clone, Debug, Serialize)]
 pub struct DryLength {
     /// Documents that are long enough.
     pub documents: u64,
-    /// Windows of all kinds, at most.
+    /// Maximum number of windows of all kinds.
     pub windows: u64,
-    /// Their tokens.
     pub tokens: u64,
-    /// Seconds for each measure, from a few windows.
+    /// Seconds by measure, estimated from a few windows.
     pub seconds: BTreeMap<String, f64>,
 }

@@ -1,7 +1,8 @@
-//! What a statistic separates, as figures: each a function of the windows' values and of how often each document counts.
+//! Measures of how well a statistic separates windows, as functions of the windows' values and of the documents'
+//! counts.
 //!
-//! Counts are whole numbers, so that the figures of all documents once and those of a resampled replicate are made by the
-//! same lines, and no order of summation shows.
+//! Counts are integers, so that the sample and its resampled replicates use the same code, and sums do not depend on
+//! their order.
 
 pub(crate) mod agreement;
 pub(crate) mod bootstrap;
@@ -16,8 +17,8 @@ use serde::Serialize;
 
 use super::windows::Place;
 
-/// The value of a statistic for each window; none where it has none, or none that is finite. Such a window enters no figure of
-/// this statistic.
+/// Values of a statistic by window; `None` if missing or not finite. Such windows are left out of this statistic's
+/// results.
 pub(crate) type Values = [Option<f64>];
 
 /// A figure, and where its value lies in nineteen of twenty resamplings of the documents.
@@ -38,23 +39,23 @@ impl From<Figure> for Option<[Option<f64>; 3]> {
     }
 }
 
-/// How often each document counts: by category, then document.
+/// Count of each document, by category and document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counts(pub(crate) Vec<Vec<u32>>);
 
 impl Counts {
-    /// How often the document of a window counts.
+    /// Returns the count of a window's document.
     pub(crate) fn of(&self, place: &Place) -> u64 {
         u64::from(self.0[place.category][place.document])
     }
 }
 
-/// Whether two values are one rank; 0 and -0 are.
+/// Returns whether two values have the same rank; 0 and -0 do.
 pub(crate) fn same_rank(a: f64, b: f64) -> bool {
     a.partial_cmp(&b).is_some_and(Ordering::is_eq)
 }
 
-/// Twice the wins of `a` over `b`: 2 where it is larger, 1 where they are equal.
+/// Returns twice the wins of `a` over `b`: 2 if it is larger, 1 if they are equal.
 pub(crate) fn wins_doubled(a: f64, b: f64) -> u64 {
     u64::from(a >= b) + u64::from(a > b)
 }

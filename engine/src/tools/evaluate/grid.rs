@@ -1,4 +1,4 @@
-//! Tables of figures as text.
+//! Text tables of evaluation results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use super::figures::Figure;
 use super::matrix::{Cell, Matrix};
 use crate::base::text::{line_safe, table};
 
-/// Columns of a terminal that a matrix is cut for.
+/// Maximum width of a matrix in columns of a terminal.
 const WIDTH: usize = 110;
 
 pub(super) fn with_interval(figure: Option<&Figure>) -> String {
@@ -22,7 +22,7 @@ pub(super) fn number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
 }
 
-/// Rows under a header, right-aligned.
+/// Writes right-aligned rows under a header.
 pub(super) fn grid(
     f: &mut fmt::Formatter<'_>,
     header: &[String],
@@ -36,7 +36,8 @@ pub(super) fn grid(
     table(&rows).iter().try_for_each(|line| writeln!(f, "  {line}"))
 }
 
-/// A matrix under its title, the score first; nothing of an empty one. Kinds that do not fit into a line begin another table.
+/// Writes a matrix under its title, the score first, and nothing if it is empty. Kinds that do not fit into a line are
+/// continued in another table.
 pub(super) fn matrix(f: &mut fmt::Formatter<'_>, title: &str, matrix: &Matrix) -> fmt::Result {
     let kinds = kinds(matrix);
     if kinds.is_empty() {
@@ -64,10 +65,10 @@ pub(super) fn matrix(f: &mut fmt::Formatter<'_>, title: &str, matrix: &Matrix) -
     Ok(())
 }
 
-/// Characters of `pass 0.93`.
+/// Width of `pass 0.93`.
 const CELL: usize = 9;
 
-/// `pass 0.93`.
+/// Formats a cell: `pass 0.93`.
 pub(super) fn cell(cell: Option<&Cell>) -> String {
     cell.map_or_else(
         || "-".to_owned(),
@@ -75,7 +76,7 @@ pub(super) fn cell(cell: Option<&Cell>) -> String {
     )
 }
 
-/// All kinds of a matrix.
+/// Returns all kinds of a matrix.
 pub(super) fn kinds(matrix: &Matrix) -> Vec<&String> {
     let mut kinds: Vec<&String> = matrix.values().flat_map(BTreeMap::keys).collect();
     kinds.sort();
@@ -83,14 +84,14 @@ pub(super) fn kinds(matrix: &Matrix) -> Vec<&String> {
     kinds
 }
 
-/// The score first, then the others by name, layer 2 before layer 10.
+/// Sorts names: the score first, then the others by name, layer 2 before layer 10.
 pub(super) fn by_importance<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     let mut names: Vec<&String> = names.collect();
     names.sort_by_cached_key(|name| (*name != "score", words(name)));
     names
 }
 
-/// The words of a name, numbers among them as numbers.
+/// Splits a name into words, with numbers parsed.
 fn words(name: &str) -> Vec<(&str, u64)> {
     name.split('_').map(|word| word.parse().map_or((word, 0), |number| ("", number))).collect()
 }

@@ -1,4 +1,4 @@
-//! What each attention head of a whole model tells apart: the ladder and the pairs of `evaluate`, of one head at a time.
+//! Evaluation of the attention heads of a whole model: the ladder and the pairs of `evaluate`, for one head at a time.
 
 use longsift_stages::contract::{Figures, Kind};
 use longsift_stages::{LanguageModel, StageSettings};
@@ -12,24 +12,23 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
 
-/// The figures of a head, by kind of window, in the order in which they are shown.
+/// Kinds of windows with results for heads, in the order of their display.
 pub(crate) const KINDS_OF_HEADS: [&str; 3] = ["pieces_2", "pieces_8", "far_permute"];
 
-/// The column of dependency strengths by head.
+/// Suffix of the column of dependency strengths by head.
 const BY_HEAD: &str = "layer_dependency_strength_by_head";
 
-/// The heads that a measure looks at.
+/// Heads that a measure reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// The measure.
     pub(crate) measure: String,
-    /// Its place among those of the plan, and that of the column of heads among its own.
+    /// Index of the measure in the plan, and of the column of heads in the measure.
     place: (usize, usize),
     /// Layer and head, in the order of the column.
     heads: Vec<(u32, u32)>,
 }
 
-/// The dependency strengths of all heads of one measure: by head, then window.
+/// Dependency strengths of all heads of one measure, by head and window.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
 
@@ -56,7 +55,7 @@ pub(crate) struct HeadFigures {
 }
 
 impl HeadFigures {
-    /// That of a kind of [`KINDS_OF_HEADS`].
+    /// Returns the result for one of [`KINDS_OF_HEADS`].
     pub(crate) fn of(&self, kind: &str) -> Figure {
         match kind {
             "pieces_2" => self.pieces_2,
@@ -65,14 +64,14 @@ impl HeadFigures {
         }
     }
 
-    /// The mean of its figures of joined windows, by which heads are listed; none where one is missing.
+    /// Returns the mean of the results for joined windows, the sort key of heads; `None` if one is missing.
     pub(crate) fn rank(&self) -> Option<f64> {
         Some(f64::midpoint(self.pieces_2.value?, self.pieces_8.value?))
     }
 }
 
 impl HeadsOf {
-    /// The heads that tell joined windows apart best, the best first.
+    /// Returns the `most` heads that separate joined windows best, the best first.
     pub(crate) fn best(&self, most: usize) -> Vec<HeadFigures> {
         let mut ranked: Vec<HeadFigures> =
             self.heads.iter().filter(|head| head.rank().is_some()).copied().collect();
@@ -86,7 +85,7 @@ impl HeadsOf {
         ranked
     }
 
-    /// Layers and heads that there are figures of, ascending, and of a kind the cells of layers × heads.
+    /// Returns the layers and heads with results, ascending, and for a kind the values by layer and head.
     pub(crate) fn cells(&self, kind: &str) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
         let sorted = |number: fn(&HeadFigures) -> u32| {
             let mut numbers: Vec<u32> = self.heads.iter().map(number).collect();
@@ -105,10 +104,10 @@ impl HeadsOf {
     }
 }
 
-/// The heads that the measures of a plan look at.
+/// Returns the heads that the measures of a plan report.
 ///
 /// # Errors
-/// No measure looks at heads.
+/// Fails if no measure reports heads.
 pub(crate) fn asked(plan: &Plan) -> Result<Vec<Asked>> {
     let mut all = Vec::new();
     for (place, whole) in &plan.whole_models {
@@ -132,7 +131,7 @@ pub(crate) fn asked(plan: &Plan) -> Result<Vec<Asked>> {
     Ok(all)
 }
 
-/// Layer and head, in the order in which the measure lists them, each once.
+/// Returns layer and head in the order in which the measure lists them.
 fn heads_of(settings: &LanguageModel, all: u32) -> Vec<(u32, u32)> {
     let of_layer = |layer: &longsift_stages::measures::language_model::AttentionLayer| {
         let heads = layer.heads().map_or_else(|| (0..all).collect(), <[u32]>::to_vec);
@@ -159,7 +158,7 @@ impl Asked {
         }
     }
 
-    /// The figures of all heads; a head that is asked for twice has one of them.
+    /// Evaluates all heads; a head that is listed twice is reported once.
     pub(crate) fn figures(&self, values: &HeadValues, windows: &Windows<'_>) -> HeadsOf {
         let mut heads: Vec<HeadFigures> = Vec::new();
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {

@@ -1,7 +1,7 @@
 //! Natural windows of labelled documents: the share of real text that each score keeps.
 //!
-//! Windows are slices of the input's documents and nothing is built. Documents are sampled by class, weights make every class
-//! of a side count alike, and half of all weight is real.
+//! Windows are slices of the input's documents. Documents are sampled by class; weights give equal total weight to the
+//! classes of a side, and half of the total to real text.
 
 pub(crate) mod classes;
 mod kept;
@@ -30,7 +30,8 @@ use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 /// Documents that are read at a time.
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
-/// The windows that are taken of a document at most, spread over it: fewer long ones, which hold more text.
+/// Returns the maximum number of windows of a document, which are spread over it: fewer long ones, because these
+/// contain more text.
 pub(crate) fn windows_per_document(tokens: usize) -> usize {
     match tokens {
         0..=4_096 => 8,
@@ -39,13 +40,13 @@ pub(crate) fn windows_per_document(tokens: usize) -> usize {
     }
 }
 
-/// Evaluates the scores of a pipeline on labelled documents.
+/// Evaluation of a pipeline's scores on labelled documents.
 pub(crate) struct Labelling<'a, 'm> {
     pub(crate) plan: &'m Plan,
     pub(crate) classes: &'m Classes,
-    /// Columns of the input that are scores of documents.
+    /// Columns of the input that are document scores.
     pub(crate) scores: &'m [String],
-    /// The sample by class.
+    /// Sampling parameters, by class.
     pub(crate) wanted: &'m Wanted,
     pub(crate) measurer: &'m mut Measurer<'a>,
     pub(crate) with_text: bool,
@@ -54,11 +55,11 @@ pub(crate) struct Labelling<'a, 'm> {
     pub(crate) stop: &'m Stop,
 }
 
-/// The windows of one length, while classes are added.
+/// Windows of one length, accumulated class by class.
 struct Length {
     measured: Measured,
     classes: Vec<String>,
-    /// By column of the input, class and document.
+    /// Document scores by column of the input, class and document.
     scores: Vec<Vec<Vec<Option<f64>>>>,
 }
 
@@ -151,7 +152,7 @@ impl Labelling<'_, '_> {
             statistics.iter().any(|statistic| statistic.name == name)
         };
         for (column, values) in self.scores.iter().zip(&scores) {
-            // The pipeline's own figures keep their names.
+            // Statistics of the pipeline take precedence over columns with the same name.
             let is_taken = is_known(&statistics, column) || column == RANDOM;
             let name = if is_taken { format!("input:{column}") } else { column.clone() };
             let of = |place: &Place| values[place.category][place.document];
@@ -199,7 +200,7 @@ impl Labelling<'_, '_> {
     }
 }
 
-/// The control: scores that depend on ids and windows alone.
+/// Returns the random control, which depends only on ids and windows.
 fn random(statistics: &[Statistic], measured: &Measured, seed: u64) -> Statistic {
     let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
     Statistic {

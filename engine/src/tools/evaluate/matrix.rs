@@ -1,4 +1,4 @@
-//! Scores × kinds of windows: which kinds a score ranks below real text.
+//! Matrix of scores and kinds of windows: which kinds a score ranks below real text.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::figures::Figure;
 
-/// Documents below which a kind gets no cell.
+/// Minimum number of documents of a cell.
 pub(crate) const MIN_DOCUMENTS: usize = 8;
 
 /// The outcome of a figure against chance, ½.
@@ -34,7 +34,7 @@ pub(crate) struct Cell {
 pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
 
 impl Cell {
-    /// `None` without an interval.
+    /// Judges a result; `None` without an interval.
     pub(crate) fn new(figure: Figure) -> Option<Self> {
         let [low, high] = figure.interval?;
         let outcome = match (low > 0.5, high < 0.5) {
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// `weak: header, rep; fails: pieces_2`; empty where all pass.
+/// Lists the kinds that do not pass: `weak: header, rep; fails: pieces_2`; empty if all pass.
 pub(crate) fn shortcomings(cells: &BTreeMap<String, Cell>) -> String {
     let of = |outcome: Outcome| {
         let names = cells.iter().filter(|(_, cell)| cell.outcome == outcome);

@@ -1,9 +1,8 @@
-//! The figures of windows: every measure of the pipeline, on the devices that the pipeline uses.
+//! Measurement of windows with every measure of the pipeline, on the devices that the pipeline uses.
 //!
-//! The text of a window that was built of others is the bytes of its tokens; a window that is a slice of a document brings its
-//! text. The document of a window is itself. Figures are kept in a journal in the evaluation's folder by the SHA-256 of what
-//! was measured, so that an evaluation that was stopped,
-//! or is asked for another kind or length, measures only what is new.
+//! The text of a constructed window is the bytes of its tokens; a window that is a slice of a document has the
+//! document's text. Each window is its own document. Results are kept in a journal in the evaluation's folder by the
+//! SHA-256 of the window's content, so that a later evaluation measures only new windows.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -32,20 +31,20 @@ use crate::score::measuring::{
 use crate::score::passes;
 use crate::score::programs::{Content as Asked, Programs, Question};
 
-/// Raised when the same measures give a built window other figures.
+/// Version of the results, raised if the same measures return different ones for a constructed window.
 const VERSION: u32 = 1;
-/// The file of figures.
+/// File name of the journal.
 const JOURNAL: &str = "figures.journal";
 
-/// Figures of a window, by measure; none where a measure cannot have any of this length.
+/// Statistics of a window by measure; `None` if the measure does not support windows of this length.
 pub(crate) type OfWindow = Vec<Option<Figures>>;
 
 /// The content of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Content {
-    /// Token ids, without BOS.
+    /// Token ids without BOS.
     pub(crate) ids: Vec<u32>,
-    /// The text of a window that is a slice of a document, where a measure reads text.
+    /// Text of a window that is a slice of a document, if a measure reads text.
     pub(crate) slice: Option<Slice>,
 }
 
@@ -53,17 +52,18 @@ pub(crate) struct Content {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) bytes: Vec<u8>,
-    /// The byte at which the second half of the tokens begins.
+    /// Byte at which the second half of the tokens begins.
     pub(crate) half: usize,
 }
 
 impl Content {
-    /// A window whose text is the bytes of its tokens.
+    /// Creates a window whose text is the bytes of its tokens.
     pub(crate) fn of_tokens(ids: Vec<u32>) -> Self {
         Self { ids, slice: None }
     }
 
-    /// Its text and the byte at which the second half of its tokens begins. `None` without a slice or bytes of tokens.
+    /// Returns its text and the byte at which the second half of its tokens begins; `None` without a slice or token
+    /// bytes.
     fn text(&self, bytes: Option<&TokenBytes>) -> Option<(Cow<'_, [u8]>, usize)> {
         if let Some(Slice { bytes, half }) = &self.slice {
             return Some((Cow::Borrowed(bytes), *half));
@@ -74,8 +74,8 @@ impl Content {
         Some((Cow::Owned(bytes.joined(&self.ids)), half))
     }
 
-    /// The first ninety-six bits of the SHA-256 of ids and slice. Among the most windows that an evaluation has, 10^7, two are
-    /// mixed up with a chance of 10^-15.
+    /// Returns the first 96 bits of the SHA-256 of ids and slice. For the maximum of 10^7 windows, a collision has a
+    /// probability of 10^-15.
     fn key(&self) -> WindowKey {
         let mut hash = Sha256::new();
         if let Some(Slice { bytes, half }) = &self.slice {
@@ -93,7 +93,7 @@ impl Content {
     }
 }
 
-/// Measures windows.
+/// Measures windows and caches the results.
 pub(crate) struct Measurer<'a> {
     plan: &'a Plan,
     scheduler: Option<&'a Scheduler<'a>>,
@@ -102,16 +102,17 @@ pub(crate) struct Measurer<'a> {
     stop: &'a Stop,
     journal: Journal,
     finished: HashMap<FigureKey, Figures>,
-    /// By tokens of the window and measure: windows without figures though the measure took them, and why the first has none.
+    /// Windows for which a measure returned no result, by window length and measure: their number, and the first
+    /// reason.
     pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, RowError)>,
-    /// Figures are neither taken from the journal nor kept there: only the time counts.
+    /// Whether the journal is neither read nor written, because only the time matters.
     pub(crate) only_timed: bool,
-    /// By measure, time on this processor's threads together, and windows.
+    /// By measure, total time on this processor's threads, and number of windows.
     pub(crate) took: Vec<(Duration, u64)>,
 }
 
 impl<'a> Measurer<'a> {
-    /// `bytes`: of the tokens, where a measure needs text.
+    /// Opens the journal. `bytes`: bytes of the tokens, if a measure reads text.
     pub(crate) fn open(
         plan: &'a Plan,
         identity: &Identity,
@@ -132,7 +133,7 @@ impl<'a> Measurer<'a> {
             measures: measures.collect(),
             carried: Vec::new(),
         };
-        // Another evaluation may write there.
+        // Fails if another evaluation writes to the journal.
         let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header, false)?;
         let measures = header.measures.len();
         Ok(Self {
@@ -149,7 +150,7 @@ impl<'a> Measurer<'a> {
         })
     }
 
-    /// The figures of windows, in their order. All have the same number of tokens.
+    /// Measures windows of the same number of tokens and returns their results in order.
     pub(crate) fn measure(&mut self, windows: &[Content]) -> Result<Vec<OfWindow>> {
         self.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
@@ -209,12 +210,12 @@ impl<'a> Measurer<'a> {
         Ok(figures)
     }
 
-    /// Makes all figures durable.
+    /// Makes all results durable.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.journal.sync()
     }
 
-    /// Puts figures into the journal, or counts the window that has none.
+    /// Appends a result to the journal, or counts a window without one.
     fn keep(&mut self, key: FigureKey, tokens: u64, taken: Measured) -> Result<Option<Figures>> {
         match taken {
             Ok(taken) => {
@@ -251,8 +252,8 @@ impl<'a> Measurer<'a> {
         missing.par_iter().map(one).collect()
     }
 
-    /// Asks a program, and hands `keep` what it answers as it comes. A window is a document of its own, and
-    /// its place is its row.
+    /// Sends windows to a program and calls `keep` with each answer as it arrives. Each window is a document of its
+    /// own, with its index as row.
     fn ask(
         &mut self,
         program: &Program,
@@ -277,7 +278,7 @@ impl<'a> Measurer<'a> {
         })
     }
 
-    /// Hands windows to the devices, and `keep` what they answer as it comes.
+    /// Submits windows to the devices and calls `keep` with each result as it arrives.
     fn on_devices(
         &mut self,
         measure: &dyn Measure,
@@ -322,7 +323,7 @@ impl<'a> Measurer<'a> {
     }
 }
 
-/// Refuses to write where another process does.
+/// Refuses a folder to which another process writes.
 pub(crate) fn refuse_another(folder: &Path) -> Result<()> {
     if !journal::is_claimed(&folder.join(JOURNAL))? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! An evaluation as a page to look at.
+//! Evaluation as an HTML page.
 
 use super::constructions::{KINDS, Kind, Role};
 use super::drawings::{interval, matrix_table};
@@ -14,7 +14,7 @@ use crate::report::page::figures::{Row, grid, intervals};
 use crate::report::page::{Block, Page, Section, Tile};
 
 impl Evaluation {
-    /// One HTML file. `command` repeats it.
+    /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let is_built =
             |kind: &&Kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));

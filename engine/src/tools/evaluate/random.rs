@@ -1,5 +1,4 @@
-//! The random numbers of an evaluation: fixed to the bit, so that a sample and its windows are the same on every machine and
-//! in every version.
+//! Random numbers of an evaluation: reproducible to the bit on every machine and in every version.
 //!
 //! `SplitMix64` (Steele, Lea and Flood, 2014), seeded by the hashes of `base/random.rs`.
 
@@ -12,23 +11,23 @@ pub(crate) struct Rng {
 }
 
 impl Rng {
-    /// The stream of a [`key`].
+    /// Creates the stream of a [`key`].
     pub(crate) fn new(key: u64) -> Self {
         Self { state: key }
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.state)
     }
 
-    /// A number below `n`: the high half of the product, whose bias is below n / 2^64.
+    /// Returns a number below `n`: the high half of the product, with a bias below n / 2^64.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 
-    /// The numbers below `n` in a random order: sorted by (i-th draw, i).
+    /// Returns the numbers below `n` in a random order: sorted by (i-th draw, i).
     pub(crate) fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut drawn: Vec<(u64, usize)> = (0..n).map(|index| (self.next(), index)).collect();
         drawn.sort_unstable();

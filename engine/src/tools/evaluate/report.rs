@@ -1,4 +1,4 @@
-//! The figures of one length, as they are written: by statistic, and between statistics.
+//! Results for one window length, as serialized: for each statistic, and between statistics.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::matrix::Cell;
 use super::statistics::Statistic;
 use super::windows::Place;
 
-/// The kind whose ladder is told by category.
+/// Kind whose ladder is reported by category.
 const MOST_MIXED: &str = "pieces_8";
 
 /// What one statistic separates. A figure without a pair of windows is null.
@@ -61,24 +61,24 @@ pub(crate) struct Explained {
     pub(crate) token_shuffled_spearman: Option<f64>,
 }
 
-/// What figures are computed of.
+/// Input of the results.
 pub(crate) struct Windows<'a> {
     pub(crate) places: &'a [Place],
-    /// Names, in order.
+    /// Names of the categories, in order.
     pub(crate) categories: &'a [String],
     pub(crate) bootstrap: &'a Bootstrap,
-    /// Tokens of the document of a window.
+    /// Tokens of each window's document.
     pub(crate) document_tokens: &'a [u64],
-    /// The pools all of whose kinds were built; of a part, a top fifth means something else.
+    /// Pools of which all kinds were built; a top fifth of incomplete pools is not comparable.
     pub(crate) pools: &'a [Pool],
-    /// By window: whether its share of copied tokens is below the cap.
+    /// By window, whether its share of copied tokens is below the cap.
     pub(crate) below_copy_cap: Option<&'a [bool]>,
-    /// By window: whether it passes all guards; `None` where the pipeline has no guards.
+    /// By window, whether it passes all guards; `None` if the pipeline has no guards.
     pub(crate) passes_guards: Option<&'a [bool]>,
 }
 
 impl Windows<'_> {
-    /// All figures of a statistic.
+    /// Computes all results of a statistic.
     pub(crate) fn report(&self, statistic: &Statistic) -> Report {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == Role::Ladder);
@@ -101,13 +101,13 @@ impl Windows<'_> {
         }
     }
 
-    /// Whole windows against those of a kind.
+    /// Returns the ladder of whole windows against those of a kind.
     fn ladder(&self, values: &Values, kind: &str) -> Ladder {
         Ladder::new(self.places, values, self.categories.len(), |place| place.kind().name == kind)
     }
 
-    /// The figure of one kind of windows: the ladder of joined ones, the share of pairs of the others. None where that kind is
-    /// compared with nothing.
+    /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
+    /// if the kind is not compared.
     pub(crate) fn of_kind(&self, values: &Values, kind: &str) -> Figure {
         if let Some(pair) = pairs().find(|pair| pair.name == kind) {
             return self.paired(values, pair);
@@ -168,7 +168,7 @@ impl Windows<'_> {
         }
     }
 
-    /// Rank correlations of all pairs of statistics over whole windows.
+    /// Returns the rank correlations of all pairs of statistics over whole windows.
     pub(crate) fn agreement(
         &self,
         statistics: &[Statistic],
@@ -186,7 +186,7 @@ impl Windows<'_> {
         statistics.iter().map(row).collect()
     }
 
-    /// 5 %, 50 % and 95 % of whole windows.
+    /// Returns the 5, 50 and 95 % quantiles over whole windows.
     pub(crate) fn quantiles(&self, values: &Values) -> Option<[f64; 3]> {
         let whole = self.places.iter().zip(values).filter(|(place, _)| place.is_whole());
         quantiles(whole.filter_map(|(_, value)| *value))
@@ -194,7 +194,7 @@ impl Windows<'_> {
 }
 
 impl Report {
-    /// The figures of constructed windows that have a target, judged: the ladder, and pairs but for information.
+    /// Judges the results that have a target: the ladder, and the pairs except those for information.
     pub(crate) fn cells(&self) -> BTreeMap<String, Cell> {
         let targets = pairs_of(&[Role::Dependence, Role::PlantedTwin, Role::Junk]);
         let paired = self.paired.iter().filter(|(name, _)| targets.contains(name));
@@ -203,18 +203,18 @@ impl Report {
     }
 }
 
-/// Windows of the same base that are compared.
+/// A comparison of two windows of the same base.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) name: &'static str,
-    /// The kind that ought to win.
+    /// Kind that should win.
     pub(crate) first: &'static str,
     pub(crate) second: &'static str,
-    /// That of the second: what the comparison says.
+    /// Role of the second kind.
     pub(crate) role: Role,
 }
 
-/// All pairs that are compared.
+/// Returns all compared pairs.
 pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
     KINDS.iter().filter_map(|kind| {
         let (name, first) = match kind.role {
@@ -226,7 +226,7 @@ pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
     })
 }
 
-/// The names of the pairs of these roles.
+/// Returns the names of the pairs with these roles.
 pub(crate) fn pairs_of(roles: &[Role]) -> Vec<&'static str> {
     pairs().filter(|pair| roles.contains(&pair.role)).map(|pair| pair.name).collect()
 }

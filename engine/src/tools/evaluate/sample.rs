@@ -1,9 +1,9 @@
-//! Which documents an evaluation looks at: of each category those with the smallest hash of their id, so that no order,
-//! partition or name of a file changes the sample.
+//! Sampling of documents: of each category those with the smallest hash of their id, so that the sample does not
+//! depend on the order, partitioning or names of files.
 //!
-//! A pass over ids and categories keeps the smallest of each category; their texts are read and tokenised until enough are
-//! long enough for every length. Where they are not, the next pass begins above the largest that was kept. Memory: the ids
-//! of a pass, and the documents of one batch.
+//! One pass over ids and categories keeps the smallest hashes of each category; their texts are read and tokenised
+//! until every length has enough documents. If it does not, the next pass starts above the largest hash kept. Memory:
+//! the ids of a pass, and the documents of one batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,41 +26,41 @@ use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 
-/// Ids of a category that the first pass keeps; each further one keeps twice as many, up to the most. Their number changes
-/// no sample.
+/// Ids of a category that the first pass keeps; each further pass keeps twice as many, up to the maximum. The sample
+/// does not depend on these numbers.
 const IDS_OF_A_PASS: usize = 256;
 const MOST_IDS_OF_A_PASS: usize = 1 << 16;
 /// Documents whose texts are read and tokenised at a time.
 const BATCH: usize = 32;
 /// Rows of one read.
 const BATCH_ROWS: usize = 16;
-/// Categories left out that are named.
+/// Maximum number of left-out categories listed.
 const NAMED: usize = 20;
-/// Those that are counted: a column of a million values costs no memory.
+/// Maximum number of left-out categories counted, to bound memory.
 const COUNTED: usize = 100_000;
 
-/// What is sampled.
+/// Sampling parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Tokens of a window, ascending.
+    /// Window lengths in tokens, ascending.
     pub(crate) lengths: Vec<usize>,
-    /// Documents of a category and length.
+    /// Documents per category and length.
     pub(crate) documents: usize,
-    /// Categories at most.
+    /// Maximum number of categories.
     pub(crate) categories: usize,
     pub(crate) seed: u64,
-    /// The column of categories; one category without it.
+    /// Column of the categories; without it all documents are in one category.
     pub(crate) by: Option<String>,
-    /// Whether rows without a category are one of their own, `null`, or left out.
+    /// Whether rows without a category form the category `null` or are left out.
     pub(crate) null_is_category: bool,
 }
 
 /// The sample.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
-    /// By name.
+    /// Documents by category name.
     pub(crate) categories: BTreeMap<String, Sampled>,
-    /// Rows left out because another of their category has the same id.
+    /// Rows left out because another row of their category has the same id.
     pub(crate) equal_ids: u64,
     pub(crate) left_out: LeftOut,
 }
@@ -75,7 +75,7 @@ pub(crate) struct LeftOut {
     pub(crate) names: Vec<String>,
 }
 
-/// The documents of a category that are long enough for a length, in sample order.
+/// Documents of a category that are long enough for a length, in sample order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sampled {
     pub(crate) documents: Vec<Found>,
@@ -97,7 +97,7 @@ pub(crate) struct Row {
 }
 
 impl Sampled {
-    /// Those of one length: the first so many that are long enough.
+    /// Returns the documents for one length: the first ones that are long enough.
     pub(crate) fn of_length(&self, tokens: usize, wanted: &Wanted) -> Vec<&Found> {
         self.documents
             .iter()
@@ -107,19 +107,19 @@ impl Sampled {
     }
 }
 
-/// The order of documents: (hash, id).
+/// Sort key of documents: (hash, id).
 type Key = (u64, String);
 
-/// A category whose sample is not complete.
+/// A category whose sample is incomplete.
 #[derive(Debug)]
 struct Open {
-    /// The rows of the smallest ids of this pass.
+    /// Rows of the smallest keys of this pass.
     rows: BTreeMap<Key, Vec<Row>>,
-    /// Everything up to here has been looked at.
+    /// Largest key that has been examined.
     floor: Option<Key>,
-    /// Ids that a pass keeps.
+    /// Maximum number of ids that a pass keeps.
     most: usize,
-    /// Whether the pass left ids out that lie above the largest kept.
+    /// Whether the pass left out ids above the largest one kept.
     more: bool,
     sampled: Sampled,
 }
@@ -151,7 +151,7 @@ impl Open {
         }
     }
 
-    /// Whether every length has its documents. The longest decides: what is long enough for it is for all.
+    /// Returns whether every length has enough documents.
     fn is_complete(&self, wanted: &Wanted) -> bool {
         wanted
             .lengths
@@ -160,7 +160,7 @@ impl Open {
     }
 }
 
-/// Finds the sample of a plan's input.
+/// Samples the input of a plan.
 pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> {
     let mut sample = Sample::default();
     let mut open: BTreeMap<String, Open> = BTreeMap::new();
@@ -198,12 +198,12 @@ pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> 
     Ok(sample)
 }
 
-/// The categories with the smallest hashes, so many as are wanted.
+/// Categories with the smallest hashes, up to the maximum.
 struct Categories {
     seed: u64,
     most: usize,
     kept: BTreeSet<(u64, String)>,
-    /// Names that are out: bounded, so that a column of a million values costs no memory.
+    /// Names of left-out categories: bounded, to bound memory.
     out: BTreeSet<String>,
     left_out: LeftOut,
 }
@@ -219,7 +219,7 @@ impl Categories {
         }
     }
 
-    /// Takes a category in; returns the one that has to go for it, maybe itself.
+    /// Adds a category; returns the one that it displaces, which may be itself.
     fn offer(&mut self, name: &str) -> Option<String> {
         let hashed = (mix(key(self.seed, &["category", name])), name.to_owned());
         if self.kept.contains(&hashed) {
@@ -294,7 +294,8 @@ fn pass(
     Ok(())
 }
 
-/// Reads the documents that a pass kept until every length has enough. Returns how many rows of equal ids were left out.
+/// Reads the documents that a pass kept until every length has enough. Returns the number of rows left out because of
+/// equal ids.
 fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u64> {
     let rows = std::mem::take(&mut open.rows);
     open.floor = rows.last_key_value().map(|(key, _)| key.clone()).or(open.floor.take());
@@ -308,7 +309,7 @@ fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u6
             of_row.extend(rows.iter().map(|row| (*row, index)));
         }
         let rows: Vec<Row> = of_row.keys().copied().collect();
-        // Of equal ids the one with the smallest SHA-256 of its content, whatever file has it.
+        // Of rows with equal ids, the one with the smallest SHA-256 of its content is used, independent of its file.
         let mut smallest: Vec<Option<(String, Row, DocumentContent)>> = vec![None; batch.len()];
         each_content(plan, &rows, &mut |row, content| {
             let Some(content) = content else { return Ok(()) };
@@ -340,10 +341,10 @@ fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u6
     Ok(equal_ids)
 }
 
-/// The documents of a sample, read and tokenised again, in their order.
+/// Reads and tokenises the documents of a sample, in order.
 ///
 /// # Errors
-/// Documents that take more than half of the memory that the pipeline allows.
+/// Fails if the documents take more than half of the pipeline's memory limit.
 pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Document>> {
     let limit = plan.spec.pipeline.input.memory_limit_bytes / 2;
     let needed: u64 = found.iter().map(|found| 4 * found.tokens as u64).sum();
@@ -365,22 +366,22 @@ pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Doc
     Ok(documents)
 }
 
-/// A document as it stands in the input.
+/// A document of the input.
 pub(crate) struct Natural {
     pub(crate) id: String,
-    /// Its value of `score.within`; `None` where that is null or not set.
+    /// Value of `score.within`; `None` if null or not set.
     pub(crate) group: Option<String>,
     encoded: Encoded,
 }
 
-/// Token ids without BOS, and the text that they are of; `None` of pre-tokenised documents.
+/// Token ids without BOS, and the text; the text is `None` for pre-tokenised documents.
 struct Encoded {
     ids: Vec<u32>,
     text: Option<(Text, EncodedText)>,
 }
 
 impl Natural {
-    /// The window of so many tokens from `start` on; `with_text`, with its slice of the text.
+    /// Returns the window of `tokens` tokens from `start`; if `with_text`, with its slice of the text.
     pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> Content {
         let end = start + tokens;
         let slice = self.encoded.text.as_ref().filter(|_| with_text).map(|(text, ends)| {
@@ -392,7 +393,7 @@ impl Natural {
     }
 }
 
-/// Documents of a sample, few at a time, as they stand in the input.
+/// Reads and tokenises a batch of documents of a sample.
 pub(crate) fn read_batch(plan: &Plan, batch: &[&Found], stop: &Stop) -> Result<Vec<Natural>> {
     stop.check()?;
     let mut rows: Vec<Row> = batch.iter().map(|found| found.row).collect();
@@ -437,7 +438,7 @@ fn changed(plan: &Plan, row: Row) -> crate::base::error::Failure {
         .into()
 }
 
-/// Hands over the contents of rows, which are ascending; none where a row has no usable one, which a run would quarantine.
+/// Calls `receive` with the contents of ascending rows; `None` for rows that a run would quarantine.
 fn each_content(
     plan: &Plan,
     rows: &[Row],
@@ -449,7 +450,7 @@ fn each_content(
     })
 }
 
-/// Hands over rows, which are ascending, in batches of all columns.
+/// Calls `receive` with batches of ascending rows, with all columns.
 pub(super) fn each_batch(
     plan: &Plan,
     rows: &[Row],
@@ -468,12 +469,12 @@ pub(super) fn each_batch(
     Ok(())
 }
 
-/// Where a document stands in the order of its category.
+/// Returns the sort key of a document in its category.
 fn of_id(wanted: &Wanted, id: String) -> Key {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
-/// The tokens of a document; `None` where a run would quarantine it.
+/// Tokenises a document; `None` if a run would quarantine it.
 fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Encoded>> {
     let text = match content {
         DocumentContent::Tokens(ids) => return Ok(Some(Encoded { ids, text: None })),

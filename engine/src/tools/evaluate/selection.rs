@@ -1,4 +1,4 @@
-//! What the pipeline's filter would keep of the whole windows: the mix before and after.
+//! Effect of the pipeline's filter on the whole windows: the mix before and after.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::figures::agreement::quantiles;
 use super::report::Windows;
 use super::statistics::Statistic;
 
-/// What is kept where the filter says it in tokens or budgets, which a sample does not have: the top fifth.
+/// Kept fraction if the filter's budget is in tokens, which does not apply to a sample.
 const ASSUMED_FRACTION: f64 = 0.2;
 
 /// The whole windows before and after the filter.
@@ -32,7 +32,7 @@ pub(crate) struct Selection {
     pub(crate) statistics: BTreeMap<String, [Option<[f64; 3]>; 2]>,
 }
 
-/// What the filter keeps by `score` of whole windows of so many tokens.
+/// Applies the filter to whole windows of this length, ranked by `score`.
 pub(crate) fn consequences(
     filter: &Filter,
     of: &Windows<'_>,

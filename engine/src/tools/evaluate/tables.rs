@@ -1,4 +1,4 @@
-//! An evaluation for people: a table for each question, and under it how to read it.
+//! Text output of an evaluation: a table for each question with an explanation.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use super::heads::{HeadFigures, KINDS_OF_HEADS};
 use super::report::{Report, TopFifthShares, pairs_of};
 use crate::base::text::{count, line_safe};
 
-/// An evaluation as text, with or without details.
+/// An evaluation to be formatted, and whether with details.
 struct Text<'a>(&'a Evaluation, bool);
 
 impl Evaluation {
-    /// The matrix and what a selection would be made by; with `details` the figures behind them.
+    /// Formats the matrix and the selection; with `details` also the results that they summarise.
     pub(crate) fn text(&self, details: bool) -> String {
         Text(self, details).to_string()
     }
@@ -111,7 +111,7 @@ impl OfLength {
         self.selection(f)
     }
 
-    /// What each guard rejects of each kind.
+    /// Writes the share of each kind that each guard rejects.
     fn guards(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.guards.first() else { return Ok(()) };
         writeln!(f, "\nRejected by guards")?;
@@ -293,7 +293,7 @@ impl OfLength {
         )
     }
 
-    /// The score first, then the others by name.
+    /// Returns the reports, the score first, then the others by name.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
         by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
     }
@@ -315,10 +315,10 @@ impl OfLength {
     }
 }
 
-/// Heads that are listed with their intervals.
+/// Maximum number of heads listed with their intervals.
 const BEST_HEADS: usize = 8;
 
-/// What the figures of heads are, by kind of window.
+/// Describes the results of heads for a kind of window.
 pub(super) fn kind_of_heads(kind: &str) -> &'static str {
     match kind {
         "pieces_2" => "AUROC of whole windows against windows of two pieces",
@@ -329,7 +329,7 @@ pub(super) fn kind_of_heads(kind: &str) -> &'static str {
     }
 }
 
-/// The name of a category as it is shown, of so many.
+/// Returns the display name of a category.
 pub(super) fn category(name: &str, categories: usize) -> String {
     match (name.is_empty(), categories) {
         (true, 1) => "all".to_owned(),
@@ -338,7 +338,7 @@ pub(super) fn category(name: &str, categories: usize) -> String {
     }
 }
 
-/// Three digits that say something.
+/// Formats a number with about three digits.
 fn short(value: f64) -> String {
     if value.abs() >= 1000.0 { count(value.round() as u64) } else { format!("{value:.3}") }
 }

@@ -1,4 +1,4 @@
-//! Which windows an evaluation of one length has: of which documents, from which token, of which kinds.
+//! Windows of an evaluation for one length: their documents, offsets and kinds.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -7,14 +7,14 @@ use super::constructions::{Base, KINDS, Kind, Role};
 use super::random::Rng;
 use crate::base::random::key;
 
-/// Windows taken of one document at most, spread over it, where other windows are built of them.
+/// Maximum number of base windows of a document, which are spread over it.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
 
 /// Tokens of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tokens(pub(crate) u64);
 
-/// `S2048` as a key.
+/// Serialized as the key `S2048`.
 impl Serialize for Tokens {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("S{}", self.0))
@@ -31,34 +31,34 @@ impl JsonSchema for Tokens {
     }
 }
 
-/// The sampled documents of a category, in sample order.
+/// Sampled documents of a category, in sample order.
 #[derive(Clone, Debug)]
 pub(crate) struct Category<'a> {
-    /// As the column that groups has it; empty without one.
+    /// Value of the category column; empty without one.
     pub(crate) name: &'a str,
-    /// Its index among the categories of the evaluation.
+    /// Index among the categories of the evaluation.
     pub(crate) index: usize,
-    /// At least as many tokens as a window, each.
+    /// Documents, each at least as long as a window.
     pub(crate) documents: Vec<&'a Document>,
 }
 
 /// A sampled document.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
-    /// Unique in its category.
+    /// Id, unique in its category.
     pub(crate) id: String,
-    /// Token ids, without BOS.
+    /// Token ids without BOS.
     pub(crate) ids: Vec<u32>,
 }
 
-/// Where a window stands among those of its length.
+/// Origin of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Index of its category.
     pub(crate) category: usize,
     /// Index of its base document in the category.
     pub(crate) document: usize,
-    /// The token of the document at which its base begins.
+    /// First token of its base in the document.
     pub(crate) start: usize,
     /// Index into [`KINDS`].
     pub(crate) kind: usize,
@@ -69,19 +69,19 @@ impl Place {
         &KINDS[self.kind]
     }
 
-    /// Whether it is the window of the corpus itself.
+    /// Returns whether it is an unmodified window of the corpus.
     pub(crate) fn is_whole(&self) -> bool {
         self.kind().role == Role::Whole
     }
 
-    /// Whether both were made of the same window.
+    /// Returns whether both have the same base window.
     pub(crate) fn same_base(&self, other: &Self) -> bool {
         let of = |place: &Self| (place.category, place.document, place.start);
         of(self) == of(other)
     }
 }
 
-/// The first tokens of the windows of a document of so many tokens, ascending: at most `most`, spread over it.
+/// Returns the offsets of at most `most` windows of a document, ascending and spread over it.
 pub(crate) fn starts(
     tokens: usize,
     window_tokens: usize,
@@ -92,8 +92,8 @@ pub(crate) fn starts(
     (0..windows).map(move |window| window * whole / windows * window_tokens)
 }
 
-/// All windows of a category and length in their order: by document, start and kind. `kinds` says which are built; every
-/// kind draws its own random numbers, so that none changes another.
+/// Returns all windows of a category and length, ordered by document, offset and kind. `kinds` decides which are
+/// built. Every kind draws its own random numbers, so that kinds do not affect each other.
 pub(crate) fn windows<'a>(
     category: &'a Category<'a>,
     window_tokens: usize,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_window_has_as_many_tokens_as_its_base() {
-        // Odd lengths, and those at which kinds begin.
+        // Odd lengths, and the minimum lengths of kinds.
         for tokens in [1, 2, 15, 16, 17, 31, 32, 33, 100, 383, 384, 385, 1001] {
             for (place, ids) in built(&[("d", tokens + 3); 9], tokens, 1, |_| true) {
                 assert_eq!(ids.len(), tokens, "{}", place.kind().name);

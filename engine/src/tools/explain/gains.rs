@@ -1,4 +1,4 @@
-//! What a whole model of the pipeline makes of the window, token by token: the loss of each, and what the long context gives it.
+//! Token losses of a whole model on the window, and the gain of each token from the long context.
 
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::page::shade;
 use crate::report::page::{Piece, Section};
 
 impl Explanation {
-    /// Notes the losses of the tokens of the window, and what those gain that have a short window of their own.
+    /// Records the losses of the window's tokens, and the gains of those that also have a short context.
     pub(super) fn note_losses(&mut self, made: &ForwardFigures) {
         let (long, short) = (&made.losses, &made.short_losses);
         let without = (long.len() + 1).saturating_sub(short.len());
@@ -20,20 +20,20 @@ impl Explanation {
         self.token_gains.extend(late.map(|(long, short)| Some(short - long)));
     }
 
-    /// The mean gain of some tokens, where any has one.
+    /// Returns the mean gain of a token range; `None` if no token has one.
     fn mean_gain(&self, tokens: Range<usize>) -> Option<f64> {
         let gains: Vec<f64> =
             self.token_gains.get(tokens)?.iter().filter_map(|gain| *gain).collect();
         (!gains.is_empty()).then(|| gains.iter().sum::<f64>() / gains.len() as f64)
     }
 
-    /// The ranges of so many tokens that the window is cut into.
+    /// Splits the window into ranges of `tokens` tokens.
     pub(super) fn stretches(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let all = self.pieces.len();
         (0..all).step_by(tokens).map(move |first| first..(first + tokens).min(all))
     }
 
-    /// The text, shaded by what the long context gives its tokens; none without gains.
+    /// Renders the text shaded by the gain of its tokens; `None` without gains.
     pub(super) fn gain_section(&self) -> Option<Section> {
         let each = self.piece_tokens();
         let gains: Vec<Option<f64>> =
@@ -56,7 +56,7 @@ impl Explanation {
         Some(Section::new("gains", "What the long context gives", lead, blocks))
     }
 
-    /// The passages that gain most, for a terminal.
+    /// Writes the passages with the highest gain.
     pub(super) fn write_gains(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = "passages that gain most by the long context, in nats a token";
         self.write_passages(

@@ -1,4 +1,4 @@
-//! An explanation as a page to look at.
+//! Explanation of a window as an HTML page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,20 +13,20 @@ use crate::report::page::heat::{Scale, heat_map, hexadecimal};
 use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
 use crate::report::passages::Passage;
 
-/// Pieces that a text is shaded in.
+/// Maximum number of pieces of a shaded text.
 const PIECES: usize = 3000;
-/// Bytes of text that are shown, as they are written: whatever a text is made of, the page stays small.
+/// Maximum bytes of escaped text on a page.
 const MOST_TEXT_BYTES: usize = 400_000;
-/// Lines that are drawn from tokens to where they were found.
+/// Maximum number of lines drawn between recurring tokens.
 const LINES: usize = 300;
-/// Width of drawings along the window, in pixels, and bars in them.
+/// Width of charts along the window in pixels, and maximum number of their bars.
 const WIDTH: f64 = 720.0;
 const BARS: usize = 240;
-/// Lightest and strongest ground of a piece.
+/// Lightest and darkest background of a piece.
 const SHADES: [[f64; 3]; 2] = [[255.0, 255.0, 255.0], [120.0, 182.0, 226.0]];
 
 impl Explanation {
-    /// One HTML file. `command` repeats it.
+    /// Renders the explanation as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let mut sections = vec![self.text_section()];
         sections.extend(self.gain_section());
@@ -111,7 +111,7 @@ impl Explanation {
         page.html()
     }
 
-    /// What the guards say of it.
+    /// Renders the verdicts of the guards.
     fn guards_of(&self) -> Option<Section> {
         let rows = self.guards.iter().map(|guard| {
             let value = guard.value.map_or("–".to_owned(), |value| format!("{value:.6}"));
@@ -128,7 +128,7 @@ impl Explanation {
         (!self.guards.is_empty()).then(|| Section::new("guards", "Its guards", lead, blocks))
     }
 
-    /// What the terms of its score come to.
+    /// Renders the terms of the score.
     fn score_of(&self) -> Vec<Block> {
         let Some(own) = self.selected.as_ref().filter(|own| !own.terms.is_empty()) else {
             return Vec::new();
@@ -144,13 +144,13 @@ impl Explanation {
         vec![Block::table(header, rows.collect()), Block::Heading("Every figure".to_owned())]
     }
 
-    /// How many tokens one piece of a shaded text has.
+    /// Returns the number of tokens per piece of a shaded text.
     pub(super) fn piece_tokens(&self) -> usize {
         self.pieces.len().div_ceil(PIECES).max(1)
     }
 
-    /// The text in pieces, as far as a page shows it; `piece` makes one of its number, its tokens, its text and a title that
-    /// begins with its first token.
+    /// Cuts the text into pieces, up to the maximum size. `piece` builds each from its number, its tokens, its text
+    /// and the beginning of its tooltip.
     pub(super) fn shaded(
         &self,
         piece: impl Fn(usize, Range<usize>, String, String) -> Piece,
@@ -219,7 +219,7 @@ impl Explanation {
         Section::new("text", "The text", &lead, blocks)
     }
 
-    /// Drawings along the window: far mass, and lines to where tokens were found.
+    /// Renders charts along the window: attention to far tokens, and lines between recurring tokens.
     fn along(&self) -> Section {
         let mut blocks = Vec::new();
         let tokens = self.tokens.max(1) as f64;
@@ -316,7 +316,7 @@ pub(super) fn shade(part: f64) -> String {
     hexadecimal([mix(0), mix(1), mix(2)])
 }
 
-/// A number in few letters.
+/// Formats a number with few characters.
 fn short(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),
@@ -326,7 +326,7 @@ fn short(number: f64) -> String {
     }
 }
 
-/// Bars side by side, with their largest value and the names of some.
+/// Draws bars with their maximum and the names of some of them.
 fn bars(label: &str, values: &[f64], width: f64, name: &dyn Fn(usize) -> String) -> Drawing {
     let (top, height) = (22.0, 90.0);
     let mut drawing = Drawing::new(width as u32 + 24, 150, label);

@@ -1,4 +1,4 @@
-//! Into which blocks of tokens a document is cut.
+//! Division of a document into blocks of tokens.
 
 use longsift_kernels::MAX_BLOCKS;
 
@@ -6,27 +6,28 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::count;
 
-/// Blocks that a document is cut into where nobody says how: a map of so many is legible.
+/// Default number of blocks, for which a map is legible.
 const BLOCKS: usize = 64;
-/// The fewest tokens of such a block.
+/// Minimum tokens of a block by default.
 const LEAST_TOKENS: usize = 16;
 
-/// How a document is cut.
+/// Division of a document into blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cutting {
-    /// About sixty-four blocks of equal length, none below sixteen tokens.
+    /// About 64 blocks of equal length, at least sixteen tokens each.
     Even,
-    /// Blocks of so many tokens, the last one shorter.
+    /// Blocks of this many tokens, the last one shorter.
     Tokens(usize),
-    /// Blocks that begin at these tokens of the document, BOS not counted; its end may be the last of them.
+    /// Blocks that begin at these tokens of the document, BOS not counted; the last boundary may be the end of the
+    /// document.
     Boundaries(Vec<usize>),
 }
 
 impl Cutting {
-    /// Where the blocks of `tokens` tokens (at least 1) end, ascending; the last is `tokens`.
+    /// Returns the ends of the blocks of `tokens` tokens (at least 1), ascending; the last is `tokens`.
     ///
     /// # Errors
-    /// Boundaries that are not ascending tokens of the document from 0 on; more than a thousand blocks.
+    /// Fails if boundaries are not ascending from 0 within the document, or there are too many blocks.
     pub(crate) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
         match self {
             Self::Even => {

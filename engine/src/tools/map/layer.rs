@@ -1,4 +1,4 @@
-//! Which layer a map is of: the first, from its table, or any of a whole model.
+//! Layer of a map: the first, from its table, or any layer of a whole model.
 
 use longsift_kernels::{BlockShares, Kernel};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
@@ -11,19 +11,19 @@ use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
-/// The layer that is looked at.
+/// The layer of a map.
 pub(crate) enum Looked<'a> {
-    /// The first, as a measure of the pipeline has it.
+    /// The first layer, as a measure of the pipeline reads it.
     First(&'a Attention),
-    /// One of a whole model of the pipeline, located up to this layer.
+    /// A layer of a whole model of the pipeline, opened up to this layer.
     Whole { layer: u32, model: Box<WholeModel>, strict_positions: bool },
 }
 
 impl<'a> Looked<'a> {
-    /// The layer that was asked for: without one the first.
+    /// Opens the requested layer; the first one by default.
     ///
     /// # Errors
-    /// A pipeline without the model that this takes; a layer that it does not have.
+    /// Fails if the pipeline has no such model, or the model no such layer.
     pub(crate) fn of(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
         let Some(layer) = layer else { return plan.needed_attention().map(Self::First) };
         let Some(whole) = plan.whole_models.values().next() else {
@@ -40,7 +40,7 @@ impl<'a> Looked<'a> {
             let hint = format!("give `--layer 0` to `--layer {}`", layers.saturating_sub(1));
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         }
-        // A measure without losses has located no more layers than it needs.
+        // A measure without losses opens only the layers it needs.
         let model = WholeModel::open_to(&whole.path, Some(u64::from(layer) + 1))?;
         let strict_positions = whole.request.strict_positions;
         Ok(Self::Whole { layer, model: Box::new(model), strict_positions })
@@ -81,7 +81,7 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// The rows of a window that are measured; none for all.
+    /// Returns the measured rows of a window; `None` for all.
     pub(super) fn rows_of(&self, ids: &[u32]) -> Option<SampledRows> {
         match self {
             Self::First(attention) => attention.measure.request().rows_of(ids),
@@ -89,7 +89,7 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// Bytes that it takes at most, besides a mapped table.
+    /// Returns the peak memory in bytes, in addition to a mapped table.
     pub(super) fn bytes(&self, tokens: usize, blocks: usize) -> u64 {
         let threads = rayon::current_num_threads();
         match self {
@@ -104,10 +104,10 @@ impl<'a> Looked<'a> {
         }
     }
 
-    /// How the blocks of a window attend to each other.
+    /// Computes the attention between the blocks of a window.
     ///
     /// # Errors
-    /// Weights that cannot be read or are not finite.
+    /// Fails if weights cannot be read or are not finite.
     pub(crate) fn shares(
         &self,
         plan: &Plan,
@@ -133,7 +133,7 @@ impl<'a> Looked<'a> {
     }
 }
 
-/// A map is measured by the processor.
+/// Returns the processor kernel that measures a map.
 pub(crate) fn processor_kernel(attention: &Attention) -> Kernel {
     let kernel = attention.kernel();
     if kernel.is_cuda() {

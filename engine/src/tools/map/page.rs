@@ -1,31 +1,31 @@
-//! A map as a page to look at.
+//! Map as an HTML page.
 
 use super::Map;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::heat::{Scale, heat_map};
 use crate::report::page::{Block, Page, Section, Tile};
 
-/// Blocks that a drawing has at most; more are put together.
+/// Maximum number of blocks in a chart; more are merged.
 const DRAWN: usize = 64;
-/// Blocks of which the text is listed.
+/// Maximum number of blocks whose text is listed.
 const LISTED: usize = 64;
-/// Pairs of blocks that are listed.
+/// Maximum number of pairs listed.
 const PAIRS: usize = 24;
-/// The longest name of a block in a drawing, in characters.
+/// Maximum length of a block's name in a chart, in characters.
 const LONGEST_NAME: usize = 22;
 
-/// Neighbouring blocks, put together until they can be drawn.
+/// Blocks merged with their neighbours for a chart.
 struct Drawn {
     names: Vec<String>,
     columns: Vec<String>,
     shares: Vec<Vec<Option<f64>>>,
     lift: Vec<Vec<Option<f64>>>,
-    /// Blocks in each of them.
+    /// Number of blocks that are merged into one.
     together: usize,
 }
 
 impl Map {
-    /// One HTML file. `command` repeats it.
+    /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let drawn = self.drawn();
         let mut leads = vec!["Rows attend, columns are attended to.".to_owned()];
@@ -161,7 +161,7 @@ impl Map {
     }
 }
 
-/// Line breaks as signs.
+/// Replaces line breaks by signs.
 fn visible(text: &str) -> String {
     text.replace("\r\n", "⏎ ").replace('\n', "⏎ ")
 }

@@ -1,7 +1,7 @@
-//! A map as a picture: one square of equal pixels for each pair of blocks.
+//! Map as an image: one square of equal size for each pair of blocks.
 //!
-//! The few chunks of a PNG are written here, with the deflate and the checksum that the engine has: the crate `png` would
-//! bring two versions of another deflate.
+//! The PNG is written here with the engine's deflate and checksum, because the crate `png` would add two versions of
+//! another deflate.
 
 use std::io::Write;
 
@@ -11,13 +11,13 @@ use flate2::write::ZlibEncoder;
 use super::Map;
 use crate::report::page::heat::Scale;
 
-/// Pixels on a side, at least.
+/// Minimum width of the image in pixels.
 const SIDE: usize = 768;
-/// What a block does not see.
+/// Colour of blocks that are not visible.
 const NOTHING: [u8; 3] = [255, 255, 255];
 
 impl Map {
-    /// The shares of attention as a PNG, the attending block from top to bottom, in the colours of the page.
+    /// Renders the shares of attention as a PNG in the colours of the page, with query blocks from top to bottom.
     pub(crate) fn png(&self) -> Vec<u8> {
         let blocks = self.blocks.len();
         let each = SIDE.div_ceil(blocks);
@@ -39,7 +39,7 @@ impl Map {
         let size = u32::try_from(side)
             .expect("a thousand blocks of a pixel, or fewer of more")
             .to_be_bytes();
-        // Eight bits of each of three colours, no interlacing.
+        // Eight bits for each of three colours, no interlacing.
         chunk(&mut file, *b"IHDR", &[&size[..], &size, &[8, 2, 0, 0, 0]].concat());
         chunk(&mut file, *b"tEXt", b"Software\0longsift");
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());

@@ -1,4 +1,4 @@
-//! A map as a Parquet table: a row for each pair of blocks.
+//! Map as a Parquet table: a row for each pair of blocks.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::dataset::part::codec;
 use crate::spec::pipeline::Compression;
 
 impl Map {
-    /// The table as a file's bytes, about 100 a cell before compression: like the picture, it fits in memory and can go into a
-    /// pipe. The footer's key `longsift_map` has the rest of the answer, as JSON.
+    /// Returns the bytes of the file, about 100 per pair before compression; it fits in memory and can be written to a
+    /// pipe. The rest of the answer is JSON under the footer's key `longsift_map`.
     pub(crate) fn parquet(&self) -> Vec<u8> {
         let blocks = self.blocks.len();
         let pairs = (0..blocks * blocks).map(|cell| (cell / blocks, cell % blocks));

@@ -1,4 +1,4 @@
-//! What `tune` measured as a page to look at.
+//! Results of `longsift tune` as an HTML page.
 
 use super::{Point, Tuned};
 use crate::base::text::{bytes, count, line_safe};
@@ -6,7 +6,7 @@ use crate::report::page::lines::{Line, Plot};
 use crate::report::page::{Block, Figure, Page, Section, Tile};
 
 impl Tuned {
-    /// One HTML file with both curves. `command` repeats it.
+    /// Renders both curves as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let all = self.in_flight.iter().chain(&self.heads);
         let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
@@ -55,7 +55,7 @@ impl Tuned {
     }
 }
 
-/// Speed and reserved memory over one of the two numbers, and the same as a table.
+/// Renders speed and reserved memory over one of the two settings, as charts and a table.
 fn curve(across: &str, with: &str, points: &[Point], number: fn(&Point) -> usize) -> Vec<Block> {
     let tokens = |value: f64| count(value as u64);
     let memory = |value: f64| bytes(value as u64);

@@ -1,4 +1,5 @@
-//! One block of the window at every so many tokens, the text pushed apart between: page headers, licences, menus.
+//! Boilerplate: one block of the window repeated at a fixed period between its text, like page headers, licences and
+//! menus.
 
 use super::kind::{Kind, Pool, Role};
 
@@ -30,7 +31,7 @@ pub(super) const HEADER: Kind = Kind {
     ..FAR
 };
 
-/// Every `period` tokens the first `block` of them; the rest of the window between, cut where it ends.
+/// Repeats the first `block` tokens every `period` tokens, with the rest of the window in between, cut to its length.
 fn interleave(window: &[u32], block: usize, period: usize) -> Option<Vec<u32>> {
     let from = |place: usize| match (place / period, place % period) {
         (_, inside) if inside < block => window[inside],

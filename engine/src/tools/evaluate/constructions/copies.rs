@@ -1,4 +1,4 @@
-//! Text that repeats itself: far dependence of no worth.
+//! Text that repeats itself: worthless long-range dependence.
 
 use super::kind::{Kind, Pool, Role};
 

@@ -1,4 +1,4 @@
-//! The second half of the window stays; what it could depend on far away does not.
+//! The second half of the window without the first half on which it could depend.
 
 use super::kind::{Base, Kind, Role};
 

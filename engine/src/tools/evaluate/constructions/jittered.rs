@@ -1,4 +1,4 @@
-//! Copies and boilerplate at distances that vary: fixed ones flatter a statistic that counts tokens at one distance.
+//! Copies and boilerplate at varying distances: fixed distances favour a statistic that counts tokens at one distance.
 
 use super::kind::{Kind, Pool, Role};
 use crate::tools::evaluate::random::Rng;
@@ -48,7 +48,7 @@ pub(super) const DUPLICATED: Kind = Kind {
     ..BOILERPLATE
 };
 
-/// The first `block` tokens, then a stretch of the rest whose length varies by half around `period - block`, and so on.
+/// Alternates the first `block` tokens with ranges of the rest whose length varies by half around `period - block`.
 fn interleave(window: &[u32], block: usize, period: usize, rng: &mut Rng) -> Option<Vec<u32>> {
     let tokens = window.len();
     let (mut next, mut built) = (block, Vec::with_capacity(2 * tokens));

@@ -1,18 +1,18 @@
-//! What a kind of window is.
+//! Kinds of constructed windows.
 
 use crate::tools::evaluate::random::Rng;
 
-/// What a construction works on.
+/// Input of a construction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base<'a> {
-    /// The whole window: `[tokens]`.
+    /// Whole window: `[tokens]`.
     pub(crate) window: &'a [u32],
-    /// The category's other sampled documents in sample order; none is shorter than the window.
+    /// Other sampled documents of the category in sample order, each at least as long as the window.
     pub(crate) others: &'a [&'a [u32]],
 }
 
 impl Base<'_> {
-    /// A random stretch of the document `other`.
+    /// Returns a random range of the document `other`.
     pub(super) fn span(&self, other: usize, length: usize, rng: &mut Rng) -> &[u32] {
         let document = self.others[other];
         let start = rng.below(document.len() - length + 1);
@@ -23,46 +23,44 @@ impl Base<'_> {
 /// A kind of window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// `pieces_8`, as in tables and files.
+    /// Name in tables and files: `pieces_8`.
     pub(crate) name: &'static str,
-    /// What its random numbers are drawn for: the name, but for twins that differ in their last step alone.
+    /// Key of its random numbers: the name, except for twins that differ only in their last step.
     pub(crate) key: &'static str,
-    /// What it is compared with, and what that says.
+    /// Comparison in which it is used.
     pub(crate) role: Role,
-    /// Its pools of one real to five other windows, of which the top fifth is taken.
+    /// Pools of one real to five other windows for the top-fifth test.
     pub(crate) pools: &'static [Pool],
-    /// What it is, in one clause: `eight pieces of as many documents`.
+    /// Description as a noun phrase: `eight pieces of as many documents`.
     pub(crate) doc: &'static str,
-    /// The window's ids, as many as the base has; none where the category has too few documents or the window is too short.
+    /// Returns as many ids as the base has; `None` if the category has too few documents or the window is too short.
     pub(crate) construct: fn(&Base<'_>, &mut Rng) -> Option<Vec<u32>>,
 }
 
 /// A pool of whole windows and five other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pool {
-    /// Copies and boilerplate at fixed distances.
     Fixed,
-    /// Copies and boilerplate at distances that vary.
+    /// Copies and boilerplate at varying distances.
     Jittered,
 }
 
-/// What a kind is compared with.
+/// Comparison in which a kind is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The window of the corpus itself.
+    /// A window of the corpus itself.
     Whole,
-    /// All whole windows of a category against all of these: the ladder.
+    /// Compared with all whole windows of the category: the ladder.
     Ladder,
-    /// A whole window against the one made of it: what it depends on far away is gone.
+    /// Compared with the whole window it was made of: its long-range dependence is removed.
     Dependence,
-    /// Built of far dependence; compared with its twin, which has the same tokens and none.
+    /// Contains inserted long-range dependence; compared with its twin, which has the same tokens without it.
     Planted,
-    /// The twin of a planted window.
     PlantedTwin,
-    /// A whole window against the one made of it: junk that must not win.
+    /// Junk, compared with the whole window it was made of, which should win.
     Junk,
-    /// A whole window against the one made of it, for information: never a target.
+    /// Compared with the whole window it was made of, for information only.
     Information,
-    /// Only correlated with the whole window: what a score sees of the tokens alone.
+    /// Only correlated with the whole window: shows how much of a score depends on the tokens alone.
     Tokens,
 }

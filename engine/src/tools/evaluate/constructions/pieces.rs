@@ -1,4 +1,4 @@
-//! Pieces of several documents joined to one window, as packing and broken extraction make them.
+//! Pieces of several documents joined to one window, as packing and faulty extraction produce them.
 
 use super::kind::{Base, Kind, Pool, Role};
 use crate::tools::evaluate::random::Rng;
@@ -29,7 +29,8 @@ pub(super) const EIGHT: Kind = Kind {
     ..TWO
 };
 
-/// One piece of the base at its place, the others of other documents; the cuts lie a random step from equal parts.
+/// Keeps one piece of the base in place and takes the others from other documents; cuts are offset randomly from equal
+/// parts.
 fn join(base: &Base<'_>, pieces: usize, rng: &mut Rng) -> Option<Vec<u32>> {
     let tokens = base.window.len();
     let length = tokens / pieces;

@@ -1,11 +1,12 @@
-//! Sixteen short facts of another document in the first quarter of the window, and again in the last.
+//! Sixteen short facts of another document, inserted in the first quarter of the window and repeated in the last.
 //!
-//! Built of what far recurrence detects: that it wins here says that it measures what it claims, no more.
+//! These windows contain exactly what long-range recurrence detects: winning here shows only that it measures what it
+//! claims.
 
 use super::kind::{Base, Kind, Role};
 use crate::tools::evaluate::random::Rng;
 
-/// Facts planted, and tokens of each.
+/// Number of facts, and tokens of each.
 const FACTS: usize = 16;
 const LENGTH: usize = 6;
 
@@ -32,7 +33,7 @@ pub(super) const TWIN: Kind = Kind {
     ..PLANTED
 };
 
-/// The window, and the places of all tokens of the repeated facts in order.
+/// Returns the window, and the indices of all tokens of the repeated facts in order.
 fn plant(base: &Base<'_>, rng: &mut Rng) -> Option<(Vec<u32>, Vec<usize>)> {
     let tokens = base.window.len();
     let room = tokens / 4 / FACTS;

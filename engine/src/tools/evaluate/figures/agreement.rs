@@ -1,14 +1,13 @@
-//! Rank correlation, and how much of a statistic its category explains.
+//! Rank correlation, and the share of a statistic's variance that its category explains.
 
 use super::{Values, same_rank};
 use crate::tools::evaluate::windows::Place;
 
-/// Spearman's correlation: that of the ranks, equal values sharing the mean of theirs. 0 where one side is constant; pairs
-/// without both values are left out. None without a pair.
+/// Returns Spearman's correlation, with mean ranks for ties; 0 if one of the two is constant, `None` without pairs.
 pub(crate) fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let (a, b) = (ranks(&a), ranks(&b));
-    // The mean of the ranks 1..=n, whatever the ties.
+    // The mean of the ranks 1..=n does not depend on ties.
     let mean = (pairs.len() + 1) as f64 / 2.0;
     let product = |a: &[f64], b: &[f64]| -> f64 {
         a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum()
@@ -17,7 +16,7 @@ pub(crate) fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
     (!pairs.is_empty()).then(|| if spread > 0.0 { product(&a, &b) / spread } else { 0.0 })
 }
 
-/// Ranks from 1.
+/// Returns the ranks, starting at 1.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -33,8 +32,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Spearman's correlation over whole windows inside each category, averaged by their number of windows. None without a window
-/// that has both.
+/// Returns Spearman's correlation over whole windows inside each category, averaged by their number of windows; `None`
+/// if no window has both values.
 pub(crate) fn inside_categories(
     places: &[Place],
     categories: usize,
@@ -55,7 +54,7 @@ pub(crate) fn inside_categories(
     (windows > 0).then(|| sum / windows as f64)
 }
 
-/// The share of the variance over whole windows that lies between categories. None where all values are equal.
+/// Returns the share of the variance over whole windows that lies between categories; `None` if all values are equal.
 pub(crate) fn category_variance(
     places: &[Place],
     values: &Values,
@@ -83,7 +82,7 @@ pub(crate) fn category_variance(
     (all > 0.0).then(|| between / all)
 }
 
-/// 5, 50 and 95 % of values; none of nothing.
+/// Returns the 5, 50 and 95 % quantiles; `None` without values.
 pub(crate) fn quantiles(values: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -91,7 +90,7 @@ pub(crate) fn quantiles(values: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
     Some([low?, middle?, high?])
 }
 
-/// The quantile `q` of sorted values by linear interpolation, as numpy's default. None of nothing.
+/// Returns the quantile `q` of sorted values by linear interpolation, as numpy does by default; `None` without values.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let place = q * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

@@ -1,4 +1,4 @@
-//! Intervals: the figure of five hundred corpora whose documents are drawn from the sampled ones.
+//! Bootstrap intervals: statistics of five hundred resampled corpora.
 
 use rayon::prelude::*;
 
@@ -6,10 +6,11 @@ use super::{Counts, Figure};
 use crate::base::random::key;
 use crate::tools::evaluate::random::Rng;
 
-/// Replicates of a bootstrap.
+/// Number of replicates.
 const REPLICATES: usize = 500;
 
-/// The documents of all replicates. Documents are drawn, not windows: windows of one document are alike.
+/// Document counts of all replicates. Documents are resampled instead of windows, because windows of one document are
+/// correlated.
 #[derive(Clone, Debug)]
 pub(crate) struct Bootstrap {
     once: Counts,
@@ -17,7 +18,7 @@ pub(crate) struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Of categories with so many documents each.
+    /// Resamples categories with these numbers of documents.
     pub(crate) fn new(seed: u64, documents: &[usize]) -> Self {
         let replicate = |index: usize| {
             let mut rng = Rng::new(key(seed, &["bootstrap", &index.to_string()]));
@@ -34,17 +35,18 @@ impl Bootstrap {
         }
     }
 
-    /// A figure of all documents once, without an interval.
+    /// Returns a statistic of the sample itself, without an interval.
     pub(crate) fn once<T>(&self, of: impl Fn(&Counts) -> T) -> T {
         of(&self.once)
     }
 
-    /// A figure with its interval: of the sorted values of the replicates that have one, those at ⌊B/40⌋ from either end.
+    /// Returns a statistic with its interval: the sorted values of the replicates that have one, ⌊B/40⌋ from either
+    /// end.
     pub(crate) fn figure(&self, of: impl Fn(&Counts) -> Option<f64> + Sync) -> Figure {
         self.figures(|counts| vec![of(counts)]).remove(0)
     }
 
-    /// As many figures as `of` returns, each with its interval.
+    /// Returns the statistics that `of` computes, each with its interval.
     pub(crate) fn figures(&self, of: impl Fn(&Counts) -> Vec<Option<f64>> + Sync) -> Vec<Figure> {
         let replicates: Vec<Vec<Option<f64>>> = self.replicates.par_iter().map(&of).collect();
         let figure = |(index, value): (usize, Option<f64>)| {

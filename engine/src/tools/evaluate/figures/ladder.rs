@@ -1,9 +1,9 @@
-//! The ladder: how often a whole window is worth more than a window of pieces of the same category.
+//! The ladder: how often a whole window ranks above a window of pieces of the same category.
 
 use super::{Counts, Values, same_rank};
 use crate::tools::evaluate::windows::Place;
 
-/// The windows of both sides, by category, the least value first: sorted once for all replicates.
+/// Whole and mixed windows by category, sorted by ascending value once for all replicates.
 #[derive(Clone, Debug)]
 pub(crate) struct Ladder {
     categories: Vec<Vec<Entry>>,
@@ -17,7 +17,7 @@ struct Entry {
 }
 
 impl Ladder {
-    /// Of whole windows against those that `mixed` says yes to.
+    /// Compares whole windows with those for which `mixed` returns `true`.
     pub(crate) fn new(
         places: &[Place],
         values: &Values,
@@ -37,13 +37,13 @@ impl Ladder {
         Self { categories: sorted }
     }
 
-    /// AUROC over all pairs of a category, all categories' pairs together.
+    /// Returns the AUROC over the pairs of all categories.
     pub(crate) fn pooled(&self, counts: &Counts) -> Option<f64> {
         let sum = |(a, b): (u64, u64), (wins, pairs): (u64, u64)| (a + wins, b + pairs);
         share(self.categories.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
     }
 
-    /// AUROC inside one category.
+    /// Returns the AUROC inside one category.
     pub(crate) fn of_category(&self, category: usize, counts: &Counts) -> Option<f64> {
         share(pairs(&self.categories[category], counts))
     }
@@ -53,7 +53,8 @@ fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
     (pairs > 0).then(|| wins_doubled as f64 / (2 * pairs) as f64)
 }
 
-/// Twice the pairs that the whole window wins, and all pairs; a pair counts as often as both of its documents.
+/// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
+/// documents' counts.
 fn pairs(sorted: &[Entry], counts: &Counts) -> (u64, u64) {
     let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
     for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {

@@ -1,16 +1,16 @@
-//! Pairs of windows that were made of the same one: how often the first is worth more.
+//! Pairs of windows made of the same base: how often the first ranks higher.
 
 use super::{Counts, Values, wins_doubled};
 use crate::tools::evaluate::windows::Place;
 
-/// All pairs: twice the wins of the first, and its place.
+/// By pair, twice the wins of the first window, and its location.
 #[derive(Clone, Debug)]
 pub(crate) struct Paired(Vec<(u64, Place)>);
 
 impl Paired {
-    /// Of the windows of kind `first` with those of kind `second` of the same base; both have their figure.
+    /// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value.
     pub(crate) fn new(places: &[Place], values: &Values, first: &str, second: &str) -> Self {
-        // The windows of a base stand together.
+        // Windows of the same base are consecutive.
         let mut windows = places.iter().zip(values).collect::<Vec<_>>();
         let mut pairs = Vec::new();
         for base in windows.chunk_by_mut(|(a, _), (b, _)| a.same_base(b)) {
@@ -26,7 +26,8 @@ impl Paired {
         Self(pairs)
     }
 
-    /// The share of pairs that the first wins, a draw as half a win; a pair counts as often as its document.
+    /// Returns the share of pairs that the first wins; draws count half, and pairs are weighted by their document's
+    /// count.
     pub(crate) fn share(&self, counts: &Counts) -> Option<f64> {
         let add = |(wins, pairs), (won, place): &(u64, Place)| {
             let count = counts.of(place);

@@ -1,10 +1,10 @@
-//! The top fifth of a pool of one real to five other windows: which share of it is real.
+//! The top fifth of a pool of one real to five other windows: its share of real windows.
 
 use super::{Counts, Values, same_rank};
 use crate::tools::evaluate::constructions::Pool;
 use crate::tools::evaluate::windows::Place;
 
-/// The pool of each category, the largest value first.
+/// Pool of each category, by descending value.
 #[derive(Clone, Debug)]
 pub(crate) struct TopFifth {
     categories: Vec<Vec<Entry>>,
@@ -18,7 +18,7 @@ struct Entry {
 }
 
 impl TopFifth {
-    /// `may_enter`, by window: one that a guard refuses is never taken, and counts in the size of the fifth.
+    /// `may_enter`, by window: a window that a guard rejects is never taken, but counts for the size of the fifth.
     pub(crate) fn new(
         pool: Pool,
         places: &[Place],
@@ -42,8 +42,8 @@ impl TopFifth {
         Self { categories: pools }
     }
 
-    /// Taken from the top until a fifth of the pool's weight is taken; windows of equal value at the edge are taken in part,
-    /// evenly. The share of whole windows in what was taken, over all categories.
+    /// Takes windows from the top until a fifth of the pool's weight is taken, equal values at the edge in equal
+    /// parts. Returns the share of whole windows among them, over all categories.
     pub(crate) fn real_share(&self, counts: &Counts) -> Option<f64> {
         let (mut real, mut taken) = (0.0, 0.0);
         for pool in &self.categories {
@@ -72,7 +72,7 @@ impl TopFifth {
         (taken > 0.0).then(|| real / taken)
     }
 
-    /// The share by chance: whole windows of the pool among all of it.
+    /// Returns the share of whole windows in the pools.
     pub(crate) fn by_chance(&self) -> Option<f64> {
         let all: usize = self.categories.iter().map(Vec::len).sum();
         let whole = self.categories.iter().flatten().filter(|entry| entry.place.is_whole());

@@ -1,4 +1,4 @@
-//! The classes of a label column, checked before anything is measured.
+//! Classes of a label column, checked before anything is measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use crate::base::text::{count, quoted, quoted_value, suggest};
 use crate::dataset::labels::read_labels;
 use crate::plan::Plan;
 
-/// Classes that a column may have: more is a column of ids or numbers, and a table of them is not legible.
+/// Maximum number of classes: a column with more contains ids or numbers, and its table would not be legible.
 const MAX_CLASSES: usize = 64;
-/// Values after which counting ends: a column of a million values costs no memory.
+/// Number of distinct values after which counting stops, to bound memory.
 const MAX_COUNTED: usize = 10_000;
-/// Values that a message lists.
+/// Maximum number of values in a message.
 const MAX_LISTED: usize = 64;
 
-/// A column whose values are classes, and those of its values that are worth keeping.
+/// A column of class labels, with the values that are worth keeping.
 #[derive(Clone, Debug)]
 pub struct LabelOptions {
     pub column: String,
@@ -37,7 +37,8 @@ pub(crate) struct Classes {
 /// Reads the labels of all rows.
 ///
 /// # Errors
-/// A column that does not exist or holds lists or structs; labels that good windows cannot be compared by.
+/// Fails if the column does not exist or holds lists or structs, or its labels do not allow a comparison of good
+/// windows.
 pub(crate) fn classes(plan: &Plan, options: &LabelOptions, stop: &Stop) -> Result<Classes> {
     plan.dataset.check_label_column(&options.column)?;
     let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
@@ -118,7 +119,7 @@ impl Classes {
         problems
     }
 
-    /// The values as a message lists them, with the rows of each.
+    /// Lists the values for a message, with the rows of each.
     fn listed(&self) -> String {
         let value =
             |(class, rows): (&String, &u64)| format!("{} ({})", quoted_value(class), count(*rows));

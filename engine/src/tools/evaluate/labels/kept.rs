@@ -1,37 +1,37 @@
-//! The figures of one statistic over natural windows of labelled classes.
+//! Evaluation of one statistic on natural windows of labelled classes.
 //!
-//! A window of a good class weighs ½ / (good classes · windows of its class), any other ½ / (other classes · windows of its
-//! class): every class of a side counts alike, and chance is ½.
+//! A window of a good class has the weight ½ / (good classes · windows of its class), any other ½ / (other classes ·
+//! windows of its class): classes on the same side have equal total weight, and chance is ½.
 
 use crate::tools::evaluate::figures::bootstrap::Bootstrap;
 use crate::tools::evaluate::figures::{Counts, Figure, Values, same_rank};
 use crate::tools::evaluate::windows::Place;
 
-/// The shares of the weight of all windows that are kept.
+/// Fractions of the total weight that are kept.
 pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 
-/// The windows of one length. Their category is their class.
+/// Windows of one length, with their class as category.
 pub(crate) struct Labelled<'a> {
     pub(crate) places: &'a [Place],
-    /// By class, whether it is good. Every class has a window, and some are good and some are not.
+    /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
     pub(crate) bootstrap: &'a Bootstrap,
 }
 
-/// Windows that have a value, the largest first; equal values together.
+/// Windows with values, by descending value and grouped by equal values.
 struct Ranking(Vec<Vec<usize>>);
 
-/// What is kept of one fraction.
+/// Selection of one fraction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
-    /// The weight that is kept: less than the fraction where guards leave less.
+    /// Kept weight: less than the fraction if guards leave less.
     pub(crate) taken: f64,
     pub(crate) real_share: Figure,
-    /// By class, the share of its windows that is kept.
+    /// Kept share of the windows of each class.
     pub(crate) by_class: Vec<f64>,
 }
 
-/// Windows of each class, as often as their documents count, and the weight of one of them.
+/// Windows of each class, weighted by their documents' counts, and the weight of one window.
 struct Weights {
     windows: Vec<u64>,
     weights: Vec<f64>,
@@ -44,7 +44,7 @@ impl Ranking {
         let mut known: Vec<(usize, f64)> = known.collect();
         known.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let equal = known.chunk_by(|(_, a), (_, b)| same_rank(*a, *b));
-        // By number: 0 and -0 are one rank, and a sum has one order.
+        // Sorted by index: 0 and -0 have one rank, and sums have a fixed order.
         let numbers = |group: &[(usize, f64)]| {
             let mut windows: Vec<usize> = group.iter().map(|(window, _)| *window).collect();
             windows.sort_unstable();
@@ -55,7 +55,7 @@ impl Ranking {
 }
 
 impl Labelled<'_> {
-    /// What is kept of each of [`FRACTIONS`] by `values`, of the windows that `passes` lets pass.
+    /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<Kept> {
         let ranking = Ranking::new(values);
         let figures = self.bootstrap.figures(|counts| {
@@ -83,7 +83,8 @@ impl Labelled<'_> {
         kept.collect()
     }
 
-    /// By class, the AUROC of the good classes' windows against its own; `None` for a good class, and where a side has no value.
+    /// Returns by class the AUROC of the good classes' windows against its own; `None` for a good class, and without
+    /// values.
     pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<Figure>> {
         let ranking = Ranking::new(values);
         let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
@@ -105,8 +106,8 @@ impl Labelled<'_> {
         Weights { windows, weights }
     }
 
-    /// By fraction and class, the windows taken from the top until the fraction of the weight of all windows is taken; windows
-    /// of equal value at the edge are taken in part, evenly.
+    /// Returns, by fraction and class, the windows taken from the top until the fraction of the total weight is
+    /// reached; windows of equal value at the edge are taken in equal parts.
     fn taken(
         &self,
         ranking: &Ranking,
@@ -182,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Windows by class, document and value.
+    /// Class, document, value, and whether the guards pass.
     type Rows = Vec<(usize, usize, Option<u8>, bool)>;
 
     const GOOD: [bool; 4] = [true, false, true, false];
@@ -197,7 +198,7 @@ mod tests {
         rows.iter().map(place).collect()
     }
 
-    /// The definition, window by window.
+    /// Computes the share by its definition, window by window.
     fn real_share(rows: &Rows, fraction: f64, guarded: bool) -> Option<f64> {
         let of_class = |class: usize| rows.iter().filter(|row| row.0 == class).count() as f64;
         let weight = |class: usize| 0.25 / of_class(class);
@@ -251,7 +252,7 @@ mod tests {
             let labelled = Labelled { places: &places, good: &GOOD, bootstrap: &bootstrap };
             let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
             let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
-            // Documents without windows count nothing: a replicate may then lack a class.
+            // Documents without windows have no weight, so a replicate may lack a class.
             for guarded in [false, true] {
                 let kept = labelled.kept(&values, guarded.then_some(&passes[..]));
                 for (kept, fraction) in kept.iter().zip(FRACTIONS) {

@@ -1,4 +1,4 @@
-//! The figures of labelled windows as sections of a page.
+//! Evaluation of labelled windows as sections of a page.
 
 use super::kept::FRACTIONS;
 use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, of_fraction};
@@ -131,7 +131,7 @@ impl LabelLength {
         Block::Table { header, rows: rows.collect() }
     }
 
-    /// What every score keeps of each class.
+    /// Renders the kept shares of each class for every score.
     fn by_score(&self) -> Block {
         let table = |(name, report): (&String, &LabelReport)| {
             let header = ["class", "kept 10 %", "kept 25 %", "kept 50 %", "AUROC of good"];

@@ -1,4 +1,4 @@
-//! The figures of labelled windows, as they are written.
+//! Evaluation of labelled windows, as serialized.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::Statistic;
 use crate::tools::evaluate::windows::{Place, Tokens};
 
-/// The fraction by which scores are judged.
+/// Fraction by which scores are judged.
 pub(crate) const QUARTER: f64 = 0.25;
-/// The name of the control.
+/// Name of the random control.
 pub(crate) const RANDOM: &str = "random";
-/// The best windows that are listed.
+/// Maximum number of best windows listed.
 const BEST: usize = 20;
 
 /// The shares of real text that scores keep of labelled documents.
@@ -102,23 +102,23 @@ pub(crate) struct BestWindow {
 }
 
 impl LabelReport {
-    /// What the pipeline's selection keeps: with guards where there are some.
+    /// Returns what the pipeline's selection keeps, with guards if it has any.
     pub(crate) fn kept(&self) -> &[KeptShare] {
         self.guarded.as_deref().unwrap_or(&self.unguarded)
     }
 }
 
-/// The kept share of a fraction.
+/// Returns the kept share of a fraction.
 pub(crate) fn of_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptShare> {
     kept.iter().find(|of| (of.fraction - fraction).abs() < 1e-12)
 }
 
-/// The windows of one length, and whose they are.
+/// Windows of one length, with their classes and documents.
 pub(crate) struct LabelWindows<'a> {
     pub(crate) labelled: Labelled<'a>,
     /// Names of the classes, in order.
     pub(crate) classes: &'a [String],
-    /// By class and document.
+    /// Document ids by class and document.
     pub(crate) ids: &'a [Vec<String>],
     /// By window, whether it passes the guards; `None` without guards.
     pub(crate) passes: Option<&'a [bool]>,
@@ -159,7 +159,7 @@ impl LabelWindows<'_> {
         }
     }
 
-    /// The AUROCs of the classes that have enough documents.
+    /// Returns the AUROCs of the classes with enough documents.
     pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
         let documents = |class: &usize| self.ids[*class].len();
         let good = (0..self.classes.len()).filter(|class| self.labelled.good[*class]);
@@ -189,7 +189,7 @@ impl LabelWindows<'_> {
     }
 }
 
-/// The result for the pipeline's score.
+/// Summarises the result for the pipeline's score.
 pub(crate) fn sentence(
     report: &LabelReport,
     cells: Option<&BTreeMap<String, Cell>>,

@@ -1,4 +1,4 @@
-//! The figures of labelled windows for people.
+//! Text output of the evaluation of labelled windows.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl LabelLength {
         Ok(())
     }
 
-    /// The scores with their reports, the pipeline's own first.
+    /// Returns the reports, the pipeline's score first.
     pub(crate) fn ordered(&self) -> impl Iterator<Item = (&String, &LabelReport)> {
         by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
     }
@@ -91,7 +91,7 @@ impl LabelLength {
         )
     }
 
-    /// By class, what the score keeps and the guards reject.
+    /// Writes by class what the score keeps and the guards reject.
     fn classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut header = vec!["documents".to_owned(), "windows".to_owned()];
         let score = self.reports.get("score");
@@ -166,7 +166,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// The shares that are kept of a class, by fraction.
+/// Formats the kept shares of a class, by fraction.
 pub(crate) fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
     let share = |fraction: f64| of_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
     FRACTIONS.map(|of| share(of).map_or_else(|| "-".to_owned(), |share| percent(*share))).to_vec()
