@@ -1,19 +1,19 @@
-"""longsift's kernels beside what PyTorch users run, in one go on one core: the geometry of LLaMA-3.1-8B's first layer.
+"""Compares longsift's kernels with PyTorch on one core: the geometry of LLaMA-3.1-8B's first layer.
 
     cargo build --release -p longsift-kernels --example pairs
     python scripts/bench_beside_torch.py [--tokens 2048,4096,8192] [--heads 32] [--repeats 3]
         [--baseline SCRIPT] [--pairs target/release/examples/pairs] [--markdown]
 
-Needs torch (PyPI). Four ways of torch, each in a process of its own with one thread and the default allocator:
+Needs torch (PyPI). Four variants of torch, each in its own process with one thread and the default allocator:
 
 * published f32, bf16: the per-head loop with whole SxS matrices that LongAttn's code runs (without the values),
 * tiled f32, bf16: blocks of 512 rows over the causal columns, the best that plain torch operations do.
 
-torch's seconds are those of the attention and, in a column of their own, with the projection of queries and keys that it
-needs for every window. longsift's contain what takes the projection's place, the gathering of table rows and their
-rotation; its table is made once for a model. All are seconds of processor time, medians over rounds in which everything
-takes its turn. `--heads` below 32 times as many heads and scales (torch only). `--baseline` runs another script in
-torch's place: `SCRIPT MODE TOKENS THREADS` with modes f32_orig, bf16_orig, f32_tiled, bf16_tiled, `HLIM` heads, one line
+torch's seconds are those of the attention and, in a separate column, including the projection of queries and keys,
+which it needs for every window. longsift's include the gathering and rotation of table rows, which replace the
+projection; its table is computed once per model. All are seconds of processor time, medians over interleaved rounds.
+`--heads` below 32 times that many heads and scales the result (torch only). `--baseline` runs another script instead
+of torch: `SCRIPT MODE TOKENS THREADS` with modes f32_orig, bf16_orig, f32_tiled, bf16_tiled, `HLIM` heads, one line
 of JSON with `attn_cpu_s` and `proj_cpu_s`.
 """
 
@@ -37,7 +37,7 @@ BLOCK_ROWS = 512
 
 
 def queries_and_keys(torch, tokens, number):
-    """Projects random hidden states, turns them by their positions; `[heads, tokens, HEAD_DIM]` each, and seconds."""
+    """Projects random hidden states and rotates them by position; `[heads, tokens, HEAD_DIM]` each, and seconds."""
     torch.manual_seed(1)
     hidden = torch.randn(tokens, HIDDEN).to(number)
     weights = [
@@ -53,7 +53,7 @@ def queries_and_keys(torch, tokens, number):
         first, second = heads.chunk(2, dim=-1)
         return (heads * cosine + torch.cat((-second, first), dim=-1) * sine).contiguous()
 
-    project(weights[1])  # libraries get ready
+    project(weights[1])  # warms up the libraries
     started = time.process_time()
     queries, keys = (project(weight) for weight in weights)
     return queries, keys, time.process_time() - started
@@ -73,7 +73,7 @@ def published(torch, queries, keys, far):
 
 
 def tiled(torch, queries, keys, far):
-    """The same by blocks of rows, each over the columns up to its end."""
+    """Far mass and variance of one head by blocks of rows, each over the columns up to its end."""
     tokens = queries.shape[0]
     yield
     while True:
@@ -93,7 +93,7 @@ def tiled(torch, queries, keys, far):
 
 
 def run_torch(mode, tokens):
-    """The timed part of a torch process; prints one line of JSON."""
+    """Timed part of a torch process; prints one line of JSON."""
     import torch
 
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def run_torch(mode, tokens):
 
 
 def torch_seconds(baseline, mode, tokens, heads):
-    """(seconds of the attention, seconds of the projection) of one torch process."""
+    """Seconds of the attention and of the projection in one torch process."""
     command = [sys.executable, baseline, mode, str(tokens), "1"]
     if baseline == __file__:
         command = [sys.executable, __file__, "--torch", mode, "--tokens", str(tokens)]
@@ -126,7 +126,7 @@ def torch_seconds(baseline, mode, tokens, heads):
 
 
 def longsift(pairs, tokens):
-    """One window of every kernel: `{name: answer}`."""
+    """One window with every kernel: `{name: answer}`."""
     options = ["--json", "--without-portable", "--threads", "1", "--repeats", "1"]
     options += ["--head-dims", str(HEAD_DIM)]
     options += ["--key-heads", str(KEY_HEADS), "--tokens", str(tokens)]
@@ -136,7 +136,7 @@ def longsift(pairs, tokens):
 
 
 def machine():
-    """The processor as Linux names it."""
+    """Name of the processor in Linux."""
     with open("/proc/cpuinfo") as info:
         names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
     return names[0]
@@ -156,7 +156,7 @@ def table(header, rows, markdown):
 
 
 def compare(options):
-    """All rounds of all sizes, and the tables."""
+    """Runs all rounds of all sizes and prints the tables."""
     print(f"{machine()}, {time.strftime('%Y-%m-%d')}, one core, {options.repeats} rounds\n")
     for tokens in map(int, options.tokens.split(",")):
         ways, kernels = {name: [] for name in MODES}, {}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the example DAG with a real Airflow: `scripts/check_airflow.sh [VENV]`. Without a virtual environment that has
-# Airflow one is made (some 300 MB from PyPI, minutes). Uses target/debug/longsift.
+# Runs the example DAG with a real Airflow: `scripts/check_airflow.sh [VENV]`. Creates a virtual
+# environment with Airflow if none is given (some 300 MB from PyPI, minutes). Uses target/debug/longsift.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -39,7 +39,7 @@ day 2026-11-20
 grep -o 'web-20261120: [0-9]* samples of [0-9]* rows' "$work/2026-11-20.log" | sort -u
 grep -q 'web-20261120: 192 samples of 336 rows' "$work/2026-11-20.log"
 test -e "$work/out/2026-11-20.run/_SUCCESS"
-# The same date again is the same run: every task finds its work done, and the selection is skipped (code 99).
+# The same date is the same run: every task has nothing to do, and the selection is skipped (code 99).
 day 2026-11-20
 airflow tasks states-for-dag-run longsift_daily 2026-11-20 --output plain >"$work/states" 2>>"$work/2026-11-20.log"
 cat "$work/states"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The feature `cloud`: its tests, then the program against two S3 servers and a hub and a collector over TLS, all on 127.0.0.1.
+# Checks the feature `cloud`: its tests, then the program with two S3 servers, and a hub and a collector over TLS, all on 127.0.0.1.
 #   scripts/check_cloud.sh [VENV]
-# moto answers like S3 also where requests race; s3s checks signatures. Without a virtual environment that has moto one is
-# made (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED repeats the moments of the kills.
+# moto behaves like S3 when requests race; s3s checks signatures. Creates a virtual environment with moto if none is given
+# (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED repeats the times of the kills.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -24,7 +24,7 @@ cargo build -q --manifest-path testkit/s3-server/Cargo.toml --locked --target-di
 
 venv=${1:-$repository/target/moto-venv}
 if [ ! -x "$venv/bin/moto_server" ]; then
-    # Debian's venv cannot install pip without another package; the system's pip installs into it.
+    # Debian's venv cannot install pip without another package, so the system's pip installs into it.
     python3 -m venv --without-pip "$venv"
     python3 -m pip --python "$venv/bin/python" install -q 'moto[server]==5.2.*'
 fi
@@ -49,7 +49,7 @@ same() {
     diff <(digests "$1") <(digests "$2") || fail "$1 and $2 differ"
     echo "$1 and $2: the same names and bytes"
 }
-wait_for() { # LOG: the port that a server says it listens on
+wait_for() { # LOG: the port printed by a server
     for _ in $(seq 300); do
         port=$(grep -oE '127\.0\.0\.1:[0-9]+' "$1" | head -1 | cut -d: -f2 || true)
         if [ -n "$port" ]; then return; fi
@@ -112,7 +112,7 @@ for item in bucket.objects.filter(Prefix=prefix):
     bucket.download_file(item.key, path)
 PYTHON
 }
-finish() { # NAME: a run that nothing disturbs any more, and what it has made
+finish() { # NAME: an undisturbed run, and its results
     "$longsift" run "$work/$1.yaml" -q >"$work/summary.json"
     download "$1"
     same folder "$1"
@@ -157,7 +157,7 @@ esac
 step "ten kills"
 seed=${LONGSIFT_SEED:-$$}
 RANDOM=$seed
-echo "LONGSIFT_SEED=$seed repeats the moments"
+echo "LONGSIFT_SEED=$seed repeats the times"
 kills=0
 runs=0
 while [ $kills -lt 10 ]; do
@@ -170,7 +170,7 @@ while [ $kills -lt 10 ]; do
         kill -9 $child 2>/dev/null || true
         code=0
         wait $child 2>/dev/null || code=$?
-        # One that had ended by then was not killed.
+        # A run that had already ended was not killed.
         if [ $code = 137 ]; then kills=$((kills + 1)); fi
     done
     finish "killed$runs"
@@ -215,7 +215,7 @@ HF_ENDPOINT=https://127.0.0.1:$port SSL_CERT_FILE=$work/root.pem "$longsift" run
 same folder tls
 OPENLINEAGE_URL=https://127.0.0.1:$port SSL_CERT_FILE=$work/root.pem "$longsift" run "$work/folder.yaml" --fresh >/dev/null
 [ "$(grep -c '"eventType":"\(START\|COMPLETE\)"' "$work/lineage.jsonl")" = 2 ] || fail "lineage over TLS has not arrived"
-# A certificate that nobody vouches for is refused.
+# A certificate without a trusted issuer is rejected.
 rm -rf "$work/cache"
 if HF_ENDPOINT=https://127.0.0.1:$port timeout -k 1 20 "$longsift" plan "$work/tls.yaml" >"$work/refused.log" 2>&1; then
     fail "an unknown certificate was accepted"
@@ -223,4 +223,4 @@ fi
 grep -i 'certificate' "$work/refused.log" | head -1 || fail "a refused certificate is not named: $(cat "$work/refused.log")"
 
 echo
-echo "the feature cloud is in order"
+echo "the feature cloud works"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails where the assembler takes speed from the kernel for Hopper that is meant to be the fastest: registers that spill to
-# memory, arrays in local memory, or waits that it puts between products (C75xx).
+# Fails if the assembler slows down the fastest kernel for Hopper: registers spilled to memory, arrays in local memory, or waits
+# inserted between products (C75xx).
 #
 #   scripts/check_ptxas.sh [NVCC_OPTION...]     needs nvcc 13.0 (scripts/cuda-toolchain.sh), no GPU
 set -euo pipefail

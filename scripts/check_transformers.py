@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The example program of losses by the transformers library, in a pipeline, beside longsift's own forward pass.
+"""Compares the example program of losses by the transformers library, in a pipeline, with longsift's own forward pass.
 
     cargo build --release
     python3 scripts/check_transformers.py [--longsift target/release/longsift] [--python PYTHON]
 
-The demo's model measures windows of the demo's corpus twice: `docs/examples/external/transformer_losses.py` as an `external`
-stage, and `longsift inspect --forward`. Without `--python`, torch and transformers are installed into target/transformers
-(6 GB with what torch brings for GPUs).
+The demo's model measures windows of the demo's corpus twice: `docs/examples/external/transformer_losses.py` as an
+`external` stage, and `longsift inspect --forward`. Without `--python`, torch and transformers are installed into
+target/transformers (6 GB including torch's GPU libraries).
 """
 
 import argparse
@@ -27,7 +27,7 @@ PACKAGES = ["torch", "transformers", "pyarrow"]
 
 
 def installed(folder: Path) -> Path:
-    """A Python that has what the example imports."""
+    """A Python with the imports of the example."""
     python = folder / "bin/python"
     if not python.exists():
         venv.create(folder, with_pip=False)
@@ -79,7 +79,7 @@ print(json.dumps([[row["longsift_long_loss"], row["longsift_long_gain"]] for row
 
 
 def losses(longsift: Path, folder: Path, ids: list[int], first: int) -> list[float]:
-    """Of the tokens of `ids` from `first` on, given those before it."""
+    """Losses of the tokens of `ids` from `first` on, given those before."""
     (folder / "ids.json").write_text(json.dumps(ids))
     command = [longsift, "inspect", MODEL, "--forward", "ids.json", "--format", "json"]
     answer = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -87,7 +87,7 @@ def losses(longsift: Path, folder: Path, ids: list[int], first: int) -> list[flo
 
 
 def expected(longsift: Path, folder: Path, ids: list[int]) -> tuple[float, float]:
-    """What the example says it measures, by longsift's forward pass."""
+    """The statistics of the example, by longsift's forward pass."""
     half, step = len(ids) // 2, SHORT // 2
     whole = losses(longsift, folder, ids, half)
     short: list[float] = []
@@ -99,7 +99,7 @@ def expected(longsift: Path, folder: Path, ids: list[int]) -> tuple[float, float
 
 
 def main() -> int:
-    """Prints the figures of each window; 1 where any two differ by more than allowed."""
+    """Prints the statistics of each window; returns 1 if any two differ by more than allowed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--longsift", type=Path, default=REPOSITORY / "target/release/longsift")
     parser.add_argument("--python", type=Path)
@@ -107,7 +107,7 @@ def main() -> int:
     folder = REPOSITORY / "target/check-transformers"
     folder.mkdir(parents=True, exist_ok=True)
     longsift = arguments.longsift.resolve()
-    # Not resolved: the link is what tells Python of its environment.
+    # Not resolved: Python finds its environment by the link.
     python = (arguments.python or installed(REPOSITORY / "target/transformers")).absolute()
     write_tokens(python, folder)
     windows = json.loads((folder / "windows.json").read_text())

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves that a program built with `--features cuda` works where there is no NVIDIA driver: it starts, lists no GPU and says why,
-# and the demo runs on the processor and says why.
+# Checks that a program built with `--features cuda` works without an NVIDIA driver: it starts, lists no GPU with the reason, and
+# runs the demo on the CPU with the reason.
 #
 #   scripts/check_without_gpu.sh [PROGRAM]      target/debug/longsift by default
 set -euo pipefail
@@ -19,7 +19,7 @@ if ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
   echo "skipped: this machine has an NVIDIA driver"
   exit 0
 fi
-# The driver's library is opened when it is needed, and is not one that the program is linked with.
+# The program opens the driver's library when it needs it, and is not linked with it.
 if ldd "$program" | grep -i cuda; then
   echo "the program is linked with CUDA"
   exit 1

@@ -4,11 +4,11 @@
 #   scripts/count_lines.sh [COMMIT]
 #
 # Counts */src/**/*.rs of the working tree, or of COMMIT. A room is the first path component below src. Test lines: files below
-# a folder `tests` or named test(s).rs or *_test(s).rs, and in any other file everything from its first line that contains
+# a folder `tests` or named test(s).rs or *_test(s).rs, and in any other file everything from its first line with
 # `#[cfg(test)]`. All other lines are non-test lines: comments and blank lines count.
 #
-# A function is what rustfmt makes of it: from its `fn` line to the first line that is a closing brace at the same indentation.
-# The 25 largest of the non-test lines are listed, with the median and the 99th percentile of all that have a body of their own
+# A function extends, as formatted by rustfmt, from its `fn` line to the first closing brace at the same indentation.
+# The 25 largest of the non-test lines are listed, with the median and the 99th percentile of all functions whose body has its own
 # lines.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The table of docs/evidence.md, in per cent: the share of real text in what a selection keeps of the demo, and the share kept of each kind.
+# Prints the table of docs/evidence.md, in per cent: the share of real text among the kept windows of the demo, and the share kept of each kind.
 #
 #   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs another binary than the one it builds
 #
-# Measures the demo once and selects from the same statistics six times. The files it writes are removed at the end.
+# Measures the demo once and selects six times. Removes its files at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What a newcomer waits for, from a clean clone with an empty target folder: the README's demo and its tests. Prints the time on
-# the clock and of processors, the latter by crate.
+# Times a first build, from a clean clone with an empty target folder: the README's demo and its tests. Prints wall time and
+# processor time, the latter by crate.
 #
 #   scripts/first_minutes.sh [--commit COMMIT] [--empty-registry] [demo] [tests]      both without an argument
 #
-# --commit measures another commit than HEAD; --empty-registry downloads the crates too. Measure on a quiet machine: processor
+# --commit measures another commit than HEAD; --empty-registry also downloads the crates. Measure on a quiet machine: processor
 # time also grows by a tenth or two when other work shares the cores. GNU time is not needed; MEASURE_IN names another folder
 # than the system's temporary one (about 3 GB).
 set -euo pipefail
@@ -29,7 +29,7 @@ trap 'rm -rf "$folder"' EXIT
 unset CARGO_TARGET_DIR CARGO_INCREMENTAL RUSTFLAGS
 export CARGO_TERM_COLOR=never XDG_CACHE_HOME=$folder/cache
 
-# Every compiler run goes through this one, which notes the package and the seconds that the compiler took.
+# Wrapper around every compiler run that records the package and the seconds.
 cat > "$folder/rustc" <<'WRAPPER'
 #!/usr/bin/env bash
 TIMEFORMAT="${CARGO_PKG_NAME:-?} %U %S"
@@ -45,7 +45,7 @@ if [ -n "$empty_registry" ]; then
   export CARGO_HOME=$folder/cargo
 fi
 
-# Runs a command; adds its seconds on the clock and of processors to `clock` and `processor`.
+# Runs a command; adds its wall and processor seconds to `clock` and `processor`.
 timed() {
   local TIMEFORMAT='%R %U %S'
   { time "$@" > "$folder/log" 2>&1 || { cat "$folder/log"; echo "failed: $*"; exit 1; } >&3; } 3>&2 2> "$folder/time"

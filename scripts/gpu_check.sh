@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Checks and times the GPU kernels in three calls of less than 9 minutes each, on a machine that needs a driver, and for some
-# steps nvcc and torch, but neither Rust nor a network. Everything that is printed, and JSON, is in one folder afterwards.
+# Checks and times the GPU kernels in three calls of less than 9 minutes each, on a machine with a driver, and for some
+# steps nvcc and torch, but without Rust or a network. Collects all output, and JSON, in one folder.
 #
 #   scripts/gpu_check.sh build [FOLDER] [kernels]  needs cargo, and nvcc or a network (scripts/cuda-toolchain.sh); no GPU. Makes
 #                                                  FOLDER (default target/gpu-check) and FOLDER.tar.gz; with `kernels` without the
 #                                                  program itself, which `record` needs
 #   FOLDER/gpu_check.sh truth                      the chip, every kernel against float64, windows, sanitizer, ncu, PyTorch
-#   FOLDER/gpu_check.sh variants                   other forms of the newest kernel: compiled by nvcc, compared with
+#   FOLDER/gpu_check.sh variants                   variants of the newest kernel: compiled by nvcc, compared with
 #                                                  cuda-v1-bf16, timed
-#   FOLDER/gpu_check.sh record                     conformance, all windows, runs fed from Parquet, beside nvidia-smi dmon
+#   FOLDER/gpu_check.sh record                     conformance, all windows, runs fed from Parquet, with nvidia-smi dmon
 #
-# Every kernel is a process of its own with a limit of its own: one that hangs costs its limit. Steps whose time has come to an
-# end are named and left out. Results lie in FOLDER/results: NAME.log, *.jsonl, steps.jsonl with exit status and seconds of each
+# Every kernel is a separate process with its own time limit, so that one that hangs delays others only by its limit. Steps without
+# time left are named and skipped. Results are in FOLDER/results: NAME.log, *.jsonl, steps.jsonl with exit status and seconds of each
 # step. Ends with 1 if a step failed. GPU_CHECK_SECONDS (520) is a call's time, CUDA_VISIBLE_DEVICES its GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 step=${1:-}
 limit=${GPU_CHECK_SECONDS:-520}
-kernels=(cuda-v1-bf16 cuda-f32 cuda-v2-bf16 cuda-v3-bf16) # what is most likely to hang comes last
+kernels=(cuda-v1-bf16 cuda-f32 cuda-v2-bf16 cuda-v3-bf16) # the most likely to hang comes last
 failed=()
 left_out=()
 
@@ -29,7 +29,7 @@ toolchain() {
   export LONGSIFT_CUDA_ARCHITECTURES=${LONGSIFT_CUDA_ARCHITECTURES:-90a}
 }
 
-# Copies the programs that cargo names in its messages to the folder, stripped.
+# Copies the programs in cargo's messages to the folder, stripped.
 keep() { # MESSAGES TARGET=NAME...
   local messages=$1 pair program
   shift
@@ -69,7 +69,7 @@ build() {
   [ "$bytes" -lt 60000000 ] || { echo "60 MB is what can be carried" >&2; return 1; }
 }
 
-# Runs a step: its output goes to the terminal and to a log, its end to steps.jsonl.
+# Runs a step: its output goes to the terminal and to a log, its result to steps.jsonl.
 check() { # NAME SECONDS COMMAND...
   local name=$1 seconds=$2 started=$SECONDS code
   shift 2
@@ -86,7 +86,7 @@ check() { # NAME SECONDS COMMAND...
   printf '{"step":"%s","rc":%s,"seconds":%s}\n' "$name" "$code" $((SECONDS - started)) >>"$results/steps.jsonl"
 }
 
-missing() { # PROGRAM STEP...: says what is left out where a program is not here
+missing() { # PROGRAM STEP...: reports steps that are skipped because a program is missing
   command -v "$1" >/dev/null && return 1
   printf '\n== left out, since there is no %s: %s\n' "$1" "${*:2}"
   left_out+=("${@:2}")
@@ -124,7 +124,7 @@ truth() {
   done
 }
 
-# NAME OF THE FILE, then what nvcc is handed: the forms that LONGSIFT_V3_* of attention_v3.cu chooses between.
+# File name, then options of nvcc: the variants selected by LONGSIFT_V3_* in attention_v3.cu.
 forms() {
   cat <<FORMS
 plain

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""First-layer attention of one window in PyTorch on a GPU: what longsift's kernels are held against.
+"""First-layer attention of one window in PyTorch on a GPU, for comparison with longsift's kernels.
 
   gpu_torch.py [--tokens 4096 8192 32768] [--json FILE] [--beside WINDOWS.jsonl]
 
-LLaMA-3.1-8B geometry: 32 query heads, 8 key heads of 128, random queries and keys. `published` is the loop over heads of the
-script that was published with LongAttn, in float16, without its value product: products, mask, softmax in float32, cast, far
-mask, sum and variance, each an S x S tensor. `sdpa` is the forward pass of scaled_dot_product_attention over the same queries
-and keys in bfloat16 (with values, which it cannot do without; it gives no scores), once with each backend by name: what it
-would choose by itself depends on the version. Times are the device's own, the median of
-repeats after a warm-up. Projections and rotary embeddings are left out of both. --beside compares with what the example
-`gpu_windows` wrote on the same GPU, whose times include gather and rotation.
+LLaMA-3.1-8B geometry: 32 query heads, 8 key heads of 128, random queries and keys. `published` is the loop over heads
+of the script published with LongAttn, in float16, without its value product: products, mask, softmax in float32,
+cast, far mask, sum and variance, each an S x S tensor. `sdpa` is the forward pass of scaled_dot_product_attention
+over the same queries and keys in bfloat16 (with values, which it requires; it returns no scores), once with each
+backend by name, since its own choice depends on the version. Times are device times, the median of repeats after a
+warm-up, without projections and rotary embeddings. --beside compares with the output of the example `gpu_windows` on
+the same GPU, whose times include gather and rotation.
 """
 import argparse
 import json
@@ -53,7 +53,7 @@ def published(torch, queries, keys):
 
 
 def sdpa(torch, backend, queries, keys, values):
-    """Milliseconds with this backend and no other; None where it refuses."""
+    """Milliseconds with only this backend; None if it does not support the shape."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     try:

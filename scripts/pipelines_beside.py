@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares whole pipelines on one core, from Parquet to Parquet, in one run: longsift's recurrence pipeline, an older
-longsift, seven lines of Python, datatrove, and polars, which reads and writes alone.
+"""Compares whole pipelines on one core, from Parquet to Parquet: longsift's recurrence pipeline, an older longsift,
+seven lines of Python, datatrove, and polars, which only reads and writes.
 
     python scripts/pipelines_beside.py [--tokenizer FOLDER] [--corpus FILE.parquet]... [--times 1,4,16] [--rounds 3]
 
-Prints processor seconds, milliseconds per MB of text, peak memory and the ratio to longsift's processor time; the median of
-`--rounds` interleaved rounds. `--times` repeats the corpus, for longsift and the seven lines. LONGSIFT_BEFORE names an older
-binary. What is not installed is named and left out. Needs ../shared for the defaults, a release build, pyarrow, and what is
-to be compared: pip install gigatoken datatrove polars.
+Prints processor seconds, milliseconds per MB of text, peak memory and the ratio to longsift's processor time: medians
+over `--rounds` interleaved rounds. `--times` repeats the corpus, for longsift and the seven lines. LONGSIFT_BEFORE
+names an older binary. Missing programs are named and skipped. Needs ../shared for the defaults, a release build,
+pyarrow, and the programs to compare: pip install gigatoken datatrove polars.
 """
 
 import argparse
@@ -60,7 +60,7 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 class Program:
-    """A program with its runs."""
+    """Program to compare, with its runs."""
 
     def __init__(self, name: str, times: int) -> None:
         """Names a program on a corpus that is repeated `times` times."""
@@ -70,7 +70,7 @@ class Program:
         self.problem: str | None = None
 
     def run(self, command: list[str]) -> None:
-        """Runs it once on one core and notes what it took."""
+        """Runs it once on one core and records its resources."""
         one_core = {**os.environ, "RAYON_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
         bound = ["taskset", "-c", "0", sys.executable, "-c", MEASURED, *command]
         done = subprocess.run(bound, capture_output=True, text=True, env=one_core, timeout=1800)
@@ -83,7 +83,7 @@ class Program:
 
 
 def command(name: str, binary: str, folder: Path, corpus: Path, tokenizer: Path) -> list[str]:
-    """The command of a program, which writes below `folder`."""
+    """Command of a program that writes below `folder`."""
     output = folder / "out"
     if name.startswith("longsift"):
         pipeline = folder / "pipeline.yaml"
@@ -99,7 +99,7 @@ def command(name: str, binary: str, folder: Path, corpus: Path, tokenizer: Path)
 
 
 def main() -> int:
-    """Prints a table; 1 if longsift itself fails."""
+    """Prints a table; returns 1 if longsift itself fails."""
     import pyarrow.parquet as parquet
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -124,7 +124,7 @@ def main() -> int:
             corpus.mkdir()
             for copy in range(times):
                 for path in files:
-                    # longsift reads a file of two names once.
+                    # longsift reads a file with two names only once.
                     shutil.copyfile(path, corpus / f"{path.stem}-{copy}.parquet")
         for attempt in range(arguments.rounds):
             for program in programs:

@@ -15,7 +15,7 @@ from pathlib import Path
 PICTURE = Path(__file__).resolve().parents[1] / "docs/images/windows.svg"
 WIDTH, LEFT, RIGHT = 900, 24, 876
 PANEL, AXIS, RISE = 226, 176, 112
-# Window, verdict, colour, what the document is.
+# Window, verdict, colour, description of the document.
 WINDOWS = [
     ("docs-06#4", "kept", "#1a7f4b", "manual of a curve-fitting library"),
     ("csv-10#3", "rejected", "#b3261e", "table of measurements"),
@@ -29,7 +29,7 @@ def explain(longsift: str, run: str, window: str, *more: str) -> str:
 
 
 def label_positions(text: str, x) -> list[tuple[float, float, str]]:
-    """Both ends in pixels and the text of recurring tokens, the longest first, as many as fit side by side."""
+    """Both ends in pixels and the text of recurring tokens, the longest first, without overlaps."""
     found = re.findall(r"^ +token +([\d,]+) ← +([\d,]+)  (.*)$", text, re.MULTILINE)
     taken: list[float] = []
     labels = []
@@ -43,7 +43,7 @@ def label_positions(text: str, x) -> list[tuple[float, float, str]]:
 
 
 def panel(run: str, longsift: str, top: int, window: str, verdict: str, colour: str, what: str) -> list[str]:
-    """One window: a line of its tokens, and an arc from each token that recurs far away to where it was found."""
+    """One window: a line of its tokens, and an arc from each token that recurs far away to its earlier occurrence."""
     data = json.loads(explain(longsift, run, window, "--format", "json"))
     values = {figure["statistic"]: figure["now"] for figure in data["figures"]}
     axis = top + AXIS

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How well sampled rows rank windows: against exact scores, inside each source.
+"""Measures how well sampled rows rank windows: against exact scores, within each source.
 
     python3 scripts/sampled_rows.py PIPELINE [--column source] [--rows 128 256 512 1024] [--seeds 2]
                                     [--longsift target/release/longsift] [--set PATH=VALUE ...]
 
 Runs the pipeline once exactly and once per number of rows and seed, into a temporary folder, and prints a Markdown
-table. Selection happens inside a source, so figures are taken there and averaged over sources, weighted by windows:
-pooled figures would flatter, because sources differ more than the windows of one. Needs pyarrow and numpy.
+table. Selection happens within a source, so statistics are computed there and averaged over sources, weighted by
+windows: pooled statistics would flatter, because sources differ more than the windows of one. Needs pyarrow and
+numpy.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def spearman(a, b):
 
 
 def overlap(exact, sampled, share):
-    """The part of the exact best `share` that is among the sampled best."""
+    """Share of the exact best `share` that is among the sampled best."""
     count = max(1, round(share * len(exact)))
     best = lambda values: set(numpy.argsort(-values, kind="stable")[:count].tolist())
     return len(best(exact) & best(sampled)) / count

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds the documentation as a site into target/site/book and checks every link of it.
+# Builds the documentation as a site into target/site/book and checks all its links.
 #
 #     scripts/site.sh [LONGSIFT, by default target/debug/longsift]
 #
-# Needs mdbook; where there is none it is built into target/mdbook (a minute of processor time). The reference comes from the
-# program itself.
+# Needs mdbook; if missing, it is built into target/mdbook (a minute of processor time). The program generates the reference.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 longsift=${1:-target/debug/longsift}
@@ -19,7 +18,7 @@ mkdir -p "$site/src"
 cp book.toml "$site/"
 cp -r docs/. "$site/src/"
 "$longsift" manual "$site/src/reference" --format markdown
-# Pages outside of the documentation are read where the code is.
+# Links to pages outside the documentation lead to the repository.
 sed -i 's|](\.\./\([^)]*\))|](https://github.com/longsift/longsift/blob/main/\1)|g' "$site"/src/*.md
 mdbook build "$site"
 python3 scripts/site_links.py "$site/book"

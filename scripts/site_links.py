@@ -1,4 +1,4 @@
-"""Checks that every link of a built site leads to a file and an anchor in it: `site_links.py FOLDER`."""
+"""Checks that every link of a built site resolves to a file and an anchor in it: `site_links.py FOLDER`."""
 
 import sys
 from html.parser import HTMLParser
@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """The links of a page, and the places that links may lead to."""
+    """Links and anchors of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def main(folder: Path) -> int:
     for path, page in sorted(pages.items()):
         for link in sorted(page.links):
             parts = urlsplit(link)
-            # What stands on the page of mistakes is found from the root of the site.
+            # Links of the error page are relative to the root of the site.
             if parts.scheme or parts.netloc or path.name == "404.html":
                 continue
             checked += 1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares tokenization on one core: longsift, `tokenizers`, fastokens and gigatoken, ids compared, in one run.
+"""Compares tokenization on one core: longsift, `tokenizers`, fastokens and gigatoken, with equal ids.
 
     python scripts/tokenizers_beside.py [--tokenizer FOLDER]... [--corpus FILE.parquet]... [--before PROGRAM] [--peers NAME,...]
 
-Prints MB/s of text of a first (cold) and a second (warm) pass in one process, and each one's ratio to longsift's cold speed.
-A program that is missing, or that refuses a tokenizer, is named and left out. `--before`: an older build of the example
-`tokenize`. Needs cargo, pyarrow, and what is to be compared: pip install tokenizers fastokens gigatoken.
+Prints MB/s of text of a first (cold) and a second (warm) pass in one process, and the ratio of each to longsift's
+cold speed. Programs that are missing or reject a tokenizer are named and skipped. `--before`: an older build of the
+example `tokenize`. Needs cargo, pyarrow, and the programs to compare: pip install tokenizers fastokens gigatoken.
 """
 
 import argparse
@@ -33,7 +33,8 @@ def texts(corpora: list[str]) -> list[str]:
 
 
 def encoder(peer: str, folder: str) -> tuple[Callable[[str], Any], Callable[[Any], list[int]]]:
-    """A peer's function from a text to what it answers, without special tokens, and one from that to ids, which is not timed."""
+    """A peer's function from a text to its result, without special tokens, and one from the result to ids, which is not
+    timed."""
     path = str(Path(folder) / "tokenizer.json")
     if peer == "tokenizers":
         from tokenizers import Tokenizer
@@ -52,7 +53,7 @@ def encoder(peer: str, folder: str) -> tuple[Callable[[str], Any], Callable[[Any
 
 
 def measure(peer: str, folder: str, corpora: list[str]) -> dict[str, object]:
-    """Two passes of a peer over all texts; the time of encoding alone."""
+    """Two passes of a peer over all texts; the time of encoding only."""
     from time import perf_counter
 
     encode, to_ids = encoder(peer, folder)
@@ -70,7 +71,7 @@ def measure(peer: str, folder: str, corpora: list[str]) -> dict[str, object]:
 
 
 def run(command: list[str]) -> dict[str, object] | str:
-    """The last line of a command as JSON, or the last line of its error."""
+    """Last line of a command as JSON, or the last line of its error."""
     one_core = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(["taskset", "-c", "0", *command], capture_output=True, text=True, env=one_core)
     if done.returncode:
@@ -80,7 +81,7 @@ def run(command: list[str]) -> dict[str, object] | str:
 
 
 def main() -> int:
-    """Prints a table for each tokenizer; 1 if ids differ."""
+    """Prints a table for each tokenizer; returns 1 if ids differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokenizer", action="append", help="a folder with a tokenizer.json; default: those of ../shared and the demo's")
     parser.add_argument("--corpus", action="append", help="a Parquet file with a column `text`; default: those of ../shared")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A real model through the program: SmolLM2-135M-Instruct (`scripts/real_model.sh`), beside float64 figures and on real text.
+"""Checks a real model, SmolLM2-135M-Instruct (`scripts/real_model.sh`), against float64 references and on real text.
 
     python3 scripts/whole_model.py compare     # losses, attention of all layers, hidden states and last logits; .ci/nightly
     python3 scripts/whole_model.py perplexity  # of three shared documents, whole windows and short contexts
-    python3 scripts/whole_model.py evaluate    # what gains and layers tell apart, with and without the guard on copies
+    python3 scripts/whole_model.py evaluate    # what gains and layers separate, with and without the guard on copies
 
     [--longsift target/release/longsift] [--model FILE.gguf] [--folder target/whole-model]
 
-Needs ../shared and pyarrow. `compare` takes minutes with a release build; `evaluate` an hour and a half of a core: what was measured
-is kept in the folder, so the command again is quick. The tables are in docs/whole-models.md.
+Needs ../shared and pyarrow. `compare` takes minutes with a release build, `evaluate` an hour and a half of one core;
+measurements are kept in the folder, so repeating the command is quick. The tables are in docs/whole-models.md.
 """
 
 import argparse
@@ -25,14 +25,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY / "../shared"
 LAYERS = 30
 CATEGORIES = ("books:en", "code", "papers")
-# What the table shows: the ladder, permuted far halves, and the kinds of junk in the pool of the top fifth.
+# Windows in the table: the ladder, permuted far halves, and the kinds of junk in the pool of the top fifth.
 KINDS = "pieces_2,pieces_8,far_permute,dup,rep,boil_far,header"
 # A book, code and a paper of the shared corpora.
 DOCUMENTS = {"books": "books-en-eng19190_benson", "code": "code-arrow-csv", "papers": "papers-stacks-artin"}
 
 
 class Differences:
-    """The largest difference of each kind, and whether it is within its tolerance."""
+    """Largest difference of each kind, and whether it is within its tolerance."""
 
     def __init__(self) -> None:
         self.largest: dict[str, tuple[float, float]] = {}
@@ -47,7 +47,7 @@ class Differences:
             self.largest[kind] = (before if off <= before else off, tolerance)
 
     def report(self) -> int:
-        """Prints the table; returns how many kinds are beyond their tolerance."""
+        """Prints the table; returns the number of kinds beyond their tolerance."""
         beyond = 0
         print("| figures | largest difference | allowed | |\n|---|---|---|---|")
         for kind, (off, tolerance) in self.largest.items():
@@ -58,19 +58,19 @@ class Differences:
 
 
 def longsift(arguments: argparse.Namespace, *command: str) -> str:
-    """What the program prints, run in the folder; its messages go through."""
+    """Output of the program, run in the folder; its messages pass through."""
     command = (str(arguments.longsift.resolve()), *command)
     return subprocess.run(command, cwd=arguments.folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def scores(folder: Path) -> pyarrow.Table:
-    """The score tables of a run, all of them."""
+    """All score tables of a run."""
     parts = sorted((folder / "scores").glob("*.parquet"))
     return pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parts]).sort_by("id")
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """The shared float64 figures beside those of the program."""
+    """Compares the shared float64 references with the program."""
     expected = json.loads((SHARED / "conformance-real/smollm2-135m.json").read_text())
     tolerance, cases, found = expected["tolerance"], expected["cases"], Differences()
     logits = tolerance["last_logits"]
@@ -118,7 +118,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def perplexity(arguments: argparse.Namespace) -> int:
-    """The beginnings of three documents, in disjoint windows and with short contexts."""
+    """Perplexity of the beginnings of three documents, in disjoint windows and with short contexts."""
     rows = []
     for corpus, document in DOCUMENTS.items():
         table = pyarrow.parquet.read_table(SHARED / f"corpora/{corpus}.parquet", columns=["data_id", "text"])
@@ -145,8 +145,8 @@ def perplexity(arguments: argparse.Namespace) -> int:
 
 
 def write_corpus(path: Path, categories: Collection[str] = (), cut: int = 0) -> None:
-    """The shared corpora as one table; books by their language. Of some categories alone, and the first `cut` characters of each
-    document, where that is asked for."""
+    """The shared corpora as one table; books by their language. `categories` and `cut` restrict it to some categories
+    and to the first characters of each document."""
     rows = []
     for corpus in ("books", "code", "papers"):
         for row in pyarrow.parquet.read_table(SHARED / f"corpora/{corpus}.parquet").to_pylist():
@@ -159,9 +159,9 @@ def write_corpus(path: Path, categories: Collection[str] = (), cut: int = 0) -> 
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """What gains and layers tell apart on the shared corpora, with and without the guard on copies."""
+    """What gains and layers separate on the shared corpora, with and without the guard on copies."""
     corpus = arguments.folder / "corpus.parquet"
-    # The model knows English and code; what is cut from a document gives it one window instead of four.
+    # The model knows English and code; a cut document gives one window instead of four.
     write_corpus(corpus, CATEGORIES, arguments.cut)
     layers = list(range(LAYERS))
     (arguments.folder / "evaluate.yaml").write_text(
@@ -188,7 +188,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Does one of the three."""
+    """Runs one of the three."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["compare", "perplexity", "evaluate"])
     parser.add_argument("--longsift", type=Path, default=REPOSITORY / "target/release/longsift")

@@ -1,4 +1,4 @@
-"""An S3 server on 127.0.0.1 that lists and reads a folder as a bucket, as much as a reader of scores asks for."""
+"""An S3 server on 127.0.0.1 that serves a folder as a bucket, with the requests that readers of scores need."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is printed."""
+        """Suppresses the log."""
 
 
 @contextmanager
 def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The address of a server whose `bucket` is the folder, and what it is asked: a line `METHOD path` each."""
+    """Address of a server whose `bucket` is the folder, and its requests: a line `METHOD path` each."""
     asked: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"folder": folder, "asked": asked}))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the tests share: a small corpus from the demo, and a pipeline over it."""
+"""Shared fixtures: a small corpus from the demo, and a pipeline over it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Torch has 3 GB and trains nothing that .ci/run has time for: .ci/nightly installs it and runs these tests.
+# Torch takes 3 GB, and its tests are too slow for .ci/run: .ci/nightly installs it and runs them.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["test_ablation_torch.py"]
 
 
@@ -28,7 +28,7 @@ def load_program(path: Path) -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are built in a folder of the tests, once."""
+    """Tables are built once, in a folder of the tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
@@ -39,8 +39,8 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def write_pipeline(folder: Path, files: int, documents: int, devices: int | None = None) -> Path:
-    """A pipeline in `folder` over as many files of the demo corpus, a work unit each; on what there is, on so many
-    devices, or, with 0, on the processor."""
+    """A pipeline in `folder` over `files` files of the demo corpus, a work unit each, on the available devices, on so
+    many GPUs, or, with 0, on the CPU."""
     corpus = pq.read_table(REPOSITORY / "datasets/demo/corpus.parquet")
     (folder / "input").mkdir()
     for file in range(files):

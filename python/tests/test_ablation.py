@@ -1,4 +1,4 @@
-"""The ablation without torch: reading runs, refusals, counted models and figures against slow references, statistics, report."""
+"""The ablation without torch: reading runs, rejections, counted models and statistics against slow references, report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from longsift.ablation.statistics import ArmFigures as Figures
 
 
 def refused(folder: Path, **settings: object) -> str:
-    """What `prepare` says of an experiment of two arms that share nothing with the held-out windows."""
+    """Message with which `prepare` rejects an experiment of two arms without held-out windows in common."""
     arms = {"one": random_windows(80, 1), "two": random_windows(80, 2)}
     path = write_experiment(folder, arms, random_windows(12, 3), **settings)
     with pytest.raises(longsift.PipelineError) as caught:
@@ -318,7 +318,7 @@ def test_the_entry_condition_has_three_parts() -> None:
 
 
 def write_results(experiment: Path, arm: str, seed: int, gain: float, loss: float, final: bool = True) -> None:
-    """Results as training writes them, with figures that are the same for every document but for a little noise."""
+    """Writes results in the format of training, with equal values for every document except for a little noise."""
     settings = read_settings(experiment)
     documents = [f"heldout-{index}" for index in range(6)]
     noise = np.random.default_rng(seed).normal(size=6) * 0.01

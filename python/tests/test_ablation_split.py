@@ -1,4 +1,4 @@
-"""The split of the ablation's example: families are held out whole, and what overlaps them is dropped."""
+"""The split of the ablation's example: families are held out as a whole, and overlapping documents are dropped."""
 
 from __future__ import annotations
 

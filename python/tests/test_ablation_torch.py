@@ -1,4 +1,4 @@
-"""The ablation with torch: learning, causality, resuming, figures against slow references. `.ci/nightly` runs it."""
+"""The ablation with torch: learning, causality, resuming, statistics against slow references. `.ci/nightly` runs it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def one_thread() -> None:
 
 
 def trained_looking(seed: int = 1) -> Decoder:
-    """A model whose every parameter matters."""
+    """A model in which every parameter affects the output."""
     torch.manual_seed(seed)
     model = Decoder(SIZES["toy"], 64)
     for parameter in model.parameters():
@@ -228,7 +228,7 @@ def test_a_killed_run_resumes_to_the_same_curve(tmp_path: Path) -> None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGKILL)
         assert not Results.read(file).finished
-    # What a kill between a result and its checkpoint leaves: a result of a step that training has not reached, and half a line.
+    # A kill between a result and its checkpoint leaves a result of a step that training has not reached, and half a line.
     results = Results.read(file)
     results.evaluations.append({**results.evaluations[-1], "step": 10_000, "loss": 0})
     results.write()

@@ -1,4 +1,4 @@
-"""The typed layer over the command, and that its tables go where people need them."""
+"""The typed layer over the command, and its tables in other libraries."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_summary_is_typed_to_its_leaves(pipeline: Path) -> None:
 
 
 def test_a_notebook_shows_the_log(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # pytest puts something in the place of `sys.stderr`, as a notebook does.
+    # pytest replaces `sys.stderr`, as a notebook does.
     longsift.run(pipeline)
     assert "kept" in capsys.readouterr().err
 

@@ -12,16 +12,16 @@ from longsift import ray as driver
 
 
 class RayError(Exception):
-    """As `ray.exceptions` has it."""
+    """Stand-in for `ray.exceptions.RayError`."""
 
 
 class RayTaskError(RayError):
-    """As `ray.exceptions` has it: an error of the code that a worker ran."""
+    """Stand-in for `ray.exceptions.RayTaskError`: an error of the code that a worker ran."""
 
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A `ray` that has exceptions and nothing else."""
+    """A `ray` module with exceptions only."""
     module: Any = types.ModuleType("ray")
     module.exceptions = types.ModuleType("ray.exceptions")
     module.exceptions.RayError, module.exceptions.RayTaskError = RayError, RayTaskError
@@ -31,7 +31,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
-    """The exit code of a driver that meets `error`."""
+    """Exit code of a driver in which `error` is raised."""
 
     def drive(job: driver.Job, summary_to: object) -> int:
         raise error

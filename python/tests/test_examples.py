@@ -1,4 +1,4 @@
-"""The examples for Kubernetes and Airflow: what they run is run, with what these set and nothing of them installed."""
+"""The examples for Kubernetes and Airflow: their commands are run with their settings, without installing either."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = REPOSITORY / "docs/examples"
 
 @pytest.fixture
 def daily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline that takes the date as a parameter, in the current folder, and `longsift` on the path."""
+    """A pipeline with the date as a parameter, in the current folder, and `longsift` on the path."""
     path = write_pipeline(tmp_path, files=3, documents=4).rename(tmp_path / "web.yaml")
     text = path.read_text().replace("output: {path: out}", 'output: {path: "out/${date}"}')
     path.write_text(f"params: {{date: {{description: the day}}}}\n{text}")
@@ -33,7 +33,7 @@ def daily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command under its name, wherever it is."""
+    """Puts the command on the path under its name."""
     folder = longsift.find_binary().parent
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
@@ -54,7 +54,7 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def expanded(argument: str, variables: dict[str, str]) -> str:
-    """As Kubernetes does: `$(NAME)` in a command is the variable of that name."""
+    """Expands `$(NAME)` in a command to the variable of that name, as Kubernetes does."""
     return re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], argument)
 
 
@@ -63,7 +63,7 @@ def test_the_jobs_for_kubernetes_are_whole() -> None:
     for job, phase in ((score, "score"), (select, "select")):
         assert (job["apiVersion"], job["metadata"]["labels"]) == ("batch/v1", {"phase": phase})
         pod = job["spec"]["template"]["spec"]
-        # A failure policy needs it.
+        # Required by a failure policy.
         assert pod["restartPolicy"] == "Never"
         mounted = {mount["name"] for mount in container(job)["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
@@ -108,7 +108,7 @@ def test_the_commands_for_kubernetes_do_the_work_of_one_run(
 
 
 class Task:
-    """An operator of Airflow, as far as the example knows one: it keeps what it is given."""
+    """Stand-in for an Airflow operator that records its arguments."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -139,7 +139,7 @@ class Task:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Modules of Airflow's names, and what was made with them."""
+    """Modules with Airflow's names, and the objects made with them."""
     made: dict[str, Any] = {"tasks": [], "calls": []}
 
     class BashOperator(Task):
@@ -184,7 +184,7 @@ def test_the_dag_filters_a_day_and_skips_it_the_second_time(
     for env in score.settings["mapped"]:
         code, output = score.run(env)
         assert code == 0, output
-        # Airflow hands the last line of the output to the processor.
+        # Airflow passes the last line of the output to the processor.
         summaries.append(score.settings["output_processor"](output.splitlines()[-1]))
     assert [summary["shard"]["index"] for summary in summaries] == [0, 1, 2]
     assert {summary["shard"]["count"] for summary in summaries} == {3}
@@ -207,7 +207,7 @@ def test_the_task_of_the_page_tells_airflow_what_to_do(daily: Path, airflow: dic
     assert (summary["status"], summary["rows_in"]) == ("done", 12)
     with pytest.raises(names["AirflowSkipException"]):
         sift(ds="2026-11-20")
-    # A file where a folder should be, and a pipeline with a mistake, are for a person to mend.
+    # A person must fix a file at the path of a folder, or a mistake in a pipeline.
     (daily.parent / "out/2026-11-21.run").write_text("in the way")
     with pytest.raises(names["AirflowFailException"], match="ended with 2"):
         sift(ds="2026-11-21")

@@ -1,4 +1,4 @@
-"""The corpus of natural documents is what its sources say, and what its generator writes."""
+"""The corpus of natural documents equals its sources and the output of its generator."""
 
 from __future__ import annotations
 

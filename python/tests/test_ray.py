@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine: complete and the same bytes, whatever is killed."""
+"""A Ray cluster of three nodes on this machine: complete results with the same bytes after any kill."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DOCUMENTS = 16
 
 @contextlib.contextmanager
 def nodes(count: int, gpus: int) -> Iterator[Any]:
-    """A cluster of nodes on 127.0.0.1 whose GPUs are logical: nothing here computes on one."""
-    # Read by Ray when it is imported: without it a cluster does not stay on the loopback address.
+    """A cluster of nodes on 127.0.0.1 whose GPUs are logical: no computation uses one."""
+    # Ray reads this on import; without it a cluster also listens outside the loopback address.
     os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     from ray.cluster_utils import Cluster
 
@@ -56,7 +56,7 @@ def pair_of_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """What a run on this machine writes."""
+    """Results of a run on this machine."""
     folder = tmp_path / "alone"
     folder.mkdir()
     longsift.run(write_pipeline(folder, FILES, documents=DOCUMENTS), arguments=["-q"])
@@ -64,10 +64,10 @@ def alone(tmp_path: Path) -> dict[str, str]:
 
 
 class Gate:
-    """Stands before the command: the first two shards are scored at once, all others when it opens."""
+    """Replaces the command: the first two shards are scored at once, all others when it opens."""
 
     def __init__(self, folder: Path, first: str = "") -> None:
-        """`first`: what the shell does before a shard is scored."""
+        """`first`: shell command before a shard is scored."""
         folder.mkdir()
         self._open = folder / "open"
         self.seen = folder / "seen"
@@ -89,20 +89,20 @@ exec {longsift.find_binary()} "$@"
         self.command.chmod(0o755)
 
     def open(self) -> None:
-        """Nothing is held any more."""
+        """Releases all shards."""
         self._open.touch()
 
 
 def start(cluster: Any, pipeline: Path, gate: Gate) -> subprocess.Popen[str]:
     command = [str(longsift.find_binary()), "run", str(pipeline), "--engine=ray", f"--address={cluster.address}"]
-    # The command looks for Python beside itself, then on the path.
+    # The command looks for Python next to itself, then on the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "LONGSIFT_BINARY": str(gate.command)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(driver: subprocess.Popen[str]) -> dict[str, Any]:
-    """The summary, which is the only line of standard output."""
+    """Summary, which is the only line of standard output."""
     stdout, stderr = driver.communicate()
     assert driver.returncode == 0, stderr
     summary: dict[str, Any] = json.loads(stdout)
@@ -110,7 +110,7 @@ def finish(driver: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def children(folder: Path, held_by: Gate | None = None) -> list[tuple[int, int]]:
-    """Process and parent of every command that scores a shard in `folder`, or of those that a gate holds."""
+    """Process and parent of every command that scores a shard in `folder`, or of those held by a gate."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -149,7 +149,7 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(
     gate = Gate(tmp_path / "gate")
     driver = start(cluster, write_pipeline(folder, FILES, documents=DOCUMENTS), gate)
     units = folder / "out.run/units"
-    # Two shards are done, and the others do not end before they are disturbed.
+    # Two shards are done, and the others cannot end before they are disturbed.
     while len(list(units.glob("[!.]*.json"))) < 2 or not (held := children(folder, gate)):
         assert driver.poll() is None, driver.communicate()
         time.sleep(0.02)
@@ -159,7 +159,7 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(
     assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
     assert digests(folder) == alone
     assert not children(folder)
-    # Footers are read once for all shards, and are gone when nobody needs them any more.
+    # Footers are read once for all shards, and removed at the end.
     assert all(f" --footers={folder}/out.run/footers " in f"{line} " for line in gate.seen.read_text().splitlines())
     assert not (folder / "out.run/footers").exists()
 
@@ -181,7 +181,7 @@ def test_a_task_has_as_many_gpus_as_the_pipeline_names(
     ready = {event["device"] for event in events if event["event"] == "device_ready"}
     assert ready == {"cuda:0", "cuda:1"}
 
-    # More than a node has are named, and not waited for longer than asked.
+    # A shard that no node fits is reported, and waited for no longer than requested.
     monkeypatch.setenv("LONGSIFT_RAY_NODE_WAIT_SECONDS", "5")
     monkeypatch.setenv("LONGSIFT_SIMULATED_DEVICES", "3x64MB")
     other = tmp_path / "other"
@@ -204,7 +204,7 @@ def test_a_head_without_gpus_waits_for_a_node_that_joins_late(
         lines = iter(driver.stderr or ())
         waits = next((line for line in lines if "waiting up to" in line), "")
         assert "no node of the cluster has 1 CPUs, 8 GPUs and" in waits
-        # Only the node that joins has devices.
+        # Only the joining node has devices.
         monkeypatch.setenv("LONGSIFT_SIMULATED_DEVICES", "8x64MB")
         cluster.add_node(node_ip_address="127.0.0.1", num_cpus=8, num_gpus=8)
         summary = finish(driver)

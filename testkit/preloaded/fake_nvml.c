@@ -1,8 +1,8 @@
-/* A library that answers like NVIDIA's management library, for tests on machines without a GPU.
+/* Simulates NVIDIA's management library, for tests on machines without a GPU.
  *
  * FAKE_NVML="name;total_mib;used_mib,..." describes the GPUs, ordered by PCI bus; FAKE_NVML_FILE names a file with such
- * a text that is read anew at every query, so that a test can let other programs take and give back memory. A total of 0
- * is a GPU that has fallen off the bus. */
+ * a text that is read at every query, so that a test can simulate other programs' allocations. A total of 0 is a GPU that
+ * has fallen off the bus. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

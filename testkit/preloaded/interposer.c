@@ -1,23 +1,23 @@
-// Stands between a process and its file system, for tests: LD_PRELOAD puts these functions before those of libc.
+// Intercepts the file operations of a process, for tests: LD_PRELOAD puts these functions before those of libc.
 //
-// The program under test is the one that ships, unchanged. What it does below one folder is counted and written down;
-// one operation, or every one from then on, can be made to fail, to be cut short, to wait or to be the process's last.
+// The program under test is the released one, unchanged. Its operations below one folder are counted and recorded; one
+// operation, or every one from then on, can be made to fail, to be cut short, to pause or to kill the process.
 //
-//   LONGSIFT_FAULT_ROOT    the folder, absolute; operations elsewhere pass untouched. Without it nothing happens.
+//   LONGSIFT_FAULT_ROOT    the folder, absolute; other operations are not affected. Required.
 //   LONGSIFT_FAULT_TRACE   file that gets a line per counted operation: kind, a space, the path below the folder
 //   LONGSIFT_FAULT_RECORD  file that gets every change of the folder with its bytes, for power cuts; see record()
 //   LONGSIFT_FAULT_MATCH   only operations whose line contains this text are counted
-//   LONGSIFT_FAULT_AT      number of the counted operation that the fault falls on, from 1
+//   LONGSIFT_FAULT_AT      number of the counted operation that gets the fault, from 1
 //   LONGSIFT_FAULT_ACTION  kill, torn (half of a write, then kill), short, pause, or an errno by name: EIO, ENOSPC, …
-//   LONGSIFT_FAULT_STAYS   if set, the error falls on every later counted operation, too
-//   LONGSIFT_FAULT_PAUSED  file that `pause` creates when it begins; it ends when the file is removed
+//   LONGSIFT_FAULT_STAYS   if set, every later counted operation fails as well
+//   LONGSIFT_FAULT_PAUSED  file that `pause` creates; removing it resumes the process
 //   LONGSIFT_CLOCK_OFFSET  seconds added to the time of day
-//   LONGSIFT_CLOCK_STEP    seconds added once more at each look at the clock; negative: time runs backwards
+//   LONGSIFT_CLOCK_STEP    seconds added at each reading of the clock; negative: time runs backwards
 //   LONGSIFT_CLOCK_FILE    file of one 64-bit number, nanoseconds added to the monotonic clock; the test writes it
-//   LONGSIFT_CLOCK_SLEEPS  if set, sleeping takes no time: the monotonic clock goes forward instead
+//   LONGSIFT_CLOCK_SLEEPS  if set, sleeping takes no time: the monotonic clock advances instead
 //
-// Operations that change files and are not counted here (writev, sendfile, shared writable maps, …) end the process
-// with a message, so that no change passes unseen.
+// Other operations that change files (writev, sendfile, shared writable maps, …) end the process with a message, so that
+// no change is missed.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -47,7 +47,7 @@ static size_t root_length;
 static int trace = -1, record_file = -1, action = PASS, stays;
 static long at, counted;
 static long long clock_offset, clock_step;
-// What is added to the monotonic clock: by sleeps that took no time, and by the test.
+// Offset of the monotonic clock: skipped sleeps, and the offset set by the test.
 static int sleeps_pass;
 static long long slept;
 static const volatile long long *moved;
@@ -101,7 +101,7 @@ __attribute__((constructor)) static void begin(void) {
 
 // ---- paths ----
 
-// What of an absolute path is below the root, `.` for the root itself; NULL for any other.
+// The part of an absolute path below the root, `.` for the root itself; NULL for any other.
 static const char *below_root(const char *path) {
     if (strncmp(path, root, root_length) != 0) return NULL;
     const char *rest = path + root_length;
@@ -120,7 +120,7 @@ static const char *of_file(int file, char *into) {
     return below_root(into);
 }
 
-// The same for a path that is relative to an open folder.
+// The path below the root of a path relative to an open folder; NULL for any other.
 static const char *of_path(int folder, const char *path, char *into) {
     if (!root) return NULL;
     if (path[0] == '/') {
@@ -186,9 +186,9 @@ static long fail(int fault) {
     return done(-1);
 }
 
-// Writes down a change: a line `kind path`, and for writes `write path offset length`, followed by the bytes.
+// Records a change: a line `kind path`, and for writes `write path offset length`, followed by the bytes.
 static void record(const char *kind, const char *path, long offset, const void *bytes, long length) {
-    // A working file without a name is gone with its process.
+    // An anonymous file disappears with its process.
     if (record_file < 0 || strstr(path, " (deleted)")) return;
     char line[PATH_MAX + 96];
     int size = bytes ? snprintf(line, sizeof line, "%s %s %ld %ld\n", kind, path, offset, length)
@@ -234,7 +234,7 @@ ssize_t read(int file, void *bytes, size_t length) {
     if (!below) return syscall(SYS_read, file, bytes, length);
     int fault = count("read", below);
     if (fault > 0) return fail(fault);
-    // Reads may run side by side: they change nothing.
+    // Reads may run concurrently: they change nothing.
     done(0);
     return syscall(SYS_read, file, bytes, fault == SHORT && length > 1 ? length / 2 : length);
 }
@@ -288,7 +288,7 @@ static int sync_file(int file, long call) {
     if (!below) return (int)syscall(call, file);
     int fault = count("fsync", below);
     if (fault > 0) return (int)fail(fault);
-    // Durability is what the record is about: the test machine's disk need not be troubled.
+    // The record simulates durability, so a real fsync is not needed.
     record("fsync", below, -1, NULL, 0);
     return (int)done(0);
 }
@@ -353,8 +353,8 @@ int mkdir(const char *path, mode_t mode) {
 
 int statx(int folder, const char *path, int flags, unsigned int mask, struct statx *status) {
     char buffer[PATH_MAX];
-    // Without a path, the standard library asks whether the system has this call at all. The header says that there is
-    // always one: `volatile` keeps the compiler from believing it.
+    // Without a path, the standard library checks whether the system supports this call. The header declares the path
+    // non-null: `volatile` keeps the compiler from relying on it.
     const char *volatile given = path;
     path = given;
     const char *below = !path ? NULL : path[0] ? of_path(folder, path, buffer) : of_file(folder, buffer);
@@ -422,13 +422,13 @@ int nanosleep(const struct timespec *time, struct timespec *left) {
     return 0;
 }
 
-// As the C library has it: the error is returned.
+// As in the C library, the error is returned.
 int clock_nanosleep(clockid_t which, int flags, const struct timespec *time, struct timespec *left) {
     if (sleeps_pass && which == CLOCK_MONOTONIC && flags == 0) return nanosleep(time, left);
     return syscall(SYS_clock_nanosleep, which, flags, time, left) == 0 ? 0 : errno;
 }
 
-// ---- what must not pass unseen ----
+// ---- unsupported operations ----
 
 static void uncounted(const char *call, int file) {
     char buffer[PATH_MAX];

@@ -1,5 +1,5 @@
 /* Loaded before the C library: counts attempts to reach a network in the file that SOCKETS_COUNTED names, a byte each, and
- * lets none succeed. Sockets between processes of this machine are left alone. */
+ * makes them fail. Local sockets are not affected. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 """Find the long documents whose parts belong together: one YAML file, one binary, no GPU or model required.
 
-A thin layer over the command `longsift`, which does everything.
+A thin layer over the command `longsift`.
 """
 
 from longsift._command import Pipeline, diff, evaluate, find_binary, plan, run, status, validate, verify, whatif

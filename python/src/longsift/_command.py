@@ -1,4 +1,4 @@
-"""Calling the command."""
+"""Calls of the command."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Pipeline = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def find_binary() -> Path:
-    """The command: `LONGSIFT_BINARY`, else the one installed with this package, else the one on the path."""
+    """Finds the command: `LONGSIFT_BINARY`, the one installed with this package, or the one on the path."""
     override = os.environ.get("LONGSIFT_BINARY")
     folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
-    # `pip install --target`: beside the package.
+    # `pip install --target` puts it next to the package.
     folders.append(str(Path(__file__).parent.parent / "bin"))
     installed = [override] if override else [str(Path(folder) / _NAME) for folder in folders]
     for candidate in installed:
@@ -44,19 +44,19 @@ def arguments_of(
     param: Mapping[str, str] | None,
     more: Sequence[str],
 ) -> list[str]:
-    """Settings and parameters as arguments. JSON is YAML: a value means in a pipeline file what it means here."""
+    """Settings and parameters as arguments. Values are JSON, which YAML parses to the same value."""
     settings = [f"--set={path}={json.dumps(value)}" for path, value in (set or {}).items()]
     return [*settings, *(f"--param={name}={value}" for name, value in (param or {}).items()), *more]
 
 
 @contextlib.contextmanager
 def file_of(pipeline: Pipeline) -> Iterator[str]:
-    """The path of a pipeline file; the content of one is a file of the current folder for as long as it is needed."""
+    """Path of a pipeline file; a mapping is written to a temporary file in the current folder."""
     if not isinstance(pipeline, Mapping):
         yield os.fspath(pipeline)
         return
     with tempfile.TemporaryDirectory(prefix=".longsift-", dir=".") as folder:
-        # Paths are relative to the folder of the file, so the file is in the current one, under a name that no other has.
+        # Paths are relative to the folder of the file, so it is in the current one, under a unique name.
         path = Path(f"{Path(folder).name}.json")
         try:
             path.write_text(json.dumps(pipeline), encoding="utf-8")
@@ -72,11 +72,11 @@ def run(
     param: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> Summary:
-    """Runs a pipeline, as `longsift run` does: run again, it resumes where it stopped.
+    """Runs a pipeline like `longsift run`; an interrupted run is resumed.
 
-    `pipeline` is a file or its content as a mapping. `set` changes settings by their path, `param` sets declared parameters,
-    `arguments` are further flags of `longsift run`. Logs and progress go to standard error, in a notebook to the cell. Raises
-    `PipelineError`, `DataError`, `MachineError` or `CheckError` where the run fails.
+    `pipeline` is a file or its content as a mapping. `set` changes settings by their path, `param` sets declared
+    parameters, `arguments` are further flags of `longsift run`. Logs and progress go to standard error, in a notebook
+    to the cell. Raises `PipelineError`, `DataError`, `MachineError` or `CheckError` if the run fails.
     """
     with file_of(pipeline) as path:
         command = [str(find_binary()), "run", path, *arguments_of(set, param, arguments)]
@@ -88,8 +88,8 @@ def run(
 
 
 def _call_aloud(command: Sequence[str]) -> tuple[int, str]:
-    """Exit code and standard output of a command. Its standard error is that of this process, or what stands for it: a
-    notebook shows only what is written to `sys.stderr`."""
+    """Exit code and standard output of a command. Its standard error goes to `sys.stderr`, the only stream that a
+    notebook shows."""
     is_own = sys.stderr is sys.__stderr__
     pipe = None if is_own else subprocess.PIPE
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=pipe, text=True, encoding="utf-8", errors="replace") as process:
@@ -100,7 +100,7 @@ def _call_aloud(command: Sequence[str]) -> tuple[int, str]:
         try:
             stdout, _ = (process.stdout.read() if process.stdout else ""), process.wait()
         except KeyboardInterrupt:
-            # The command has the signal, too, where a terminal sent it; a notebook's kernel sends it to nobody else.
+            # In a terminal the command receives the signal itself; a notebook's kernel signals this process only.
             process.terminate()
             raise
         if listener is not None:
@@ -114,7 +114,7 @@ def _pass_on(lines: Iterator[str]) -> None:
 
 
 def last_summary(stdout: str) -> Summary | None:
-    """The summary in the last line of what a run printed; none if it ended before it could print one."""
+    """Summary in the last line of a run's output; `None` if the run ended without one."""
     lines = stdout.splitlines()
     return Summary.from_json(json.loads(lines[-1])) if lines and lines[-1].startswith("{") else None
 
@@ -126,7 +126,7 @@ def plan(
     param: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What a run would do and take, as `longsift plan --format json` says. Raises as `run` does."""
+    """Work and resources of a run, as in `longsift plan --format json`. Raises like `run`."""
     with file_of(pipeline) as path:
         return _json("plan", [path, *arguments_of(set, param, arguments)])
 
@@ -137,7 +137,7 @@ def validate(
     set: Mapping[str, object] | None = None,  # noqa: A002
     param: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Whether a pipeline is right as written, without opening what it names: `valid`, and `problems` with their places."""
+    """Checks a pipeline without opening its files: `valid`, and `problems` with their locations."""
     with file_of(pipeline) as path:
         return _json("validate", [path, *arguments_of(set, param, [])], answers=(2,))
 
@@ -151,10 +151,10 @@ def evaluate(
     param: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What the statistics of a pipeline separate in its own corpus, as `longsift evaluate --format json` says.
+    """Measures what the statistics of a pipeline separate in its corpus, like `longsift evaluate --format json`.
 
-    With `labels`, a column of classes, and `good`, those of its values that are worth keeping, the shares of real text that each
-    score keeps stand under `labels`. `arguments` are further flags of `longsift evaluate`. Raises as `run` does.
+    With `labels`, a column of classes, and `good`, the classes worth keeping, `labels` in the result has the shares
+    of real text that each score keeps. `arguments` are further flags of `longsift evaluate`. Raises like `run`.
     """
     flags = [] if labels is None else [f"--labels={labels}"]
     flags += [f"--good={value}" for value in good]
@@ -163,28 +163,28 @@ def evaluate(
 
 
 def status(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """How far a run is, whoever works on it, as `longsift status --format json` says."""
+    """Progress of a run in any process, as in `longsift status --format json`."""
     return _json("status", [os.fspath(run_dir)])
 
 
 def verify(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads every file of a run again: `findings` has what is not as it was written. They raise nothing."""
+    """Reads every file of a run again: `findings` lists the files that changed, without raising an error."""
     return _json("verify", [os.fspath(run_dir)], answers=(1, 3))
 
 
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> dict[str, Any]:
-    """What differs between two runs: settings, inputs, counts, and documents with another fate or score."""
+    """Differences between two runs: settings, inputs, counts, and documents with another outcome or score."""
     return _json("diff", [os.fspath(first), os.fspath(second)], answers=(5,))
 
 
 def whatif(run_dir: str | os.PathLike[str], set: Mapping[str, object]) -> dict[str, Any]:  # noqa: A002
-    """What another selection of a finished run would keep, exactly and without writing: `set` changes settings of `score`
-    and `filter` by their path."""
+    """Exact result of another selection of a finished run, without writing: `set` changes settings of `score` and
+    `filter` by their path."""
     return _json("whatif", [os.fspath(run_dir), *arguments_of(set, None, [])])
 
 
 def _json(command: str, arguments: Sequence[str], answers: Sequence[int] = ()) -> dict[str, Any]:
-    """What a command prints as JSON. `answers`: exit codes besides 0 that are no failure where there is an answer."""
+    """Parses the JSON output of a command. `answers`: exit codes other than 0 that are not errors if there is output."""
     call = [str(find_binary()), command, "--format=json", *arguments]
     done = subprocess.run(call, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode == 0 or (done.returncode in answers and done.stdout.startswith("{")):

@@ -1,4 +1,4 @@
-"""Why a command ended without doing its job."""
+"""Errors of commands."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class LongsiftError(Exception):
-    """A command that ended without doing its job. The subclasses say who can do something about it.
+    """Failure of a command. The subclasses distinguish who can fix it.
 
-    It can be pickled: a worker of a cluster may raise it, and whoever called the worker catches it.
+    It can be pickled: a worker of a cluster may raise it and the caller of the worker catch it.
     """
 
     def __init__(self, message: str, exit_code: int, summary: Summary | None = None) -> None:
@@ -24,7 +24,7 @@ class LongsiftError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same command may go well another time: only after faults of the machine, and signals."""
+        """Whether the same command may succeed later: after faults of the machine and signals."""
         return False
 
 
@@ -33,7 +33,7 @@ class PipelineError(LongsiftError):
 
 
 class DataError(LongsiftError):
-    """The input or a checkpoint cannot be used, or too many rows of it are bad (exit code 3)."""
+    """The input or a checkpoint cannot be used, or too many rows are bad (exit code 3)."""
 
 
 class MachineError(LongsiftError):
@@ -45,11 +45,11 @@ class MachineError(LongsiftError):
 
 
 class CheckError(LongsiftError):
-    """A check of the pipeline does not hold: what stood in the output before stays (exit code 6)."""
+    """A check of the pipeline failed; the previous output stays (exit code 6)."""
 
 
 def error_of(message: str, exit_code: int, summary: Summary | None = None) -> LongsiftError:
-    """The error for an exit code. A process that was killed (a negative code) is worth another try."""
+    """Error for an exit code. A process that was killed (a negative code) can be retried."""
     kinds = {2: PipelineError, 3: DataError, 4: MachineError, 6: CheckError}
     kind = MachineError if exit_code < 0 or exit_code > 128 else kinds.get(exit_code, LongsiftError)
     return kind(message, exit_code, summary)

@@ -1,4 +1,4 @@
-"""The tables of a run as datasets."""
+"""Tables of a run as datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
-    """The file system of a run directory, its root there, and its name for messages."""
+    """File system of a run directory, its root there, and its name for messages."""
     from pyarrow import fs
 
     address = os.fspath(run_dir).rstrip("/")
@@ -20,10 +20,10 @@ def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
 
 
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
-    """The score tables of a run directory, a row per window in input order, as far as the run is.
+    """Score tables of a run directory, a row per window in input order, also during a run.
 
-    Only parts of committed work units are in it, so it can be read while a run works; it may be in an object store. Raises
-    `FileNotFoundError` where no unit is scored.
+    The dataset contains committed work units only, so it can be read during a run; the run directory may be in an
+    object store. Raises `FileNotFoundError` if no unit is scored.
     """
     from pyarrow import dataset, fs
 
@@ -38,10 +38,10 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
 
 
 def kept(run_dir: str | os.PathLike[str]) -> Dataset:
-    """The samples that a finished run kept, in their order: exactly the files that its manifest lists.
+    """Samples that a finished run kept, in order: exactly the files in its manifest.
 
-    The run directory may be in an object store. Raises `FileNotFoundError` where the run is not finished, `ValueError` where
-    the output is not Parquet.
+    The run directory may be in an object store. Raises `FileNotFoundError` if the run is not finished, `ValueError`
+    if the output is not Parquet.
     """
     from pyarrow import dataset, fs
 

@@ -1,9 +1,9 @@
-"""Runs the shards of a pipeline on a Ray cluster. Started by `longsift run --engine ray`, which has made the plan.
+"""Runs the shards of a pipeline on a Ray cluster. Started by `longsift run --engine ray` after planning.
 
-A shard is a Ray task: it runs the command, which reads, scores and commits, and, when all is scored, writes what is kept. Only
-shard numbers go through Ray, and one small answer per shard comes back. A worker, child or node that dies costs the windows it
-had in flight; Ray starts the shard again elsewhere, and it resumes. What a dead worker's child still commits counts,
-too: first commit wins.
+A shard is a Ray task: it runs the command, which reads, scores and commits, and writes the kept samples once all
+shards are scored. Ray transfers only shard numbers and one small result per shard. If a worker, child or node dies,
+the windows in flight are lost; Ray restarts the shard elsewhere, and it resumes. Commits of a dead worker's child
+remain valid: the first commit wins.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from longsift._errors import LongsiftError, MachineError
 from longsift._summary import Summary
 
 _TEMPORARY = 4
-# What another try does not help: a bug, the pipeline, the data.
+# Not worth a retry: a bug, the pipeline, the data.
 _FINAL = (1, 2, 3)
 _ATTEMPTS = 5
-# How often Ray starts a shard again whose worker or node was lost.
+# Restarts by Ray of a shard whose worker or node was lost.
 _MAX_RETRIES = 10
-# How long children of dead workers may take to notice that their shard is done.
+# Time for children of dead workers to notice that their shard is done.
 _PATIENCE_SECONDS = 120.0
-# How long no node may fit a shard before the run gives up: an autoscaler takes minutes to start one.
+# Time without a node that fits a shard before the run gives up: an autoscaler takes minutes to start one.
 _NODE_WAIT_SECONDS = float(os.environ.get("LONGSIFT_RAY_NODE_WAIT_SECONDS", "900"))
-# Shards of a cluster that has no node for them yet.
+# Shards of a cluster that has no fitting node yet.
 _SHARDS_OF_NO_NODE = 16
 _ANSWER_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
 class Job:
-    """What `longsift run --engine ray` hands over."""
+    """Job passed by `longsift run --engine ray`."""
 
     pipeline: str
     flags: list[str]
@@ -62,13 +62,13 @@ class Job:
     version: str
 
     def command(self, *more: str) -> list[str]:
-        """The command of this machine, with these flags behind those of the job."""
+        """The command on this machine, with these flags after those of the job."""
         return [str(find_binary()), "run", self.pipeline, *self.flags, *more]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a shard."""
+    """Result of a shard."""
 
     shard: int
     exit_code: int
@@ -78,14 +78,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Need:
-    """What a shard takes of a node."""
+    """Resources of a shard on a node."""
 
     cpus: int
     gpus: int
     memory_bytes: int
 
     def times_in(self, node: Mapping[str, float]) -> int:
-        """How many shards a node has room for at a time."""
+        """Number of shards that a node can run at a time."""
         fits = [node.get("CPU", 0) // self.cpus, node.get("memory", 0) // max(self.memory_bytes, 1)]
         fits += [node.get("GPU", 0) // self.gpus] if self.gpus else []
         return int(min(fits))
@@ -96,13 +96,13 @@ class Need:
 
 
 def run_shard(job: Job, flags: Sequence[str], shard: int) -> Answer:
-    """Runs one shard by a child process, on a worker. What the child logs goes to the worker's log as well, where Ray shows it."""
+    """Runs one shard in a child process on a worker. The child's log is copied to the worker's log, which Ray shows."""
     version = subprocess.check_output([find_binary(), "--version"], text=True).split()[-1]
     if version != job.version:
         return Answer(shard, 2, f"this node has longsift {version}, the driver {job.version}")
     for attempt in range(1, _ATTEMPTS + 1):
         code, answer = _child(job, [*flags, "--stop-with-parent"])
-        # A child that was killed (negative) or stopped (128 + signal) has lost nothing that was committed.
+        # A child that was killed (negative) or stopped (128 + signal) has lost no commit.
         if 0 <= code < 128 and code != _TEMPORARY:
             break
         time.sleep(min(2.0**attempt, 30.0))
@@ -110,7 +110,7 @@ def run_shard(job: Job, flags: Sequence[str], shard: int) -> Answer:
 
 
 def _child(job: Job, flags: Sequence[str]) -> tuple[int, str]:
-    """The exit code of a command, and its summary or the end of what it logged."""
+    """Exit code of a command, and its summary or the end of its log."""
     logged: collections.deque[str] = collections.deque(maxlen=200)
     with tempfile.TemporaryFile("w+") as printed:
         with subprocess.Popen(
@@ -125,7 +125,7 @@ def _child(job: Job, flags: Sequence[str]) -> tuple[int, str]:
 
 
 def alive() -> list[dict[str, float]]:
-    """What each node of the cluster has."""
+    """Resources of each node of the cluster."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -133,8 +133,9 @@ def alive() -> list[dict[str, float]]:
 
 
 def need_of(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
-    """What a shard takes: the GPUs that the pipeline names, with `auto` one if a node has any, and with them their share of the
-    node's CPUs; without GPUs the CPUs of the smallest node; one where there is no such node yet. `--threads` decides otherwise."""
+    """Resources of a shard: the GPUs that the pipeline names, or one with `auto` if a node has any, and their share of
+    the node's CPUs; without GPUs the CPUs of the smallest node, or one if there is no such node yet. `--threads`
+    overrides the CPUs."""
     gpus = int(any(node.get("GPU", 0) >= 1 for node in nodes)) if job.gpus is None else job.gpus
     gpus = gpus if phase == "score" else 0
     if gpus:
@@ -145,8 +146,8 @@ def need_of(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
 
 
 def flags_of(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
-    """The flags of every shard of a phase. All nodes run one kernel: the one that was asked for, without GPUs that of this
-    machine's processor; `kernel`: that of the scores, where there are any."""
+    """Flags of every shard of a phase. All nodes run one kernel: the requested one, or without GPUs that of this
+    machine's processor. `kernel`: that of the scores, if any."""
     if phase == "write":
         more = scored_elsewhere(kernel)
     else:
@@ -155,24 +156,24 @@ def flags_of(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
 
 
 def scored_elsewhere(kernel: str | None) -> list[str]:
-    """The flags of a machine that need not have what measured, and the kernel that did."""
+    """Flags for a machine without the measuring device, and the kernel that measured."""
     return ["--devices-elsewhere", *pin(kernel)]
 
 
 def pin(kernel: str | None) -> list[str]:
-    """The flag that decides the kernel, where there is one."""
+    """Flag that selects the kernel, if any."""
     return [] if kernel is None else [f"--kernel={kernel}"]
 
 
 def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, Answer]]:
-    """Runs a phase of every shard on the cluster; yields the number of shards and each answer as it comes. A shard that fails
-    for good cancels all others: they would fail as well."""
+    """Runs a phase of every shard on the cluster; yields the number and the result of each shard as it ends. A
+    permanent failure cancels all others, which would fail as well."""
     import ray
 
     members = alive()
     need = need_of(job, phase, members)
     slots = sum(need.times_in(node) for node in members)
-    # Every shard that writes selects for itself first: one each.
+    # In the writing phase, every shard first selects for itself: one at a time.
     count = slots * (4 if phase == "score" else 1) or _SHARDS_OF_NO_NODE
     shards = min(job.shards or count, job.units)
     task: Any = ray.remote(run_shard).options(
@@ -201,7 +202,7 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
 
 
 class NodeWait:
-    """Says what is waited for while no node fits a shard, and gives up after a while."""
+    """Reports that no node fits a shard, and gives up after a while."""
 
     def __init__(self, job: Job, need: Need) -> None:
         self.job, self.need = job, need
@@ -209,7 +210,7 @@ class NodeWait:
         self.said = False
 
     def look(self) -> None:
-        """Raises where no node has fitted for too long; at once on a cluster of our own, which does not grow."""
+        """Raises an error if no node has fitted for too long, or at once on a local cluster, which does not grow."""
         if any(self.need.times_in(node) for node in alive()):
             self.since, self.said = time.monotonic(), False
             return
@@ -222,8 +223,8 @@ class NodeWait:
 
 
 def run_phase(job: Job, phase: str, kernel: str | None = None) -> tuple[int, str | None]:
-    """Runs a phase on the cluster and checks that every unit and row is accounted for. Returns the exit code, and the kernel
-    that measured."""
+    """Runs a phase on the cluster and checks that every unit and row is accounted for. Returns the exit code, and the
+    kernel that measured."""
     done: dict[int, Summary] = {}
     failed: dict[int, Answer] = {}
     for shards, answer in run_shards(job, phase, kernel):
@@ -238,7 +239,7 @@ def run_phase(job: Job, phase: str, kernel: str | None = None) -> tuple[int, str
     for shard, answer in sorted(failed.items()):
         print(f"error: shard {shard} ended with exit code {answer.exit_code}\n{answer.text}", file=sys.stderr)
     if failed:
-        # As everywhere: the failure that a retry helps least decides.
+        # The failure that a retry helps least decides, as in the command.
         codes = [answer.exit_code for answer in failed.values()]
         return min(code if code in (*_FINAL, 6) else _TEMPORARY for code in codes), None
     units = sum(summary.shard.units for summary in done.values() if summary.shard)
@@ -250,7 +251,7 @@ def run_phase(job: Job, phase: str, kernel: str | None = None) -> tuple[int, str
 
 
 def drive(job: Job, summary_to: TextIO) -> int:
-    """Scores and writes on the cluster, selects and commits here. Returns the exit code."""
+    """Scores and writes on the cluster, selects and commits on this machine. Returns the exit code."""
     import ray
 
     environment = {k: v for k, v in os.environ.items() if k in ("LONGSIFT_BINARY", "XDG_CACHE_HOME")}
@@ -269,7 +270,7 @@ def drive(job: Job, summary_to: TextIO) -> int:
 
 
 def select(job: Job, summary_to: TextIO, kernel: str | None) -> int:
-    """Selects, writes and commits on this machine; hands on the summary, the last line of the command's output."""
+    """Selects, writes and commits on this machine; prints the command's summary line."""
     threads = [f"--threads={job.threads}"] if job.threads else []
     flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads]
     flags += scored_elsewhere(kernel)
@@ -284,7 +285,7 @@ def select(job: Job, summary_to: TextIO, kernel: str | None) -> int:
 
 
 def log(job: Job, message: str) -> None:
-    """A line like those of the command."""
+    """Prints a line in the format of the command."""
     line = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "level": "INFO", "message": message}
     text = json.dumps(line) if "--log-format=json" in job.flags else "{timestamp}  {level} {message}".format(**line)
     if "--quiet" not in job.flags:
@@ -292,7 +293,7 @@ def log(job: Job, message: str) -> None:
 
 
 def is_of_cluster(error: Exception) -> bool:
-    """Whether the cluster failed, and not this program: Ray cannot be reached, or lost what it cannot restart."""
+    """Whether the cluster failed, not this program: Ray is unreachable, or lost a task that it cannot restart."""
     from ray.exceptions import RayError, RayTaskError
 
     if isinstance(error, RayTaskError):
@@ -303,7 +304,7 @@ def is_of_cluster(error: Exception) -> bool:
 
 
 def frames(error: Exception) -> list[TracebackType]:
-    """Where an error came through, the place that raised it last."""
+    """Stack of an error, innermost first."""
     found, frame = [], error.__traceback__
     while frame is not None:
         found.append(frame)
@@ -312,8 +313,8 @@ def frames(error: Exception) -> list[TracebackType]:
 
 
 def main() -> int:
-    """Runs the job that is the only argument."""
-    # Ray, too, writes to standard output, whenever it likes; ours is for the summary.
+    """Runs the job, the only argument."""
+    # Ray may write to standard output at any time; ours is reserved for the summary.
     summary_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
