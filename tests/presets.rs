@@ -1,4 +1,5 @@
-//! The balanced presets: their components, what a pipeline lacks for them, and windows without one of their statistics.
+//! The balanced presets: their components, missing requirements of a pipeline, and windows without one of the
+//! statistics.
 
 use std::fs;
 
@@ -91,7 +92,7 @@ fn an_older_pipeline_is_told_what_it_lacks_as_yaml() {
     let tokens = on_tokens(64).score("formula: balanced-recurrence").filter(one);
     let (_, stderr) = plan(&workspace, &tokens);
     assert!(!stderr.contains("other components"), "{stderr}");
-    // Terms that are written out mean what they meant.
+    // Written-out terms keep their meaning.
     let terms = Pipeline { score: String::new(), ..on_text(1024) };
     let (_, stderr) = plan(&workspace, &terms.score("terms: [{statistic: far_recurrence}]"));
     assert!(!stderr.contains("other components"), "{stderr}");

@@ -1,4 +1,4 @@
-//! `formula: random`: scores that follow from ids and windows alone.
+//! `formula: random`: scores that depend only on ids and windows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn scores(workspace: &Workspace) -> BTreeMap<Key, u64> {
     keys.zip(floats(&data, "longsift_score").into_iter().map(f64::to_bits)).collect()
 }
 
-/// As `evaluate.md` defines it, written again.
+/// The definition of `evaluate.md`, written again.
 fn random(seed: u64, parts: &[&str]) -> f64 {
     let mut bytes = seed.to_le_bytes().to_vec();
     for part in parts {
@@ -149,7 +149,7 @@ fn a_calibration_keeps_the_threshold_and_a_comparison_draws_by_seed_1() {
     workspace.write("pipeline.yaml", half().score("calibration: saved.json, seed: 2").to_string());
     let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).all();
     assert!(refused.contains("score.seed: 2, was 1"), "{refused}");
-    // Beside another score.
+    // Compared with another score.
     let compared = Pipeline { score: "terms: [{statistic: unique_token_share}]".into(), ..half() };
     let compared = compared.output("report_by: source, compare: [random]");
     workspace.write("pipeline.yaml", compared.to_string());

@@ -1,4 +1,4 @@
-"""What a run says at its end, typed."""
+"""Typed summary of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shard:
-    """What a process did with the work units of its shard."""
+    """Results of a process for the work units of its shard."""
 
     index: int
     count: int
@@ -25,7 +25,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Table:
-    """The layer-zero table of a run that measured attention."""
+    """Layer-zero table of a run that measured attention."""
 
     from_cache: bool
     checkpoint_bytes_read: int
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What a device did."""
+    """Work of a device."""
 
     name: str
     uuid: str | None
@@ -50,7 +50,7 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run that measured attention, and how often the scheduler did what."""
+    """Devices of a run that measured attention, and event counts of the scheduler."""
 
     list: Sequence[DeviceWork]
     steps: Mapping[str, int]
@@ -58,7 +58,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a group has moved from the calibration that it was filtered with."""
+    """Drift of a group since the calibration that it was filtered with."""
 
     value: str | None
     count: int
@@ -71,7 +71,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class GuardedGroup:
-    """What a guard rejects of a group."""
+    """Samples of a group that a guard rejects."""
 
     value: str | None
     rejected: int
@@ -81,7 +81,7 @@ class GuardedGroup:
 
 @dataclass(frozen=True)
 class Guard:
-    """Samples that a guard rejects or that lack its statistic, and the groups that lose more than half of theirs to it."""
+    """Samples that a guard rejects, and the groups of which it rejects more than half."""
 
     setting: str
     statistic: str
@@ -95,7 +95,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Check:
-    """What a check of the pipeline found."""
+    """Result of a check of the pipeline."""
 
     check: Mapping[str, Any] | str
     value: float | None
@@ -106,7 +106,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of a run; `longsift schema summary` describes every field."""
+    """Summary of a run; `longsift schema summary` describes every field."""
 
     status: str
     run_dir: str
@@ -146,7 +146,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Summary:
-        """The summary from the command's last line; fields of a newer command are in `raw` only."""
+        """Parses the command's last line; unknown fields of a newer command are only in `raw`."""
         known = _known(cls, raw)
         for name, kind in (("table", Table), ("shard", Shard), ("devices", Devices)):
             known[name] = None if raw.get(name) is None else _of(kind, raw[name])
