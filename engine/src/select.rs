@@ -1,9 +1,9 @@
-//! The select phase: scores of all windows → what is kept, and the calibration that says why.
+//! The select phase: ranks the samples of all units by score, decides which are kept, and builds the calibration.
 //!
-//! Reads the light columns of the score tables once, units in parallel, and puts the statistics of the samples into files
-//! group by group; what is kept of a group is found there, in a fixed number of passes. Memory does not depend on how many
-//! samples there are: some tens of megabytes, 16 bytes a unit, and what a calibration knows of each group but for its
-//! histograms, which lie in a file.
+//! Reads the selection's columns of the score tables once, units in parallel, and sorts the statistics of the samples into
+//! temporary files by group; each group is then decided in a fixed number of passes. Memory does not depend on the number of
+//! samples: some tens of megabytes, 16 bytes per unit, and the calibration of each group except for histograms, which are in a
+//! file.
 
 pub(crate) mod calibration;
 mod compared;
@@ -56,50 +56,48 @@ use samples::Sample;
 use score_percentiles::{PercentilesOfGroups, ScorePercentiles};
 use warnings::name;
 
-/// What is kept.
+/// Result of the selection.
 #[derive(Debug)]
 pub struct Selection {
     criteria: Criteria,
-    /// By number of the group, its value of the `within` column and what decides of its samples.
+    /// Value of the `within` column and rule of each group, by number of the group.
     rules: Vec<(Option<Arc<str>>, Rule)>,
     percentiles: ScorePercentiles,
-    /// What `output.compare` asks for.
+    /// Scores of `output.compare`.
     compared: Vec<Compared>,
-    /// The columns of score tables that [`Selection::of_unit`] needs.
+    /// Columns of score tables that [`Selection::of_unit`] needs.
     columns: Vec<String>,
     groups_of_samples: GroupsOfSamples,
-    /// The number of the first sample of every unit, and behind them that of all samples.
+    /// Number of the first sample of every unit, then the number of all samples.
     units: Vec<u64>,
-    /// By unit, the samples that are kept.
+    /// Kept samples by unit.
     kept: Vec<u64>,
     repeated_ids: RepeatedIds,
-    /// Windows that guards before a measure spare it, by measure.
+    /// Windows that guards skip for a measure, by measure.
     pub not_measured: BTreeMap<String, u64>,
-    /// Figures and thresholds of the groups.
+    /// Statistics and thresholds of the groups.
     pub calibration: Calibration,
-    /// With a saved calibration: how far each group has moved from it.
+    /// Drift of each group from a saved calibration; empty without one.
     pub drift: Vec<GroupDrift>,
-    /// What each guard rejects.
+    /// Rejected samples by guard.
     pub guards: Vec<GuardUse>,
-    /// What a user should know.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Selection {
-    /// How many samples of a unit are kept.
+    /// Number of kept samples of a unit.
     pub fn kept(&self, unit: usize) -> u64 {
         self.kept[unit]
     }
 
-    /// How many samples a unit has.
+    /// Number of samples of a unit.
     pub fn samples(&self, unit: usize) -> u64 {
         self.units[unit + 1] - self.units[unit]
     }
 
-    /// The samples of a unit in input order, given its measured windows by row.
+    /// Returns the samples of a unit in input order, given its measured windows by row.
     ///
-    /// # Errors
-    /// These are not the windows that were selected from, or a working file of the selection cannot be read.
+    /// # Errors The windows changed since they were selected from, or a temporary file cannot be read.
     pub fn of_unit(
         &self,
         plan: &Plan,
@@ -126,7 +124,7 @@ impl Selection {
         decided.map(|((sample, group), number)| self.decided(sample, file, group, number)).collect()
     }
 
-    /// What becomes of a sample, given its windows and its file.
+    /// Decides on a sample, given its windows and its file.
     fn decided(
         &self,
         windows: &[ScoredWindow],
@@ -157,32 +155,31 @@ impl Selection {
         })
     }
 
-    /// The statistics of terms and guards, in the order in which a sample has their values.
+    /// Names of the statistics of terms and guards, in the order of a sample's values.
     pub fn used(&self) -> Vec<&str> {
         self.criteria.statistics.iter().map(|statistic| &*statistic.name).collect()
     }
 
-    /// How many statistics the output has of a sample.
+    /// Number of statistics per sample in the output.
     pub fn statistics(&self) -> usize {
         self.criteria.written.len()
     }
 
-    /// The columns of score tables that [`Selection::of_unit`] needs of every window.
+    /// Columns of score tables that [`Selection::of_unit`] needs.
     pub fn columns(&self) -> Vec<&str> {
         self.columns.iter().map(String::as_str).collect()
     }
 
     /// Whether another document has the same id.
     ///
-    /// # Errors
-    /// A working file of the selection cannot be read.
+    /// # Errors A temporary file cannot be read.
     pub fn is_repeated(&self, id: &str) -> Result<bool> {
         self.repeated_ids.contains(id)
     }
 }
 
-/// Refuses a calibration that was not made for the scores of this plan, before anything is measured: by the measures that
-/// `identity` has, and all else. What groups there are is only known later.
+/// Refuses a calibration that does not fit the scores of this plan, before anything is measured. Compares the measures in
+/// `identity` and all other settings; which groups exist is only known later.
 pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
     let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
     fitting_calibration(plan, &Criteria::of(plan), path, identity).map(drop)

@@ -1,4 +1,4 @@
-//! Taking a run directory for this process alone.
+//! Exclusive access to a run directory.
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
@@ -12,15 +12,15 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::storage::{error, files, marked, regular, store};
 
-/// Longer than anyone holds the lock only to see whether someone else does.
+/// Longer than a status query holds the lock.
 const STATUS_LOCK_WAIT: Duration = Duration::from_millis(200);
 
-/// Exclusive use of a run directory, until it is dropped.
+/// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
 pub struct RunLock(Held);
 
 impl RunLock {
-    /// That the directory is still this process's: a file is, as long as it is open; a lease may have run out.
+    /// Checks that this process still has exclusive access: an open file lock always holds, a lease may have expired.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn check(&self) -> Result<()> {
         match &self.0 {
@@ -30,7 +30,7 @@ impl RunLock {
         }
     }
 
-    /// The same before a single step: a lease is asked after only where that was some time ago.
+    /// Like [`Self::check`], but cheap: requests a lease only if it was last renewed some time ago.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn confirm(&self) -> Result<()> {
         match &self.0 {
@@ -51,11 +51,9 @@ enum Held {
 }
 
 impl RunDirectory {
-    /// Makes the folders that do not exist and takes the directory for this process; clears what an interrupted run
-    /// left half-written.
+    /// Creates missing folders, locks the directory for this process and removes partial files of an interrupted run.
     ///
-    /// # Errors
-    /// Somebody else's folder; another process holds the directory.
+    /// # Errors The folder is not a run directory, or another process has locked it.
     pub fn take(&self) -> Result<RunLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
@@ -64,8 +62,7 @@ impl RunDirectory {
         Ok(lock)
     }
 
-    /// Makes the folders that a run writes to and clears what an interrupted run left half-written. The directory must
-    /// be taken.
+    /// Creates the folders that a run writes to and removes partial files of an interrupted run. Requires the lock.
     pub fn prepare(&self) -> Result<()> {
         self.create_working_folders()?;
         for folder in self.working_folders() {
@@ -75,16 +72,16 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Makes the folders that a run writes to while it scores.
+    /// Creates the folders that a run writes to while it scores.
     pub(super) fn create_working_folders(&self) -> Result<()> {
         if store::is_address(&self.root) {
-            // In the cache folder of this machine.
+            // The journal is in the cache folder of this machine.
             marked::create_folder(&self.journal())?;
         }
         Ok(self.working_folders().iter().try_for_each(|folder| files::create_folder(folder))?)
     }
 
-    /// Refuses a folder that is not a run directory: its files would be mixed with those of a run, and removed as such.
+    /// Refuses a folder that is not a run directory: its files would be mixed with those of a run, and later removed.
     pub fn refuse_foreign(&self) -> Result<()> {
         let names = files::list_if_present(&self.root)?;
         let is_run = names.is_empty()
@@ -107,7 +104,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Who works in the directory now, if anyone does.
+    /// Returns the process that holds the lock.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
@@ -142,7 +139,7 @@ impl RunDirectory {
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                // `longsift status` holds it shared for a moment.
+                // `longsift status` holds a shared lock for a moment.
                 Err(TryLockError::WouldBlock) if begun.elapsed() < STATUS_LOCK_WAIT => {
                     std::thread::sleep(STATUS_LOCK_WAIT / 20);
                 }

@@ -1,4 +1,4 @@
-//! The JSON summary of a run: the last line of standard output, and `summary.json`.
+//! JSON summary of a run: the last line of standard output, and `summary.json`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use super::calibration::{GroupDrift, moved_most};
 use super::counts::is_zero;
 use crate::base::text::{count, quoted_value};
 
-/// Groups of a column with very many values that a summary line tells of: a scheduler keeps the line, and some take 48 kB.
+/// Maximum groups in a summary line: schedulers keep the line, and some accept only 48 kB.
 const GROUPS_OF_A_LINE: usize = 100;
 
-/// Groups that a sentence about a guard names.
+/// Maximum groups named in a sentence about a guard.
 const MAX_NAMED: usize = 10;
 
 /// The summary of a run: the last line of standard output, and `summary.json`.
@@ -108,7 +108,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// A summary of a run that has done nothing yet.
+    /// Returns the summary of a run that has not done anything yet.
     pub fn new(status: &str, run_dir: String) -> Self {
         Self {
             status: status.to_owned(),
@@ -146,18 +146,18 @@ impl Summary {
         }
     }
 
-    /// The largest resident memory of each phase, in the order of phases.
+    /// Peak memory of each phase, in the order of phases.
     pub fn phases_by_memory(&self) -> Vec<(&'static str, u64)> {
         let known = |phase| Some((phase, *self.peak_memory_by_phase.get(phase)?));
         ["plan", "table", "score", "select", "write"].into_iter().filter_map(known).collect()
     }
 
-    /// Rows that the run has in the output: none where it failed, whatever it would have kept.
+    /// Rows in the output: 0 if the run failed, even if it would have kept some.
     pub fn rows_written(&self) -> u64 {
         if self.error.is_none() { self.kept } else { 0 }
     }
 
-    /// Both accounting equations; a violation is a bug.
+    /// Checks both accounting equations. A violation is a bug.
     pub fn check(&self) -> Result<(), String> {
         let rows = self.rows_kept + self.rows_dropped.values().sum::<u64>() + self.quarantined;
         if rows != self.rows_in {
@@ -181,7 +181,7 @@ impl Summary {
         Ok(())
     }
 
-    /// One line of JSON, of a bounded length for any number of groups.
+    /// Formats the summary as one line of JSON with bounded length for any number of groups.
     pub fn to_line(&self) -> String {
         let left_out = self.drift.len().saturating_sub(GROUPS_OF_A_LINE);
         let mut line = Cow::Borrowed(self);
@@ -233,7 +233,7 @@ pub struct GuardedGroup {
 }
 
 impl GuardUse {
-    /// Whether more than half of all samples, or of those of a group, do not pass it.
+    /// Whether more than half of all samples, or of those of a group, do not pass the guard.
     pub fn rejects_most(&self) -> bool {
         2 * (self.rejected + self.missing) > self.samples || !self.groups.is_empty()
     }
@@ -357,16 +357,16 @@ pub struct DeviceWork {
     pub retired: Option<String>,
 }
 
-/// What was kept of the samples of a label.
+/// Counts of the samples with one label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelCounts {
     /// All samples.
     pub samples: u64,
-    /// Those that are kept.
+    /// Kept samples.
     pub kept: u64,
-    /// Those that each of `output.compare` would keep.
+    /// Samples that each of `output.compare` would keep.
     pub compared: Vec<u64>,
 }
 
-/// What was kept per label, ascending.
+/// Counts by label, ascending.
 pub type LabelShares = Vec<(Option<String>, LabelCounts)>;

@@ -1,4 +1,4 @@
-//! What a selection looks at: the statistics that it uses, in the order in which their values are kept.
+//! Criteria of a selection: its statistics, in the order of a sample's values, and their terms, guards and amounts.
 
 use std::sync::Arc;
 
@@ -21,33 +21,33 @@ use crate::run_directory::dropped;
 use crate::run_directory::scores::ScoredWindow;
 use crate::spec::pipeline::Samples;
 
-/// The terms, guards and amounts of a selection.
+/// Criteria of a selection.
 #[derive(Clone, Debug)]
 pub(super) struct Criteria {
-    /// The statistic of every term, in their order, then those that only guards use.
+    /// Statistic of every term in order, then those that only guards use.
     pub(super) statistics: Vec<Statistic>,
-    /// The columns of score tables that are read, first those that a selection needs, then those of the output.
+    /// Columns of score tables that are read: those that the selection needs, then those of the output.
     pub(super) columns: Vec<String>,
-    /// How many of them a selection needs.
+    /// Number of columns that the selection needs.
     pub(super) selects_by: usize,
     pub(super) terms: Vec<Term>,
     pub(super) combine: Combine,
-    /// Of the terms that do not say how.
+    /// Default for terms that do not set it.
     pub(super) standardise: Standardise,
-    /// Each with the place of its statistic.
+    /// Guards, each with the index of its statistic.
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
     pub(super) samples: Samples,
-    /// With a random score, what draws it.
+    /// Generator of random scores.
     pub(super) random: Option<Draw>,
-    /// The measures with guards before them.
+    /// Measures with guards before them.
     pub(super) spared: Vec<Spared>,
-    /// The statistics that the output has.
+    /// Statistics in the output.
     pub(super) written: Vec<Statistic>,
     pub(super) reasons: Reasons,
 }
 
-/// What draws random scores.
+/// Generator of random scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     seed: u64,
@@ -56,8 +56,8 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// Score of a sample of a file. A document without an id is drawn by its file and row. `window`: its number; `None` for a
-    /// document.
+    /// Draws the score of a sample of a file. A document without an id is identified by its file and row. `window`: its index;
+    /// `None` for a document.
     fn score(self, sample: &ScoredWindow, window: Option<u32>, file: &str) -> f64 {
         let (row, window) = (sample.input_row.to_string(), window.map(|of| of.to_string()));
         let has_id = self.ids && sample.id != id_of_row(file, sample.input_row);
@@ -67,7 +67,7 @@ impl Draw {
     }
 }
 
-/// Why samples are not kept, as the accounting calls it.
+/// Reasons for not keeping samples, as in the accounting.
 #[derive(Clone, Debug)]
 pub(super) struct Reasons {
     not_selected: Arc<str>,
@@ -78,31 +78,31 @@ pub(super) struct Reasons {
     refused: Vec<Arc<str>>,
 }
 
-/// A measure that guards spare windows.
+/// Measure that guards skip for some windows.
 #[derive(Clone, Debug)]
 pub(super) struct Spared {
     pub(super) measure: String,
-    /// Those before it.
+    /// Indexes of the guards before it.
     guards: Vec<usize>,
-    /// The sample that it is taken of.
+    /// Sample of windows that it runs on.
     sample: Option<WindowSample>,
 }
 
-/// A statistic that a selection uses.
+/// Statistic that a selection uses.
 #[derive(Clone, Debug)]
 pub(super) struct Statistic {
     pub(super) name: String,
-    /// How a document's value follows from those of its windows.
+    /// Rule for a document's value from those of its windows.
     pub(super) merge: Merge,
-    /// The places of the two statistics that a document's value is the ratio of.
+    /// Column indexes of numerator and denominator, if a document's value is a ratio.
     pub(super) ratio: Option<(usize, usize)>,
-    /// Its place among the columns that are read.
+    /// Index among the columns that are read.
     pub(super) place: usize,
-    /// The place of its standard error, where the measure declares one.
+    /// Column index of its standard error, if the measure declares one.
     pub(super) error: Option<usize>,
-    /// The guards before its measure.
+    /// Indexes of the guards before its measure.
     pub(super) guards_before: Vec<usize>,
-    /// The sample that its measure is taken of.
+    /// Sample of windows that its measure runs on.
     pub(super) sample: Option<WindowSample>,
 }
 
@@ -119,13 +119,13 @@ impl Reasons {
 }
 
 impl Criteria {
-    /// Whether a sample without this statistic is left out: a guard needs it, or a term that is not optional.
+    /// Whether a sample without this statistic is dropped: a guard or a term that is not optional needs it.
     pub(super) fn requires(&self, statistic: usize) -> bool {
         let is_optional = self.terms.get(statistic).is_some_and(|term| term.optional);
         !is_optional || self.guards.iter().any(|(_, guarded)| *guarded == statistic)
     }
 
-    /// Those of a plan, which has proven that the statistics are there.
+    /// Returns the criteria of a plan, in which all statistics are known to exist.
     pub(super) fn of(plan: &Plan) -> Self {
         let (score, filter) = (plan.spec.score(), plan.spec.filter());
         let declared = plan.measures.statistics();
@@ -146,8 +146,8 @@ impl Criteria {
         criteria
     }
 
-    /// Those of a named score with the groups and the amount of a plan and none of its guards. `columns`: those that are
-    /// read already.
+    /// Returns the criteria of a named score with the groups and the amount of a plan but without its guards. `columns`:
+    /// columns that are already read.
     pub(super) fn of_formula(plan: &Plan, formula: Formula, columns: Vec<String>) -> Self {
         let of_plan = plan.spec.score();
         let alpha = of_plan.alpha.filter(|_| formula == Formula::Longattn);
@@ -194,7 +194,7 @@ impl Criteria {
         }
     }
 
-    /// Why a sample is not kept.
+    /// Reason for not keeping a sample.
     pub(super) fn reason(&self, standing: Standing) -> Arc<str> {
         Arc::clone(match standing {
             Standing::Missing(statistic) => &self.reasons.missing[statistic],
@@ -204,7 +204,7 @@ impl Criteria {
         })
     }
 
-    /// The samples of one document, given all its windows: the windows of each.
+    /// Splits the windows of one document into samples.
     pub(super) fn samples<'w>(
         &self,
         document: &'w [ScoredWindow],
@@ -215,7 +215,7 @@ impl Criteria {
         }
     }
 
-    /// Tokens of the output that a sample would be.
+    /// Tokens of a sample in the output.
     pub(super) fn tokens(&self, sample: &[ScoredWindow]) -> u64 {
         match (self.samples, sample.first()) {
             (_, None) => 0,
@@ -224,7 +224,7 @@ impl Criteria {
         }
     }
 
-    /// The index of a sample's window; none for a document.
+    /// Index of a sample's window; `None` for a document.
     pub(super) fn window(&self, sample: &[ScoredWindow]) -> Option<u32> {
         match self.samples {
             Samples::Windows => sample.first().map(|window| window.window),
@@ -232,19 +232,19 @@ impl Criteria {
         }
     }
 
-    /// How many values a sample has: those of the statistics, and behind them its random score.
+    /// Number of values of a sample: those of the statistics, then its random score.
     pub(super) fn values_of_sample(&self) -> usize {
         self.statistics.len() + usize::from(self.random.is_some())
     }
 
-    /// The values of a sample, of which there are windows, in a file of this name.
+    /// Values of a sample, given its windows and its file.
     pub(super) fn values(&self, sample: &[ScoredWindow], file: &str) -> Vec<f64> {
         let statistics = self.statistics.iter().map(|statistic| self.value(statistic, sample));
         let random = self.random.map(|draw| draw.score(&sample[0], self.window(sample), file));
         statistics.chain(random).collect()
     }
 
-    /// The score of a sample with these values; `NaN` where it lacks one, or its group has no scale.
+    /// Score of a sample with these values; `NaN` if one is missing or its group has no scale.
     pub(super) fn score(&self, scorer: Option<&Scorer>, values: &[f64]) -> f64 {
         match (self.random, scorer) {
             (Some(_), _) => values[self.statistics.len()],
@@ -253,9 +253,10 @@ impl Criteria {
         }
     }
 
-    /// The value of a statistic of a sample; `NaN` where it has none. What a guard spares its measure has none either, also
-    /// where an earlier run with other guards has measured it. What its measure was not taken of by sampling is
-    /// [`NOT_SAMPLED`].
+    /// Value of a statistic of a sample; `NaN` if missing.
+    ///
+    /// If guards skip its measure, the value is missing even if an earlier run with other guards computed it. If sampling
+    /// excluded the measure, it is [`NOT_SAMPLED`].
     pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
         if self.is_spared(&statistic.guards_before, sample) {
             f64::NAN
@@ -266,7 +267,7 @@ impl Criteria {
         }
     }
 
-    /// Whether a guard of these spares the measure that they come before a sample.
+    /// Whether one of these guards skips the measure that they come before.
     fn is_spared(&self, guards: &[usize], sample: &[ScoredWindow]) -> bool {
         guards.iter().any(|guard| {
             let (guard, place) = &self.guards[*guard];
@@ -277,7 +278,7 @@ impl Criteria {
         })
     }
 
-    /// How many windows of a sample a measure is spared.
+    /// Number of windows of a sample that guards skip for a measure.
     pub(super) fn spared_windows(&self, of: &Spared, sample: &[ScoredWindow]) -> u64 {
         if self.is_spared(&of.guards, sample) {
             let held = |own: &&ScoredWindow| sampling::holds(of.sample, &own.id, own.window);
@@ -291,7 +292,7 @@ impl Criteria {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
             return window.statistic(statistic.place);
         }
-        // Of a document the windows that its measure is taken of.
+        // Of a document, the windows that its measure runs on.
         let windows = |place: usize| {
             let held = sample.iter().filter(|window| statistic.holds(window));
             held.map(|window| window.statistic(place)).collect::<Vec<f64>>()
@@ -304,7 +305,7 @@ impl Criteria {
         }
     }
 
-    /// Notes, by term, how far the values of a sample's windows may be off.
+    /// Adds the relative errors of the values of a sample's windows, by term.
     pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
         for (statistic, error) in self.statistics.iter().zip(errors) {
             let Some(place) = statistic.error else { continue };
@@ -319,25 +320,25 @@ impl Criteria {
         }
     }
 
-    /// Whether the tokens of samples decide anything.
+    /// Whether the number of tokens affects the selection.
     pub(super) fn weighs_tokens(&self) -> bool {
         self.filter.keep_tokens.is_some()
             || self.filter.budgets.is_some()
             || self.guards.iter().any(|(guard, _)| guard.weigh == Weigh::Tokens)
     }
 
-    /// The columns of score tables that a selection needs, by name.
+    /// Names of the columns of score tables that the selection needs.
     pub(super) fn columns(&self) -> Vec<&str> {
         self.columns[..self.selects_by].iter().map(String::as_str).collect()
     }
 
-    /// How a term makes its statistic comparable.
+    /// Standardisation of a term.
     pub(super) fn standardise_of(&self, term: usize) -> Option<Standardise> {
         let term = self.terms.get(term)?;
         Some(term.standardise.unwrap_or(self.standardise))
     }
 
-    /// Refuses z-scores of a group whose standard deviation is not a number that can be divided by. `figures`: by statistic.
+    /// Refuses z-scores of a group whose standard deviation overflows or underflows. `figures`: by statistic.
     pub(super) fn check_z_scores(
         &self,
         group: Option<&str>,
@@ -365,17 +366,17 @@ impl Criteria {
 }
 
 impl Statistic {
-    /// Whether its measure is taken of a window, as far as sampling decides.
+    /// Whether sampling includes a window for its measure.
     fn holds(&self, window: &ScoredWindow) -> bool {
         sampling::holds(self.sample, &window.id, window.window)
     }
 
-    /// Whether its measure is taken of any window of a sample.
+    /// Whether sampling includes any window of a sample for its measure.
     fn is_in_sample(&self, sample: &[ScoredWindow]) -> bool {
         sample.iter().any(|window| self.holds(window))
     }
 
-    /// `read`: the columns of score tables that are read, to which those of this one are added.
+    /// `read`: columns of score tables that are read, to which those of this statistic are added.
     fn new(
         name: &str,
         columns: &[Column],
@@ -411,10 +412,10 @@ impl Statistic {
     }
 }
 
-/// What decides which windows a measure is taken of: guards before it, and its sample.
+/// Conditions for a measure to run on a window: indexes of the guards before it, and its sample.
 type Before = (Vec<usize>, Option<WindowSample>);
 
-/// That of the measure that writes a statistic.
+/// Conditions of the measure that computes a statistic.
 fn before(plan: &Plan, statistic: &str) -> Before {
     let guards = plan.measures.place_of(statistic).map_or(Vec::new(), |(place, _)| {
         let measure = &plan.measures.columns[usize::from(place)].measure;
@@ -423,7 +424,7 @@ fn before(plan: &Plan, statistic: &str) -> Before {
     (guards, sampling::of_statistic(plan, statistic))
 }
 
-/// The guards before a measure.
+/// Indexes of the guards before a measure.
 fn guards_before(guards: &[Guard], measure: &String) -> Vec<usize> {
     let before = guards.iter().enumerate();
     let before = before.filter(|(_, guard)| guard.before.as_ref() == Some(measure));

@@ -1,4 +1,4 @@
-//! The raw statistics of all samples: read from the score tables once, units in parallel, and put into files group by group.
+//! Gathers the raw statistics of all samples: reads the score tables once, units in parallel, into temporary files by group.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
 
-/// Units are read together while they have at most so many windows.
+/// Maximum windows of the units that are read together.
 const WINDOWS_AT_ONCE: u64 = 1 << 19;
 
-/// How a sample is written: its number in input order, its tokens where they decide anything, its statistics.
+/// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     tokens: bool,
@@ -46,7 +46,7 @@ impl Layout {
         into.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    /// The number of a sample and its tokens, 0 where they decide nothing; its statistics go to `values`.
+    /// Returns the number of a sample and its tokens, 0 if they are not stored; its statistics go to `values`.
     fn read(self, record: &[u8], values: &mut Vec<f64>) -> (u64, u64) {
         let fields = record.as_chunks::<8>().0;
         let (head, statistics) = fields.split_at(fields.len() - self.statistics);
@@ -57,48 +57,48 @@ impl Layout {
     }
 }
 
-/// The samples of all units.
+/// Samples of all units.
 #[derive(Debug)]
 pub(super) struct Gathered {
     samples: Groups,
     layout: Layout,
-    /// The group of every sample.
+    /// Group of every sample.
     pub(super) groups_of_samples: GroupsOfSamples,
-    /// The number of the first sample of every unit, and behind them that of all samples.
+    /// Number of the first sample of every unit, then the number of all samples.
     pub(super) units: Vec<u64>,
-    /// The values of the `within` column, and the number of each.
+    /// Values of the `within` column with the number of each.
     pub(super) groups: BTreeMap<Option<String>, u32>,
     /// By group.
     pub(super) of_groups: Vec<Group>,
-    /// By term, how far the values of sampled rows may be off.
+    /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
-    /// By measure with guards before it, windows that it is spared.
+    /// Windows that guards skip for a measure, by measure with guards before it.
     pub(super) spared: Vec<u64>,
-    /// Windows.
+    /// Number of windows.
     pub(super) windows: u64,
-    /// Windows that begin before the end of the one before them.
+    /// Number of windows that overlap the previous window.
     pub(super) overlapping: u64,
     pub(super) repeated_ids: RepeatedIds,
     /// Documents without an id of their own.
     pub(super) without_id: u64,
 }
 
-/// What is known of a group when all its samples are read.
+/// Totals of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// Its samples.
+    /// Number of samples.
     pub(super) samples: u64,
     /// Tokens of its shortest and its longest window.
     pub(super) lengths: (u64, u64),
 }
 
-/// One sample as it is read back.
+/// Sample as read from the temporary file.
 pub(super) struct Record<'a> {
-    /// Its number in input order.
+    /// Number in input order.
     pub(super) number: u64,
-    /// 0 where tokens decide nothing.
+    /// 0 if tokens do not affect the selection.
     pub(super) tokens: u64,
-    /// By statistic; `NaN` where it has none.
+    /// By statistic; `NaN` if missing.
     pub(super) values: &'a [f64],
 }
 
@@ -128,15 +128,14 @@ impl Gathered {
         gathering.finish(stop)
     }
 
-    /// Whether there is only the group of a run without `within` (or of rows without a value).
+    /// Whether the only group is that of a run without `within`, or of rows without a value.
     pub(super) fn is_one_group(&self) -> bool {
         self.groups.keys().all(Option::is_none)
     }
 
-    /// Hands over the samples of a group in input order.
+    /// Calls `each` for the samples of a group in input order.
     ///
-    /// # Errors
-    /// The files of the selection cannot be read, or a signal has come.
+    /// # Errors A temporary file cannot be read, or a signal stopped the run.
     pub(super) fn visit(
         &self,
         group: u32,
@@ -151,7 +150,7 @@ impl Gathered {
     }
 }
 
-/// The unit behind those from `first` on that are read together.
+/// Returns the end of the range of units, starting at `first`, that are read together.
 fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
     let running = records[first..].iter().scan(0_u64, |windows, record| {
         *windows = windows.saturating_add(record.counts.windows).saturating_add(1);
@@ -160,7 +159,7 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
     first + running.take_while(|windows| *windows <= WINDOWS_AT_ONCE).count().max(1)
 }
 
-/// Samples that are still coming in.
+/// Samples that are being gathered.
 pub(super) struct Gathering {
     layout: Layout,
     statistics: usize,
@@ -225,7 +224,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// The number of a group, which has windows of these lengths.
+    /// Returns the number of a group and widens its range of window lengths.
     fn group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
         let key = label.cloned();
         let next = self.of_groups.len() as u32;
@@ -256,16 +255,16 @@ impl Gathering {
     }
 }
 
-/// The samples of one unit.
+/// Samples of one unit.
 #[derive(Default)]
 pub(super) struct UnitSamples {
-    /// The values of the `within` column, and the number of each in this unit.
+    /// Values of the `within` column with the number of each in this unit.
     pub(super) groups: BTreeMap<Option<String>, u32>,
-    /// By group, tokens of its shortest and its longest window.
+    /// Tokens of the shortest and the longest window, by group.
     pub(super) lengths: Vec<(u64, u64)>,
-    /// The group of each sample, and its tokens.
+    /// Group and tokens of each sample.
     pub(super) samples: Vec<(u32, u64)>,
-    /// The values of each sample, one behind the other.
+    /// Values of all samples, concatenated.
     pub(super) values: Vec<f64>,
     pub(super) ids: Vec<u128>,
     errors: Vec<RelativeError>,

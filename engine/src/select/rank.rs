@@ -1,12 +1,12 @@
-//! From the statistics of one group to the rule of what is kept of it: a fixed number of passes over its samples, in the
-//! memory of a few histograms.
+//! Ranks one group: computes its rule from its statistics in a fixed number of passes over its samples, in the memory of a few
+//! histograms.
 //!
 //! ```text
-//! 1   to 4: the bounds of guards with quantiles, sixteen bits a pass; none without
+//! 1   to 4: bounds of guards with quantiles, sixteen bits per pass; skipped without quantiles
 //! 5   means and ranges of the samples that pass the guards
-//! 6   their deviations and percentiles: the scales
-//! 7   to 10: the score at the edge of what is kept, and the deciles, sixteen bits a pass
-//! 11  which of the samples at the edge are kept, and what there is of everything
+//! 6   standard deviations and percentiles: the scales
+//! 7   to 10: the score at the edge of the kept samples, and the deciles, sixteen bits per pass
+//! 11  which samples at the edge are kept, and all totals
 //! ```
 
 use std::cmp::Ordering;
@@ -30,45 +30,45 @@ use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::run_directory::calibration::Threshold;
 
-/// The tenths that scores are cut into.
+/// Number of parts that the deciles cut scores into.
 const TENTHS: u64 = 10;
 
-/// One group among all samples.
+/// One group of the gathered samples.
 #[derive(Clone, Copy)]
 pub(super) struct Ranking<'a> {
     pub(super) criteria: &'a Criteria,
     pub(super) gathered: &'a Gathered,
-    /// The value of the `within` column.
+    /// Value of the `within` column.
     pub(super) name: Option<&'a str>,
-    /// The number of the group.
+    /// Number of the group.
     pub(super) group: u32,
-    /// By unit, the samples that are kept.
+    /// Kept samples by unit.
     pub(super) kept: &'a [AtomicU64],
-    /// Where the percentiles of the scores go.
+    /// Destination of the percentiles of its scores.
     pub(super) percentiles: &'a PercentilesOfGroups,
-    /// Where the histograms of its terms go.
+    /// Destination of the histograms of its terms.
     pub(super) histograms: &'a HistogramsOfGroups,
     pub(super) stop: &'a Stop,
 }
 
-/// What was decided of a group.
+/// Decision on a group.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
-    /// By statistic, of the samples that pass the guards; none where none of them has it.
+    /// By statistic, over the samples that pass the guards; `None` if no sample has it.
     pub(super) figures: Vec<Option<ColumnFigures>>,
-    /// By term, where it takes percentiles; none without a scale.
+    /// By term, if it uses percentiles; `None` without a scale.
     histograms: Option<Vec<Option<Place>>>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
     cutoffs: Vec<Cutoff>,
     percentiles: OfGroup,
-    /// The nine scores that cut the group into ten parts of equal size; none for a group without scores.
+    /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores.
     pub(super) deciles: Vec<f64>,
     pub(super) totals: Totals,
 }
 
 impl Ranked {
-    /// By term, what it is made comparable with; none where no sample that passes has a statistic of the score.
+    /// Scale of every term; `None` if no sample that passes has a statistic of the score.
     pub(super) fn scales(
         &self,
         criteria: &Criteria,
@@ -79,7 +79,7 @@ impl Ranked {
         scales(criteria, &self.figures, found)
     }
 
-    /// What decides of the samples of the group.
+    /// Returns the rule for the samples of the group.
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
         Rule {
             scorer: scorer(criteria, self.scales(criteria, histograms)),
@@ -90,7 +90,7 @@ impl Ranked {
     }
 }
 
-/// The scale of every term, given the figures of all statistics and the histograms of the terms.
+/// Builds the scale of every term from the totals of all statistics and the histograms of the terms.
 fn scales(
     criteria: &Criteria,
     figures: &[Option<ColumnFigures>],
@@ -108,32 +108,32 @@ fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
     Some(scorer.expect("every term has the scale that it asks for"))
 }
 
-/// The figures of every statistic, and the scale of every term if each has one.
+/// Totals of every statistic, and the scale of every term if all have one.
 type Scales = (Vec<Option<ColumnFigures>>, Option<Vec<Scale>>);
 
-/// What there is of a group in the end.
+/// Final statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Totals {
     /// Samples that pass the guards and have a score.
     pub(super) scored: u64,
-    /// Samples that `keep_fraction` is a share of.
+    /// Samples that `keep_fraction` refers to.
     pub(super) counted: u64,
-    /// By guard, samples out of its bounds, whatever the other guards say of them.
+    /// By guard, samples out of its bounds, independent of other guards.
     pub(super) refused: Vec<u64>,
     /// By guard, samples that no guard rejects and that lack its statistic.
     pub(super) missing: Vec<u64>,
-    /// Samples with a score that are kept.
+    /// Kept samples with a score.
     pub(super) kept: u64,
-    /// Samples without one that are kept, because a measure was not taken of them.
+    /// Kept samples without a score because sampling excluded them from a measure.
     pub(super) kept_not_measured: u64,
     /// By cutoff.
     pub(super) thresholds: Vec<Threshold>,
-    /// Samples that pass and have a score by the part of ten they are in, as the deciles cut them.
+    /// Samples that pass and have a score, by tenth as cut by the deciles.
     pub(super) parts: [u64; TENTHS as usize],
 }
 
 impl Totals {
-    /// Takes in a sample that may be kept. Its threshold follows the lowest score that is.
+    /// Adds a sample that may be kept. The threshold follows the lowest score that is kept.
     fn note(&mut self, place: usize, score: f64, kept: bool) {
         let threshold = &mut self.thresholds[place];
         match threshold.score.map(|lowest| key(score).cmp(&key(lowest))) {
@@ -141,7 +141,7 @@ impl Totals {
                 threshold.ties += 1;
                 threshold.ties_kept += u64::from(kept);
             }
-            // Of equal scores the first are kept: none was passed over before this one.
+            // Among equal scores the first are kept: no sample with this score was skipped before.
             Some(Ordering::Less) | None if kept => {
                 *threshold = Threshold { score: Some(score), ties: 1, ties_kept: 1 };
             }
@@ -150,9 +150,9 @@ impl Totals {
     }
 }
 
-/// Counts the samples that are kept, by unit; they come in input order.
+/// Counts kept samples by unit; they come in input order.
 struct KeptOfUnits<'a> {
-    /// The number of the first sample of every unit, and behind them that of all samples.
+    /// Number of the first sample of every unit, then the number of all samples.
     units: &'a [u64],
     kept: &'a [AtomicU64],
     unit: usize,
@@ -177,7 +177,7 @@ impl KeptOfUnits<'_> {
 }
 
 impl Ranking<'_> {
-    /// Decides by the group's own figures.
+    /// Decides by the group's own statistics.
     pub(super) fn own(self) -> Result<Ranked> {
         let bounds = self.bounds()?;
         let (figures, scales) = self.scales(&bounds)?;
@@ -199,8 +199,8 @@ impl Ranking<'_> {
         Ok(Ranked { figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
     }
 
-    /// Decides as a calibration says, and sums the statistics of the samples that pass. `deciles`: of the scores that it was made
-    /// from.
+    /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the
+    /// calibration.
     pub(super) fn by(
         self,
         scorer: Option<Scorer>,
@@ -231,14 +231,14 @@ impl Ranking<'_> {
         Ok((Rule { scorer, bounds, cutoffs, percentiles }, totals, sums))
     }
 
-    /// The place of a sample's cutoff and its score; none where it cannot be kept.
+    /// Index of a sample's cutoff and its score; `None` if it cannot be kept.
     fn ranked(self, standing: Standing, sample: &Record<'_>) -> Option<(usize, f64)> {
         let Standing::Ranked(score) = standing else { return None };
         let place = place(self.criteria, self.name, sample.tokens)?;
         (!score.is_nan()).then_some((place, score))
     }
 
-    /// The bounds of every guard, quantiles being those of all samples that have the statistic.
+    /// Computes the bounds of every guard. Quantiles are over all samples that have the statistic.
     fn bounds(self) -> Result<Vec<Bounds>> {
         let samples = self.gathered.of_groups[self.group as usize].samples;
         let guards = self.criteria.guards.iter();
@@ -258,7 +258,7 @@ impl Ranking<'_> {
         Ok(quantiles.iter().map(Quantiles::bounds).collect())
     }
 
-    /// Hands over the statistics of the samples that pass, in input order: the place of each and its value.
+    /// Calls `each` with the index and value of every finite statistic of the samples that pass, in input order.
     fn visit_passing(self, bounds: &[Bounds], mut each: impl FnMut(usize, f64)) -> Result<()> {
         self.gathered.visit(self.group, self.stop, |sample| {
             if passes(bounds, self.criteria, sample.values) {
@@ -269,14 +269,14 @@ impl Ranking<'_> {
         })
     }
 
-    /// By statistic, the sum and the range of the samples that pass.
+    /// Sums and ranges over the samples that pass, by statistic.
     fn sums(self, bounds: &[Bounds]) -> Result<Vec<Sums>> {
         let mut sums = vec![Sums::default(); self.criteria.statistics.len()];
         self.visit_passing(bounds, |statistic, value| sums[statistic].add(value))?;
         Ok(sums)
     }
 
-    /// The figures of every statistic and the scale of every term, both of the samples that pass; none without any.
+    /// Computes the totals of every statistic and the scale of every term over the samples that pass.
     fn scales(self, bounds: &[Bounds]) -> Result<Scales> {
         let (criteria, sums) = (self.criteria, self.sums(bounds)?);
         let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
@@ -301,7 +301,7 @@ impl Ranking<'_> {
         Ok((figures, scales))
     }
 
-    /// Where what is kept ends, by cutoff, the deciles of the scores that pass and their range.
+    /// Finds the edge of every cutoff, the deciles of the scores that pass, and their range.
     fn edges(
         self,
         scorer: Option<&Scorer>,
@@ -309,7 +309,7 @@ impl Ranking<'_> {
     ) -> Result<(Vec<Edge>, Vec<f64>, ScoreRange)> {
         let (criteria, most) =
             (self.criteria, self.gathered.of_groups[self.group as usize].samples);
-        // A fraction is one of a number of samples that the first pass counts.
+        // The number of samples that a fraction refers to is only known after the first pass.
         let amounts = self.amounts(0);
         let search = |amount: &Amount| match amount {
             Amount::All | Amount::From(_) => Search::Over(None),
@@ -355,7 +355,7 @@ impl Ranking<'_> {
         Ok((edges, found.map(|found| value(found.key)).collect(), range))
     }
 
-    /// What is kept, by cutoff. `counted`: the samples that a fraction is one of.
+    /// Amount to keep, by cutoff. `counted`: number of samples that a fraction refers to.
     fn amounts(self, counted: u64) -> Vec<Amount> {
         let filter = &self.criteria.filter;
         if let Some(score) = filter.min_score {
@@ -371,7 +371,7 @@ impl Ranking<'_> {
         }
     }
 
-    /// The last pass: decides of every sample.
+    /// Runs the last pass, which decides on every sample.
     fn totals(
         self,
         scorer: Option<&Scorer>,

@@ -1,4 +1,4 @@
-//! What a user should know of a selection. A warning lists groups; it does not come once for each.
+//! Warnings about a selection. Each lists groups instead of being repeated for each group.
 
 use longsift_stages::Filter;
 use longsift_stages::score::Score;
@@ -17,15 +17,15 @@ use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
 use crate::spec::pipeline::Samples;
 
-/// Groups that a message names.
+/// Maximum groups named in a message.
 const NAMED: usize = 10;
 
-/// A group as people call it.
+/// Formats the name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
     value.map_or("(null)".to_owned(), quoted_value)
 }
 
-/// The first of many things, and how many more there are.
+/// Lists the first names and the number of the others.
 pub(super) fn listed(mut things: Vec<String>) -> String {
     let more = things.len().saturating_sub(NAMED);
     things.truncate(NAMED);
@@ -33,7 +33,7 @@ pub(super) fn listed(mut things: Vec<String>) -> String {
     if more > 0 { format!("{named} and {} more", count(more as u64)) } else { named }
 }
 
-/// Before anything is selected.
+/// Warnings about the samples, before anything is selected.
 pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
     let warning = |message: String, hint: &str| {
         Diagnostic::warning(Blame::Pipeline, message).hint(hint.to_owned())
@@ -100,7 +100,7 @@ pub(super) fn of_random(plan: &Plan, gathered: &Gathered) -> Vec<Diagnostic> {
     warnings
 }
 
-/// Which groups have windows of different lengths.
+/// Describes groups that have windows of different lengths.
 fn different_lengths(gathered: &Gathered) -> Option<String> {
     let lengths = gathered.groups.iter().map(|(value, group)| {
         let (shortest, longest) = gathered.of_groups[*group as usize].lengths;
@@ -127,7 +127,7 @@ fn different_lengths(gathered: &Gathered) -> Option<String> {
     }
 }
 
-/// A warning where the filter names groups that no sample has.
+/// Warns if the filter names groups without samples.
 pub(super) fn of_absent(filter: &Filter, gathered: &Gathered) -> Option<Diagnostic> {
     let mut absent: Vec<String> = filter
         .named_groups()
@@ -145,7 +145,7 @@ pub(super) fn of_absent(filter: &Filter, gathered: &Gathered) -> Option<Diagnost
     Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
 }
 
-/// A warning where nothing was kept of some groups.
+/// Warns if nothing was kept of some groups.
 pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagnostic> {
     if empty.is_empty() {
         return None;
@@ -158,7 +158,7 @@ pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagno
     Some(Diagnostic::warning(Blame::Pipeline, message))
 }
 
-/// A warning for each guard that rejects more than half of all samples or of those of a group.
+/// Warns about each guard that rejects more than half of all samples or of those of a group.
 pub(super) fn of_guards(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
     let samples = match plan.spec.pipeline.output.samples {
         Samples::Windows => "windows",
@@ -176,7 +176,7 @@ pub(super) fn of_guards(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
     guards.iter().filter(|guard| guard.rejects_most()).map(warning).collect()
 }
 
-/// A warning where thresholds of a calibration are no longer calibrated.
+/// Warns if scores have moved far from the calibration.
 pub(crate) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
     let much = drift.iter().filter(|group| group.count >= 100);
     let much: Vec<(&GroupDrift, f64)> = much
