@@ -42,6 +42,15 @@ fn check_nothing_is_left(bucket: &Bucket) {
 }
 
 #[test]
+fn a_store_that_ignores_conditions_is_refused() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.on(|_, _| Some(Fault::Unconditional));
+    let workspace = Workspace::copy_of(&scenario.before);
+    let refused = run(&workspace, &bucket, &[]).expect(2).stderr;
+    assert!(refused.contains("ignores `If-None-Match`"), "{refused}");
+}
+
+#[test]
 fn a_bucket_holds_what_a_folder_would() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.page(3);

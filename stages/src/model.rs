@@ -85,7 +85,7 @@ pub use checkpoint::ModelFolder;
 pub use config::ModelConfig;
 #[cfg(test)]
 pub(crate) use families::known_model_types;
-pub(crate) use folder_files::is_gguf;
+pub(crate) use folder_files::is_gguf_file;
 pub(crate) use gguf::{Metadata as GgufMetadata, tokenizer_metadata};
 pub(crate) use model_files::ModelFiles;
 pub use problem::{ModelProblem, ProblemKind};

@@ -31,6 +31,8 @@ pub enum Fault {
     Slow(Duration),
     /// Executed; the answer's body is cut after so many bytes.
     Cut(usize),
+    /// Executed without its `If-Match` and `If-None-Match`.
+    Unconditional,
 }
 
 type Hook = dyn Fn(usize, &Request) -> Option<Fault> + Send + Sync;
@@ -58,7 +60,11 @@ impl State {
             Some(Fault::Slow(delay)) => std::thread::sleep(delay),
             _ => {}
         }
-        let reply = self.objects.lock().unwrap().answer(request);
+        let mut executed = request.clone();
+        if fault == Some(Fault::Unconditional) {
+            executed.headers.retain(|name, _| !matches!(&**name, "if-match" | "if-none-match"));
+        }
+        let reply = self.objects.lock().unwrap().answer(&executed);
         match fault {
             Some(Fault::ResetAfter) => Reply { reset: true, ..reply },
             Some(Fault::Cut(bytes)) => Reply { cut: Some(bytes), ..reply },

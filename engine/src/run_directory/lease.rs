@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::holder::Holder;
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::base::{clock, machine};
 use crate::storage::error::ErrorKind;
 use crate::storage::files;
@@ -86,6 +86,10 @@ impl Lease {
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(version) = write(path, &claim, None, RetryPolicy::default())? {
+                // A second creation fails, unless the store ignores conditions.
+                if write(path, &claim, None, RetryPolicy::default())?.is_some() {
+                    return Err(unconditional(root));
+                }
                 break (version, begun);
             }
             let Some((before, version)) = read(path)? else { continue };
@@ -173,6 +177,17 @@ fn beat(path: &Path, shared: &Shared) {
         Ok(None) => shared.known().lost = true,
         Err(error) => tracing::warn!("{error}"),
     }
+}
+
+/// Error: the store ignores conditions of writes.
+fn unconditional(root: &Path) -> Failure {
+    let message = format!(
+        "the store of `{}` ignores `If-None-Match`: two runs would overwrite each other's files",
+        root.display()
+    );
+    Diagnostic::error(Blame::Pipeline, message)
+        .hint("write to a store with conditional writes (AWS S3, Google Cloud Storage, Azure, recent MinIO and Ceph), or to a disk")
+        .into()
 }
 
 /// Whether a directory is in use.

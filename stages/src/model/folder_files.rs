@@ -27,6 +27,17 @@ pub(crate) fn is_gguf(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
+/// Whether a file is GGUF, by its name or, unless the name says otherwise, by its first bytes: blobs of caches have no extension.
+pub(crate) fn is_gguf_file(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let begins = || {
+        let mut start = [0; 4];
+        let read = open_regular(path).and_then(|(_, mut file)| file.read_exact(&mut start));
+        read.is_ok() && start == *b"GGUF"
+    };
+    is_gguf(name) || Path::new(name).extension().is_none() && begins()
+}
+
 /// Whether a file name is one of `PyTorch`'s pickle formats.
 pub(crate) fn is_pickled(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());

@@ -270,6 +270,9 @@ fn a_gguf_file_a_folder_with_one_and_a_config_beside_it_are_the_same_model() {
     let file = ModelFolder::open(&folder.path().join("model.gguf"), None).unwrap();
     assert_eq!((file.identity(), file.spec()), (alone.identity(), alone.spec()));
     assert_eq!(alone.config().folder(), folder.path());
+    fs::copy(folder.path().join("model.gguf"), folder.path().join("sha256-0f")).unwrap();
+    let blob = ModelFolder::open(&folder.path().join("sha256-0f"), None).unwrap();
+    assert_eq!((blob.spec(), blob.bos_token_id()), (alone.spec(), alone.bos_token_id()));
     assert_eq!((alone.config().quantization(), alone.bos_token_id()), (Some("gguf"), Some(1)));
     assert!(alone.config().has_weights() && alone.checkpoint_bytes() > alone.bytes_to_read());
     let config = json!({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::forms::Architecture;
 use super::gguf::Metadata;
+use super::model_files::is_part_of;
 use super::problem::ModelProblem;
 use super::shard::Shard;
 use super::spec::{LayerZeroSpec, Norm};
@@ -17,6 +18,16 @@ const MOST_FREQUENCIES: u64 = 1 << 12;
 
 /// Returns the architecture that the file states.
 pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, ModelProblem> {
+    let whole = |key| shard.metadata().and_then(|metadata| metadata.whole(key));
+    let count = whole("split.count").unwrap_or(1);
+    if count > 1 && !is_part_of(&shard.name, count) {
+        let part = whole("split.no").map_or(String::new(), |part| format!(" number {}", part + 1));
+        let message =
+            format!("`{}` is part{part} of a model in {count} files", shard.path.display());
+        return Err(ModelProblem::checkpoint(message).with_hint(format!(
+            "put all parts in one folder, named `NAME-00001-of-{count:05}.gguf` and so on"
+        )));
+    }
     match shard.metadata().and_then(|metadata| metadata.text("general.architecture")) {
         Some(name) => Architecture::of(name),
         None => Err(ModelProblem::checkpoint(format!(

@@ -6,6 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::gguf::*;
+use super::gguf_config;
+use super::shard::Shard;
 
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
@@ -45,6 +47,19 @@ fn sizes_are_turned_round_and_tensors_lie_where_their_lines_say() {
     assert_eq!((a.shape.as_slice(), a.byte_length()), ([3, 64].as_slice(), 3 * 2 * 34));
     assert_eq!(a.dtype.to_string(), "q8_0");
     assert_eq!(header.tensors["b"].bytes.start - a.bytes.start, 224);
+}
+
+#[test]
+fn a_part_under_another_name_is_refused_with_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let word = |key: &str, value: u16| {
+        [text(key), 2u32.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat()
+    };
+    let bytes = [start(0, 2), word("split.count", 3), word("split.no", 1)].concat();
+    fs::write(folder.path().join("renamed.gguf"), bytes).unwrap();
+    let shard = Shard::open(folder.path(), "renamed.gguf").unwrap();
+    let refused = gguf_config::architecture(&shard).unwrap_err().message;
+    assert!(refused.contains("is part number 2 of a model in 3 files"), "{refused}");
 }
 
 #[test]

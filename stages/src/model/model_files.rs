@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::folder_files::{file_names, is_gguf, is_safetensors};
+use super::folder_files::{file_names, is_gguf, is_gguf_file, is_safetensors};
 use super::problem::{ModelProblem, ProblemKind};
 
 /// Maximum number of parts of a split GGUF file.
@@ -29,7 +29,7 @@ impl ModelFiles {
             }
         })?;
         let name = path.file_name().and_then(|name| name.to_str());
-        if let Some(name) = name.filter(|name| metadata.is_file() && is_gguf(name)) {
+        if let Some(name) = name.filter(|_| metadata.is_file() && is_gguf_file(path)) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
             return Ok(Self { folder: folder.to_owned(), gguf: parts(name) });
@@ -68,6 +68,11 @@ fn not_a_model(message: String) -> ModelProblem {
     ModelProblem::settings(message).with_hint(
         "`model` is a folder with `config.json` and `.safetensors` files, or a `.gguf` file, or a folder with one",
     )
+}
+
+/// Returns whether a file name says that the model has `count` parts.
+pub(crate) fn is_part_of(name: &str, count: u64) -> bool {
+    part(name).is_some_and(|(_, _, parts)| u64::from(parts) == count)
 }
 
 /// Splits `{stem}-00001-of-00003.gguf` into stem, part number and number of parts.

@@ -10,7 +10,7 @@ use safetensors::tensor::Metadata;
 use sha2::{Digest, Sha256};
 
 use super::entry::{Entry, StoredType};
-use super::folder_files::is_gguf;
+use super::folder_files::is_gguf_file;
 use super::gguf;
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
@@ -42,7 +42,8 @@ impl Shard {
         let path = folder.join(name);
         let unread = |error: io::Error| ModelProblem::reading(&path, &error);
         let (_, file) = open_regular(&path).map_err(unread)?;
-        let format = if is_gguf(name) { "GGUF" } else { "safetensors" };
+        let is_gguf = is_gguf_file(&path);
+        let format = if is_gguf { "GGUF" } else { "safetensors" };
         let damaged =
             |why: String| {
                 let mut start = [0; SIGNATURE_BYTES];
@@ -60,7 +61,7 @@ impl Shard {
                 }
             };
         let stamp = FileStamp::of(&file).map_err(unread)?;
-        let (tensors, metadata, digest) = if is_gguf(name) {
+        let (tensors, metadata, digest) = if is_gguf {
             let header = gguf::read(&file, stamp.bytes()).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
         } else {

@@ -1,7 +1,6 @@
 //! Encoding of documents with the `tokenizers` crate.
 
 use std::any::Any;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +11,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
-use crate::model::{ModelFiles, is_gguf};
+use crate::model::{ModelFiles, is_gguf_file};
 
 use super::bpe_model::BpeModel;
 use super::budget::Budget;
@@ -63,7 +62,7 @@ impl Encoder {
     pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
         let json_path = if path.is_dir() {
             path.join("tokenizer.json")
-        } else if path.file_name().and_then(OsStr::to_str).is_some_and(is_gguf) {
+        } else if is_gguf_file(path) {
             path.with_file_name("tokenizer.json")
         } else {
             path.to_owned()

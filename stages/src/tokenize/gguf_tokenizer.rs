@@ -177,8 +177,8 @@ fn merges_by_score<'a>(tokens: &Tokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]>
 /// Returns which added tokens include the blanks after them: the file does not record it, and of the known models
 /// only Phi-3's do.
 fn strips_blanks(metadata: &GgufMetadata) -> fn(&str) -> bool {
-    let name = metadata.text("general.name").unwrap_or_default().to_lowercase().replace(' ', "-");
-    if name.contains("phi-3") || name.contains("phi3") {
+    let text = |key| metadata.text(key).unwrap_or_default();
+    if text("general.architecture") == "phi3" && text("tokenizer.ggml.model") == "llama" {
         |content| !["<unk>", "<s>", "<|endoftext|>"].contains(&content)
     } else {
         |_| false

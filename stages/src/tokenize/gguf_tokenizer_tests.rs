@@ -60,7 +60,7 @@ fn write(path: &Path, entries: &[(&str, Entry)]) {
 }
 
 /// The entries that llama.cpp's conversion makes of a tokenizer.json.
-fn entries(form: &Value, model: &str, pre: &str, name: &str) -> Vec<(&'static str, Entry)> {
+fn entries(form: &Value, model: &str, pre: &str, architecture: &str) -> Vec<(&'static str, Entry)> {
     let id = |value: &Value| value.as_u64().unwrap() as usize;
     let vocabulary = form["model"]["vocab"].as_object().unwrap();
     let added = form["added_tokens"].as_array().unwrap();
@@ -87,7 +87,7 @@ fn entries(form: &Value, model: &str, pre: &str, name: &str) -> Vec<(&'static st
     let merges: Vec<String> =
         form["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
     let mut entries = vec![
-        ("general.name", Entry::Text(name.to_owned())),
+        ("general.architecture", Entry::Text(architecture.to_owned())),
         ("tokenizer.ggml.model", Entry::Text(model.to_owned())),
         ("tokenizer.ggml.pre", Entry::Text(pre.to_owned())),
         ("tokenizer.ggml.token_type", Entry::Wholes(types)),
@@ -121,17 +121,17 @@ fn opened(path: &Path) -> Result<Encoder, TokenizerProblem> {
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn a_file_gives_the_ids_of_the_tokenizer_json_that_it_was_made_from() {
-    for (tokenizer, model, pre, name) in [
-        ("gpt2", "gpt2", "gpt-2", "GPT 2"),
-        ("qwen2.5", "gpt2", "qwen2", "Qwen2.5"),
-        ("deepseek-coder", "gpt2", "deepseek-coder", "Deepseek Coder"),
-        ("phi-3-mini", "llama", "default", "Phi 3 Mini 4k Instruct"),
+    for (tokenizer, model, pre, architecture) in [
+        ("gpt2", "gpt2", "gpt-2", "gpt2"),
+        ("qwen2.5", "gpt2", "qwen2", "qwen2"),
+        ("deepseek-coder", "gpt2", "deepseek-coder", "llama"),
+        ("phi-3-mini", "llama", "default", "phi3"),
     ] {
         let json = shared_tokenizer(tokenizer);
         let form: Value = serde_json::from_slice(&json).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        write(&path, &entries(&form, model, pre, name));
+        write(&path, &entries(&form, model, pre, architecture));
         let own = opened(&path).unwrap();
         let theirs = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
         assert_eq!(own.largest_id(), theirs.largest_id(), "{tokenizer}");
@@ -154,7 +154,7 @@ fn a_file_gives_the_ids_of_the_tokenizer_json_that_it_was_made_from() {
 /// The entries of a small byte-level tokenizer, modified.
 fn small(change: impl Fn(&str, &mut Entry) -> bool) -> Result<Encoder, TokenizerProblem> {
     let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
-    let mut entries = entries(&form, "gpt2", "gpt-2", "small");
+    let mut entries = entries(&form, "gpt2", "gpt-2", "gpt2");
     entries.push(("tokenizer.ggml.add_space_prefix", Entry::Flag(false)));
     entries.retain_mut(|(key, entry)| change(key.trim_start_matches("tokenizer.ggml."), entry));
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn a_tokenizer_json_that_is_not_the_one_inside_is_named() {
     let warning = |change: &dyn Fn(&mut Value)| {
         let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut entries = entries(&form, "gpt2", "gpt-2", "small");
+        let mut entries = entries(&form, "gpt2", "gpt-2", "gpt2");
         entries.push(("tokenizer.ggml.add_space_prefix", Entry::Flag(false)));
         write(&folder.path().join("model.gguf"), &entries);
         fs::write(folder.path().join("tokenizer.json"), bytes_with(change)).unwrap();
