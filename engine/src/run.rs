@@ -90,7 +90,8 @@ impl Outcome {
 
     /// Converts a refused result to an error.
     ///
-    /// # Errors The result was refused.
+    /// # Errors
+    /// The result was refused.
     pub fn accepted(self) -> Result<Self> {
         match self.refused {
             Some(refused) => Err(refused),

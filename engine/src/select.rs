@@ -97,7 +97,8 @@ impl Selection {
 
     /// Returns the samples of a unit in input order, given its measured windows by row.
     ///
-    /// # Errors The windows changed since they were selected from, or a temporary file cannot be read.
+    /// # Errors
+    /// The windows changed since they were selected from, or a temporary file cannot be read.
     pub fn of_unit(
         &self,
         plan: &Plan,
@@ -172,7 +173,8 @@ impl Selection {
 
     /// Whether another document has the same id.
     ///
-    /// # Errors A temporary file cannot be read.
+    /// # Errors
+    /// A temporary file cannot be read.
     pub fn is_repeated(&self, id: &str) -> Result<bool> {
         self.repeated_ids.contains(id)
     }

@@ -158,7 +158,8 @@ impl Spec {
 
     /// Restores the pipeline `pipeline` from a run directory, with its resolved settings.
     ///
-    /// # Errors As for a pipeline file.
+    /// # Errors
+    /// As for a pipeline file.
     pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> Checked {
         // JSON is a subset of YAML.
         let text = serde_json::to_string_pretty(settings).expect("settings are plain data");

@@ -8,7 +8,8 @@ use super::error::Result;
 /// Calls `work` for every index below `count`, in ascending order, on at most `threads` threads (on the caller's for one
 /// thread). Returns the results in order.
 ///
-/// # Errors The error of the lowest index that fails. After a failure no further index is started.
+/// # Errors
+/// The error of the lowest index that fails. After a failure no further index is started.
 pub fn in_order<T: Send>(
     count: usize,
     threads: usize,
@@ -42,7 +43,8 @@ pub fn in_order<T: Send>(
 
 /// Like [`in_order`], for results that are too large to hold at once: calls `take` for each in order, in small groups.
 ///
-/// # Errors The error of the lowest index that fails, or of `take`.
+/// # Errors
+/// The error of the lowest index that fails, or of `take`.
 pub fn each_in_order<T: Send>(
     count: usize,
     threads: usize,

@@ -60,7 +60,8 @@ impl Card {
 
 /// Parses `8xA800-80GB` or `2xL4-24GB,MyCard:48`: a list of catalogue names or `NAME:GB`, each with an optional count.
 ///
-/// # Errors An entry is invalid; the message lists the known names.
+/// # Errors
+/// An entry is invalid; the message lists the known names.
 pub fn cards(list: &str) -> Result<Vec<Card>> {
     let mut cards = Vec::new();
     for entry in list.split(',').map(str::trim) {

@@ -22,7 +22,8 @@ struct Found {
 
 /// Returns the devices that the settings select on this machine.
 ///
-/// # Errors They do not exist, or the numbers of workers do not match them.
+/// # Errors
+/// They do not exist, or the numbers of workers do not match them.
 pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
     let settings = choice.settings;
     let (mut list, why) = match &settings.devices {

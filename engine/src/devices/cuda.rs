@@ -18,7 +18,8 @@ use super::visible::visible_gpus;
 
 /// Lists the GPUs that this process may use, in CUDA's order.
 ///
-/// # Errors No GPU can be used.
+/// # Errors
+/// No GPU can be used.
 pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
     let gpus = gpus()?;
     let kernel = kernel(choice, &gpus)?;

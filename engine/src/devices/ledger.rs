@@ -22,7 +22,8 @@ pub struct Memory {
 pub trait MemorySource: Send + Sync {
     /// Reads the memory.
     ///
-    /// # Errors The device does not respond.
+    /// # Errors
+    /// The device does not respond.
     fn read(&self) -> Result<Memory, String>;
 
     /// Bytes that this process holds.
@@ -118,7 +119,8 @@ impl Ledger {
 
     /// Reads the memory.
     ///
-    /// # Errors The device does not respond.
+    /// # Errors
+    /// The device does not respond.
     pub fn memory_state(&self) -> Result<MemoryState, String> {
         self.reckon(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -138,7 +140,8 @@ impl Ledger {
 
     /// Maximum that could be reserved in addition to `resident` bytes if no other process used the device.
     ///
-    /// # Errors The device does not respond.
+    /// # Errors
+    /// The device does not respond.
     pub fn ceiling(&self, resident: u64) -> Result<u64, String> {
         if self.one_always {
             return Ok(u64::MAX);
@@ -154,7 +157,8 @@ impl Ledger {
 
     /// Reserves bytes until the reservation is dropped.
     ///
-    /// # Errors They do not fit, or the device does not respond.
+    /// # Errors
+    /// They do not fit, or the device does not respond.
     pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, Refusal> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.reckon(*reserved).map_err(Refusal::Unreadable)?;

@@ -25,7 +25,8 @@ struct Identity {
 
 /// Lists the GPUs of this machine by PCI bus.
 ///
-/// # Errors The driver is missing or does not respond.
+/// # Errors
+/// The driver is missing or does not respond.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     static GPUS: OnceLock<Result<Vec<Gpu>, String>> = OnceLock::new();
     GPUS.get_or_init(|| find().map_err(|error| explain(&error))).clone()
@@ -62,7 +63,8 @@ impl Gpu {
 
     /// Reads its memory, used by all processes; the driver's own memory counts as used.
     ///
-    /// # Errors The GPU does not respond, for example because it has fallen off the bus.
+    /// # Errors
+    /// The GPU does not respond, for example because it has fallen off the bus.
     pub fn memory(&self) -> Result<Memory, String> {
         let memory = self.device.memory_info().map_err(|error| error.to_string())?;
         Ok(Memory { total: memory.total, used: memory.total.saturating_sub(memory.free) })

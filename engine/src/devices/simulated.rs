@@ -51,7 +51,8 @@ pub struct Description {
 
 /// Parses a value of [`VARIABLE`]; `gpus` is called for `nvml`.
 ///
-/// # Errors An entry is invalid.
+/// # Errors
+/// An entry is invalid.
 pub fn describe(
     value: &str,
     gpus: impl FnOnce() -> Result<Vec<Gpu>, String>,

@@ -28,7 +28,8 @@ fn position(entry: &str, uuids: &[&str]) -> Option<usize> {
 
 /// Lists the GPUs that this process may use, in CUDA's order.
 ///
-/// # Errors The driver is missing or does not respond.
+/// # Errors
+/// The driver is missing or does not respond.
 pub fn visible_gpus() -> Result<Vec<Gpu>, String> {
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     if variable.as_deref() == Some("") {

@@ -63,7 +63,8 @@ pub fn finished(
 
 /// Returns the work that the run directory has already done for a plan.
 ///
-/// # Errors A record cannot be read, or the calibration was made with other settings, as far as these are known without reading
+/// # Errors
+/// A record cannot be read, or the calibration was made with other settings, as far as these are known without reading
 /// a model.
 pub fn done(plan: &Plan) -> Result<Done> {
     let directory = match &plan.options.scores_from {

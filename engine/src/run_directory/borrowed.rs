@@ -22,7 +22,8 @@ impl BorrowedScores {
     /// The caller must read the records again afterwards: a run removes a record before it replaces the record's files, so a
     /// record that still exists belongs to these versions.
     ///
-    /// # Errors A file cannot be read.
+    /// # Errors
+    /// A file cannot be read.
     pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
         let parts = records.iter().flat_map(|record| record.parts());
         let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();
@@ -34,7 +35,8 @@ impl BorrowedScores {
 
     /// Checks that every file still has the noted version.
     ///
-    /// # Errors A file was removed or replaced: data read since may mix both versions.
+    /// # Errors
+    /// A file was removed or replaced: data read since may mix both versions.
     pub fn check(&self) -> Result<()> {
         let concurrency = self.directory.concurrency(1);
         let same = parallel::in_order(self.files.len(), concurrency, |index| {

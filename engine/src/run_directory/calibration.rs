@@ -133,7 +133,8 @@ pub const VERSION: u32 = 4;
 
 /// Parses the calibration at `path`, which the pipeline names at `place`.
 ///
-/// # Errors The bytes are not a calibration, or another version of longsift wrote them.
+/// # Errors
+/// The bytes are not a calibration, or another version of longsift wrote them.
 pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
     #[derive(Deserialize)]
     struct Versioned {

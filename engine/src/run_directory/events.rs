@@ -98,7 +98,8 @@ fn line(event: &str, facts: Value) -> String {
 
 /// Calls `each` for every event, process by process, in order. Skips lines that are not events: the last one may be partial.
 ///
-/// # Errors A file exists and cannot be read.
+/// # Errors
+/// A file exists and cannot be read.
 pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>)) -> Result<()> {
     let mut line_read = |line: &[u8]| {
         if let Ok(Value::Object(event)) = serde_json::from_slice(line) {

@@ -53,7 +53,8 @@ enum Held {
 impl RunDirectory {
     /// Creates missing folders, locks the directory for this process and removes partial files of an interrupted run.
     ///
-    /// # Errors The folder is not a run directory, or another process has locked it.
+    /// # Errors
+    /// The folder is not a run directory, or another process has locked it.
     pub fn take(&self) -> Result<RunLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;

@@ -79,7 +79,8 @@ impl Shared {
 impl Lease {
     /// Acquires the lease at `path`.
     ///
-    /// # Errors Another process has the lease and renews it.
+    /// # Errors
+    /// Another process has the lease and renews it.
     pub(super) fn take(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
         let claim = Claim { holder: Holder::this_process(), place: place(), number, beats: 0 };

@@ -91,7 +91,8 @@ impl Manifest {
 
     /// Reads the manifest of a finished run.
     ///
-    /// # Errors The run is not finished, or the manifest cannot be read.
+    /// # Errors
+    /// The run is not finished, or the manifest cannot be read.
     pub fn of_finished(directory: &RunDirectory) -> Result<Self> {
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
@@ -109,7 +110,8 @@ impl Manifest {
 
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
     ///
-    /// # Errors That directory does not exist any more.
+    /// # Errors
+    /// That directory does not exist any more.
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
         match other {
@@ -120,7 +122,8 @@ impl Manifest {
 
     /// Whether every file of the selection exists with its size.
     ///
-    /// # Errors A folder cannot be read.
+    /// # Errors
+    /// A folder cannot be read.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
         let of_run = self.dropped.iter().chain(&self.selection).chain(&self.report);
         let of_run = of_run.chain(&self.quarantined_files).chain(&self.calibration);

@@ -95,7 +95,8 @@ impl PipelineLock {
 
     /// Returns the values that repeat the run.
     ///
-    /// # Errors The lock does not have them: an older version wrote it, or it is next to a pipeline file.
+    /// # Errors
+    /// The lock does not have them: an older version wrote it, or it is next to a pipeline file.
     pub fn recorded(&self) -> Result<&Recorded> {
         self.recorded.as_ref().ok_or_else(|| {
             let message = "the run directory does not say which pipeline it was";
@@ -110,7 +111,8 @@ impl PipelineLock {
 
     /// Writes the lock of a pipeline file.
     ///
-    /// # Errors The file exists and is not a lock, or it cannot be written.
+    /// # Errors
+    /// The file exists and is not a lock, or it cannot be written.
     pub fn write_beside(&self, path: &Path) -> Result<()> {
         marked::check(path, Self::MARK)?;
         self.write(path)
@@ -165,7 +167,8 @@ impl PipelineLock {
 
 /// Refuses the JSON of a lock or a manifest with another format version.
 ///
-/// # Errors The version differs. Invalid JSON is left to the caller.
+/// # Errors
+/// The version differs. Invalid JSON is left to the caller.
 pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Versioned {

@@ -25,7 +25,8 @@ impl RunDirectory {
     /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. A commit in
     /// progress of an interrupted selection must be finished before.
     ///
-    /// # Errors A process has exclusive access: a whole run, or a selection.
+    /// # Errors
+    /// A process has exclusive access: a whole run, or a selection.
     pub fn share(&self) -> Result<SharedLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;

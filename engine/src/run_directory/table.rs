@@ -28,7 +28,8 @@ pub(crate) struct Table<'a> {
 impl Table<'_> {
     /// Reads the columns whose names are `wanted` and calls `each` for every batch.
     ///
-    /// # Errors The machine cannot read the file, the file is damaged, or `each` fails.
+    /// # Errors
+    /// The machine cannot read the file, the file is damaged, or `each` fails.
     pub(crate) fn read(
         &self,
         wanted: impl Fn(&str) -> bool,
@@ -53,7 +54,8 @@ impl Table<'_> {
 
     /// Reads the schema and the number of rows from the footer.
     ///
-    /// # Errors The machine cannot read the file, or the file is damaged.
+    /// # Errors
+    /// The machine cannot read the file, or the file is damaged.
     pub(crate) fn shape(&self) -> Result<(SchemaRef, u64)> {
         let file = OpenFile::open(self.path)?;
         let source = file.clone();

@@ -318,7 +318,8 @@ fn is_unit(name: &str) -> bool {
 /// Commits a unit by writing its record. If a valid record exists already, that one counts and is returned: the first of
 /// several processes that scored the unit wins.
 ///
-/// # Errors The existing record has other scores, although input and settings are the same. Then neither counts.
+/// # Errors
+/// The existing record has other scores, although input and settings are the same. Then neither counts.
 pub fn commit(
     directory: &RunDirectory,
     dataset: &Dataset,

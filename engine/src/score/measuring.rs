@@ -418,7 +418,8 @@ impl<'a> Measuring<'a> {
 
     /// Removes a window of a finished batch and returns its statistics.
     ///
-    /// # Errors A measure failed: its index and the reason.
+    /// # Errors
+    /// A measure failed: its index and the reason.
     pub(super) fn take(
         &mut self,
         window: WindowKey,

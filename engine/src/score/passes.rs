@@ -38,7 +38,8 @@ type Made = std::result::Result<ForwardFigures, RowError>;
 
 /// Computes the statistics of the windows of one group, in order.
 ///
-/// # Errors A tensor of weights cannot be used, or a signal stopped the run.
+/// # Errors
+/// A tensor of weights cannot be used, or a signal stopped the run.
 pub(crate) fn run(
     whole: &WholeModelPlan,
     measure: &dyn Measure,
@@ -59,7 +60,8 @@ pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) 
 
 /// Runs windows through a whole model and returns its output for each, in order.
 ///
-/// # Errors As [`run`].
+/// # Errors
+/// As [`run`].
 pub(crate) fn forward(
     whole: &WholeModelPlan,
     windows: &[&[u32]],

@@ -65,7 +65,8 @@ impl<'a> Programs<'a> {
     /// Queries a program. Calls `hear` for each answer with the index of its question, in any order, and with `None` at
     /// intervals without an answer.
     ///
-    /// # Errors The program does not start or breaks the protocol, a signal stopped the run, or `hear` fails.
+    /// # Errors
+    /// The program does not start or breaks the protocol, a signal stopped the run, or `hear` fails.
     pub(crate) fn ask(
         &self,
         program: &Program,
@@ -106,7 +107,8 @@ impl<'a> Programs<'a> {
 
     /// Ends all programs.
     ///
-    /// # Errors A program wrote more than its answers, or was edited meanwhile.
+    /// # Errors
+    /// A program wrote more than its answers, or was edited meanwhile.
     pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
         for program in &plan.programs {
             self.check_unedited(program)?;

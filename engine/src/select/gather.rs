@@ -135,7 +135,8 @@ impl Gathered {
 
     /// Calls `each` for the samples of a group in input order.
     ///
-    /// # Errors A temporary file cannot be read, or a signal stopped the run.
+    /// # Errors
+    /// A temporary file cannot be read, or a signal stopped the run.
     pub(super) fn visit(
         &self,
         group: u32,

@@ -79,7 +79,8 @@ pub(super) struct Groups {
 impl Groups {
     /// Calls `each` for the records of a group in insertion order.
     ///
-    /// # Errors The file cannot be read, or a signal stopped the run.
+    /// # Errors
+    /// The file cannot be read, or a signal stopped the run.
     pub(super) fn visit(
         &self,
         group: usize,

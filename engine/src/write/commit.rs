@@ -45,7 +45,8 @@ impl Intent {
 
 /// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds.
 ///
-/// # Errors Also if the lock in `alone` is lost: files that another process has committed meanwhile stay untouched.
+/// # Errors
+/// Also if the lock in `alone` is lost: files that another process has committed meanwhile stay untouched.
 pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");

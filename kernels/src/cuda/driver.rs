@@ -76,17 +76,21 @@ pub trait Driver: Send + Sync {
 
     /// Starts copying staged bytes to the device, before this thread's later launches.
     ///
-    /// # Safety The bytes must not change until the next [`Driver::wait`] returns or the memory is dropped.
+    /// # Safety
+    /// The bytes must not change until the next [`Driver::wait`] returns or the memory is dropped.
     ///
-    /// # Panics If they do not lie inside the memory.
+    /// # Panics
+    /// If they do not lie inside the memory.
     unsafe fn send(&self, memory: &Self::Memory, offset: u64, staged: &[u8])
     -> Result<(), Failure>;
 
     /// Starts copying from the device to staged bytes, after this thread's earlier launches.
     ///
-    /// # Safety The bytes must not be read or written until the next [`Driver::wait`] returns or the memory is dropped.
+    /// # Safety
+    /// The bytes must not be read or written until the next [`Driver::wait`] returns or the memory is dropped.
     ///
-    /// # Panics If they do not lie inside the memory.
+    /// # Panics
+    /// If they do not lie inside the memory.
     unsafe fn receive(
         &self,
         memory: &Self::Memory,

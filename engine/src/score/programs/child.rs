@@ -58,7 +58,8 @@ pub(super) enum Failed {
 impl Child {
     /// Starts a program.
     ///
-    /// # Errors The operating system does not start it.
+    /// # Errors
+    /// The operating system does not start it.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let settings = &program.settings;
         // The full path is needed: Python detects its virtual environment by it.
@@ -113,7 +114,8 @@ impl Child {
 
     /// Closes standard input and waits for the program to exit.
     ///
-    /// # Errors The program wrote more than its answers. An unsuccessful exit is only logged.
+    /// # Errors
+    /// The program wrote more than its answers. An unsuccessful exit is only logged.
     pub(super) fn end(
         mut self,
         interrupted: &dyn Fn() -> Result<()>,

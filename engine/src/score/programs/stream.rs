@@ -183,7 +183,8 @@ impl Answers {
 
     /// Returns the next record batch, or `None` if it is not complete yet.
     ///
-    /// # Errors The output is not a stream of the declared columns.
+    /// # Errors
+    /// The output is not a stream of the declared columns.
     pub(super) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         while let Some((header, body)) = self.message()? {
             if let Some(schema) = &self.schema {
@@ -286,7 +287,8 @@ fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
 
 /// Converts a batch to the answers of `questions`, row by row.
 ///
-/// # Errors The batch does not answer these questions.
+/// # Errors
+/// The batch does not answer these questions.
 pub(super) fn replies(
     program: &Program,
     questions: &[Question<'_>],
