@@ -126,7 +126,7 @@ fn an_input_without_files_is_refused_unless_it_may_be_empty() {
 }
 
 #[test]
-fn a_folder_with_wildcard_characters_in_its_name_is_that_folder() {
+fn wildcard_characters_in_a_folder_name_are_literal() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("run[1]/data/a.parquet"), &corpus("a", &[64; 4]), 2);

@@ -37,7 +37,7 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::read::{ReadError, RowGroupError};
@@ -56,7 +56,7 @@ use whole_models::WholeModelPlan;
 
 /// Totals over all shards of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct PlanTotals {
     pub units: u64,
     pub rows: u64,
 }
@@ -73,7 +73,7 @@ pub struct Plan {
     /// Work units in input order; of a shard, only its own.
     pub units: Vec<WorkUnit>,
     /// Units and rows of all shards.
-    pub whole: Totals,
+    pub whole: PlanTotals,
     /// Columns that make up a document.
     pub columns: DocumentColumns,
     /// Model and devices; `None` if no measure needs them.
@@ -142,25 +142,25 @@ impl Plan {
 
     /// Iterates over the measures in pipeline order, with their indices.
     pub fn measures(&self) -> impl Iterator<Item = (u16, &dyn Measure)> {
-        self.measures.places().map(|place| (place, self.measure(place)))
+        self.measures.indices().map(|index| (index, self.measure(index)))
     }
 
-    pub fn measure(&self, place: u16) -> &dyn Measure {
-        self.measures.at(&self.spec.pipeline.stages, place)
+    pub fn measure(&self, index: u16) -> &dyn Measure {
+        self.measures.get(&self.spec.pipeline.stages, index)
     }
 
     /// Returns the program of a measure that runs child processes.
-    pub fn program(&self, place: u16) -> &Program {
-        let name = &self.measures.columns[usize::from(place)].measure;
+    pub fn program(&self, index: u16) -> &Program {
+        let name = &self.measures.columns[usize::from(index)].measure;
         let mut found = self.programs.iter().filter(|program| program.settings.name == *name);
         found.next().expect("a plan has the program of every stage that asks one")
     }
 
     /// Returns the index of a program's measure; `None` if it has no statistics.
-    pub fn place_of(&self, program: &Program) -> Option<u16> {
-        let mut all = self.measures.columns.iter().zip(self.measures.places());
+    pub fn measure_index(&self, program: &Program) -> Option<u16> {
+        let mut all = self.measures.columns.iter().zip(self.measures.indices());
         let own = all.find(|(columns, _)| columns.measure == program.settings.name);
-        own.map(|(_, place)| place)
+        own.map(|(_, index)| index)
     }
 
     /// Returns the rows that the run (or the shard) processes.
@@ -222,7 +222,7 @@ impl Plan {
     /// Returns the column of text or token ids.
     pub fn content_column(&self) -> &str {
         match &self.columns.content {
-            Content::Text(column) | Content::Tokens(column) => column,
+            ContentColumn::Text(column) | ContentColumn::Tokens(column) => column,
         }
     }
 }

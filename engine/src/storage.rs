@@ -32,13 +32,13 @@ use range_file::RangeFile;
 /// their [tree](super::hub::tree::Tree).)
 pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
     match at {
-        Location::Path(path) => RangeFile::here(path),
+        Location::Path(path) => RangeFile::open_local(path),
         #[cfg(feature = "cloud")]
         Location::Address(address) if address.scheme.is_web() => web::open(&address.to_string()),
         #[cfg(feature = "cloud")]
         Location::Address(address) => objects::open(&address.to_string()),
         // A build without stores has already rejected the address; as a path it does not exist.
         #[cfg(not(feature = "cloud"))]
-        Location::Address(_) => RangeFile::here(&at.to_path_buf()),
+        Location::Address(_) => RangeFile::open_local(&at.to_path_buf()),
     }
 }

@@ -11,7 +11,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{bytes, count, line_safe, table};
 use crate::run_directory::layout::RunDirectory;
-use crate::storage::files::{self, Kind};
+use crate::storage::files::{self, EntryKind};
 use crate::storage::marked::{self, Mark};
 
 /// Folders of the cache folder by name, with descriptions. Memory reservations of running processes are not listed.
@@ -232,7 +232,7 @@ fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         return Ok(());
     }
     for entry in files::entries(folder)? {
-        if entry.kind == Kind::Folder && !entry.is_link {
+        if entry.kind == EntryKind::Folder && !entry.is_link {
             run_directories(&entry.path, found)?;
         }
     }

@@ -22,7 +22,7 @@ use crate::cli::{
     AnswerFormat, BenchArguments, Cli, Command, LogFormat, ManualFormat, PlanArguments,
 };
 use crate::devices::catalogue;
-use crate::plan::explain::{self, Explanation};
+use crate::plan::explain::{self, PlanExplanation};
 use crate::plan::identity::{Digests, whole_model_digests};
 use crate::plan::lock;
 use crate::plan::sizing::Sizing;
@@ -199,7 +199,7 @@ fn plan(
     if !done.finished {
         plan.check_space()?;
     }
-    let explanation = Explanation { plan: &plan, done, sizing, sample };
+    let explanation = PlanExplanation { plan: &plan, done, sizing, sample };
     answer(format, || explanation.to_string(), || explain::json(&explanation))
 }
 

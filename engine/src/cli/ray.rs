@@ -85,7 +85,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         flags.push("--log-format=json".to_owned());
     }
     if plan.whole.units > 0 {
-        flags.push(format!("--footers={}", plan.hand_on_footers()?.display()));
+        flags.push(format!("--footers={}", plan.write_footer_cache()?.display()));
     }
     let folder = files::canonical(Path::new("."))?;
     // The final metrics are those of the selection; shards would overwrite each other's.

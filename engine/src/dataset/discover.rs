@@ -7,10 +7,10 @@ use std::sync::Arc;
 #[cfg(feature = "cloud")]
 use longsift_stages::contract::Address;
 
-use super::formats::format::{self, Format};
+use super::formats::format::{self, FileFormat};
 use super::problem::DataProblem;
 use super::source::InTree;
-use super::table_format::Table;
+use super::table_format::TableFormat;
 use super::walk::{self, GLOB, Walked, unreadable};
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
@@ -23,11 +23,11 @@ use crate::storage::objects;
 use crate::storage::store::is_address;
 
 /// Maximum number of names listed in a message about a missing path.
-const NAMES_SHOWN: usize = 8;
+const MAX_NAMES_SHOWN: usize = 8;
 
 /// Files that an input path resolves to.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct DiscoveredFiles {
     /// Folder that contains every file: the folder itself, a file's folder, or a glob's longest prefix without
     /// wildcards.
     pub(super) root: PathBuf,
@@ -39,22 +39,24 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
 }
 
-impl Found {
+impl DiscoveredFiles {
     fn new(root: PathBuf, files: Vec<String>) -> Self {
         Self { root, files, hub: None, notes: Vec::new() }
     }
 
     /// Selects the input files among the names of a folder. A table format is an error.
-    fn of_folder(
+    fn from_folder(
         root: PathBuf,
         names: Vec<String>,
-        place: &str,
+        location: &str,
         format: InputFormat,
     ) -> Result<Self, Vec<DataProblem>> {
-        if let Some(table) = Table::in_listing(place, names.iter().map(String::as_str)) {
+        if let Some(table) =
+            TableFormat::find_in_listing(location, names.iter().map(String::as_str))
+        {
             return Err(vec![table.refusal()]);
         }
-        let (files, note) = wanted_of(names, place, format)?;
+        let (files, note) = select_names(names, location, format)?;
         Ok(Self { notes: note.into_iter().collect(), ..Self::new(root, files) })
     }
 
@@ -77,7 +79,7 @@ pub(super) fn find(
     folder: &Path,
     path: &Path,
     format: InputFormat,
-) -> Result<Found, Vec<DataProblem>> {
+) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     if is_address(path) {
         return remote(path, format);
     }
@@ -92,7 +94,7 @@ pub(super) fn find(
         }
         if path.exists() {
             let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
-            return relative(parent, Walked { files: vec![path], again: Vec::new() });
+            return relative(parent, Walked { files: vec![path], duplicates: Vec::new() });
         }
     }
     let (fixed, rest) = wildcards::extended(fixed, &rest, Path::is_dir);
@@ -101,16 +103,16 @@ pub(super) fn find(
         return Err(vec![missing(&root)]);
     }
     let mut found = walk::matching(&root, &rest).and_then(|walked| relative(root, walked))?;
-    let table = Table::of_files(&found.root, found.files.iter().map(String::as_str));
+    let table = TableFormat::find_in_files(&found.root, found.files.iter().map(String::as_str));
     found.notes.extend(table.map(|table| table.note()));
     Ok(found)
 }
 
 /// Returns a note about additional names of the same files, which are skipped.
-fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
-    let (name, first) = again.first()?;
+fn duplicate_names_note(duplicates: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
+    let (name, first) = duplicates.first()?;
     let below = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
-    let more = match again.len() {
+    let more = match duplicates.len() {
         1 => String::new(),
         count => format!(" (and {} more such names)", count - 1),
     };
@@ -124,11 +126,11 @@ fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
 /// Finds the files of an object store for an address by the same rules. A web server has no listing, so an address
 /// there is one file.
 #[cfg(feature = "cloud")]
-fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
+fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
-        Found::new(PathBuf::from(root), vec![name.to_owned()])
+        DiscoveredFiles::new(PathBuf::from(root), vec![name.to_owned()])
     };
     let is_store = |error: StorageError| {
         vec![DataProblem { blame: store_blame(&error), ..unreadable(&error) }]
@@ -168,66 +170,72 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     }
     let path = url[root.len()..].trim_matches('/');
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (folder, found) = named(&names, path, url, format)?
-        .unwrap_or_else(|| (String::new(), Found::new(PathBuf::new(), Vec::new())));
+    let (folder, found) = match_names(&names, path, url, format)?
+        .unwrap_or_else(|| (String::new(), DiscoveredFiles::new(PathBuf::new(), Vec::new())));
     let root = format!("{root}/{folder}");
-    Ok(Found { root: PathBuf::from(root.trim_end_matches('/')), ..found })
+    Ok(DiscoveredFiles { root: PathBuf::from(root.trim_end_matches('/')), ..found })
 }
 
 /// Finds the files for a path in a hub data set by the same rules.
-pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
+pub(super) fn find_in_hub(
+    tree: &Arc<Tree>,
+    format: InputFormat,
+) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let names: Vec<&str> = tree.names().collect();
-    let place = format!("{}/{}", tree.address(), tree.wanted());
-    let Some((folder, found)) = named(&names, tree.wanted(), &place, format)? else {
-        return Err(vec![missing_in(tree)]);
+    let location = format!("{}/{}", tree.address(), tree.wanted());
+    let Some((folder, found)) = match_names(&names, tree.wanted(), &location, format)? else {
+        return Err(vec![missing_in_hub(tree)]);
     };
     let root = PathBuf::from(format!("{}/{}", tree.address(), folder.trim_end_matches('/')));
     let hub = Some(InTree { tree: Arc::clone(tree), folder });
-    Ok(Found { root, hub, ..found })
+    Ok(DiscoveredFiles { root, hub, ..found })
 }
 
 /// Matches a path against the names of a store. Returns the folder, with a trailing slash, and the matches below it;
 /// `None` if the folder is missing. An existing file or folder of exactly that name is taken literally, and so is the
 /// longest folder prefix of a pattern.
-fn named(
+fn match_names(
     names: &[&str],
     path: &str,
-    place: &str,
+    location: &str,
     format: InputFormat,
-) -> Result<Option<(String, Found)>, Vec<DataProblem>> {
+) -> Result<Option<(String, DiscoveredFiles)>, Vec<DataProblem>> {
     let last_slash = |path: &str| path.rfind('/').map_or(0, |at| at + 1);
     let below = |folder: &str| -> Vec<String> {
         names.iter().filter_map(|name| name.strip_prefix(folder)).map(str::to_owned).collect()
     };
     if names.contains(&path) {
         let (folder, name) = path.split_at(last_slash(path));
-        let file = Found::new(PathBuf::new(), vec![name.to_owned()]);
+        let file = DiscoveredFiles::new(PathBuf::new(), vec![name.to_owned()]);
         return Ok(Some((folder.to_owned(), file)));
     }
     let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
     let found = below(&folder);
     if !found.is_empty() {
-        return Ok(Some((folder, Found::of_folder(PathBuf::new(), found, place, format)?)));
+        return Ok(Some((
+            folder,
+            DiscoveredFiles::from_folder(PathBuf::new(), found, location, format)?,
+        )));
     }
     let Some(wildcard) = path.find(['*', '?', '[']) else {
-        return Ok(path.is_empty().then(|| (folder, Found::new(PathBuf::new(), found))));
+        return Ok(path.is_empty().then(|| (folder, DiscoveredFiles::new(PathBuf::new(), found))));
     };
     let fixed = last_slash(&path[..wildcard]);
     let folders = path.match_indices('/').map(|(at, _)| at + 1).filter(|end| *end > fixed);
     let exists = |end: &usize| names.iter().any(|name| name.starts_with(&path[..*end]));
     let (folder, rest) = path.split_at(folders.rev().find(exists).unwrap_or(fixed));
-    let (pattern, below) = (pattern(place, rest)?, below(folder));
-    let table = Table::in_listing(place, below.iter().map(String::as_str));
+    let (pattern, below) = (pattern(location, rest)?, below(folder));
+    let table = TableFormat::find_in_listing(location, below.iter().map(String::as_str));
     let matching = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
-    let found = Found {
-        notes: table.iter().map(Table::note).collect(),
-        ..Found::new(PathBuf::new(), matching)
+    let found = DiscoveredFiles {
+        notes: table.iter().map(TableFormat::note).collect(),
+        ..DiscoveredFiles::new(PathBuf::new(), matching)
     };
     Ok((!below.is_empty()).then(|| (folder.to_owned(), found)))
 }
 
 /// Describes a missing path and lists what the data set contains instead.
-fn missing_in(tree: &Tree) -> DataProblem {
+fn missing_in_hub(tree: &Tree) -> DataProblem {
     let (address, path) = (tree.address(), tree.wanted());
     let mut parts: Vec<&str> = path.split('/').collect();
     let problem = DataProblem::settings(format!("`{address}` has no `{path}`"));
@@ -238,22 +246,22 @@ fn missing_in(tree: &Tree) -> DataProblem {
             .collect();
         if !names.is_empty() {
             let names = names.into_iter().map(str::to_owned).collect();
-            let place = if folder.is_empty() { address } else { folder };
-            return problem.with_hint(format!("`{place}` has: {}", nearest(names, wanted)));
+            let location = if folder.is_empty() { address } else { folder };
+            return problem.with_hint(format!("`{location}` has: {}", nearest(names, wanted)));
         }
     }
     problem.with_hint("the data set has no files")
 }
 
 /// Returns the names of a folder that belong to the input, and a note about the others.
-fn wanted_of(
+fn select_names(
     mut names: Vec<String>,
     folder: &str,
     format: InputFormat,
 ) -> Result<(Vec<String>, Option<String>), Vec<DataProblem>> {
     names.retain(|name| !name.split('/').any(|part| part.starts_with(['.', '_'])));
     let hint = "name those of one format by a glob such as `data/*.jsonl`, or with `input.format`";
-    let chosen = format::of_folder(&names, format).map_err(|counts| {
+    let chosen = format::select_input_files(&names, format).map_err(|counts| {
         let message = format!("`{folder}` has files of several formats: {counts}");
         vec![DataProblem::settings(message).with_hint(hint)]
     });
@@ -263,8 +271,8 @@ fn wanted_of(
     let message = match others.len() {
         1 => format!("1 file in `{folder}` looks like data and is not read: `{first}`"),
         count => {
-            let shown = &others[..others.len().min(NAMES_SHOWN)];
-            let more = if count > NAMES_SHOWN { ", …" } else { "" };
+            let shown = &others[..others.len().min(MAX_NAMES_SHOWN)];
+            let more = if count > MAX_NAMES_SHOWN { ", …" } else { "" };
             format!(
                 "{count} files in `{folder}` look like data and are not read: `{}`{more}",
                 shown.join("`, `")
@@ -292,11 +300,11 @@ fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProble
 fn store_blame(error: &StorageError) -> crate::base::diagnostic::Blame {
     use crate::base::diagnostic::Blame;
 
-    if error.may_pass() { Blame::Machine } else { Blame::Pipeline }
+    if error.is_transient() { Blame::Machine } else { Blame::Pipeline }
 }
 
 #[cfg(not(feature = "cloud"))]
-fn remote(path: &Path, _: InputFormat) -> Result<Found, Vec<DataProblem>> {
+fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let message = format!("`{}` is in an object store, and this build reads none", path.display());
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
@@ -306,18 +314,20 @@ fn in_folder(
     folder: PathBuf,
     walked: Walked,
     format: InputFormat,
-) -> Result<Found, Vec<DataProblem>> {
-    let (again, place) = (walked.again.clone(), folder.display().to_string());
+) -> Result<DiscoveredFiles, Vec<DataProblem>> {
+    let (all_duplicates, location) = (walked.duplicates.clone(), folder.display().to_string());
     // Files outside the input may have names that are not UTF-8.
     let (named, unnamed): (Vec<_>, Vec<_>) =
         walked.files.into_iter().partition(|path| path.to_str().is_some());
-    let is_input = |path: &PathBuf| Format::is_known(&path.to_string_lossy());
+    let is_input = |path: &PathBuf| FileFormat::is_known(&path.to_string_lossy());
     let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
-    let mut found = relative(folder, Walked { files, again: Vec::new() })?;
-    if let Some(table) = Table::of_files(&found.root, found.files.iter().map(String::as_str)) {
+    let mut found = relative(folder, Walked { files, duplicates: Vec::new() })?;
+    if let Some(table) =
+        TableFormat::find_in_files(&found.root, found.files.iter().map(String::as_str))
+    {
         return Err(vec![table.refusal()]);
     }
-    let (files, note) = wanted_of(found.files, &place, format)?;
+    let (files, note) = select_names(found.files, &location, format)?;
     found.files = files;
     let read: BTreeSet<&str> = found.files.iter().map(String::as_str).collect();
     let is_read = |(_, first): &(PathBuf, PathBuf)| {
@@ -327,13 +337,13 @@ fn in_folder(
             .and_then(Path::to_str)
             .is_some_and(|name| read.contains(name))
     };
-    let again: Vec<_> = again.into_iter().filter(is_read).collect();
-    found.notes = self::again(&again, &found.root).into_iter().chain(note).collect();
+    let duplicates: Vec<_> = all_duplicates.into_iter().filter(is_read).collect();
+    found.notes = duplicate_names_note(&duplicates, &found.root).into_iter().chain(note).collect();
     Ok(found)
 }
 
 /// Makes paths relative to the root and sorts them by bytes.
-fn relative(root: PathBuf, walked: Walked) -> Result<Found, Vec<DataProblem>> {
+fn relative(root: PathBuf, walked: Walked) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let mut files = Vec::new();
     let mut problems = Vec::new();
     for path in walked.files {
@@ -350,8 +360,8 @@ fn relative(root: PathBuf, walked: Walked) -> Result<Found, Vec<DataProblem>> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    let notes = again(&walked.again, &root).into_iter().collect();
-    Ok(Found { notes, ..Found::new(root, files) })
+    let notes = duplicate_names_note(&walked.duplicates, &root).into_iter().collect();
+    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(root, files) })
 }
 
 /// Describes a missing path and lists the closest existing names.
@@ -385,8 +395,8 @@ fn missing(path: &Path) -> DataProblem {
 /// Returns the names most similar to `wanted`.
 fn nearest(mut names: Vec<String>, wanted: &str) -> String {
     names.sort_by_cached_key(|name| (strsim::damerau_levenshtein(name, wanted), name.clone()));
-    let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
-    names.truncate(NAMES_SHOWN);
+    let more = if names.len() > MAX_NAMES_SHOWN { ", …" } else { "" };
+    names.truncate(MAX_NAMES_SHOWN);
     format!("{}{more}", names.join(", "))
 }
 
@@ -406,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_gives_its_parquet_files_in_byte_order_without_hidden_ones() {
+    fn folder_files_are_sorted_by_bytes_without_hidden_ones() {
         let folder = folder(&[
             "b.parquet",
             "a/z.parquet",
@@ -427,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_relative_to_its_folder_whatever_its_extension() {
+    fn a_file_with_any_extension_is_relative_to_its_folder() {
         let folder = folder(&["x/data.bin"]);
         let found =
             find(Path::new(""), &folder.path().join("x/data.bin"), InputFormat::Auto).unwrap();
@@ -455,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_wildcard_characters_that_exists_is_a_file() {
+    fn an_existing_name_with_wildcard_characters_is_literal() {
         let folder = folder(&["a[1].parquet", "a1.parquet"]);
         assert_eq!(
             find(Path::new(""), &folder.path().join("a[1].parquet"), InputFormat::Auto)
@@ -466,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_wildcard_characters_in_its_name_is_that_folder() {
+    fn wildcard_characters_in_a_folder_name_are_literal() {
         let folder =
             folder(&["run[1]/data/a.parquet", "run1/data/b.parquet", "run[1]/[x].parquet"]);
         let own = folder.path().join("run[1]");
@@ -486,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_part_of_a_pattern_that_exists_means_itself() {
+    fn the_longest_existing_prefix_of_a_pattern_is_literal() {
         let names = [
             "a1.parquet",
             "a[1].parquet",
@@ -508,7 +518,7 @@ mod tests {
         ] {
             let expected: Vec<String> = files.iter().map(ToString::to_string).collect();
             let (folder, mut found) =
-                named(&names, path, path, InputFormat::Auto).unwrap().unwrap();
+                match_names(&names, path, path, InputFormat::Auto).unwrap().unwrap();
             found.files.sort();
             assert_eq!((folder.as_str(), &found.files), (root, &expected), "{path}");
             let path = on_disk.path().join(path);
@@ -517,11 +527,11 @@ mod tests {
             let root = on_disk.path().join(root.trim_end_matches('/'));
             assert_eq!((found.root, found.files), (root, expected), "{}", path.display());
         }
-        assert!(named(&names, "none", "none", InputFormat::Auto).unwrap().is_none());
+        assert!(match_names(&names, "none", "none", InputFormat::Auto).unwrap().is_none());
     }
 
     #[test]
-    fn two_names_of_one_file_are_told() {
+    fn two_names_of_one_file_are_reported() {
         let folder = folder(&["1.parquet"]);
         std::os::unix::fs::symlink("1.parquet", folder.path().join("0.parquet")).unwrap();
         let found = find(Path::new(""), folder.path(), InputFormat::Auto).unwrap();
@@ -533,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_folder_and_a_glob_without_matches_are_no_files() {
+    fn an_empty_folder_and_a_glob_without_matches_yield_no_files() {
         let folder = folder(&[]);
         assert!(find(Path::new(""), folder.path(), InputFormat::Auto).unwrap().files.is_empty());
         assert!(
@@ -545,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_path_says_what_exists_nearby() {
+    fn a_missing_path_lists_existing_names() {
         let folder = folder(&["corpora/books.parquet", "corpora/code.parquet"]);
         let problems =
             find(Path::new(""), &folder.path().join("corpora/boks.parquet"), InputFormat::Auto)

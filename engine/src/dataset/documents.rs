@@ -15,10 +15,10 @@ use longsift_stages::contract::{RowError, hex};
 use sha2::{Digest, Sha256};
 
 use super::input::Dataset;
-use super::labels::{Labels, label_type};
+use super::labels::{LabelColumn, label_type};
 use super::lost_row_groups::LostRowGroups;
 use super::problem::DataProblem;
-use super::read::{Batch, Batches, ReadError, Request, position, remaining};
+use super::read::{Batch, Batches, ReadError, ReadRequest, position, remaining};
 use super::types;
 use super::units::WorkUnit;
 
@@ -27,12 +27,12 @@ use super::units::WorkUnit;
 pub struct DocumentColumns {
     /// Column of ids, cast to string.
     pub id: Option<String>,
-    pub content: Content,
+    pub content: ContentColumn,
 }
 
 /// Column that is scored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ContentColumn {
     Text(String),
     Tokens(String),
 }
@@ -52,19 +52,19 @@ pub struct Document {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentContent {
     /// Non-empty text.
-    Text(Text),
+    Text(DocumentText),
     /// Token ids, at least one.
     Tokens(Vec<u32>),
 }
 
 /// Text of a document. Shares memory with the decoded page; dereferences to `str`.
 #[derive(Clone)]
-pub struct Text {
+pub struct DocumentText {
     array: Arc<StringViewArray>,
     row: usize,
 }
 
-impl Deref for Text {
+impl Deref for DocumentText {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -72,21 +72,21 @@ impl Deref for Text {
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for DocumentText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, formatter)
     }
 }
 
-impl PartialEq for Text {
+impl PartialEq for DocumentText {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Text {}
+impl Eq for DocumentText {}
 
-impl From<&str> for Text {
+impl From<&str> for DocumentText {
     fn from(text: &str) -> Self {
         Self { array: Arc::new(StringViewArray::from_iter_values([text])), row: 0 }
     }
@@ -108,11 +108,11 @@ pub fn read_documents(
     lost: LostRowGroups,
 ) -> Result<Documents, ReadError> {
     let (content, content_type) = match &columns.content {
-        Content::Text(name) => {
+        ContentColumn::Text(name) => {
             dataset.check_text_column(name)?;
             (position(dataset, name)?, DataType::Utf8View)
         }
-        Content::Tokens(name) => {
+        ContentColumn::Tokens(name) => {
             dataset.check_tokens_column(name)?;
             (position(dataset, name)?, tokens_type(dataset, name)?)
         }
@@ -131,7 +131,7 @@ pub fn read_documents(
     }
     wanted[content].1 = content_type;
     let (first, end) = (unit.first_row, unit.first_row + unit.rows);
-    let request = Request {
+    let request = ReadRequest {
         file: unit.file,
         rows: remaining(first..end, &lost.rows()),
         columns: &wanted,
@@ -141,7 +141,7 @@ pub fn read_documents(
     };
     Ok(Documents {
         batches: Batches::open(dataset, &request)?,
-        is_text: matches!(columns.content, Content::Text(_)),
+        is_text: matches!(columns.content, ContentColumn::Text(_)),
         content,
         id,
         next_row: first,
@@ -160,15 +160,15 @@ pub fn document_contents(
     columns: &DocumentColumns,
 ) -> Result<Vec<Result<DocumentContent, RowError>>, DataProblem> {
     let (name, target) = match &columns.content {
-        Content::Text(name) => (name, DataType::Utf8View),
-        Content::Tokens(name) => (name, tokens_type(dataset, name)?),
+        ContentColumn::Text(name) => (name, DataType::Utf8View),
+        ContentColumn::Tokens(name) => (name, tokens_type(dataset, name)?),
     };
     let column = batch.column(position(dataset, name)?);
     let column = cast(column, &target)
         .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
     Ok(match columns.content {
-        Content::Text(_) => texts(&column),
-        Content::Tokens(_) => token_lists(column.as_list::<i64>()),
+        ContentColumn::Text(_) => texts(&column),
+        ContentColumn::Tokens(_) => token_lists(column.as_list::<i64>()),
     })
 }
 
@@ -186,7 +186,7 @@ pub fn document_ids(
             let column = batch.column(position(dataset, name)?);
             let column = cast(column, &label_type(column.data_type()))
                 .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
-            Some(Labels::new(&column))
+            Some(LabelColumn::new(&column))
         }
         None => None,
     };
@@ -245,7 +245,7 @@ impl Iterator for Documents {
                     self.done = true;
                     return Some(Err(error));
                 }
-                None => self.done = self.pass_lost(self.end, &mut documents, &mut bytes),
+                None => self.done = self.push_lost(self.end, &mut documents, &mut bytes),
             }
         }
         (!documents.is_empty()).then_some(Ok(documents))
@@ -256,13 +256,13 @@ impl Documents {
     /// Appends the rows of a batch from `from` on, preceded by lost rows, and adds their content bytes to `bytes`. Rows
     /// over the limit are kept for the next call.
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
-        let ids = self.id.map(|id| Labels::new(&batch.columns[id]));
+        let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
         let column = &batch.columns[self.content];
         let contents =
             if self.is_text { texts(column) } else { token_lists(column.as_list::<i64>()) };
         for (position, mut content) in contents.into_iter().enumerate().skip(from) {
             let row = batch.rows[position];
-            if !self.pass_lost(row, documents, bytes) {
+            if !self.push_lost(row, documents, bytes) {
                 self.partly = Some((batch, position));
                 return;
             }
@@ -283,7 +283,7 @@ impl Documents {
 
     /// Appends the lost rows up to `end`; a row group may have millions of them. Returns `false` if some are left for
     /// the next batch.
-    fn pass_lost(&mut self, end: u64, documents: &mut Vec<Document>, bytes: &mut u64) -> bool {
+    fn push_lost(&mut self, end: u64, documents: &mut Vec<Document>, bytes: &mut u64) -> bool {
         while self.next_row < end {
             if *bytes >= self.batch_bytes.max(1) {
                 return false;
@@ -307,7 +307,7 @@ fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
         } else if array.value(row).is_empty() {
             Err(RowError { code: "empty_text", message: "the text is empty".into() })
         } else {
-            Ok(DocumentContent::Text(Text { array: Arc::clone(&array), row }))
+            Ok(DocumentContent::Text(DocumentText { array: Arc::clone(&array), row }))
         }
     };
     (0..array.len()).map(text).collect()
@@ -355,19 +355,19 @@ where
     (0..lists.len()).map(list).collect()
 }
 
-/// Converts one token id. `place`: its position in the list.
-fn token<T>(values: &PrimitiveArray<T>, index: usize, place: usize) -> Result<u32, RowError>
+/// Converts one token id. `position`: its position in the list.
+fn token<T>(values: &PrimitiveArray<T>, index: usize, position: usize) -> Result<u32, RowError>
 where
     T: ArrowPrimitiveType,
     T::Native: TryInto<u32> + fmt::Display,
 {
     if values.is_null(index) {
-        return Err(bad_token(&format!("token {place} is null")));
+        return Err(bad_token(&format!("token {position} is null")));
     }
     let value = values.value(index);
     value
         .try_into()
-        .map_err(|_| bad_token(&format!("token {place} is {value}, which is not a token id")))
+        .map_err(|_| bad_token(&format!("token {position} is {value}, which is not a token id")))
 }
 
 fn bad_token(message: &str) -> RowError {
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use crate::dataset::tests::{batch, folder_of, texts, write};
 
-    fn read(batches: &[RecordBatch], content: Content, id: Option<&str>) -> Vec<Document> {
+    fn read(batches: &[RecordBatch], content: ContentColumn, id: Option<&str>) -> Vec<Document> {
         let (_folder, dataset) = folder_of(batches, 3);
         let columns = DocumentColumns { id: id.map(str::to_string), content };
         let unit = |unit| {
@@ -430,7 +430,7 @@ mod tests {
 
     fn tokens_of(column: ArrayRef) -> Vec<Result<Vec<u32>, (&'static str, String)>> {
         let documents =
-            read(&[batch(vec![("tokens", column)])], Content::Tokens("tokens".into()), None);
+            read(&[batch(vec![("tokens", column)])], ContentColumn::Tokens("tokens".into()), None);
         let tokens = |document: Document| match document.content {
             Ok(DocumentContent::Tokens(tokens)) => Ok(tokens),
             Ok(DocumentContent::Text(_)) => panic!("text instead of tokens"),
@@ -453,7 +453,7 @@ mod tests {
         for data_type in [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View, dictionary] {
             let column = cast(&plain, &data_type).unwrap();
             let documents =
-                read(&[batch(vec![("text", column)])], Content::Text("text".into()), None);
+                read(&[batch(vec![("text", column)])], ContentColumn::Text("text".into()), None);
             let texts: Vec<_> = documents.iter().map(text_of).collect();
             let expected =
                 [Ok("grüße"), Err("null_text"), Err("empty_text"), Ok("a much longer text here")];
@@ -477,8 +477,11 @@ mod tests {
             batch(vec![("text", text.clone()), ("id", id.clone()), ("label", label.clone())]);
         let second = batch(vec![("label", label), ("id", id), ("text", text)]);
         for (column, value) in [("id", "-7"), ("label", "x"), ("text", "a")] {
-            let documents =
-                read(&[first.clone(), second.clone()], Content::Text("text".into()), Some(column));
+            let documents = read(
+                &[first.clone(), second.clone()],
+                ContentColumn::Text("text".into()),
+                Some(column),
+            );
             let ids: Vec<_> = documents.iter().map(|document| document.id.as_deref()).collect();
             let second = (column == "text").then_some("b");
             assert_eq!(ids, [Some(value), second, Some(value), second], "{column}");
@@ -513,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_token_id_is_a_bad_token_with_its_place() {
+    fn invalid_token_ids_are_reported_with_their_position() {
         let of = |list| {
             tokens_of(Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some(list)])))
         };
@@ -530,12 +533,12 @@ mod tests {
     }
 
     #[test]
-    fn a_big_row_group_comes_in_vectors_of_bounded_size() {
+    fn a_large_row_group_is_read_in_bounded_batches() {
         let long = "x".repeat(10_000);
         let rows: LargeStringArray =
             (0..700).map(|row| Some(if row < 500 { "short" } else { &long })).collect();
         let (_folder, dataset) = folder_of(&[batch(vec![("text", Arc::new(rows))])], 10_000);
-        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let columns = DocumentColumns { id: None, content: ContentColumn::Text("text".into()) };
         let units = dataset.units(u64::MAX, None);
         let batches: Vec<_> =
             read_documents(&dataset, &units[0], &columns, 100_000, LostRowGroups::default())
@@ -553,10 +556,10 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_rows_come_in_vectors_of_bounded_size_and_none_is_lost() {
+    fn unreadable_rows_are_read_in_bounded_batches_without_gaps() {
         let rows: LargeStringArray = (0..5000).map(|_| Some("a text")).collect();
         let (_folder, dataset) = folder_of(&[batch(vec![("text", Arc::new(rows))])], 10_000);
-        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let columns = DocumentColumns { id: None, content: ContentColumn::Text("text".into()) };
         let unit = &dataset.units(u64::MAX, None)[0];
         for lost in [0..5000, 1..5000, 0..4999, 10..4000, 2000..2001] {
             let row_groups = LostRowGroups::with_rows(lost.clone());
@@ -580,7 +583,7 @@ mod tests {
     fn a_limited_unit_reads_its_first_rows() {
         let (_folder, dataset) =
             folder_of(&[texts(&[Some("a"), Some("b"), Some("c"), Some("d"), Some("e")])], 2);
-        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let columns = DocumentColumns { id: None, content: ContentColumn::Text("text".into()) };
         let units = dataset.units(1, Some(3));
         let read = |unit: &WorkUnit| {
             read_documents(&dataset, unit, &columns, 1, LostRowGroups::default())
@@ -596,9 +599,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_since_it_was_planned_is_named() {
+    fn a_file_that_changed_since_it_was_planned_is_reported() {
         let (folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
-        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let columns = DocumentColumns { id: None, content: ContentColumn::Text("text".into()) };
         let problem = || {
             let unit = &dataset.units(1, None)[0];
             let read = read_documents(&dataset, unit, &columns, 1, LostRowGroups::default());
@@ -618,9 +621,9 @@ mod tests {
     }
 
     #[test]
-    fn a_column_of_another_type_is_refused_before_reading() {
+    fn a_column_of_another_type_is_rejected_before_reading() {
         let (_folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
-        let columns = DocumentColumns { id: None, content: Content::Tokens("text".into()) };
+        let columns = DocumentColumns { id: None, content: ContentColumn::Tokens("text".into()) };
         let unit = &dataset.units(1, None)[0];
         let read = read_documents(&dataset, unit, &columns, 1, LostRowGroups::default());
         let problem = DataProblem::from(read.err().unwrap());

@@ -22,9 +22,9 @@ const MAGIC_BYTES: u64 = 4;
 const TAIL_BYTES: u64 = 8;
 /// Largest footer that is read. A hundred columns and a thousand row groups take about 10 MB; a decoded footer takes
 /// five times its encoded size.
-const LARGEST_FOOTER_BYTES: u64 = 32 << 20;
+const MAX_FOOTER_BYTES: u64 = 32 << 20;
 /// Maximum nesting depth of columns.
-const DEEPEST_SCHEMA: usize = 64;
+const MAX_SCHEMA_DEPTH: usize = 64;
 
 /// Contents of a Parquet footer.
 #[derive(Clone, Debug)]
@@ -127,9 +127,9 @@ pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataPr
     else {
         return Err(damaged(format!("its footer claims {length} bytes, the file has {size}")));
     };
-    if length > LARGEST_FOOTER_BYTES {
+    if length > MAX_FOOTER_BYTES {
         return Err(damaged(format!(
-            "its footer claims {length} bytes; longsift reads footers of at most {LARGEST_FOOTER_BYTES}"
+            "its footer claims {length} bytes; longsift reads footers of at most {MAX_FOOTER_BYTES}"
         )));
     }
     let mut bytes = vec![0; tail.metadata_length()];
@@ -252,8 +252,8 @@ fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
         while open.last().is_some_and(|left| *left <= 0) {
             open.pop();
         }
-        if open.len() > DEEPEST_SCHEMA {
-            return Err(format!("its columns nest deeper than {DEEPEST_SCHEMA} levels"));
+        if open.len() > MAX_SCHEMA_DEPTH {
+            return Err(format!("its columns nest deeper than {MAX_SCHEMA_DEPTH} levels"));
         }
     }
     Ok(())
@@ -296,7 +296,7 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
     };
     let pairs = declared.schema().fields().iter().zip(parquet.schema().fields());
     let fields = pairs.map(|(declared, parquet)| {
-        let data_type = types::settle(declared.data_type(), parquet.data_type());
+        let data_type = types::reconcile(declared.data_type(), parquet.data_type());
         declared.as_ref().clone().with_data_type(data_type)
     });
     Ok(Arc::new(Schema::new_with_metadata(

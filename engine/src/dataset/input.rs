@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, SchemaRef};
 
-use super::discover::Found;
+use super::discover::DiscoveredFiles;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
 use super::problem::DataProblem;
@@ -72,20 +72,21 @@ impl Dataset {
         path: &Path,
         reading: &Reading,
     ) -> Result<Self, Vec<DataProblem>> {
-        Self::of(super::discover::find(folder, path, reading.format)?, reading)
+        Self::from_files(super::discover::find(folder, path, reading.format)?, reading)
     }
 
     /// Opens files of a hub data set.
     ///
     /// # Errors
     /// Those of [`Dataset::open`], and refusals of the hub.
-    pub fn open_of_hub(tree: &Arc<Tree>, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
-        let mut dataset = Self::of(super::discover::find_in(tree, reading.format)?, reading)?;
+    pub fn open_in_hub(tree: &Arc<Tree>, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
+        let mut dataset =
+            Self::from_files(super::discover::find_in_hub(tree, reading.format)?, reading)?;
         dataset.notes.extend(tree.note().map(str::to_owned));
         Ok(dataset)
     }
 
-    fn of(found: Found, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
+    fn from_files(found: DiscoveredFiles, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
         // A corpus has tens of thousands of footers, and a store takes a tenth of a second for each.
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
@@ -113,7 +114,7 @@ impl Dataset {
         if files.is_empty() {
             problems.extend(bad_files.drain(..).map(|file| file.problem));
         }
-        let lines = super::unify::settle_lines(&mut files, reading.columns.as_ref());
+        let lines = super::unify::set_line_columns(&mut files, reading.columns.as_ref());
         let lines = lines.unwrap_or_else(|problem| {
             problems.push(problem);
             None
@@ -123,7 +124,7 @@ impl Dataset {
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, differences) = super::metadata::union(&files);
-                let Found { root, hub, mut notes, .. } = found;
+                let DiscoveredFiles { root, hub, mut notes, .. } = found;
                 notes.extend(differences);
                 Ok(Self { root, files, schema, metadata, notes, bad_files, lines, hub })
             }

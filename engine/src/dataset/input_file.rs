@@ -7,17 +7,17 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 use longsift_stages::contract::{SIGNATURE_BYTES, Signature};
 
-use super::discover::Found;
+use super::discover::DiscoveredFiles;
 use super::footer::Footer;
 use super::formats::arrow_ipc::ArrowFile;
-use super::formats::compression::Compression;
-use super::formats::decode::{Decode, DecodeError, RowGroupInfo, Wanted};
-use super::formats::form::Form;
-use super::formats::format::Format;
-use super::formats::kept::Kept;
+use super::formats::compression::FileCompression;
+use super::formats::decode::{Decode, DecodeError, DecodeRequest, RowGroupInfo};
+use super::formats::format::FileFormat;
+use super::formats::line_format::LineFormat;
 use super::formats::lines::Lines;
 use super::formats::parquet;
-use super::formats::survey::Survey;
+use super::formats::survey::LineSurvey;
+use super::formats::survey_cache::SurveyCacheEntry;
 use super::partitions::{self, WithPartitions};
 use super::problem::DataProblem;
 use super::reading::Reading;
@@ -68,66 +68,74 @@ pub(super) enum Contents {
 impl InputFile {
     /// Opens `root/path` and reads its metadata. Line files have no columns yet: these are inferred from all of them
     /// together.
-    pub(super) fn open(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
+    pub(super) fn open(
+        found: &DiscoveredFiles,
+        path: &str,
+        reading: &Reading,
+    ) -> Result<Self, DataProblem> {
         Self::read(found, path, reading).map_err(|problem| problem.in_file(path))
     }
 
-    fn read(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
+    fn read(found: &DiscoveredFiles, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
         let handed = reading.footers.as_ref().filter(|_| found.hub.is_none());
         if let Some((stamp, footer)) = handed.and_then(|handed| handed.of(&found.root, path)) {
             let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
             return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
         }
         let file = match &found.hub {
-            Some(hub) => OpenFile::of_hub(hub, path)?,
+            Some(hub) => OpenFile::open_in_hub(hub, path)?,
             None => OpenFile::open(&found.root.join(path)).map_err(|error| match error.kind {
                 ErrorKind::Invalid => DataProblem::data(error.source.to_string()),
                 _ => unreadable(&error),
             })?,
         };
-        let format = Format::of(path, reading.format);
+        let format = FileFormat::for_file(path, reading.format);
         Self::read_open(found, path, reading, format, &file).map_err(|problem| {
-            if problem.blame == Blame::Data { recognised(&file, format, problem) } else { problem }
+            if problem.blame == Blame::Data {
+                explain_wrong_format(&file, format, problem)
+            } else {
+                problem
+            }
         })
     }
 
     fn read_open(
-        found: &Found,
+        found: &DiscoveredFiles,
         path: &str,
         reading: &Reading,
-        format: Format,
+        format: FileFormat,
         file: &OpenFile,
     ) -> Result<Self, DataProblem> {
         let stamp = file.stamp().map_err(|error| unreadable(&error))?;
         let (hash, schema, row_groups, contents) = match format {
-            Format::Parquet => {
+            FileFormat::Parquet => {
                 let (footer, row_groups) = Footer::read(file, stamp.size)?;
                 return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
             }
-            Format::Arrow => {
+            FileFormat::Arrow => {
                 let file = ArrowFile::read(file, stamp, reading.max_part_bytes)?;
                 let (digest, schema) = (file.digest.clone(), Arc::clone(&file.schema));
                 (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
             }
-            Format::Lines(form, compression) => {
+            FileFormat::Lines(line_format, compression) => {
                 // An empty file is not compressed, even if its name says so.
-                let compression = if stamp.size == 0 { Compression::None } else { compression };
-                let (survey, kept) =
-                    survey(found, path, (file, stamp), reading, (form, compression))?;
+                let compression = if stamp.size == 0 { FileCompression::None } else { compression };
+                let (survey, cache_entry) =
+                    cached_survey(found, path, (file, stamp), reading, (line_format, compression))?;
                 let lines = Lines {
-                    form,
+                    line_format,
                     compression,
                     survey: Arc::new(survey),
-                    kept,
+                    cache_entry,
                     inferred: reading.columns.is_none(),
-                    longest_line: reading.max_part_bytes,
+                    max_line_bytes: reading.max_part_bytes,
                 };
                 let row_groups = lines.survey.row_groups(stamp.size);
                 let hash = lines.survey.sha256.clone();
                 (hash, Arc::new(Schema::empty()), row_groups, Contents::Lines(lines))
             }
         };
-        Ok(Self::of(path, stamp, (hash, schema), row_groups, contents))
+        Ok(Self::new(path, stamp, (hash, schema), row_groups, contents))
     }
 
     fn parquet(
@@ -137,10 +145,10 @@ impl InputFile {
         reading: &Reading,
     ) -> Self {
         let known = (footer.hash.clone(), Arc::clone(&footer.schema));
-        Self::of(path, stamp, known, row_groups, Contents::Parquet(footer, reading.max_part_bytes))
+        Self::new(path, stamp, known, row_groups, Contents::Parquet(footer, reading.max_part_bytes))
     }
 
-    fn of(
+    fn new(
         path: &str,
         stamp: Stamp,
         (footer_hash, schema): (String, SchemaRef),
@@ -165,11 +173,11 @@ impl InputFile {
 
     /// Returns the path without the extensions of format and compression.
     pub fn stem(&self) -> &str {
-        Format::stem(&self.path)
+        FileFormat::stem(&self.path)
     }
 
     /// Sets the columns of a line file.
-    pub(super) fn settle(&mut self, columns: &SchemaRef) {
+    pub(super) fn set_columns(&mut self, columns: &SchemaRef) {
         if let Contents::Lines(_) = self.contents {
             self.positions = (0..columns.fields().len()).collect();
             self.schema = Arc::clone(columns);
@@ -188,7 +196,7 @@ impl InputFile {
     pub(super) fn decode(
         &self,
         source: &OpenFile,
-        wanted: &Wanted,
+        wanted: &DecodeRequest,
     ) -> Result<Box<dyn Decode>, DecodeError> {
         let own = self.schema.fields().len() - self.partitions.len();
         let all = wanted.in_file_order();
@@ -209,7 +217,7 @@ impl InputFile {
     fn decode_own(
         &self,
         source: &OpenFile,
-        wanted: &Wanted,
+        wanted: &DecodeRequest,
     ) -> Result<Box<dyn Decode>, DecodeError> {
         match &self.contents {
             Contents::Parquet(footer, page_bytes) => {
@@ -267,20 +275,20 @@ impl InputFile {
 }
 
 /// Explains a file whose first bytes belong to another format than its name; otherwise returns `problem`.
-fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProblem {
+fn explain_wrong_format(file: &OpenFile, format: FileFormat, problem: DataProblem) -> DataProblem {
     let mut start = Vec::new();
     if file.reader(0).take(SIGNATURE_BYTES as u64).read_to_end(&mut start).is_err() {
         return problem;
     }
     let compression = match format {
-        Format::Lines(_, compression) => compression,
-        Format::Parquet | Format::Arrow => Compression::None,
+        FileFormat::Lines(_, compression) => compression,
+        FileFormat::Parquet | FileFormat::Arrow => FileCompression::None,
     };
     let (message, remedy) = match Signature::of(&start) {
         Some(found) if !format.begins_like(found) => {
             (format!("it is {}, not {}", found.name, format.name()), found.remedy)
         }
-        None if compression != Compression::None
+        None if compression != FileCompression::None
             && start.first().is_some_and(u8::is_ascii_graphic) =>
         {
             (
@@ -294,29 +302,37 @@ fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProb
 }
 
 /// Returns the survey of a line file, from the cache if possible.
-fn survey(
-    found: &Found,
+fn cached_survey(
+    found: &DiscoveredFiles,
     path: &str,
     (file, stamp): (&OpenFile, Stamp),
     reading: &Reading,
-    (form, compression): (Form, Compression),
-) -> Result<(Survey, Kept), DataProblem> {
-    let place = found.root.join(path);
-    let place =
-        if is_address(&place) { place } else { std::path::absolute(&place).unwrap_or(place) };
+    (line_format, compression): (LineFormat, FileCompression),
+) -> Result<(LineSurvey, SurveyCacheEntry), DataProblem> {
+    let path_key = found.root.join(path);
+    let path_key = if is_address(&path_key) {
+        path_key
+    } else {
+        std::path::absolute(&path_key).unwrap_or(path_key)
+    };
     let version = file.version();
-    let read_as = format!("{form:?} {compression:?}");
-    let kept =
-        Kept::of(reading.cache_folder.as_deref(), &place, stamp, version.as_deref(), &read_as);
-    if let Some(survey) = kept.read() {
-        return Ok((survey, kept));
+    let read_as = format!("{line_format:?} {compression:?}");
+    let cache_entry = SurveyCacheEntry::new(
+        reading.cache_folder.as_deref(),
+        &path_key,
+        stamp,
+        version.as_deref(),
+        &read_as,
+    );
+    if let Some(survey) = cache_entry.read() {
+        return Ok((survey, cache_entry));
     }
-    let survey = Survey::of(file, stamp.size, form, compression)?;
+    let survey = LineSurvey::scan(file, stamp.size, line_format, compression)?;
     let now = file.stamp().map_err(|error| unreadable(&error))?;
     if now != stamp {
         return Err(DataProblem::data("it changed while its lines were counted")
             .with_hint("let whatever writes it finish, then run again"));
     }
-    kept.write(&survey);
-    Ok((survey, kept))
+    cache_entry.write(&survey);
+    Ok((survey, cache_entry))
 }

@@ -9,7 +9,7 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
 
 use super::input::Dataset;
-use super::read::{Batches, ReadError, Request, position, remaining};
+use super::read::{Batches, ReadError, ReadRequest, position, remaining};
 use super::units::WorkUnit;
 
 const BATCH_BYTES: u64 = 8 << 20;
@@ -29,7 +29,7 @@ pub fn read_labels(
     let column = position(dataset, column)?;
     let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
     let (first, last) = (unit.first_row, unit.first_row + unit.rows);
-    let request = Request {
+    let request = ReadRequest {
         file: unit.file,
         rows: remaining(first..last, unreadable),
         columns: &columns,
@@ -40,7 +40,7 @@ pub fn read_labels(
     let mut labels = vec![None; usize::try_from(unit.rows).unwrap_or(usize::MAX)];
     for batch in Batches::open(dataset, &request)? {
         let batch = batch?;
-        let values = Labels::new(&batch.columns[0]);
+        let values = LabelColumn::new(&batch.columns[0]);
         for (position, row) in batch.rows.iter().enumerate() {
             labels[(row - first) as usize] = values.get(position);
         }
@@ -51,7 +51,7 @@ pub fn read_labels(
 /// Converts an array to strings; `None` for null.
 pub(crate) fn values(array: &ArrayRef) -> Vec<Option<String>> {
     let read = arrow_cast::cast(array, &label_type(array.data_type()));
-    let labels = Labels::new(read.as_ref().unwrap_or(array));
+    let labels = LabelColumn::new(read.as_ref().unwrap_or(array));
     (0..array.len()).map(|row| labels.get(row)).collect()
 }
 
@@ -66,9 +66,9 @@ pub(super) fn label_type(data_type: &DataType) -> DataType {
 }
 
 /// Column whose values are converted to strings one at a time.
-pub(super) struct Labels(ArrayRef);
+pub(super) struct LabelColumn(ArrayRef);
 
-impl Labels {
+impl LabelColumn {
     pub(super) fn new(array: &ArrayRef) -> Self {
         // Time zone names would require a database, so instants are written in UTC.
         if let DataType::Timestamp(unit, Some(_)) = array.data_type() {

@@ -10,7 +10,7 @@ use longsift_stages::contract::RowError;
 
 use super::input::Dataset;
 use super::input_file::Contents;
-use super::read::{Batches, ReadError, Request, RowGroupError};
+use super::read::{Batches, ReadError, ReadRequest, RowGroupError};
 use super::units::WorkUnit;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
@@ -138,7 +138,7 @@ fn failure(
     let data_type = |column: &usize| dataset.schema.field(*column).data_type().clone();
     let columns: Vec<(usize, DataType)> =
         columns.iter().map(|column| (*column, data_type(column))).collect();
-    let request = Request {
+    let request = ReadRequest {
         file: unit.file,
         rows: std::iter::once(rows).collect(),
         columns: &columns,

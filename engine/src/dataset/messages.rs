@@ -26,7 +26,7 @@ impl Dataset {
     pub(crate) fn check_messages_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted =
             "a list of structs with the texts `role` and `content`, or `from` and `value`";
-        self.check_column(name, accepted, |data_type| form(data_type).is_some())
+        self.check_column(name, accepted, |data_type| field_names(data_type).is_some())
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn messages_of_row(
 ) -> Result<Vec<Message>, DataProblem> {
     dataset.check_messages_column(column)?;
     let list = batch.column(position(dataset, column)?);
-    let (role, content) = form(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
+    let (role, content) = field_names(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
     let none = |why: &str| DataProblem::data(format!("column `{column}`: {why}"));
     if list.is_null(0) {
         return Err(none("the row has null instead of messages"));
@@ -65,7 +65,7 @@ pub(crate) fn messages_of_row(
 }
 
 /// Returns the field names of role and content if a column holds messages.
-fn form(data_type: &DataType) -> Option<(&'static str, &'static str)> {
+fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {
     let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
     FORMS.into_iter().find(|(role, content)| {
         let is_role = field(fields, role).is_some_and(|field| is_text(field.data_type()));

@@ -121,7 +121,7 @@ impl PartWriter {
         let batch = self.store(batch)?;
         let mut start = 0;
         for (row, bytes) in row_bytes(batch.columns(), batch.num_rows()).into_iter().enumerate() {
-            if self.dictionaries.iter().any(|dictionary| !dictionary.has_place(&batch, row)) {
+            if self.dictionaries.iter().any(|dictionary| !dictionary.fits(&batch, row)) {
                 self.pending.push(batch.slice(start, row - start));
                 start = row;
                 self.write_piece()?;
@@ -219,7 +219,7 @@ impl SmallDictionary {
     }
 
     /// Whether the value of this row still fits.
-    fn has_place(&self, batch: &RecordBatch, row: usize) -> bool {
+    fn fits(&self, batch: &RecordBatch, row: usize) -> bool {
         self.values.len() < self.limit
             || self.value(batch, row).is_none_or(|value| self.values.contains(value))
     }
@@ -256,7 +256,7 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
 }
 
 /// Lists columns that the Parquet writer rejects, each with the reason. Cost: writes a row of nulls in memory.
-pub fn without_parquet(schema: &Schema) -> Vec<String> {
+pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let stored = types::map_field(field, types::storage_type);
         let stored = stored.as_ref().clone().with_nullable(true);

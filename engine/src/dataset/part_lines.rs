@@ -65,7 +65,7 @@ impl LinesWriter {
 }
 
 /// Lists columns that JSON cannot represent, each with the reason.
-pub fn without_json(schema: &Schema) -> Vec<String> {
+pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
         let of_one = Arc::new(Schema::new(vec![Arc::clone(field)]));
         let row = RecordBatch::new_empty(Arc::clone(&of_one));

@@ -14,7 +14,7 @@ use crate::storage::atomic::AtomicFile;
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
 /// Largest vocabulary with two-byte ids in Megatron's own tools.
-const LARGEST_OF_TWO_BYTES: u64 = 65_499;
+const MAX_TWO_BYTE_VOCABULARY: u64 = 65_499;
 /// Number of tokens that are packed together. More tokens would need more memory and pack only slightly better.
 const BLOCK_TOKENS: usize = 16 << 20;
 
@@ -124,7 +124,7 @@ impl TokensWriter {
     }
 
     fn put(&mut self, ids: &[u32]) -> Result<(), DataProblem> {
-        let bytes: Vec<u8> = if self.of_two_bytes() {
+        let bytes: Vec<u8> = if self.has_two_byte_ids() {
             ids.iter().flat_map(|id| (*id as u16).to_le_bytes()).collect()
         } else {
             ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect()
@@ -132,8 +132,8 @@ impl TokensWriter {
         self.ids.write_all(&bytes).map_err(|error| failed(&self.stem, &error))
     }
 
-    fn of_two_bytes(&self) -> bool {
-        self.sequences.vocabulary <= LARGEST_OF_TWO_BYTES
+    fn has_two_byte_ids(&self) -> bool {
+        self.sequences.vocabulary <= MAX_TWO_BYTE_VOCABULARY
     }
 
     /// Encodes `.idx`: magic number, version, type of the ids, numbers of sequences and of document boundaries, length
@@ -144,7 +144,7 @@ impl TokensWriter {
             .iter()
             .map(|pieces| pieces.iter().map(|length| u64::from(*length)).sum())
             .collect();
-        let (kind, bytes) = if self.of_two_bytes() { (8_u8, 2) } else { (4_u8, 4) };
+        let (kind, bytes) = if self.has_two_byte_ids() { (8_u8, 2) } else { (4_u8, 4) };
         let sequences = lengths.len() as u64;
         let mut index = MAGIC.to_vec();
         index.extend(VERSION.to_le_bytes());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_go_where_the_least_room_is_left() {
+    fn pieces_are_packed_by_best_fit() {
         assert_eq!(best_fit(&[6, 5, 4, 3, 2], 10), [vec![0, 2], vec![1, 3, 4]]);
         assert_eq!(best_fit(&[10, 10], 10), [vec![0], vec![1]]);
         assert!(best_fit(&[], 10).is_empty());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 
-use super::formats::decode::{Decode, DecodeError, Decoded, Wanted};
+use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
 
 /// Value that Hive and Spark write for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -13,7 +13,7 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 /// Returns the keys in the folder names of paths, in order of appearance.
 pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
-    for (key, _) in paths.flat_map(of_path) {
+    for (key, _) in paths.flat_map(keys_and_values) {
         if !keys.iter().any(|known| known == key) {
             keys.push(key.to_owned());
         }
@@ -29,12 +29,12 @@ pub(super) fn column(key: &str) -> Arc<Field> {
 /// Returns the value of a key in the folder names of a path, from the innermost folder; `None` for null or a missing
 /// key.
 pub(super) fn value(path: &str, key: &str) -> Option<String> {
-    let (_, value) = of_path(path).filter(|(name, _)| *name == key).last()?;
+    let (_, value) = keys_and_values(path).filter(|(name, _)| *name == key).last()?;
     (value != NULL).then(|| unescaped(value))
 }
 
 /// Returns the keys and values in the folder names of a path, the outermost first.
-fn of_path(path: &str) -> impl Iterator<Item = (&str, &str)> {
+fn keys_and_values(path: &str) -> impl Iterator<Item = (&str, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
         let (key, value) = folder.split_once('=')?;
@@ -60,10 +60,10 @@ fn unescaped(value: &str) -> String {
 }
 
 /// Returns the request for the columns stored in the file itself, which are the first `own`.
-pub(super) fn own_columns(wanted: &Wanted, own: usize) -> Wanted {
+pub(super) fn own_columns(wanted: &DecodeRequest, own: usize) -> DecodeRequest {
     let kept = |(position, _): &(&usize, &DataType)| **position < own;
     let pairs = || wanted.positions.iter().zip(&wanted.types).filter(kept);
-    let mut wanted = Wanted {
+    let mut wanted = DecodeRequest {
         rows: wanted.rows.clone(),
         positions: pairs().map(|(position, _)| *position).collect(),
         types: pairs().map(|(_, data_type)| data_type.clone()).collect(),
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn folders_name_keys_and_values_with_escapes() {
-        let pairs = |path| of_path(path).collect::<Vec<_>>();
+        let pairs = |path| keys_and_values(path).collect::<Vec<_>>();
         assert_eq!(pairs("lang=en/year=2024/a=b.parquet"), [("lang", "en"), ("year", "2024")]);
         assert_eq!(pairs("=x/a b=c/d=/plain/f.parquet"), [("d", "")]);
         let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];

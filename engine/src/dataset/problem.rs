@@ -49,7 +49,7 @@ impl DataProblem {
     pub(super) fn unread(error: &StorageError) -> Self {
         let blame = match error.kind {
             ErrorKind::Changed => Blame::Data,
-            kind if kind.may_pass() || !error.at.is_address() => Blame::Machine,
+            kind if kind.is_transient() || !error.at.is_address() => Blame::Machine,
             _ => Blame::Pipeline,
         };
         Self { hint: error.hint(), ..Self::new(blame, error.to_string()) }
@@ -136,7 +136,7 @@ impl From<TokenizerProblem> for Diagnostic {
     fn from(problem: TokenizerProblem) -> Self {
         match &problem {
             TokenizerProblem::Unreadable { problem: error, .. }
-                if ErrorKind::of(error).may_pass() =>
+                if ErrorKind::from_io(error).is_transient() =>
             {
                 Self::error(Blame::Machine, problem.to_string())
             }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_comes_before_the_message() {
+    fn the_location_precedes_the_message() {
         let problem = DataProblem::data("column `text` is null")
             .in_file("a.parquet")
             .in_row_group(3)

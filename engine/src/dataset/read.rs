@@ -8,7 +8,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 use longsift_stages::contract::RowError;
 
-use super::formats::decode::{Decode, DecodeError, Decoded, TooLarge, Wanted};
+use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded, TooLarge};
 use super::input::Dataset;
 use super::input_file::InputFile;
 use super::problem::DataProblem;
@@ -20,12 +20,12 @@ use crate::storage::range_file::Stamp;
 
 /// Maximum rows of a batch of long rows. Batch sizes follow from an average; this limits a batch in which long rows
 /// follow short ones.
-const LONG_ROWS: u64 = 64;
+const MAX_LONG_ROWS: u64 = 64;
 /// Maximum rows of a batch.
 const MAX_ROWS: u64 = 1024;
 
 /// Rows and columns of a file to read.
-pub(super) struct Request<'a> {
+pub(super) struct ReadRequest<'a> {
     /// Index of the file in the data set.
     pub(super) file: usize,
     /// Row ranges of the file, ascending and disjoint. Other row groups are not touched.
@@ -46,16 +46,16 @@ pub(super) struct Batches {
     reader: Result<Option<Box<dyn Decode>>, DecodeError>,
     source: OpenFile,
     planned: Stamp,
-    columns: Vec<Column>,
+    columns: Vec<RequestedColumn>,
     /// Remaining rows, by index in the file.
     rows: Flatten<vec::IntoIter<Range<u64>>>,
     /// Next row to read; errors are reported at this row.
     next_row: u64,
-    place: Place,
+    location: FileLocation,
 }
 
 /// Requested column.
-struct Column {
+struct RequestedColumn {
     /// Index in the decoder's batches.
     position: usize,
     data_type: DataType,
@@ -81,11 +81,11 @@ impl Batch {
 
 impl Batches {
     /// Opens the file if it has not changed since it was planned.
-    pub(super) fn open(dataset: &Dataset, request: &Request<'_>) -> Result<Self, ReadError> {
+    pub(super) fn open(dataset: &Dataset, request: &ReadRequest<'_>) -> Result<Self, ReadError> {
         let file = &dataset.files[request.file];
         let source =
             open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
-        let wanted = Wanted {
+        let wanted = DecodeRequest {
             rows: request.rows.clone(),
             positions: request.columns.iter().map(|(column, _)| file.positions[*column]).collect(),
             types: request.columns.iter().map(|(_, data_type)| data_type.clone()).collect(),
@@ -93,7 +93,7 @@ impl Batches {
             strict: request.strict,
         };
         let in_file_order = wanted.in_file_order();
-        let column = |(index, data_type): &(usize, DataType)| Column {
+        let column = |(index, data_type): &(usize, DataType)| RequestedColumn {
             position: in_file_order
                 .binary_search(&file.positions[*index])
                 .expect("it is one of them"),
@@ -107,7 +107,7 @@ impl Batches {
             columns: request.columns.iter().map(column).collect(),
             next_row: request.rows.first().map_or(0, |rows| rows.start),
             rows: request.rows.clone().into_iter().flatten(),
-            place: Place::new(file),
+            location: FileLocation::new(file),
         })
     }
 
@@ -139,7 +139,7 @@ impl Batches {
             return Err(self.failure("it has more rows than the plan".into()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
-        for Column { position, data_type, name } in &self.columns {
+        for RequestedColumn { position, data_type, name } in &self.columns {
             match text::to_text(batch.column(*position), data_type) {
                 Ok((array, not_utf8)) => {
                     columns.push(array);
@@ -164,7 +164,7 @@ impl Batches {
                 ErrorKind::Changed => changed("the store has another version of it now"),
                 _ => DataProblem::machine(format!("cannot be read: {error}")),
             };
-            return problem.in_file(&self.place.file).into();
+            return problem.in_file(&self.location.file).into();
         }
         match (self.check_unchanged(), why) {
             (Err(changed), _) => changed,
@@ -182,13 +182,17 @@ impl Batches {
 
     fn lost(&self, row: u64, code: &'static str, why: &str, hint: Option<String>) -> ReadError {
         let message = match &self.columns[..] {
-            [Column { name, .. }] => format!("column `{name}`: {why}"),
+            [RequestedColumn { name, .. }] => format!("column `{name}`: {why}"),
             _ => why.to_owned(),
         };
-        let file = self.place.file.clone();
-        let row_group = self.place.row_group(row);
+        let file = self.location.file.clone();
+        let row_group = self.location.row_group(row);
         let error = RowGroupError { file, row_group, row, code, message, hint };
-        if self.place.whole { ReadError::RowGroup(Box::new(error)) } else { error.problem().into() }
+        if self.location.whole {
+            ReadError::RowGroup(Box::new(error))
+        } else {
+            error.problem().into()
+        }
     }
 
     /// Reading a file while it is written can mix rows of two versions.
@@ -200,7 +204,7 @@ impl Batches {
                 Some(why) => changed(&why),
             },
         };
-        Err(problem.in_file(&self.place.file).into())
+        Err(problem.in_file(&self.location.file).into())
     }
 }
 
@@ -279,7 +283,7 @@ impl From<ReadError> for Diagnostic {
 /// Opens a planned file and checks that its size and modification time are unchanged.
 pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<OpenFile, DataProblem> {
     let opened = if let Some(hub) = &dataset.hub {
-        OpenFile::of_hub(hub, &file.path)?
+        OpenFile::open_in_hub(hub, &file.path)?
     } else {
         let path = dataset.root.join(&file.path);
         OpenFile::open(&path).map_err(|error| match error.kind {
@@ -329,7 +333,7 @@ pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProbl
 
 /// Location of errors in a file.
 #[derive(Clone, Debug)]
-struct Place {
+struct FileLocation {
     file: String,
     /// First rows of the file's row groups.
     groups: Vec<u64>,
@@ -337,7 +341,7 @@ struct Place {
     whole: bool,
 }
 
-impl Place {
+impl FileLocation {
     fn new(file: &InputFile) -> Self {
         Self {
             file: file.path.clone(),
@@ -377,7 +381,7 @@ pub(super) fn ranges(rows: &[u64]) -> Vec<Range<u64>> {
 }
 
 /// Returns the number of rows that decode to about the requested bytes. Depends only on the file and the columns.
-fn batch_rows(file: &InputFile, request: &Request<'_>) -> usize {
+fn batch_rows(file: &InputFile, request: &ReadRequest<'_>) -> usize {
     let positions: Vec<usize> =
         request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
     let groups = file.row_groups.iter().enumerate().filter(|(_, group)| {
@@ -388,7 +392,7 @@ fn batch_rows(file: &InputFile, request: &Request<'_>) -> usize {
         (rows + group.rows, bytes.saturating_add(file.decoded_bytes(&positions, index)))
     });
     let fitting = request.batch_bytes / (bytes / rows.max(1)).max(1);
-    let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MAX_ROWS));
+    let rows = fitting.clamp(1, MAX_LONG_ROWS).max((fitting / MAX_LONG_ROWS).min(MAX_ROWS));
     usize::try_from(rows).expect("at most MAX_ROWS")
 }
 
@@ -397,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remaining_rows_are_those_that_no_range_has() {
+    fn remaining_rows_are_outside_all_ranges() {
         assert_eq!(remaining(0..10, &[2..4, 4..5, 8..12]), [0..2, 5..8]);
         assert_eq!(remaining(3..8, &[0..3, 5..6, 8..9]), [3..5, 6..8]);
         assert!(remaining(1..10, &[0..4, 4..20]).is_empty());

@@ -9,7 +9,7 @@ use longsift_stages::contract::RowError;
 use super::input::Dataset;
 use super::lost_row_groups::LostRowGroups;
 use super::problem::DataProblem;
-use super::read::{Batches, ReadError, Request, ranges};
+use super::read::{Batches, ReadError, ReadRequest, ranges};
 use super::units::WorkUnit;
 use crate::base::diagnostic::Blame;
 
@@ -30,10 +30,10 @@ pub fn read_rows<'a>(
     unit: &WorkUnit,
     rows: &[u64],
     batch_rows: usize,
-) -> Result<Rows<'a>, DataProblem> {
+) -> Result<RowBatches<'a>, DataProblem> {
     check_rows(unit, rows)?;
-    let pieces = vec![Piece { rows: rows.to_vec(), lost: Vec::new() }];
-    Ok(Rows::new(dataset, unit, pieces, Arc::clone(&dataset.schema), batch_rows))
+    let pieces = vec![RowPiece { rows: rows.to_vec(), lost: Vec::new() }];
+    Ok(RowBatches::new(dataset, unit, pieces, Arc::clone(&dataset.schema), batch_rows))
 }
 
 /// Reads faulty rows in a schema of nullable columns: columns of `lost` row groups that do not decode, and values that
@@ -44,14 +44,14 @@ pub fn read_faulty_rows<'a>(
     rows: &[u64],
     lost: &LostRowGroups,
     batch_rows: usize,
-) -> Result<Rows<'a>, DataProblem> {
+) -> Result<RowBatches<'a>, DataProblem> {
     check_rows(unit, rows)?;
     let mut pieces = Vec::new();
     let mut left = rows;
     let mut until = |end: u64, lost: &[usize]| {
         let (here, later) = left.split_at(left.partition_point(|row| *row < end));
         left = later;
-        pieces.push(Piece { rows: here.to_vec(), lost: lost.to_vec() });
+        pieces.push(RowPiece { rows: here.to_vec(), lost: lost.to_vec() });
     };
     for group in lost.iter() {
         until(group.rows.start, &[]);
@@ -61,7 +61,7 @@ pub fn read_faulty_rows<'a>(
     let fields = dataset.schema.fields().iter();
     let nullable: Vec<_> =
         fields.map(|field| Arc::new(field.as_ref().clone().with_nullable(true))).collect();
-    Ok(Rows::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
+    Ok(RowBatches::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
 }
 
 /// Reads one row with all its columns, or returns why it cannot be used.
@@ -74,7 +74,7 @@ pub fn read_row(
     row: u64,
 ) -> Result<Result<RecordBatch, RowError>, ReadError> {
     check_rows(unit, &[row])?;
-    let piece = Piece { rows: vec![row], lost: Vec::new() };
+    let piece = RowPiece { rows: vec![row], lost: Vec::new() };
     let mut batches =
         Batches::open(dataset, &piece.request(unit.file, &piece.columns(dataset), 1, true))?;
     let batch = batches.next().expect("a row is read or an error says why not")?;
@@ -103,13 +103,13 @@ fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
 }
 
 /// Rows that are read together.
-struct Piece {
+struct RowPiece {
     rows: Vec<u64>,
     /// Columns that do not decode in these rows.
     lost: Vec<usize>,
 }
 
-impl Piece {
+impl RowPiece {
     /// Returns the columns to read.
     fn columns(&self, dataset: &Dataset) -> Vec<(usize, DataType)> {
         let all = dataset.schema.fields().iter().map(|field| field.data_type().clone());
@@ -122,25 +122,25 @@ impl Piece {
         columns: &'a [(usize, DataType)],
         batch_rows: usize,
         strict: bool,
-    ) -> Request<'a> {
+    ) -> ReadRequest<'a> {
         let rows = ranges(&self.rows);
-        Request { file, rows, columns, batch_bytes: BATCH_BYTES, batch_rows, strict }
+        ReadRequest { file, rows, columns, batch_bytes: BATCH_BYTES, batch_rows, strict }
     }
 }
 
 /// Iterator over batches of complete rows. Created by [`read_rows`].
-pub struct Rows<'a> {
+pub struct RowBatches<'a> {
     dataset: &'a Dataset,
     file: usize,
     schema: SchemaRef,
     /// Remaining pieces, the next one last.
-    pieces: Vec<Piece>,
+    pieces: Vec<RowPiece>,
     /// Reader of the current piece, and its columns.
     current: Option<(Batches, Vec<usize>)>,
     limit: usize,
 }
 
-impl Iterator for Rows<'_> {
+impl Iterator for RowBatches<'_> {
     type Item = Result<(Vec<u64>, RecordBatch), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -153,11 +153,11 @@ impl Iterator for Rows<'_> {
     }
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowBatches<'a> {
     fn new(
         dataset: &'a Dataset,
         unit: &WorkUnit,
-        mut pieces: Vec<Piece>,
+        mut pieces: Vec<RowPiece>,
         schema: SchemaRef,
         batch_rows: usize,
     ) -> Self {
@@ -228,7 +228,7 @@ mod tests {
     use crate::dataset::tests::{everything, folder_of, in_output_types};
 
     #[test]
-    fn rows_that_are_not_ascending_or_not_in_the_unit_are_refused() {
+    fn rows_that_are_not_ascending_or_outside_the_unit_are_rejected() {
         let (_folder, dataset) = folder_of(&[everything(20)], 10);
         let unit = &dataset.units(1, None)[1];
         assert!(
@@ -243,7 +243,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn any_choice_of_rows_gives_those_rows(
+        fn any_selection_of_rows_is_read(
             chosen in prop::collection::btree_set(0_u64..300, 0..200),
             group_rows in 1_usize..150,
             batch_rows in 1_usize..90,

@@ -45,11 +45,11 @@ const BUFFER_BYTES: usize = 8192;
 /// Open file. Clones share the file and its first failed read.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFile {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFile>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedFile {
     file: RangeFile,
     refused: OnceLock<StorageError>,
 }
@@ -61,12 +61,12 @@ impl OpenFile {
     }
 
     /// Opens a file of a hub data set.
-    pub(super) fn of_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
+    pub(super) fn open_in_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
         Ok(Self::new(hub.tree.open(&format!("{}{path}", hub.folder))?))
     }
 
     fn new(file: RangeFile) -> Self {
-        Self { shared: Arc::new(Shared { file, refused: OnceLock::new() }) }
+        Self { shared: Arc::new(SharedFile { file, refused: OnceLock::new() }) }
     }
 
     /// Returns size and modification time: see [`RangeFile::stamp`].
@@ -79,9 +79,9 @@ impl OpenFile {
         self.shared.file.version()
     }
 
-    /// Announces the parts (offset and length) that will be read: see [`RangeFile::want`].
-    pub(super) fn want(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
-        self.shared.file.want(parts);
+    /// Announces the parts (offset and length) that will be read: see [`RangeFile::hint_ranges`].
+    pub(super) fn hint_ranges(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
+        self.shared.file.hint_ranges(parts);
     }
 
     /// Fills `bytes` from `offset`.
@@ -97,8 +97,8 @@ impl OpenFile {
     }
 
     /// Returns a sequential reader from `offset` to the end of the file.
-    pub(super) fn reader(&self, offset: u64) -> ReadOn {
-        ReadOn { shared: Arc::clone(&self.shared), offset }
+    pub(super) fn reader(&self, offset: u64) -> SequentialReader {
+        SequentialReader { shared: Arc::clone(&self.shared), offset }
     }
 
     /// Returns the first failed read, if any.
@@ -107,7 +107,7 @@ impl OpenFile {
     }
 }
 
-impl Shared {
+impl SharedFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(bytes, offset).map_err(|error| {
             let copy = io::Error::other(error.to_string());
@@ -125,7 +125,7 @@ impl Length for OpenFile {
 }
 
 impl ChunkReader for OpenFile {
-    type T = BufReader<ReadOn>;
+    type T = BufReader<SequentialReader>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
         Ok(BufReader::with_capacity(BUFFER_BYTES, self.reader(start)))
@@ -152,12 +152,12 @@ impl ChunkReader for OpenFile {
 
 /// Sequential reader of an [`OpenFile`].
 #[derive(Debug)]
-pub(crate) struct ReadOn {
-    shared: Arc<Shared>,
+pub(crate) struct SequentialReader {
+    shared: Arc<SharedFile>,
     offset: u64,
 }
 
-impl Read for ReadOn {
+impl Read for SequentialReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.shared.read_at(bytes, self.offset)?;
         self.offset += read as u64;

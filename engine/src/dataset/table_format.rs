@@ -36,15 +36,15 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
 
 /// Folder of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct TableFormat {
     folder: String,
     format: &'static str,
     export: &'static str,
 }
 
-impl Table {
+impl TableFormat {
     /// Finds a table in a listing of all names below a folder, '/'-separated.
-    pub(super) fn in_listing<'a>(
+    pub(super) fn find_in_listing<'a>(
         folder: &str,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Option<Self> {
@@ -63,7 +63,7 @@ impl Table {
     }
 
     /// Returns the table at a local folder, if there is a marker.
-    fn at(folder: &Path) -> Option<Self> {
+    fn detect(folder: &Path) -> Option<Self> {
         let is_marked = |(mark, ending, ..): &&(&str, &str, &str, &str)| {
             let mark = folder.join(mark);
             if !files::is_folder(&mark).unwrap_or(false) {
@@ -79,7 +79,7 @@ impl Table {
 
     /// Finds a table that is `root`, contains it (as data folder or partition), or contains one of `files`, which are
     /// below `root`.
-    pub(super) fn of_files<'a>(
+    pub(super) fn find_in_files<'a>(
         root: &Path,
         files: impl IntoIterator<Item = &'a str>,
     ) -> Option<Self> {
@@ -87,13 +87,13 @@ impl Table {
         let below = files.into_iter().flat_map(|file| Path::new(file).ancestors().skip(1));
         if let Some(table) = below
             .filter(|folder| seen.insert(folder.to_path_buf()))
-            .find_map(|folder| Self::at(&root.join(folder)))
+            .find_map(|folder| Self::detect(&root.join(folder)))
         {
             return Some(table);
         }
         let mut folder = root;
         loop {
-            if let Some(table) = Self::at(folder) {
+            if let Some(table) = Self::detect(folder) {
                 return Some(table);
             }
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_in_a_listing_shows_the_table_around_it() {
+    fn a_log_in_a_listing_identifies_its_table() {
         let table = |names: &[&str]| {
-            Table::in_listing("s3://b/in", names.iter().copied())
+            TableFormat::find_in_listing("s3://b/in", names.iter().copied())
                 .map(|table| (table.folder, table.format))
         };
         let found = |folder: &str, format| Some((folder.to_owned(), format));

@@ -20,11 +20,11 @@ use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
 
-use super::documents::{Content, DocumentColumns, DocumentContent, read_documents};
+use super::documents::{ContentColumn, DocumentColumns, DocumentContent, read_documents};
 use super::input::*;
 use super::lost_row_groups::LostRowGroups;
 use super::part::PartWriter;
-use super::rows::{Rows, read_faulty_rows, read_rows};
+use super::rows::{RowBatches, read_faulty_rows, read_rows};
 use super::types;
 use crate::base::diagnostic::Blame;
 use crate::base::stop::Stop;
@@ -248,7 +248,7 @@ fn a_column_that_is_nullable_in_one_file_is_nullable() {
 }
 
 #[test]
-fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
+fn every_incompatible_file_is_listed_with_its_problem() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     write(&path("a.parquet"), &everything(20), 10);
@@ -298,7 +298,7 @@ fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_before_it_is_opened() {
+fn other_than_regular_files_are_rejected_before_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     rustix::fs::mknodat(
@@ -373,7 +373,7 @@ fn an_input_without_files_has_no_rows_and_no_units() {
 }
 
 #[test]
-fn a_missing_or_mistyped_column_says_what_there_is() {
+fn a_missing_or_mistyped_column_lists_the_existing_ones() {
     let (_folder, dataset) = folder_of(&[everything(10)], 10);
     let problem = dataset.check_text_column("txt").unwrap_err();
     assert!(
@@ -502,7 +502,7 @@ fn every_codec_version_and_encoding_of_pages_gives_the_same_rows() {
 }
 
 #[test]
-fn whatever_byte_changes_every_row_is_read_or_set_aside() {
+fn after_any_changed_byte_every_row_is_read_or_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     let properties = WriterProperties::builder()
@@ -512,7 +512,8 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         .set_compression(parquet::basic::Compression::SNAPPY);
     write_with(&path, &everything(40), properties.build());
     let whole = crate::storage::files::read_limited(&path, 1 << 20).unwrap();
-    let columns = DocumentColumns { id: Some("id".into()), content: Content::Text("text".into()) };
+    let columns =
+        DocumentColumns { id: Some("id".into()), content: ContentColumn::Text("text".into()) };
     let (mut opened, mut set_aside) = (0, 0);
     for place in (0..whole.len()).step_by(13) {
         let mut bytes = whole.clone();
@@ -538,7 +539,7 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
             assert_eq!(found, rows, "{place}");
             let is_lost = lost.problem(rows[0]).is_some();
             assert_eq!(lost.rows().is_empty(), !is_lost, "{place}");
-            let read = |rows: Rows<'_>| -> Vec<u64> {
+            let read = |rows: RowBatches<'_>| -> Vec<u64> {
                 rows.flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")).0)
                     .collect()
             };
@@ -579,7 +580,7 @@ fn the_corpora_mix_string_widths_and_read_as_one() {
     );
     assert_eq!(dataset.column("text").unwrap().data_type(), &DataType::LargeUtf8);
     let columns =
-        DocumentColumns { id: Some("data_id".into()), content: Content::Text("text".into()) };
+        DocumentColumns { id: Some("data_id".into()), content: ContentColumn::Text("text".into()) };
     let mut documents = 0;
     for unit in dataset.units(8 << 20, None) {
         let whole: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();

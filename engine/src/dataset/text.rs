@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_type_for_another_reason_is_an_error() {
+    fn other_conversion_failures_are_errors() {
         let list =
             LargeListArray::new_null(Arc::new(Field::new("item", DataType::Binary, true)), 2);
         assert!(to_text(&(Arc::new(list) as ArrayRef), &DataType::Int8).is_err());

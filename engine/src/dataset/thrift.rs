@@ -4,7 +4,7 @@
 use std::io::Read;
 
 /// Maximum nesting depth of structures. Parquet uses six levels.
-const DEEPEST: u8 = 32;
+const MAX_DEPTH: u8 = 32;
 
 /// Reader of structures.
 pub(super) struct Thrift<R> {
@@ -57,16 +57,16 @@ impl<R: Read> Thrift<R> {
     }
 
     fn skip_value(&mut self, kind: FieldType, depth: u8) -> Result<(), String> {
-        if depth > DEEPEST {
-            return Err(format!("structures nest deeper than {DEEPEST} levels"));
+        if depth > MAX_DEPTH {
+            return Err(format!("structures nest deeper than {MAX_DEPTH} levels"));
         }
         match kind {
             1..=3 => self.byte().map(drop),
             4..=6 => self.varint().map(drop),
-            7 => self.pass(8),
+            7 => self.skip_bytes(8),
             8 => {
                 let length = self.varint()?;
-                self.pass(length)
+                self.skip_bytes(length)
             }
             9 | 10 => {
                 let (length, kind) = self.list()?;
@@ -82,7 +82,7 @@ impl<R: Read> Thrift<R> {
                 }
                 Ok(())
             }
-            13 => self.pass(16),
+            13 => self.skip_bytes(16),
             other => Err(format!("type {other} does not exist")),
         }
     }
@@ -118,7 +118,7 @@ impl<R: Read> Thrift<R> {
         Ok(byte[0])
     }
 
-    fn pass(&mut self, length: u64) -> Result<(), String> {
+    fn skip_bytes(&mut self, length: u64) -> Result<(), String> {
         let passed = std::io::copy(&mut self.input.by_ref().take(length), &mut std::io::sink());
         self.position += passed.as_ref().copied().unwrap_or(0);
         match passed {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_to_be_longer_or_deeper_than_it_is_ends_at_once() {
+    fn false_lengths_and_depths_are_errors() {
         let skip = |bytes: &[u8]| Thrift::new(bytes).skip(STRUCT).unwrap_err();
         assert_eq!(
             skip(&[0x18, 0xff, 0xff, 0xff, 0xff, 0x0f, b'a']),
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut thrift = Thrift::new(&bytes[..]);
             let _ = thrift.skip(STRUCT);
             prop_assert!(thrift.position <= bytes.len() as u64);

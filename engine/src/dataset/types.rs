@@ -104,10 +104,13 @@ fn output_type(data_type: &DataType) -> DataType {
 /// Returns `hinted`, the type in the footer's Arrow schema, where it agrees with the file, otherwise `parquet`.
 ///
 /// A column of days can be declared as `date64`, but other readers would read `date64` as plain numbers.
-pub(super) fn settle(hinted: &DataType, parquet: &DataType) -> DataType {
+pub(super) fn reconcile(hinted: &DataType, parquet: &DataType) -> DataType {
     let field = |hinted: &FieldRef, parquet: &FieldRef| {
         Arc::new(
-            hinted.as_ref().clone().with_data_type(settle(hinted.data_type(), parquet.data_type())),
+            hinted
+                .as_ref()
+                .clone()
+                .with_data_type(reconcile(hinted.data_type(), parquet.data_type())),
         )
     };
     match (hinted, parquet) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
 
-use super::formats::form::Form;
-use super::formats::shape::Shape;
+use super::formats::line_format::LineFormat;
+use super::formats::shape::JsonShape;
 use super::formats::type_names;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
@@ -19,12 +19,12 @@ use super::types;
 ///
 /// # Errors
 /// The lines have too many fields to be columns.
-pub(super) fn settle_lines(
+pub(super) fn set_line_columns(
     files: &mut [InputFile],
     named: Option<&Fields>,
 ) -> Result<Option<LinesSchema>, DataProblem> {
     let of_lines = || files.iter().filter_map(InputFile::lines);
-    let forms: BTreeSet<Form> = of_lines().map(|lines| lines.form).collect();
+    let forms: BTreeSet<LineFormat> = of_lines().map(|lines| lines.line_format).collect();
     if forms.is_empty() {
         return Ok(None);
     }
@@ -32,20 +32,20 @@ pub(super) fn settle_lines(
         columns.clone()
     } else {
         let seen = of_lines().map(|lines| lines.survey.shape.clone());
-        let seen = seen.fold(Shape::default(), Shape::with);
+        let seen = seen.fold(JsonShape::default(), JsonShape::merge);
         if seen.is_too_wide() {
             return Err(too_wide());
         }
         seen.columns()
     };
     let lines = LinesSchema {
-        forms: forms.into_iter().map(Form::name).collect(),
+        forms: forms.into_iter().map(LineFormat::name).collect(),
         columns: type_names::written(&columns),
         inferred: named.is_none(),
     };
     let columns = Arc::new(Schema::new(columns));
     for file in files.iter_mut() {
-        file.settle(&columns);
+        file.set_columns(&columns);
     }
     Ok(Some(lines))
 }

@@ -14,7 +14,7 @@ use super::problem::DataProblem;
 use crate::base::diagnostic::Blame;
 use crate::base::wildcards::has_wildcard;
 use crate::storage::error::StorageError;
-use crate::storage::files::{self, Entry, Kind};
+use crate::storage::files::{self, EntryKind, FolderEntry};
 
 pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
@@ -28,11 +28,11 @@ pub(super) struct Walked {
     /// Files, in no particular order.
     pub(super) files: Vec<PathBuf>,
     /// Additional names of these files, each with the name under which the file is read.
-    pub(super) again: Vec<(PathBuf, PathBuf)>,
+    pub(super) duplicates: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Part of a path to match.
-enum Step {
+enum PatternStep {
     /// Literal name, including `..` and `.`.
     Literal(OsString),
     /// Names that match a pattern.
@@ -44,7 +44,7 @@ enum Step {
 /// Returns every file below `folder` except hidden ones.
 pub(super) fn below(folder: &Path) -> Result<Walked, Vec<DataProblem>> {
     let name = Pattern::new("*").expect("a right pattern");
-    Walk::new(vec![Step::Below, Step::Names(name)], b"._").of(folder)
+    FolderWalk::new(vec![PatternStep::Below, PatternStep::Names(name)], b"._").run(folder)
 }
 
 /// Returns the files below `root` that a glob matches.
@@ -52,38 +52,38 @@ pub(super) fn matching(root: &Path, pattern: &Path) -> Result<Walked, Vec<DataPr
     let step = |part: std::path::Component<'_>| {
         let part = part.as_os_str();
         if part == "**" {
-            return Ok(Step::Below);
+            return Ok(PatternStep::Below);
         }
         if !has_wildcard(Path::new(part)) {
-            return Ok(Step::Literal(part.to_owned()));
+            return Ok(PatternStep::Literal(part.to_owned()));
         }
         let not_a_glob = |why: String| {
             vec![DataProblem::settings(format!("`{}` is not a glob: {why}", pattern.display()))]
         };
         let text = part.to_str().ok_or_else(|| not_a_glob("it is not UTF-8".into()))?;
-        Pattern::new(text).map(Step::Names).map_err(|error| not_a_glob(error.to_string()))
+        Pattern::new(text).map(PatternStep::Names).map_err(|error| not_a_glob(error.to_string()))
     };
     let mut steps = pattern.components().map(step).collect::<Result<Vec<_>, _>>()?;
-    if matches!(steps.last(), Some(Step::Below)) {
-        steps.push(Step::Names(Pattern::new("*").expect("a right pattern")));
+    if matches!(steps.last(), Some(PatternStep::Below)) {
+        steps.push(PatternStep::Names(Pattern::new("*").expect("a right pattern")));
     }
-    Walk::new(steps, b".").of(root)
+    FolderWalk::new(steps, b".").run(root)
 }
 
-struct Walk {
-    steps: Vec<Step>,
+struct FolderWalk {
+    steps: Vec<PatternStep>,
     /// First characters of names that `**` skips.
     hidden: &'static [u8],
     /// Visited folders, with the step that followed.
     entered: HashSet<((u64, u64), usize)>,
     /// Linked folders, with the step that follows.
     links: VecDeque<(PathBuf, usize)>,
-    found: Vec<(bool, Entry)>,
+    found: Vec<(bool, FolderEntry)>,
     problems: Vec<DataProblem>,
 }
 
-impl Walk {
-    fn new(steps: Vec<Step>, hidden: &'static [u8]) -> Self {
+impl FolderWalk {
+    fn new(steps: Vec<PatternStep>, hidden: &'static [u8]) -> Self {
         Self {
             steps,
             hidden,
@@ -94,7 +94,7 @@ impl Walk {
         }
     }
 
-    fn of(mut self, root: &Path) -> Result<Walked, Vec<DataProblem>> {
+    fn run(mut self, root: &Path) -> Result<Walked, Vec<DataProblem>> {
         self.enter(root, 0, false);
         while let Some((folder, step)) = self.links.pop_front() {
             self.enter(&folder, step, true);
@@ -102,7 +102,7 @@ impl Walk {
         if !self.problems.is_empty() {
             return Err(self.problems);
         }
-        Ok(once(self.found))
+        Ok(deduplicate(self.found))
     }
 
     /// Matches the entries of `folder` with the steps from `step` on. `linked`: the folder was reached through a link.
@@ -114,7 +114,7 @@ impl Walk {
         if identity.is_none_or(|identity| !self.entered.insert((identity, step))) {
             return;
         }
-        if let Step::Literal(name) = &self.steps[step] {
+        if let PatternStep::Literal(name) = &self.steps[step] {
             let path = folder.join(name);
             return match files::entry(&path) {
                 Ok(Some(entry)) => self.take(entry, step + 1, linked),
@@ -127,16 +127,16 @@ impl Walk {
             Err(error) => return self.problems.push(unreadable(&error)),
         };
         match &self.steps[step] {
-            Step::Below => {
+            PatternStep::Below => {
                 self.enter(folder, step + 1, linked);
                 let hidden = self.hidden;
                 for entry in entries {
-                    if entry.kind == Kind::Folder && !is_hidden(&entry.path, hidden) {
+                    if entry.kind == EntryKind::Folder && !is_hidden(&entry.path, hidden) {
                         self.take(entry, step, linked);
                     }
                 }
             }
-            Step::Names(pattern) => {
+            PatternStep::Names(pattern) => {
                 let pattern = pattern.clone();
                 let hidden = if self.hidden.contains(&b'_') { self.hidden } else { b"" };
                 for entry in entries {
@@ -146,18 +146,18 @@ impl Walk {
                     }
                 }
             }
-            Step::Literal(_) => unreachable!("taken above"),
+            PatternStep::Literal(_) => unreachable!("taken above"),
         }
     }
 
     /// Handles a match: visits a folder with the next step, or records a file after the last step.
-    fn take(&mut self, entry: Entry, next: usize, linked: bool) {
+    fn take(&mut self, entry: FolderEntry, next: usize, linked: bool) {
         match entry.kind {
-            Kind::Folder if next == self.steps.len() => {}
-            Kind::Folder if entry.is_link => self.links.push_back((entry.path, next)),
-            Kind::Folder => self.enter(&entry.path, next, linked),
-            Kind::File if next == self.steps.len() => self.found.push((linked, entry)),
-            Kind::File => {}
+            EntryKind::Folder if next == self.steps.len() => {}
+            EntryKind::Folder if entry.is_link => self.links.push_back((entry.path, next)),
+            EntryKind::Folder => self.enter(&entry.path, next, linked),
+            EntryKind::File if next == self.steps.len() => self.found.push((linked, entry)),
+            EntryKind::File => {}
         }
     }
 }
@@ -168,7 +168,7 @@ fn is_hidden(path: &Path, hidden: &[u8]) -> bool {
 }
 
 /// Keeps one name per file: the first by its bytes, preferably one without a link.
-fn once(mut found: Vec<(bool, Entry)>) -> Walked {
+fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> Walked {
     found.sort_unstable_by(|(a_linked, a), (b_linked, b)| {
         (a_linked | a.is_link, &a.path).cmp(&(b_linked | b.is_link, &b.path))
     });
@@ -178,12 +178,12 @@ fn once(mut found: Vec<(bool, Entry)>) -> Walked {
         match entry.identity.map(|identity| seen.entry(identity)) {
             Some(std::collections::hash_map::Entry::Occupied(first)) => {
                 if *first.get() != entry.path {
-                    walked.again.push((entry.path, first.get().clone()));
+                    walked.duplicates.push((entry.path, first.get().clone()));
                 }
                 continue;
             }
-            Some(std::collections::hash_map::Entry::Vacant(place)) => {
-                place.insert(entry.path.clone());
+            Some(std::collections::hash_map::Entry::Vacant(slot)) => {
+                slot.insert(entry.path.clone());
             }
             None => {}
         }
@@ -194,7 +194,7 @@ fn once(mut found: Vec<(bool, Entry)>) -> Walked {
 
 /// Returns the error for a folder that cannot be listed. Permanent errors blame the data, not the machine.
 pub(super) fn unreadable(error: &StorageError) -> DataProblem {
-    let blame = if error.may_pass() { Blame::Machine } else { Blame::Data };
+    let blame = if error.is_transient() { Blame::Machine } else { Blame::Data };
     DataProblem { hint: error.hint(), ..DataProblem::new(blame, error.to_string()) }
 }
 
@@ -249,19 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn two_names_of_one_file_are_told() {
+    fn two_names_of_one_file_are_reported() {
         let folder = folder(&["b.parquet", "c.parquet"]);
         let root = folder.path();
         symlink("b.parquet", root.join("a.parquet")).unwrap();
         std::fs::hard_link(root.join("c.parquet"), root.join("d.parquet")).unwrap();
         assert_eq!(names(root, below(root)), ["b.parquet", "c.parquet"]);
-        let again = below(root).unwrap().again;
+        let again = below(root).unwrap().duplicates;
         let expected = [("d.parquet", "c.parquet"), ("a.parquet", "b.parquet")];
         assert_eq!(again, expected.map(|(again, first)| (root.join(again), root.join(first))));
     }
 
     #[test]
-    fn names_that_two_stars_pass_over_can_be_named() {
+    fn names_that_two_stars_skip_can_be_given_explicitly() {
         let folder = folder(&["x/_a/1.parquet", "x/.b/2.parquet", "x/_c.parquet"]);
         let root = folder.path();
         let matches = |pattern: &str| names(root, matching(root, Path::new(pattern)));

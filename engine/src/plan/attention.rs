@@ -13,7 +13,7 @@ use crate::devices::dispatch::terms::Policy;
 
 /// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures so many in a fraction of a
 /// millisecond, and starting a piece takes a tenth of that.
-const SMALLEST_PIECE: u64 = 1 << 28;
+const MIN_PIECE_PAIRS: u64 = 1 << 28;
 
 /// Model, devices, and the settings of both.
 pub struct Attention {
@@ -60,7 +60,7 @@ impl Attention {
             by: settings.by,
             memory_wait: Duration::from_secs(u64::from(settings.memory_wait_seconds)),
             key_heads_at_once: settings.key_heads_at_once.map(|heads| heads as usize),
-            smallest_piece: SMALLEST_PIECE,
+            smallest_piece: MIN_PIECE_PAIRS,
         }
     }
 }

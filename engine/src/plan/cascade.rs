@@ -16,7 +16,7 @@ use crate::spec::pipeline::Samples;
 
 /// Guard that is checked before a measure.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct PrecedingGuard {
     /// Index among the guards of the filter.
     guard: usize,
     /// Index of the measure that it reads.
@@ -29,9 +29,9 @@ pub struct Before {
     merge: Option<Merge>,
 }
 
-impl Before {
+impl PrecedingGuard {
     /// Whether a sample with these window values is rejected. A sample without a value is not: it has another reason.
-    pub fn refuses(&self, windows: &[f64]) -> bool {
+    pub fn rejects(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
             Some(merge) => merge.of(windows),
             None => windows.first().copied().unwrap_or(f64::NAN),
@@ -44,7 +44,7 @@ impl Before {
 #[derive(Clone, Debug, Default)]
 pub struct Cascade {
     /// Guards by index of the measure that they precede.
-    before: Vec<Vec<Before>>,
+    before: Vec<Vec<PrecedingGuard>>,
     /// Whether the guards check documents.
     documents: bool,
     /// Measures without a device that device measures wait for, in rounds: a round begins after the previous one.
@@ -55,36 +55,37 @@ pub struct Cascade {
 
 impl Cascade {
     /// Builds the cascade of a pipeline.
-    pub fn of(spec: &Spec, measures: &Measures) -> Self {
-        let mut before: Vec<Vec<Before>> = vec![Vec::new(); measures.columns.len()];
+    pub fn new(spec: &Spec, measures: &Measures) -> Self {
+        let mut before: Vec<Vec<PrecedingGuard>> = vec![Vec::new(); measures.columns.len()];
         for (index, guard) in spec.filter().guards.iter().enumerate() {
-            if let Some((place, guard)) = guard_before(spec, measures, index, guard) {
-                before[usize::from(place)].push(guard);
+            if let Some((measure, guard)) = guard_before(spec, measures, index, guard) {
+                before[usize::from(measure)].push(guard);
             }
         }
         let documents = documents(spec);
         let mut cascade = Self { before, documents, first: Vec::new(), rest: Vec::new() };
         let stages = &spec.pipeline.stages;
-        let needs_device = |place: &u16| measures.at(stages, *place).needs().attention().is_some();
-        let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.places().partition(needs_device);
+        let needs_device =
+            |measure: &u16| measures.get(stages, *measure).needs().attention().is_some();
+        let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.indices().partition(needs_device);
         let mut awaited = on_devices;
         let mut next = 0;
-        while let Some(place) = awaited.get(next) {
-            for guard in &cascade.before[usize::from(*place)] {
+        while let Some(measure) = awaited.get(next) {
+            for guard in &cascade.before[usize::from(*measure)] {
                 if !awaited.contains(&guard.reads) {
                     awaited.push(guard.reads);
                 }
             }
             next += 1;
         }
-        let (first, rest) = here.into_iter().partition(|place| awaited.contains(place));
+        let (first, rest) = here.into_iter().partition(|measure| awaited.contains(measure));
         (cascade.first, cascade.rest) = (cascade.rounds(first), cascade.rounds(rest));
         cascade
     }
 
     /// Returns the guards before a measure.
-    pub fn before(&self, place: u16) -> &[Before] {
-        &self.before[usize::from(place)]
+    pub fn before(&self, measure: u16) -> &[PrecedingGuard] {
+        &self.before[usize::from(measure)]
     }
 
     /// Splits the windows of a document into the samples that guards check.
@@ -93,23 +94,23 @@ impl Cascade {
     }
 
     /// Describes the guards before a measure, for example `copy_share at most 0.4`.
-    pub fn in_words(&self, place: u16) -> Option<String> {
-        let bound = |guard: &Before| {
+    pub fn in_words(&self, measure: u16) -> Option<String> {
+        let bound = |guard: &PrecedingGuard| {
             let low = guard.bounds.low.map(|low| format!("at least {low}"));
             let high = guard.bounds.high.map(|high| format!("at most {high}"));
             let both: Vec<String> = low.into_iter().chain(high).collect();
             format!("{} {}", guard.statistic, both.join(" and "))
         };
-        let guards: Vec<String> = self.before(place).iter().map(bound).collect();
+        let guards: Vec<String> = self.before(measure).iter().map(bound).collect();
         (!guards.is_empty()).then(|| guards.join(" and "))
     }
 
     /// Returns the conditions under which windows have statistics of a measure; empty without guards. `fingerprint`:
     /// returns the identity of the statistics of the measure at an index.
-    pub fn only(&self, place: u16, fingerprint: &dyn Fn(u16) -> String) -> Facts {
+    pub fn conditions(&self, measure: u16, fingerprint: &dyn Fn(u16) -> String) -> Facts {
         let mut only = Map::new();
-        for guard in self.before(place) {
-            let Before { guard: _, reads, column: _, statistic, bounds, merge } = guard;
+        for guard in self.before(measure) {
+            let PrecedingGuard { guard: _, reads, column: _, statistic, bounds, merge } = guard;
             let merge = merge.as_ref().map(|merge| format!("{merge:?}").to_lowercase());
             let bounds = match only.get(statistic) {
                 Some(Value::Object(other)) => stricter(*bounds, other),
@@ -119,7 +120,7 @@ impl Cascade {
                 "min": bounds.low,
                 "max": bounds.high,
                 "of": fingerprint(*reads),
-                "only": self.only(*reads, fingerprint),
+                "only": self.conditions(*reads, fingerprint),
                 "merge": merge,
             });
             only.insert(statistic.clone(), facts);
@@ -131,9 +132,11 @@ impl Cascade {
     fn rounds(&self, mut left: Vec<u16>) -> Vec<Vec<u16>> {
         let mut rounds = Vec::new();
         while !left.is_empty() {
-            let waits =
-                |place: &u16| self.before(*place).iter().any(|guard| left.contains(&guard.reads));
-            let (later, now): (Vec<u16>, Vec<u16>) = left.iter().partition(|place| waits(place));
+            let waits = |measure: &u16| {
+                self.before(*measure).iter().any(|guard| left.contains(&guard.reads))
+            };
+            let (later, now): (Vec<u16>, Vec<u16>) =
+                left.iter().partition(|measure| waits(measure));
             // The plan rejects cycles.
             if now.is_empty() {
                 return rounds;
@@ -145,12 +148,12 @@ impl Cascade {
     }
 
     /// Returns the index of the first guard of a cycle: a measure that would precede itself.
-    fn circle(&self) -> Option<usize> {
+    fn cycle(&self) -> Option<usize> {
         let reaches = |from: u16| {
             let mut seen = vec![from];
             let mut next = 0;
-            while let Some(place) = seen.get(next) {
-                for guard in self.before(*place) {
+            while let Some(measure) = seen.get(next) {
+                for guard in self.before(*measure) {
                     if guard.reads == from {
                         return Some(guard.guard);
                     }
@@ -187,20 +190,20 @@ fn guard_before(
     measures: &Measures,
     index: usize,
     guard: &Guard,
-) -> Option<(u16, Before)> {
+) -> Option<(u16, PrecedingGuard)> {
     let name = guard.before.as_ref()?;
-    let spared = measures.columns.iter().position(|measure| measure.measure == *name)?;
-    let (reads, column) = measures.place_of(&guard.statistic)?;
+    let measure = measures.columns.iter().position(|measure| measure.measure == *name)?;
+    let (reads, column) = measures.index_of(&guard.statistic)?;
     let declared = &measures.columns[usize::from(reads)].columns[column];
-    let before = Before {
+    let before = PrecedingGuard {
         guard: index,
         reads,
         column,
         statistic: guard.statistic.clone(),
         bounds: guard.bounds(None, None),
-        merge: documents(spec).then(|| merge_of(declared, spec.score().document_score)),
+        merge: documents(spec).then(|| document_merge(declared, spec.score().document_score)),
     };
-    Some((spared as u16, before))
+    Some((measure as u16, before))
 }
 
 fn documents(spec: &Spec) -> bool {
@@ -208,7 +211,7 @@ fn documents(spec: &Spec) -> bool {
 }
 
 /// Returns the aggregation of a statistic from windows to documents.
-pub fn merge_of(column: &Column, document_score: Option<DocumentScore>) -> Merge {
+pub fn document_merge(column: &Column, document_score: Option<DocumentScore>) -> Merge {
     match document_score {
         Some(DocumentScore::Mean) => Merge::Mean,
         Some(DocumentScore::Max) => Merge::Max,
@@ -225,11 +228,13 @@ pub(super) fn check(
     problems: &mut Vec<Diagnostic>,
 ) {
     let stages = &spec.pipeline.stages;
-    let of_places = cascade.before.iter().zip(measures.places());
-    for (guard, place) in of_places.flat_map(|(of, place)| of.iter().map(move |one| (one, place))) {
+    let indexed_guards = cascade.before.iter().zip(measures.indices());
+    for (guard, measure) in
+        indexed_guards.flat_map(|(of, measure)| of.iter().map(move |one| (one, measure)))
+    {
         let path = format!("stages.filter.guards.{}.before", guard.guard);
-        let reads = measures.at(stages, guard.reads);
-        if measures.at(stages, place).needs().answers() == Some(Reads::Document) {
+        let reads = measures.get(stages, guard.reads);
+        if measures.get(stages, measure).needs().answers() == Some(Reads::Document) {
             let message =
                 "no guard comes before a stage that reads documents: they are not windows yet";
             problems.push(spec.error(&path, message).hint("remove `before`"));
@@ -245,7 +250,7 @@ pub(super) fn check(
             problems.push(spec.error(&path, message).hint(hint));
         }
     }
-    if let Some(guard) = cascade.circle() {
+    if let Some(guard) = cascade.cycle() {
         let path = format!("stages.filter.guards.{guard}.before");
         let message = "the guards make a circle: a measure would be taken before itself";
         problems.push(spec.error(&path, message).hint("remove one `before` of the circle"));

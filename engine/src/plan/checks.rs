@@ -19,7 +19,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error;
 use crate::base::machine;
 use crate::base::text::{bytes, quoted};
-use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::{part, part_lines};
 use crate::devices::choose;
@@ -32,19 +32,20 @@ use crate::spec::pipeline::OutputFormat;
 use crate::storage::{files, store};
 
 /// Maximum number of unreadable files that are listed one by one.
-const BAD_FILES_SHOWN: usize = 5;
+const MAX_LISTED_FILES: usize = 5;
 
-/// Returns the value, or adds its problems with the location `place`.
+/// Returns the value, or adds its problems with the location `setting`.
 pub(super) fn collect<T, P: Into<Diagnostic>>(
     opened: Result<T, Vec<P>>,
     spec: &Spec,
-    place: &str,
+    setting: &str,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<T> {
     match opened {
         Ok(value) => Some(value),
         Err(found) => {
-            problems.extend(found.into_iter().map(|problem| problem.into().or_at(spec.at(place))));
+            problems
+                .extend(found.into_iter().map(|problem| problem.into().or_at(spec.at(setting))));
             None
         }
     }
@@ -86,10 +87,10 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
         (pipeline.input.since.as_ref(), "input.since"),
         (spec.score().calibration.as_ref(), "stages.score.calibration"),
     ];
-    let absent = settings.into_iter().filter_map(|(path, place)| {
+    let absent = settings.into_iter().filter_map(|(path, setting)| {
         let path = path.filter(|path| path.is_address())?;
         let message = format!("`{path}` is in an object store, and this build has none");
-        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.at(place));
+        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.at(setting));
         Some(problem.hint("build with `--features cloud`"))
     });
     if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
@@ -99,20 +100,20 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
 /// run.
 pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     let Some(path) = &spec.score().calibration else { return Ok(()) };
-    let (file, place) = (spec.resolve(path).to_path_buf(), spec.at("stages.score.calibration"));
+    let (file, setting) = (spec.resolve(path).to_path_buf(), spec.at("stages.score.calibration"));
     if files::size(&file)?.is_none() {
         let problem =
             Diagnostic::error(Blame::Pipeline, format!("there is no calibration `{path}`"));
         let hint = "give the `calibration.json` of a finished run directory";
-        return Err(problem.at(place).hint(hint).into());
+        return Err(problem.at(setting).hint(hint).into());
     }
-    let bytes = saved::bytes(&file).map_err(|failure| failure.or_at(&place))?;
-    saved::parse(&path.to_string(), place, &bytes).map(drop)
+    let bytes = saved::bytes(&file).map_err(|failure| failure.or_at(&setting))?;
+    saved::parse(&path.to_string(), setting, &bytes).map(drop)
 }
 
 /// Checks before scoring that the run can commit: no file in place of a folder, and no folder on another file system
 /// than its parent, which would prevent atomic renames.
-pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
+pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     if store::is_address(&directory.output) {
         return Vec::new();
     }
@@ -149,9 +150,11 @@ pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
 /// Reports columns that the output format cannot represent, by writing a row without values.
 pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
     let (columns, other) = match spec.pipeline.output.format {
-        OutputFormat::Parquet => (part::without_parquet(&dataset.schema), OutputFormat::JsonlZst),
+        OutputFormat::Parquet => {
+            (part::unsupported_columns(&dataset.schema), OutputFormat::JsonlZst)
+        }
         OutputFormat::JsonlZst => {
-            (part_lines::without_json(&dataset.schema), OutputFormat::Parquet)
+            (part_lines::unsupported_columns(&dataset.schema), OutputFormat::Parquet)
         }
         OutputFormat::Megatron => return,
     };
@@ -217,9 +220,9 @@ pub(super) fn devices(
         }
         Ok(devices) => Some(devices),
         Err(none) => {
-            let place = spec.at(&format!("stages.shard-across-devices.{}", none.key));
+            let setting = spec.at(&format!("stages.shard-across-devices.{}", none.key));
             let problem = Diagnostic::error(Blame::Pipeline, none.message);
-            problems.push(problem.at(place).hint(none.hint));
+            problems.push(problem.at(setting).hint(none.hint));
             None
         }
     }
@@ -329,13 +332,13 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
     let bad = &dataset.bad_files;
     let mut warnings: Vec<Diagnostic> = bad
         .iter()
-        .take(BAD_FILES_SHOWN)
+        .take(MAX_LISTED_FILES)
         .map(|file| {
             let message = format!("{}; the run continues without this file", file.problem);
             Diagnostic::warning(Blame::Data, message)
         })
         .collect();
-    if bad.len() > BAD_FILES_SHOWN {
+    if bad.len() > MAX_LISTED_FILES {
         let message = format!("{} files in all cannot be opened", bad.len());
         warnings.push(Diagnostic::warning(Blame::Data, message));
     }
@@ -350,12 +353,14 @@ pub(super) fn content(
     dataset: &Dataset,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let (found, place) = match (&columns.content, subject) {
-        (Content::Text(_), Subject::Conversation(column)) => {
+    let (found, setting) = match (&columns.content, subject) {
+        (ContentColumn::Text(_), Subject::Conversation(column)) => {
             (dataset.check_messages_column(column), "input.path")
         }
-        (Content::Text(column), _) => (dataset.check_text_column(column), "input.text_column"),
-        (Content::Tokens(_), Subject::Conversation(column)) => {
+        (ContentColumn::Text(column), _) => {
+            (dataset.check_text_column(column), "input.text_column")
+        }
+        (ContentColumn::Tokens(_), Subject::Conversation(column)) => {
             let message = format!(
                 "the column of messages {} is text, and the pipeline has no tokenizer: it reads token ids",
                 quoted(column)
@@ -366,12 +371,12 @@ pub(super) fn content(
                 .push(problem.hint("name a pipeline with a tokenizer, or leave the messages out"));
             return;
         }
-        (Content::Tokens(column), _) => {
+        (ContentColumn::Tokens(column), _) => {
             (dataset.check_tokens_column(column), "input.tokens_column")
         }
     };
     if let Err(problem) = found {
-        problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
+        problems.push(Diagnostic::from(problem).or_at(spec.at(setting)));
     }
 }
 
@@ -379,7 +384,7 @@ pub(super) fn content(
 pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     let pipeline = &spec.pipeline;
     let is_compared = pipeline.output.compare.contains(&Formula::Random);
-    let place = if spec.score().random_seed().is_some() {
+    let setting = if spec.score().random_seed().is_some() {
         "stages.score.formula"
     } else if is_compared {
         "output.compare"
@@ -388,7 +393,7 @@ pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     };
     let message = "random scores depend on the files: without `input.id_column` they follow from each file's path and row";
     let hint = "name a column of ids: then order, files and shards change no score";
-    let warning = spec.warning(place, message).hint(hint);
+    let warning = spec.warning(setting, message).hint(hint);
     pipeline.input.id_column.is_none().then_some(warning)
 }
 
@@ -400,9 +405,9 @@ pub(super) fn columns(
     dataset: &Dataset,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let mut check = |found: Result<(), crate::dataset::problem::DataProblem>, place: &str| {
+    let mut check = |found: Result<(), crate::dataset::problem::DataProblem>, setting: &str| {
         if let Err(problem) = found {
-            problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
+            problems.push(Diagnostic::from(problem).or_at(spec.at(setting)));
         }
     };
     if let Some(column) = &columns.id {
@@ -414,7 +419,7 @@ pub(super) fn columns(
     if let Some(column) = &spec.pipeline.output.report_by {
         check(dataset.check_label_column(column), "output.report_by");
     }
-    let statistics = columns::written(statistics).map(columns::of_statistic);
+    let statistics = columns::output_statistics(statistics).map(columns::statistic_column);
     let marks = MARKS.into_iter().filter(|_| spec.filter().mark_only);
     let added = COLUMNS.into_iter().chain(marks).chain(quarantine::COLUMNS).map(str::to_owned);
     let mut taken: Vec<String> = added.chain(statistics).collect();
@@ -493,12 +498,12 @@ pub(super) fn tokens(
     let Some(encoder) = encoder else { return };
     let largest = u64::from(encoder.largest_id());
     if largest >= vocabulary {
-        let place = tokenizer_place(spec);
+        let setting = tokenizer_setting(spec);
         problems.push(
             Diagnostic::error(Blame::Pipeline, format!(
                 "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
             ))
-            .at(spec.at(place))
+            .at(spec.at(setting))
             .hint("the tokenizer belongs to another model; use the one that came with this checkpoint"),
         );
     }
@@ -508,7 +513,7 @@ pub(super) fn tokens(
 pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
     let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
     let warning = |message| {
-        Diagnostic::warning(Blame::Pipeline, message).at(spec.at(tokenizer_place(spec))).hint(
+        Diagnostic::warning(Blame::Pipeline, message).at(spec.at(tokenizer_setting(spec))).hint(
             "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
         )
     };
@@ -516,7 +521,7 @@ pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnosti
 }
 
 /// Returns the setting that determines the tokenizer.
-pub(super) fn tokenizer_place(spec: &Spec) -> &'static str {
+pub(super) fn tokenizer_setting(spec: &Spec) -> &'static str {
     if spec.tokenize().tokenizer.is_some() {
         "stages.tokenize.tokenizer"
     } else if spec.load_partial_model().is_some() {
@@ -558,13 +563,13 @@ pub(super) fn distance(
         return;
     }
     if let Some(message) = layer.positions_warning(window) {
-        let place = spec.at("stages.tokenize.window_tokens");
+        let setting = spec.at("stages.tokenize.window_tokens");
         if reading.strict_positions {
-            problems.push(Diagnostic::error(Blame::Pipeline, message).at(place).hint(
+            problems.push(Diagnostic::error(Blame::Pipeline, message).at(setting).hint(
                 "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
             ));
         } else {
-            warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(place).hint(
+            warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(setting).hint(
                 "scores beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
             ));
         }

@@ -25,7 +25,7 @@ pub const COLUMNS: [&str; 9] = [
 pub const MARKS: [&str; 2] = ["longsift_kept", "longsift_reason"];
 
 /// Returns the statistics in the output: single numbers except standard errors.
-pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
+pub fn output_statistics(statistics: &[Column]) -> impl Iterator<Item = &Column> {
     let is_error = |column: &Column| {
         let mut errors = statistics.iter().filter_map(|of| of.error);
         errors.any(|error| error == column.name)
@@ -34,13 +34,13 @@ pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
 }
 
 /// Whether a statistic of this name would collide with a column of the output.
-pub fn is_of_output(statistic: &str) -> bool {
+pub fn is_output_column(statistic: &str) -> bool {
     let own = |column: &&str| column.strip_prefix("longsift_") == Some(statistic);
     COLUMNS.iter().chain(&MARKS).any(own)
 }
 
 /// Returns the output column of a statistic.
-pub fn of_statistic(column: &Column) -> String {
+pub fn statistic_column(column: &Column) -> String {
     format!("longsift_{}", column.name)
 }
 
@@ -52,10 +52,10 @@ pub fn added(plan: &Plan) -> Vec<Field> {
     let marks = filter.mark_only;
     let unscored = marks || filter.keeps_not_measured();
     let (terms, _) = plan.spec.score().terms(&statistics);
-    let of_statistics = written(&statistics).map(|column| {
+    let of_statistics = output_statistics(&statistics).map(|column| {
         let mut required = terms.iter().filter(|term| !term.optional);
         let is_required = required.any(|term| term.statistic == column.name);
-        Field::new(of_statistic(column), DataType::Float64, unscored || !is_required)
+        Field::new(statistic_column(column), DataType::Float64, unscored || !is_required)
     });
     let [id, score, rest @ ..] = COLUMNS;
     let types = [

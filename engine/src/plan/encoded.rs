@@ -6,13 +6,13 @@ use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::plan::Plan;
 
-/// Tokenizes a whole text; `place` is its location in messages. The inner error quarantines the row.
+/// Tokenizes a whole text; `location` is its location in messages. The inner error quarantines the row.
 ///
 /// # Errors
 /// Tokenizing exceeds the time limit, which is generous for all published tokenizers. Another machine might finish.
 pub(crate) fn tokenize(
     plan: &Plan,
-    place: String,
+    location: String,
     text: &str,
 ) -> Result<Result<EncodedText, RowError>, Box<Diagnostic>> {
     let largest = plan.spec.pipeline.input.max_document_bytes;
@@ -26,10 +26,10 @@ pub(crate) fn tokenize(
     let encoder = plan.encoder.as_ref().expect("the plan opens a tokenizer for text");
     match encoder.encode(text, Encoder::LARGEST_PART_BYTES) {
         Err(problem) if problem.is_of_the_tokenizer() => {
-            let endless = Diagnostic::error(Blame::Pipeline, problem.to_string())
-                .at(Place::Data(place))
+            let timed_out = Diagnostic::error(Blame::Pipeline, problem.to_string())
+                .at(Place::Data(location))
                 .hint("use another tokenizer, or leave this row out of the input");
-            Err(Box::new(endless))
+            Err(Box::new(timed_out))
         }
         encoded => {
             Ok(encoded.map_err(|problem| RowError::new(problem.code(), problem.to_string())))

@@ -8,7 +8,7 @@ use longsift_stages::model::known_digest;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde::Serialize;
 
-use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::units::WorkUnit;
 use crate::plan::attention::Attention;
@@ -55,7 +55,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// Estimates a run.
-    pub(super) fn of(
+    pub(super) fn new(
         spec: &Spec,
         dataset: &Dataset,
         units: &[WorkUnit],
@@ -70,7 +70,9 @@ impl Estimate {
         let share =
             units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
         let content_bytes = match &columns.content {
-            Content::Text(column) | Content::Tokens(column) => dataset.column_bytes(column).0,
+            ContentColumn::Text(column) | ContentColumn::Tokens(column) => {
+                dataset.column_bytes(column).0
+            }
         };
         let tokens = (content_bytes as f64 * share) as u64 / BYTES_PER_TOKEN;
         let rows = units.iter().map(|unit| unit.rows).sum::<u64>();
@@ -80,9 +82,10 @@ impl Estimate {
             (_, ShortDocuments::Score) => tokens / window + rows,
         };
         let on_devices = attention
-            .map(|attention| OnDevices::of(attention, window, cache_folder))
+            .map(|attention| DeviceEstimate::new(attention, window, cache_folder))
             .unwrap_or_default();
-        let OnDevices { table_bytes, packed_bytes, table_cached, window_bytes, .. } = on_devices;
+        let DeviceEstimate { table_bytes, packed_bytes, table_cached, window_bytes, .. } =
+            on_devices;
         let passes = whole_models.values().map(|whole| whole.memory.peak_bytes);
         let whole_model_bytes = passes.max().unwrap_or(0);
         let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
@@ -102,21 +105,21 @@ impl Estimate {
             whole_model_bytes,
             cache_bytes: if table_cached { 0 } else { table_bytes },
             scores_bytes: windows
-                * (WINDOW_ROW_BYTES + figures_bytes(measures, attention, whole_models, window)),
+                * (WINDOW_ROW_BYTES + statistics_bytes(measures, attention, whole_models, window)),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,
         }
     }
 
-    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `of_scores`
+    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `existing_scores`
     /// bytes of existing scores.
-    pub fn bytes_to_write(&self, of_scores: u64) -> u64 {
-        self.scores_bytes.saturating_sub(of_scores) + self.output_bytes
+    pub fn bytes_to_write(&self, existing_scores: u64) -> u64 {
+        self.scores_bytes.saturating_sub(existing_scores) + self.output_bytes
     }
 }
 
 /// Resources of devices.
 #[derive(Clone, Copy, Default)]
-struct OnDevices {
+struct DeviceEstimate {
     table_bytes: u64,
     table_row_bytes: u64,
     packed_bytes: u64,
@@ -127,8 +130,8 @@ struct OnDevices {
     host_bytes: u64,
 }
 
-impl OnDevices {
-    fn of(attention: &Attention, window_tokens: u64, cache_folder: &Path) -> Self {
+impl DeviceEstimate {
+    fn new(attention: &Attention, window_tokens: u64, cache_folder: &Path) -> Self {
         let Attention { model, devices, reading, .. } = attention;
         let (spec, config) = (model.spec(), model.config());
         let key_heads = 0..spec.key_heads as usize;
@@ -157,7 +160,7 @@ impl OnDevices {
 
 /// Returns the bytes of one window's statistics: 8 per number. Lists have an entry per head, or one per power of two up
 /// to the window, whichever is more.
-fn figures_bytes(
+fn statistics_bytes(
     measures: &[MeasureColumns],
     attention: Option<&Attention>,
     whole_models: &BTreeMap<u16, WholeModelPlan>,

@@ -21,14 +21,14 @@ use super::sizing::Sizing;
 use super::whole_models::WholeModelPlan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::{bytes, count, quoted};
-use crate::dataset::documents::Content;
+use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
 use crate::spec::pipeline::{Compression, OutputFormat, Samples};
 
 /// Work that an existing run directory has completed for a plan.
 #[derive(Clone, Debug, Default)]
-pub struct Done {
+pub struct CompletedWork {
     /// Units with a valid record.
     pub units: usize,
     /// Windows in those units.
@@ -40,24 +40,24 @@ pub struct Done {
 }
 
 /// Contents of `longsift plan`.
-pub struct Explanation<'a> {
+pub struct PlanExplanation<'a> {
     pub plan: &'a Plan,
     /// Completed work.
-    pub done: Done,
+    pub done: CompletedWork,
     /// Sizing for devices that this machine does not have, if requested.
     pub sizing: Option<Sizing>,
     /// Lengths of documents.
     pub sample: DocumentSample,
 }
 
-impl<'a> Explanation<'a> {
+impl<'a> PlanExplanation<'a> {
     /// Explains a plan without reading documents.
-    pub fn new(plan: &'a Plan, done: Done) -> Self {
+    pub fn new(plan: &'a Plan, done: CompletedWork) -> Self {
         Self { plan, done, sizing: None, sample: DocumentSample::default() }
     }
 }
 
-impl fmt::Display for Explanation<'_> {
+impl fmt::Display for PlanExplanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
         writeln!(f, "pipeline {}", quoted(&plan.spec.pipeline.name))?;
@@ -65,18 +65,18 @@ impl fmt::Display for Explanation<'_> {
             Some(absent) => ("time", absent.time()),
             None => ("memory", memory(plan)),
         };
-        let measures = plan.measures.columns.iter().zip(plan.measures.places());
+        let measures = plan.measures.columns.iter().zip(plan.measures.indices());
         let reads_documents =
-            |place| plan.measure(place).needs().answers() == Some(Reads::Document);
-        let measures = measures.filter(|(_, place)| !reads_documents(*place));
-        let measures = measures.map(|(of, place)| {
+            |index| plan.measure(index).needs().answers() == Some(Reads::Document);
+        let measures = measures.filter(|(_, index)| !reads_documents(*index));
+        let measures = measures.map(|(of, index)| {
             let what = match &plan.attention {
                 Some(needed) if of.measure == ATTENTION => attention(plan, needed),
                 _ => measure(plan, of),
             };
-            let whole = plan.whole_models.get(&place);
+            let whole = plan.whole_models.get(&index);
             let whole = whole.map_or(String::new(), |whole| format!("; {}", whole.in_words()));
-            (&*of.measure, what + &spared(plan, place) + &whole)
+            (&*of.measure, what + &skip_conditions(plan, index) + &whole)
         });
         let mut lines = vec![("input", input(plan))];
         lines.extend(columns(plan).map(|columns| ("", columns)));
@@ -176,8 +176,8 @@ fn model(plan: &Plan, attention: &Attention) -> String {
 fn tokenize(plan: &Plan) -> String {
     let settings = plan.spec.tokenize();
     let source = match &plan.columns.content {
-        Content::Text(column) => format!("text {}", quoted(column)),
-        Content::Tokens(column) => format!("tokens {}", quoted(column)),
+        ContentColumn::Text(column) => format!("text {}", quoted(column)),
+        ContentColumn::Tokens(column) => format!("tokens {}", quoted(column)),
     };
     let cut = match settings.windows {
         Windows::BothEnds => "both ends",
@@ -267,15 +267,15 @@ fn asked(program: &Program) -> String {
 }
 
 /// Describes which windows skip a measure.
-fn spared(plan: &Plan, place: u16) -> String {
+fn skip_conditions(plan: &Plan, index: u16) -> String {
     let samples = match plan.spec.pipeline.output.samples {
         Samples::Windows => "windows",
         Samples::Documents => "documents",
     };
-    let guards = plan.cascade.in_words(place);
+    let guards = plan.cascade.in_words(index);
     let guards =
         guards.map_or(String::new(), |guards| format!(", then only of {samples} with {guards}"));
-    let sample = plan.measure(place).sample().map_or(String::new(), |sample| {
+    let sample = plan.measure(index).sample().map_or(String::new(), |sample| {
         format!(", of {} % of all windows", 100.0 * sample.fraction.0)
     });
     sample + &guards
@@ -450,7 +450,7 @@ fn disk(plan: &Plan) -> String {
     )
 }
 
-fn done(plan: &Plan, done: &Done) -> String {
+fn done(plan: &Plan, done: &CompletedWork) -> String {
     if let Some(refused) = &done.refused {
         return format!("a run is refused: {}", refusal(refused).join("; "));
     }
@@ -472,8 +472,8 @@ fn refusal(refused: &Diagnostic) -> Vec<String> {
 }
 
 /// Returns the JSON of `longsift plan --format json`. Parts that the pipeline does not need are null.
-pub fn json(explanation: &Explanation<'_>) -> Value {
-    let Explanation { plan, done, sizing, sample } = explanation;
+pub fn json(explanation: &PlanExplanation<'_>) -> Value {
+    let PlanExplanation { plan, done, sizing, sample } = explanation;
     let window = u64::from(plan.spec.tokenize().window_tokens);
     let distance = plan.attention.as_ref().map(|attention| attention.measure.distance(window));
     json!({

@@ -24,7 +24,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::stop::Stop;
 use crate::base::text;
-use crate::dataset::documents::Content;
+use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::calibration;
@@ -90,7 +90,7 @@ pub struct Kernels {
 
 impl Kernels {
     /// Returns the kernels of this machine if `kernel` measures windows.
-    pub fn of(kernel: Kernel) -> Self {
+    pub fn new(kernel: Kernel) -> Self {
         Self { windows: kernel.name().to_owned(), weights: kernel.for_weights().name().to_owned() }
     }
 
@@ -119,7 +119,7 @@ impl Digests {
             }
         };
         let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
-            AttentionDigests { weights, kernels: Kernels::of(attention.kernel()) }
+            AttentionDigests { weights, kernels: Kernels::new(attention.kernel()) }
         });
         let programs = plan.program_digests()?;
         Ok(Self { attention, whole_models, calibration, programs })
@@ -154,14 +154,14 @@ pub fn whole_model_digests(
 
 /// Parts of an identity under construction.
 #[derive(Default)]
-struct Parts {
+struct IdentityParts {
     windows: Map<String, Value>,
     /// Facts that attention depends on, except its own settings.
     attention: Map<String, Value>,
     selection: Map<String, Value>,
 }
 
-impl Parts {
+impl IdentityParts {
     fn window(&mut self, name: &str, value: impl Into<Value>) {
         self.windows.insert(name.to_owned(), value.into());
     }
@@ -188,7 +188,7 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
         // Checks do not change a result; a finished run is checked again.
         checks: _,
     } = &plan.spec.pipeline;
-    let mut parts = Parts::default();
+    let mut parts = IdentityParts::default();
     input_facts(plan, input, &mut parts);
     for stage in stages {
         match stage.role() {
@@ -218,22 +218,23 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
         }
     }
     let statistics = plan.measures.statistics();
-    let written: Vec<&str> = columns::written(&statistics).map(|column| &*column.name).collect();
+    let written: Vec<&str> =
+        columns::output_statistics(&statistics).map(|column| &*column.name).collect();
     parts.selection("output.statistics", json!(written));
-    let Parts { windows, attention, selection } = parts;
-    let facts_of = |place: u16, measure: &dyn Measure| {
+    let IdentityParts { windows, attention, selection } = parts;
+    let facts_of = |index: u16, measure: &dyn Measure| {
         let of_attention = measure.needs().attention().is_some();
         let mut all = if of_attention { attention.clone() } else { Map::new() };
-        if let Some(whole) = plan.whole_models.get(&place) {
+        if let Some(whole) = plan.whole_models.get(&index) {
             all.extend(whole_model_facts(whole, digests.whole_models.get(&whole.measure)));
         }
         Facts::new(measure_facts(measure, digests, all).into())
     };
-    let fingerprint = |place| facts_of(place, plan.measure(place)).fingerprint();
+    let fingerprint = |index| facts_of(index, plan.measure(index)).fingerprint();
     let measures =
-        plan.measures().zip(&plan.measures.columns).map(|((place, measure), columns)| {
-            let only = plan.cascade.only(place, &fingerprint);
-            (columns.measure.clone(), MeasureFacts { facts: facts_of(place, measure), only })
+        plan.measures().zip(&plan.measures.columns).map(|((index, measure), columns)| {
+            let only = plan.cascade.conditions(index, &fingerprint);
+            (columns.measure.clone(), MeasureFacts { facts: facts_of(index, measure), only })
         });
     let measures = measures.collect();
     let (windows, selection) = (Facts::new(windows.into()), Facts::new(selection.into()));
@@ -277,7 +278,7 @@ fn whole_model_facts(
     facts
 }
 
-fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
+fn input_facts(plan: &Plan, input: &Input, parts: &mut IdentityParts) {
     let Input {
         // The rows are in the records of the work units; names of files do not matter.
         path: _,
@@ -303,8 +304,8 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
         max_quarantined_fraction: _,
     } = input;
     let content = match &plan.columns.content {
-        Content::Text(column) => format!("text `{column}`"),
-        Content::Tokens(column) => format!("tokens `{column}`"),
+        ContentColumn::Text(column) => format!("text `{column}`"),
+        ContentColumn::Tokens(column) => format!("tokens `{column}`"),
     };
     parts.window("content", content);
     if let Some(lines) = &plan.dataset.lines {
@@ -318,7 +319,12 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
     }
 }
 
-fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: &mut Parts) {
+fn model_facts(
+    plan: &Plan,
+    stage: &LoadPartialModel,
+    digests: &Digests,
+    parts: &mut IdentityParts,
+) {
     let LoadPartialModel {
         // The content matters, not the name.
         model: _,
@@ -338,7 +344,7 @@ fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: 
     parts.attention("precision", precision.name());
 }
 
-fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
+fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut IdentityParts) {
     let Tokenize {
         window_tokens,
         windows,
@@ -365,7 +371,7 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
     }
 }
 
-fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut Parts) {
+fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut IdentityParts) {
     let ShardAcrossDevices {
         // Devices do not change statistics; their kernels may, and are recorded below.
         devices: _,
@@ -383,7 +389,7 @@ fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut Parts
     }
 }
 
-fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
+fn score_facts(stage: &Score, digests: &Digests, parts: &mut IdentityParts) {
     let Score {
         formula,
         alpha,
@@ -423,7 +429,7 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
     parts.selection(CALIBRATION, json!(digests.calibration));
 }
 
-fn filter_facts(stage: &Filter, parts: &mut Parts) {
+fn filter_facts(stage: &Filter, parts: &mut IdentityParts) {
     let Filter { guards, keep_fraction, keep_tokens, budgets, min_score, mark_only, not_measured } =
         stage;
     if !guards.is_empty() {
@@ -444,7 +450,7 @@ fn filter_facts(stage: &Filter, parts: &mut Parts) {
     }
 }
 
-fn output_facts(output: &Output, parts: &mut Parts) {
+fn output_facts(output: &Output, parts: &mut IdentityParts) {
     let Output {
         // The location does not change the content.
         path: _,
@@ -482,11 +488,11 @@ fn output_facts(output: &Output, parts: &mut Parts) {
 }
 
 /// Facts of windows that are column names: a calibration depends on the contents of columns, not on their names.
-const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
+const COLUMN_NAME_FACTS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that affect only rounding, which a calibration ignores.
-const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
+const ROUNDING_FACTS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on; a calibration contains the thresholds.
-const OF_SCORES: [&str; 13] = [
+const SCORE_FACTS: [&str; 13] = [
     SELECTION,
     "score.formula",
     "score.formula_version",
@@ -524,14 +530,14 @@ const SELECTION: &str = "selection_version";
 const CALIBRATION: &str = "score.calibration";
 
 /// Returns the part of an identity that an increment must share with the corpus whose calibration it uses.
-pub fn of_calibration(identity: &Identity) -> Identity {
+pub fn calibration_identity(identity: &Identity) -> Identity {
     let measure = |facts: &MeasureFacts| MeasureFacts {
-        facts: facts.facts.without(&BITS),
+        facts: facts.facts.without(&ROUNDING_FACTS),
         only: facts.only.clone(),
     };
     Identity {
-        windows: identity.windows.without(&NAMES_OF_COLUMNS),
+        windows: identity.windows.without(&COLUMN_NAME_FACTS),
         measures: identity.measures.iter().map(|(name, of)| (name.clone(), measure(of))).collect(),
-        selection: identity.selection.only(&OF_SCORES),
+        selection: identity.selection.only(&SCORE_FACTS),
     }
 }

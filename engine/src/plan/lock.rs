@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_recorded_as_it_is_and_a_path_from_the_root() {
+    fn addresses_are_recorded_unchanged_and_paths_made_absolute() {
         let address = "s3://bucket/old.run";
         assert_eq!(absolute(Path::new(address)), address);
         let here = std::env::current_dir().unwrap();

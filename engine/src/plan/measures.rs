@@ -8,7 +8,7 @@ use longsift_stages::measures::statistics;
 use longsift_stages::{Role, Score, StageSettings};
 
 use crate::base::diagnostic::Diagnostic;
-use crate::dataset::documents::Content;
+use crate::dataset::documents::ContentColumn;
 use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::selected;
 use crate::spec::Spec;
@@ -28,10 +28,10 @@ pub struct Measures {
 
 impl Measures {
     /// The measures among `stages`.
-    pub fn of(stages: &[StageSettings]) -> Self {
+    pub fn new(stages: &[StageSettings]) -> Self {
         let mut measures = Self { min_tokens: 2, ..Self::default() };
         for (index, stage) in stages.iter().enumerate() {
-            let Some(measure) = measure_of(stage) else { continue };
+            let Some(measure) = stage_measure(stage) else { continue };
             let name = measure.name().unwrap_or(stage.name()).to_owned();
             let mut columns = measure.columns();
             if let Some(prefix) = measure.prefix() {
@@ -52,31 +52,31 @@ impl Measures {
     }
 
     /// The place of the measure that writes a statistic, and that of the statistic among its columns.
-    pub fn place_of(&self, statistic: &str) -> Option<(u16, usize)> {
-        self.columns.iter().zip(self.places()).find_map(|(measure, place)| {
+    pub fn index_of(&self, statistic: &str) -> Option<(u16, usize)> {
+        self.columns.iter().zip(self.indices()).find_map(|(measure, index)| {
             let column = measure.columns.iter().position(|column| column.name == statistic)?;
-            Some((place, column))
+            Some((index, column))
         })
     }
 
     /// Their places.
-    pub fn places(&self) -> Range<u16> {
+    pub fn indices(&self) -> Range<u16> {
         0..self.stages.len() as u16
     }
 
     /// The place among the stages of the measure at a place.
-    pub fn stage(&self, place: u16) -> usize {
-        self.stages[usize::from(place)]
+    pub fn stage(&self, index: u16) -> usize {
+        self.stages[usize::from(index)]
     }
 
     /// The measure at a place, of the stages that these are of.
-    pub fn at<'s>(&self, stages: &'s [StageSettings], place: u16) -> &'s dyn Measure {
-        measure_of(&stages[self.stages[usize::from(place)]]).expect("only measures are listed")
+    pub fn get<'s>(&self, stages: &'s [StageSettings], index: u16) -> &'s dyn Measure {
+        stage_measure(&stages[self.stages[usize::from(index)]]).expect("only measures are listed")
     }
 }
 
 /// The measure that a stage is. One of documents is a measure where it has statistics, which all windows of a document share.
-fn measure_of(stage: &StageSettings) -> Option<&dyn Measure> {
+fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     match stage.role() {
         Role::Measure(measure) => Some(measure),
         Role::Rows(stage) if !stage.statistics.is_empty() => Some(stage),
@@ -86,18 +86,18 @@ fn measure_of(stage: &StageSettings) -> Option<&dyn Measure> {
 
 /// What stands against the measures: two of one name, statistics of one name, text that documents of tokens do not have,
 /// windows that none of which is long enough; what score and filter ask for that no measure writes, and what contradicts itself
-/// there. `is_of_output`: whether the output has a column that a statistic of this name would have.
+/// there. `is_output_column`: whether the output has a column that a statistic of this name would have.
 pub(super) fn check(
     spec: &Spec,
     measures: &Measures,
-    content: &Content,
-    is_of_output: impl Fn(&str) -> bool,
+    content: &ContentColumn,
+    is_output_column: impl Fn(&str) -> bool,
     problems: &mut Vec<Diagnostic>,
 ) {
     let mut names = HashSet::new();
-    for (place, columns) in measures.stages.iter().zip(&measures.columns) {
-        let stage = &spec.pipeline.stages[*place];
-        let Some(measure) = measure_of(stage) else { continue };
+    for (index, columns) in measures.stages.iter().zip(&measures.columns) {
+        let stage = &spec.pipeline.stages[*index];
+        let Some(measure) = stage_measure(stage) else { continue };
         let path = match stage {
             StageSettings::External(stage) => format!("stages.{}", stage.name),
             _ => format!("stages.{}", stage.name()),
@@ -121,7 +121,7 @@ pub(super) fn check(
         }
         let mut statistics = columns.columns.iter().map(|column| column.name.as_ref());
         let is_taken = |name: &&str| {
-            scores::is_of_windows(name) || selected::is_of_samples(name) || is_of_output(name)
+            scores::is_of_windows(name) || selected::is_of_samples(name) || is_output_column(name)
         };
         if let Some(name) = statistics.find(is_taken) {
             let message =
@@ -129,7 +129,8 @@ pub(super) fn check(
             refuse(message, "give the statistic another name");
         }
         let needs = measure.needs();
-        if (needs.window_text || needs.document_text) && matches!(content, Content::Tokens(_)) {
+        if (needs.window_text || needs.document_text) && matches!(content, ContentColumn::Tokens(_))
+        {
             let message =
                 format!("`{}` measures text, and documents arrive as tokens", columns.measure);
             let hint = match stage {
@@ -176,7 +177,7 @@ pub(super) fn check(
 }
 
 /// The rule, with another message where it names a statistic of text in a pipeline that measures no text.
-fn without_text(spec: &Spec, content: &Content, rule: BrokenRule) -> BrokenRule {
+fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> BrokenRule {
     let statistic = || {
         let index =
             |list: &str| rule.setting.strip_prefix(list)?.strip_suffix(".statistic")?.parse().ok();
@@ -189,7 +190,7 @@ fn without_text(spec: &Spec, content: &Content, rule: BrokenRule) -> BrokenRule 
     let has_lexical =
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
     let (reason, hint) = match content {
-        Content::Tokens(_) => (
+        ContentColumn::Tokens(_) => (
             "documents arrive as tokens",
             if statistics::measure_of(name) == Some("lexical") {
                 "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone"
@@ -197,10 +198,12 @@ fn without_text(spec: &Spec, content: &Content, rule: BrokenRule) -> BrokenRule 
                 "read texts with `input.text_column`"
             },
         ),
-        Content::Text(_) if has_lexical && statistics::measure_of(name) == Some("lexical") => {
+        ContentColumn::Text(_)
+            if has_lexical && statistics::measure_of(name) == Some("lexical") =>
+        {
             ("`lexical` has `text: false`", "remove `text: false`")
         }
-        Content::Text(_) => return rule,
+        ContentColumn::Text(_) => return rule,
     };
     BrokenRule::new(rule.setting, format!("`{name}` is measured on text, and {reason}"), hint)
 }
@@ -237,10 +240,10 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
         refuse(message, "remove `compare`, or `score.calibration`");
     }
     let statistics = measures.statistics();
-    let spared: Vec<&str> =
+    let skipped: Vec<&str> =
         spec.filter().guards.iter().filter_map(|guard| guard.before.as_deref()).collect();
-    let of_spared = |statistic: &str| {
-        let mut own = measures.columns.iter().filter(|own| spared.contains(&&*own.measure));
+    let is_of_skipped = |statistic: &str| {
+        let mut own = measures.columns.iter().filter(|own| skipped.contains(&&*own.measure));
         own.any(|own| own.columns.iter().any(|column| column.name == statistic))
     };
     for (index, formula) in output.compare.iter().enumerate() {
@@ -254,7 +257,7 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
             problems.push(spec.error(&path, rule.message).hint(rule.hint));
         }
         let (terms, _) = settings.terms(&statistics);
-        if let Some(term) = terms.iter().find(|term| of_spared(&term.statistic)) {
+        if let Some(term) = terms.iter().find(|term| is_of_skipped(&term.statistic)) {
             let message = format!(
                 "`{}` needs `{}`, which is not measured of windows that a guard spares",
                 formula.name(),

@@ -18,10 +18,10 @@ use crate::spec::Spec;
 
 /// Tokens of whole windows per pass: reading and converting a weight takes as long as multiplying it with some tens of
 /// tokens. A larger pass would not be faster, and a killed run would lose more.
-const TOKENS_AT_ONCE: u64 = 1 << 16;
+const TOKENS_PER_PASS: u64 = 1 << 16;
 
 /// Returns the model that provides tokenizer and BOS token without `load-partial-model`.
-pub(super) fn of_tokens(models: &BTreeMap<u16, WholeModelPlan>) -> Option<&WholeModelPlan> {
+pub(super) fn tokenizer_model(models: &BTreeMap<u16, WholeModelPlan>) -> Option<&WholeModelPlan> {
     models.values().find(|whole| whole.request.model.is_some())
 }
 
@@ -36,8 +36,8 @@ pub(super) fn open(
 ) -> BTreeMap<u16, WholeModelPlan> {
     let mut models = BTreeMap::new();
     let threads = options.threads.unwrap_or_else(rayon::current_num_threads) as u64;
-    for (place, columns) in measures.places().zip(&measures.columns) {
-        let StageSettings::LanguageModel(settings) = &spec.pipeline.stages[measures.stage(place)]
+    for (index, columns) in measures.indices().zip(&measures.columns) {
+        let StageSettings::LanguageModel(settings) = &spec.pipeline.stages[measures.stage(index)]
         else {
             continue;
         };
@@ -72,22 +72,22 @@ pub(super) fn open(
         );
         let tokens = u64::from(window);
         if let Some(problem) = layer.window_problem(tokens) {
-            let place = spec.at("stages.tokenize.window_tokens");
-            problems.push(Diagnostic::from(problem).at(place));
+            let setting = spec.at("stages.tokenize.window_tokens");
+            problems.push(Diagnostic::from(problem).at(setting));
             continue;
         }
         if let Some(message) = layer.positions_warning(tokens) {
-            let place = "stages.tokenize.window_tokens";
+            let setting = "stages.tokenize.window_tokens";
             let strict = request.strict_positions
                 || spec
                     .load_partial_model()
                     .is_some_and(|first| request.model.is_none() && first.strict_positions);
             if strict {
-                problems.push(spec.error(place, message).hint(
+                problems.push(spec.error(setting, message).hint(
                     "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
                 ));
             } else {
-                warnings.push(spec.warning(place, message).hint(
+                warnings.push(spec.warning(setting, message).hint(
                     "losses beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
                 ));
             }
@@ -97,13 +97,13 @@ pub(super) fn open(
         }
         let half = spec.pipeline.input.memory_limit_bytes / 2;
         let memory = |windows| model.measuring_memory(&request, tokens, windows, threads);
-        let most = (TOKENS_AT_ONCE / tokens.max(1)).max(1);
+        let most = (TOKENS_PER_PASS / tokens.max(1)).max(1);
         let fits = |windows: &u64| memory(*windows).peak_bytes <= half;
         let windows_at_once = (1..=most).rev().find(fits).unwrap_or(1);
         let memory = memory(windows_at_once);
         let measure = name.clone();
         let whole = WholeModelPlan { measure, path, model, request, windows_at_once, memory };
-        models.insert(place, whole);
+        models.insert(index, whole);
     }
     models
 }
@@ -150,14 +150,14 @@ pub(super) fn check_vocabularies(
     let special = spec.tokenize().special_tokens_in_text;
     for whole in models.values() {
         let own = whole.model.spec().vocabulary_size;
-        let place = match whole.request.model {
+        let setting = match whole.request.model {
             Some(_) => format!("stages.{}.model", whole.measure),
             None => MODEL.to_owned(),
         };
         let mut refuse = |message: String| {
             let hint = "a token id must mean the same to both: use a model of the pipeline's vocabulary, or the tokenizer \
                         that came with this one";
-            problems.push(spec.error(&place, message).hint(hint));
+            problems.push(spec.error(&setting, message).hint(hint));
         };
         if let Some(largest) = encoder.map(|encoder| u64::from(encoder.largest_id()))
             && largest >= own

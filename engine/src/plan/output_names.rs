@@ -10,7 +10,7 @@ use crate::spec::Spec;
 use crate::storage::store;
 
 /// Maximum bytes of a local file name, minus the part number and the temporary prefix.
-const NAME_BYTES: usize = 255 - "-00000-of-00000".len() - 40;
+const MAX_NAME_BYTES: usize = 255 - "-00000-of-00000".len() - 40;
 
 /// Returns the name of part `number` of `all`.
 pub fn numbered(stem: &str, number: u64, all: u64) -> String {
@@ -41,7 +41,7 @@ pub(super) fn check(
     let endings = output.format.endings(output.sequence_tokens.is_some());
     let longest = endings.iter().map(|ending| ending.len()).max().unwrap_or(0);
     let in_store = store::is_address(&directory.output);
-    let limit = if in_store { usize::MAX } else { NAME_BYTES - longest };
+    let limit = if in_store { usize::MAX } else { MAX_NAME_BYTES - longest };
     let files = dataset.files.iter().map(|file| (file.stem(), file.path.as_str()));
     let unfit: Vec<String> =
         files.clone().filter_map(|(stem, path)| unfit(stem, path, limit)).collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_hide_lead_out_or_are_too_long_are_unfit() {
+    fn hidden_escaping_and_long_names_are_rejected() {
         for (stem, why) in [
             ("a//b", "one of its folders has no name"),
             ("x/../b", "`..` in it leads elsewhere"),

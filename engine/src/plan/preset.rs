@@ -55,7 +55,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     // A compared formula has no guards.
     let is_compared = setting == "output.compare";
     let has_text = spec.pipeline.input.tokens_column.is_none();
-    let lexical = measures.place_of("digit_share").is_some();
+    let lexical = measures.index_of("digit_share").is_some();
     let is_missing =
         |statistic: &str| !filter.guards.iter().any(|guard| guard.statistic == statistic);
     let wanted = TEXT_GUARDS.iter().filter(|(name, _)| has_text || *name == "repeated_share");
@@ -108,7 +108,7 @@ fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let mut used = of_terms.chain(spec.filter().guards.iter().map(|guard| &guard.statistic));
     let statistic = used.find(|name| LENGTH_DEPENDENT.contains(&name.as_str()))?;
     let settings = spec.tokenize();
-    let (tokens, place) = (settings.window_tokens, "stages.tokenize");
+    let (tokens, setting) = (settings.window_tokens, "stages.tokenize");
     let (lengths, key) = if settings.windows == Windows::WholeDocument {
         (format!("up to {} tokens, as long as its document", count(u64::from(tokens))), "windows")
     } else if settings.short_documents == ShortDocuments::Score {
@@ -127,5 +127,5 @@ fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
         count(u64::from(*TESTED_TOKENS.end()))
     );
     let hint = "check with `longsift evaluate --windows` what the guards reject at your lengths";
-    Some(spec.warning(&format!("{place}.{key}"), message).hint(hint))
+    Some(spec.warning(&format!("{setting}.{key}"), message).hint(hint))
 }

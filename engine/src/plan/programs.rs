@@ -11,7 +11,7 @@ use longsift_stages::{Reads, StageSettings};
 use crate::base::diagnostic::{Diagnostic, Place};
 use crate::base::error::Result;
 use crate::base::text::quoted;
-use crate::dataset::documents::Content;
+use crate::dataset::documents::ContentColumn;
 use crate::spec::Spec;
 use crate::storage::files;
 
@@ -55,7 +55,11 @@ impl Program {
 }
 
 /// Locates the programs of the `external` stages, in pipeline order, and adds errors to `problems`.
-pub(super) fn find(spec: &Spec, content: &Content, problems: &mut Vec<Diagnostic>) -> Vec<Program> {
+pub(super) fn find(
+    spec: &Spec,
+    content: &ContentColumn,
+    problems: &mut Vec<Diagnostic>,
+) -> Vec<Program> {
     let settings = spec.pipeline.stages.iter().filter_map(|stage| match stage {
         StageSettings::External(settings) => Some(settings),
         _ => None,
@@ -65,7 +69,7 @@ pub(super) fn find(spec: &Spec, content: &Content, problems: &mut Vec<Diagnostic
 
 fn find_one(
     spec: &Spec,
-    content: &Content,
+    content: &ContentColumn,
     settings: &External,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Program> {
@@ -101,7 +105,7 @@ fn find_one(
     let reads_text = match settings.reads {
         Reads::Text => true,
         Reads::Ids => false,
-        Reads::Document => matches!(content, Content::Text(_)),
+        Reads::Document => matches!(content, ContentColumn::Text(_)),
     };
     Some(Program {
         settings: settings.clone(),

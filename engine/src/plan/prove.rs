@@ -8,7 +8,7 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
 use super::cascade::{self, Cascade};
-use super::columns::is_of_output;
+use super::columns::is_output_column;
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
@@ -17,11 +17,11 @@ use super::{checks, measures, open_models, output_names, preset, programs, readi
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
-use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::formats::compression;
 use crate::dataset::input::Dataset;
 use crate::devices::device::Devices;
-use crate::plan::{Plan, Totals};
+use crate::plan::{Plan, PlanTotals};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::spec::Spec;
@@ -52,7 +52,7 @@ impl Plan {
             let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
             RunDirectory::of_output(&output).of_rows(options.limit_rows)
         };
-        problems.extend(checks::places(&spec, &directory));
+        problems.extend(checks::output_paths(&spec, &directory));
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
             Some(folder) => spec.resolve(folder).to_path_buf(),
             None => files::user_cache_folder()?,
@@ -75,7 +75,7 @@ impl Plan {
             let model = ModelFolder::open(folder, settings.rope_theta);
             checks::collect(model, &spec, MODEL, &mut problems)
         });
-        let measures = Measures::of(&spec.pipeline.stages);
+        let measures = Measures::new(&spec.pipeline.stages);
         let whole_models = open_models::open(
             &spec,
             &measures,
@@ -84,8 +84,8 @@ impl Plan {
             &mut problems,
             &mut warnings,
         );
-        let of_tokens = open_models::of_tokens(&whole_models);
-        let whole = of_tokens.filter(|_| reading.is_none());
+        let tokenizer_model = open_models::tokenizer_model(&whole_models);
+        let whole = tokenizer_model.filter(|_| reading.is_none());
         let vocabulary = folder.as_deref().or(whole.map(|whole| &*whole.path));
         let (tokenizer, encoder) =
             open_encoder(&spec, &columns, &remote, vocabulary, &mut problems);
@@ -114,7 +114,7 @@ impl Plan {
         }
         problems.extend(Self::check_measures(&spec));
         let programs = programs::find(&spec, &columns.content, &mut problems);
-        let cascade = Cascade::of(&spec, &measures);
+        let cascade = Cascade::new(&spec, &measures);
         warnings.extend(preset::warnings(&spec, &measures));
         let bos = match &model {
             Some(model) => {
@@ -141,7 +141,7 @@ impl Plan {
         warnings.extend(checks::random_without_ids(&spec));
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
         let input_before =
-            since::leave_out(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;
+            since::exclude(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;
         output_names::check(&spec, &directory, &dataset, &mut problems);
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
@@ -153,12 +153,12 @@ impl Plan {
         warnings.extend(checks::bad_files(&dataset));
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let rows = units.iter().map(|unit| unit.rows).sum();
-        let whole = Totals { units: units.len() as u64, rows };
+        let whole = PlanTotals { units: units.len() as u64, rows };
         if let Some(shard) = options.shard {
             units = shard.cut(units);
         }
         let of_measures = &measures.columns;
-        let estimate = Estimate::of(
+        let estimate = Estimate::new(
             &spec,
             &dataset,
             &units,
@@ -193,9 +193,9 @@ impl Plan {
 
     /// Returns the problems of a pipeline's measures and statistics that do not depend on the input.
     pub fn check_measures(spec: &Spec) -> Vec<Diagnostic> {
-        let (measures, mut problems) = (Measures::of(&spec.pipeline.stages), Vec::new());
-        measures::check(spec, &measures, &columns(spec).content, is_of_output, &mut problems);
-        cascade::check(spec, &measures, &Cascade::of(spec, &measures), &mut problems);
+        let (measures, mut problems) = (Measures::new(&spec.pipeline.stages), Vec::new());
+        measures::check(spec, &measures, &columns(spec).content, is_output_column, &mut problems);
+        cascade::check(spec, &measures, &Cascade::new(spec, &measures), &mut problems);
         problems
     }
 
@@ -213,9 +213,10 @@ impl Plan {
             None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
             None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),
         };
-        let output = self.lacks_room("the scores and the output", root, to_write, "output.path")?;
+        let output =
+            self.space_problem("the scores and the output", root, to_write, "output.path")?;
         let problems: Vec<Diagnostic> =
-            self.table_lacks_room()?.into_iter().chain(output).collect();
+            self.table_space_problem()?.into_iter().chain(output).collect();
         if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
     }
 
@@ -228,22 +229,22 @@ impl Plan {
         attention: &Attention,
         progress: &dyn Fn(u64, u64),
     ) -> Result<OpenedTable> {
-        match self.table_lacks_room()? {
+        match self.table_space_problem()? {
             Some(problem) => Err(problem.into()),
             None => attention.open_table(&self.cache_folder, progress),
         }
     }
 
-    fn table_lacks_room(&self) -> Result<Option<Diagnostic>> {
-        self.lacks_room("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL)
+    fn table_space_problem(&self) -> Result<Option<Diagnostic>> {
+        self.space_problem("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL)
     }
 
-    fn lacks_room(
+    fn space_problem(
         &self,
         what: &str,
         folder: &Path,
         bytes: u64,
-        place: &str,
+        setting: &str,
     ) -> Result<Option<Diagnostic>> {
         let free = files::free_bytes(folder)?;
         let problem = || {
@@ -254,7 +255,7 @@ impl Plan {
                 crate::base::text::bytes(free)
             );
             let hint = "free some space, or put it on another disk (`cache_folder`, `output.path`)";
-            Diagnostic::error(Blame::Machine, message).at(self.spec.at(place)).hint(hint)
+            Diagnostic::error(Blame::Machine, message).at(self.spec.at(setting)).hint(hint)
         };
         Ok((bytes > free).then(problem))
     }
@@ -279,8 +280,8 @@ fn attention(
 fn columns(spec: &Spec) -> DocumentColumns {
     let input = &spec.pipeline.input;
     let content = match &input.tokens_column {
-        Some(column) => Content::Tokens(column.clone()),
-        None => Content::Text(input.text_column.clone().unwrap_or_else(|| "text".to_owned())),
+        Some(column) => ContentColumn::Tokens(column.clone()),
+        None => ContentColumn::Text(input.text_column.clone().unwrap_or_else(|| "text".to_owned())),
     };
     DocumentColumns { id: input.id_column.clone(), content }
 }
@@ -293,21 +294,21 @@ fn open_input(
     footers: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Dataset> {
-    let (input, place) = (&spec.pipeline.input, "input.path");
+    let (input, setting) = (&spec.pipeline.input, "input.path");
     let reading = reading::reading(spec, cache_folder, footers, problems)?;
     let dataset = match input.path.address() {
         Some(address) if address.scheme == Scheme::Hub => {
             let tree = remote.hub.dataset(&address.to_string());
-            let tree = checks::collect(tree, spec, place, problems)?;
-            Dataset::open_of_hub(&tree, &reading)
+            let tree = checks::collect(tree, spec, setting, problems)?;
+            Dataset::open_in_hub(&tree, &reading)
         }
         // Wildcard characters in the folder itself are literal, so the two are separate arguments.
         _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), &reading),
     };
-    let dataset = checks::collect(dataset, spec, place, problems)?;
+    let dataset = checks::collect(dataset, spec, setting, problems)?;
     if dataset.files.is_empty() && !input.allow_empty {
         problems.push(
-            spec.error(place, format!("{} matches no file", quoted(&input.path.to_string()))).hint(
+            spec.error(setting, format!("{} matches no file", quoted(&input.path.to_string()))).hint(
                 "a folder gives every `*.parquet` below it, or else every file of one other format, a glob what it \
                  matches, upper and lower case apart; `allow_empty: true` if there may be none",
             ),
@@ -330,14 +331,14 @@ fn open_encoder(
     model: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> (Option<PathBuf>, Option<Option<Encoder>>) {
-    if matches!(columns.content, Content::Tokens(_)) {
+    if matches!(columns.content, ContentColumn::Tokens(_)) {
         return (None, Some(None));
     }
-    let (settings, place) = (spec.tokenize(), checks::tokenizer_place(spec));
+    let (settings, setting) = (spec.tokenize(), checks::tokenizer_setting(spec));
     let path = match &settings.tokenizer {
         Some(path) => {
             let path = locate(remote, spec, path, RemoteModels::tokenizer);
-            checks::collect(path, spec, place, problems)
+            checks::collect(path, spec, setting, problems)
         }
         None => model.map(Path::to_owned),
     };
@@ -349,7 +350,7 @@ fn open_encoder(
             (path, Some(Some(encoder)))
         }
         Some(Err(problem)) => {
-            problems.push(Diagnostic::from(problem).at(spec.at(place)));
+            problems.push(Diagnostic::from(problem).at(spec.at(setting)));
             (path, None)
         }
     }

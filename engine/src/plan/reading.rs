@@ -46,7 +46,7 @@ impl Plan {
     ///
     /// # Errors
     /// The input has changed, or the run directory cannot be written.
-    pub fn hand_on_footers(&self) -> Result<PathBuf> {
+    pub fn write_footer_cache(&self) -> Result<PathBuf> {
         files::create_folder(&self.directory.root)?;
         let path = self.directory.footers();
         hand_on::write(&self.dataset, &path).map_err(Diagnostic::from)?;

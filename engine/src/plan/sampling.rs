@@ -7,16 +7,16 @@ use crate::plan::Plan;
 
 /// Whether a sample contains a window of a document, given its number; without a sample, all windows are contained.
 /// Depends only on the document and the window, not on the order of documents, files, work units or processes.
-pub fn holds(sample: Option<WindowSample>, document: &str, window: u32) -> bool {
+pub fn contains(sample: Option<WindowSample>, document: &str, window: u32) -> bool {
     let Some(sample) = sample else { return true };
     let hash = mix(key(sample.seed, &["window", document, &window.to_string()]));
     unit(hash) < sample.fraction.0
 }
 
 /// Returns the sample of the measure with a statistic; `None` if it measures all windows.
-pub fn of_statistic(plan: &Plan, statistic: &str) -> Option<WindowSample> {
-    let (place, _) = plan.measures.place_of(statistic)?;
-    plan.measure(place).sample()
+pub fn sample_of_statistic(plan: &Plan, statistic: &str) -> Option<WindowSample> {
+    let (index, _) = plan.measures.index_of(statistic)?;
+    plan.measure(index).sample()
 }
 
 #[cfg(test)]
@@ -28,11 +28,13 @@ mod tests {
     fn held(fraction: f64, seed: u64) -> Vec<bool> {
         let sample = Some(WindowSample { fraction: Decimal(fraction), seed });
         let windows = (0..500).flat_map(|document| (0..4).map(move |window| (document, window)));
-        windows.map(|(document, window)| holds(sample, &format!("d{document}"), window)).collect()
+        windows
+            .map(|(document, window)| contains(sample, &format!("d{document}"), window))
+            .collect()
     }
 
     #[test]
-    fn a_sample_has_its_share_and_a_larger_one_holds_it() {
+    fn samples_have_their_share_and_are_nested() {
         let shares = [0.05, 0.3, 0.8];
         for (at, share) in shares.into_iter().enumerate() {
             let sample = held(share, 7);
@@ -54,9 +56,9 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_the_known_answers() {
+    fn samples_match_the_known_answers() {
         let sample = Some(WindowSample { fraction: Decimal(0.5), seed: 3 });
-        let held: Vec<bool> = (0..8).map(|window| holds(sample, "a", window)).collect();
+        let held: Vec<bool> = (0..8).map(|window| contains(sample, "a", window)).collect();
         let known = [true, true, false, false, false, true, false, true];
         assert_eq!(held, known, "another version must choose the same windows");
     }

@@ -57,11 +57,11 @@ impl fmt::Display for Shard {
 /// (Graham 1969: no shard exceeds 4/3 of the optimal maximum). Equal units take turns, so that every shard gets a share
 /// of each part of the input.
 pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
-    dealt(&units.iter().map(|unit| unit.bytes).collect::<Vec<u64>>(), count)
+    distribute(&units.iter().map(|unit| unit.bytes).collect::<Vec<u64>>(), count)
 }
 
 /// Distributes sizes like [`shards_of`].
-pub fn dealt(sizes: &[u64], count: u32) -> Vec<u32> {
+pub fn distribute(sizes: &[u64], count: u32) -> Vec<u32> {
     let mut largest_first: Vec<usize> = (0..sizes.len()).collect();
     largest_first.sort_by_key(|&one| (Reverse(sizes[one]), one));
     let mut loads: BinaryHeap<Reverse<(u64, u32)>> =

@@ -16,7 +16,7 @@ use crate::storage::files;
 /// # Errors
 /// The named run is unfinished, a run of a part of its input, or this pipeline's own run; it has no calibration; or,
 /// unless `fresh`, it has meanwhile filtered files that this pipeline filtered.
-pub(super) fn leave_out(
+pub(super) fn exclude(
     spec: &Spec,
     own: &RunDirectory,
     fresh: bool,
@@ -24,8 +24,8 @@ pub(super) fn leave_out(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Vec<KnownFile>> {
     let Some(since) = &spec.pipeline.input.since else { return Ok(Vec::new()) };
-    let place = || spec.at("input.since");
-    let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(place());
+    let setting = || spec.at("input.since");
+    let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(setting());
     if spec.score().calibration.is_none() {
         return Err(problem(
             "an increment needs the calibration of the corpus before it".to_owned(),
@@ -34,7 +34,7 @@ pub(super) fn leave_out(
         .into());
     }
     let path = spec.resolve(since).to_path_buf();
-    let directory = RunDirectory::at(&path).map_err(|failure| failure.or_at(&place()))?;
+    let directory = RunDirectory::at(&path).map_err(|failure| failure.or_at(&setting()))?;
     let same =
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
@@ -44,7 +44,7 @@ pub(super) fn leave_out(
             )
             .into());
     }
-    let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&place()))?;
+    let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&setting()))?;
     let Some(manifest) = manifest else {
         return Err(problem(format!("the run in `{}` is not finished", path.display()))
             .hint("run the pipeline of that output to its end first")
@@ -90,7 +90,7 @@ pub(super) fn leave_out(
             files.len(),
             first.path
         );
-        warnings.push(Diagnostic::warning(Blame::Data, message).at(place()).hint(hint));
+        warnings.push(Diagnostic::warning(Blame::Data, message).at(setting()).hint(hint));
     };
     warn(
         &changed,

@@ -31,7 +31,7 @@ use crate::plan::attention::Attention;
 /// Sizing of a pipeline for other GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sizing {
-    pub cards: Vec<Placed>,
+    pub cards: Vec<GpuPlacement>,
     /// Windows of the input (approximate).
     pub windows: u64,
     /// Minimum seconds for all windows; null if a GPU's speed is unknown or nothing fits.
@@ -40,7 +40,7 @@ pub struct Sizing {
 
 /// Placement on one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Placed {
+pub struct GpuPlacement {
     /// Name of the GPU.
     pub card: String,
     /// Memory of the GPU.
@@ -71,12 +71,12 @@ impl Sizing {
         if attention.reading.precision == Precision::Int16 {
             let message = "GPUs have no kernel for `precision: int16`";
             let hint = "plan with `--set stages.load-partial-model.precision=f32`, or bf16";
-            let place = "stages.load-partial-model.precision";
-            return Err(plan.spec.error(place, message).hint(hint).into());
+            let setting = "stages.load-partial-model.precision";
+            return Err(plan.spec.error(setting, message).hint(hint).into());
         }
         let place = |(number, card)| place(plan, attention, card, number);
-        let placed: Vec<Placed> = cards.iter().enumerate().map(place).collect();
-        let rate = |placed: &Placed| {
+        let placed: Vec<GpuPlacement> = cards.iter().enumerate().map(place).collect();
+        let rate = |placed: &GpuPlacement| {
             let fits = placed.windows_in_flight > 0;
             Some(if fits { 1e3 / placed.least_window_milliseconds? } else { 0.0 })
         };
@@ -88,7 +88,7 @@ impl Sizing {
     }
 }
 
-fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> Placed {
+fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> GpuPlacement {
     let (settings, layer) = (&attention.sharing, attention.model.spec());
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let number_bytes = attention.reading.precision.bytes();
@@ -106,8 +106,8 @@ fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> Plac
     let key_heads = (1..=most).rev().find(|heads| window(*heads) <= available).unwrap_or(0);
     let window_bytes = window(key_heads.max(1));
     let fitting = usize::try_from(available / window_bytes.max(1)).unwrap_or(usize::MAX);
-    let floor = card.speed.map(|speed| floor(attention, tokens, speed, number_bytes));
-    Placed {
+    let floor = card.speed.map(|speed| min_window_seconds(attention, tokens, speed, number_bytes));
+    GpuPlacement {
         card: card.name.clone(),
         memory_bytes: card.memory_bytes,
         headroom_bytes,
@@ -137,7 +137,7 @@ fn window_bytes(
 }
 
 /// Returns the minimum seconds per window and the limiting resource.
-fn floor(
+fn min_window_seconds(
     attention: &Attention,
     window_tokens: usize,
     speed: Speed,
@@ -167,7 +167,7 @@ fn floor(
     .expect("three limits")
 }
 
-impl fmt::Display for Placed {
+impl fmt::Display for GpuPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { card, windows_in_flight, key_heads, .. } = self;
         let taken = self.table_bytes + *windows_in_flight as u64 * self.window_bytes;
@@ -201,7 +201,7 @@ impl fmt::Display for Placed {
 impl Sizing {
     /// Returns the placement lines of a plan, with equal GPUs combined.
     pub fn placement(&self) -> Vec<String> {
-        let mut lines: Vec<(usize, &Placed)> = Vec::new();
+        let mut lines: Vec<(usize, &GpuPlacement)> = Vec::new();
         for placed in &self.cards {
             match lines.iter_mut().find(|(_, other)| *other == placed) {
                 Some((number, _)) => *number += 1,

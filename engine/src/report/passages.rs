@@ -46,7 +46,7 @@ impl Passage {
 
 /// Returns the passages with the highest counts, in order; empty if the measure does not support passages.
 pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
-    let Some((place, column)) = plan.measures.place_of(statistic) else { return Vec::new() };
+    let Some((place, column)) = plan.measures.index_of(statistic) else { return Vec::new() };
     let measure = plan.measure(place);
     let Some(column) = measure.columns().into_iter().nth(column) else { return Vec::new() };
     let Source { ids, text, text_of } = *source;

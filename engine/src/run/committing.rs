@@ -14,7 +14,7 @@ use crate::report::{card, checked};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
-use crate::run_directory::keep::Written;
+use crate::run_directory::keep::FileDigest;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
@@ -174,7 +174,7 @@ impl Run<'_> {
         let replaces = settings.is_some_and(|before| *before != manifest.lock.settings);
         let calibration = folder.join("calibration.json");
         let written = directory.write_json(&calibration, &selection.calibration)?;
-        let Written { bytes, sha256 } = written;
+        let FileDigest { bytes, sha256 } = written;
         let path = "calibration.json".to_owned();
         manifest.calibration = Some(Part { path, rows: 0, bytes, sha256 });
         let lock_file = folder.join("pipeline.lock");

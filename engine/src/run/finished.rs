@@ -9,7 +9,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text;
 use crate::plan::Plan;
-use crate::plan::explain::Done;
+use crate::plan::explain::CompletedWork;
 use crate::plan::identity::{Digests, WholeModelDigests, identity};
 use crate::report::card;
 use crate::run_directory::facts::Identity;
@@ -66,7 +66,7 @@ pub fn finished(
 /// # Errors
 /// A record cannot be read, or the calibration was made with other settings, as far as these are known without reading
 /// a model.
-pub fn done(plan: &Plan) -> Result<Done> {
+pub fn done(plan: &Plan) -> Result<CompletedWork> {
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::at(path)?,
         None => plan.directory.clone(),
@@ -88,18 +88,18 @@ pub fn done(plan: &Plan) -> Result<Done> {
     }
     select::check_calibration(plan, &identity)?;
     if before.is_none() || identity.measures.len() < all {
-        return Ok(Done::default());
+        return Ok(CompletedWork::default());
     }
     let refused = differing(plan, &directory, &identity, &[])?;
     if refused.is_some() {
-        return Ok(Done { refused, ..Done::default() });
+        return Ok(CompletedWork { refused, ..CompletedWork::default() });
     }
     let standing = score::standing(plan, &directory, &identity.fingerprints())?;
     let records: Vec<_> = standing.iter().flatten().collect();
     let (units, windows) =
         (records.len(), records.iter().map(|record| record.counts.windows).sum());
     let finished = finished(plan, &identity, &standing)?.is_some();
-    Ok(Done { units, windows, finished, refused })
+    Ok(CompletedWork { units, windows, finished, refused })
 }
 
 /// Computes the digests that are known without reading a model, using those of an earlier run.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::base::error::Result;
-use crate::plan::explain::{self, Done, Explanation};
+use crate::plan::explain::{self, CompletedWork, PlanExplanation};
 use crate::run::Run;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::units::UnitRecord;
@@ -30,12 +30,12 @@ impl Run<'_> {
     }
 
     fn plan_json(&self, standing: &[Option<UnitRecord>]) -> Value {
-        let done = Done {
+        let done = CompletedWork {
             units: standing.iter().flatten().count(),
             windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
-            ..Done::default()
+            ..CompletedWork::default()
         };
-        explain::json(&Explanation::new(self.plan, done))
+        explain::json(&PlanExplanation::new(self.plan, done))
     }
 
     /// Writes the plan for `longsift status`.

@@ -112,8 +112,10 @@ impl Run<'_> {
 
     /// Writes the plan of all shards together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
-        let mut json =
-            explain::json(&explain::Explanation::new(self.plan, explain::Done::default()));
+        let mut json = explain::json(&explain::PlanExplanation::new(
+            self.plan,
+            explain::CompletedWork::default(),
+        ));
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);

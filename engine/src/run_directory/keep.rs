@@ -13,7 +13,7 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
-pub use crate::storage::files::Written;
+pub use crate::storage::files::FileDigest;
 use crate::storage::{atomic, files, marked};
 
 /// Most records fit; a calibration with many groups is written in pieces.
@@ -36,7 +36,7 @@ fn is_of_run(path: &Path) -> bool {
 impl RunDirectory {
     /// Writes a record as indented JSON, atomically: readers see the old record or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
-    pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<Written> {
+    pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<FileDigest> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
         serde_json::to_writer_pretty(&mut file, record)
             .map_err(io::Error::from)

@@ -82,7 +82,7 @@ impl<'a> Judge<'a> {
         let mut judged: Vec<Judged> = documents.into_iter().map(Judged::from).collect();
         let Some(kept) = &mut self.kept else { return Ok(judged) };
         for (place, program) in self.programs.iter().enumerate() {
-            let measure = self.context.plan.place_of(program);
+            let measure = self.context.plan.measure_index(program);
             let mut settled = Vec::new();
             let (mut asked, mut questions) = (Vec::new(), Vec::new());
             for (index, Judged { document, verdict }) in judged.iter().enumerate() {

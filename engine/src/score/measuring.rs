@@ -21,7 +21,7 @@ use super::programs::{Answer, Content, Question};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::devices::scheduler::Message;
-use crate::plan::cascade::Before;
+use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
 use crate::plan::whole_models::WholeModelPlan;
 
@@ -87,7 +87,7 @@ impl<'a> Measuring<'a> {
         carried: usize,
         finished: HashMap<FigureKey, Figures>,
     ) -> Self {
-        let planned = context.plan.measures.places().end;
+        let planned = context.plan.measures.indices().end;
         Self {
             context,
             journal,
@@ -108,7 +108,7 @@ impl<'a> Measuring<'a> {
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 let key = (document.row, window.index);
-                let places = self.context.plan.measures.places();
+                let places = self.context.plan.measures.indices();
                 let found = places.map(|place| self.finished.remove(&(key, place)).map(Ok));
                 let tokens =
                     window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
@@ -161,7 +161,7 @@ impl<'a> Measuring<'a> {
             if self.windows[&key].figures[usize::from(place)].is_some() {
                 continue;
             }
-            let ids = plan.bos.before(cut.ids_of(window));
+            let ids = plan.bos.prepend_to(cut.ids_of(window));
             match request.window(ids, attention.model.spec().vocabulary_size) {
                 Ok(window) => {
                     let id = scheduler.submit(window);
@@ -212,14 +212,14 @@ impl<'a> Measuring<'a> {
         }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
-                if !sampling::holds(sample, &document.id, window.index) {
+                if !sampling::contains(sample, &document.id, window.index) {
                     self.settle(((document.row, window.index), place), Ok(NOT_MEASURED));
                 }
             }
         }
     }
 
-    fn refuses(&self, guard: &Before, sample: &[WindowKey]) -> bool {
+    fn refuses(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> bool {
         let reads = usize::from(guard.reads);
         let is_spared = |key| self.windows[key].spared[reads];
         let value = |key| match &self.windows[key].figures[reads] {
@@ -227,7 +227,7 @@ impl<'a> Measuring<'a> {
             Some(Err(_)) | None => None,
         };
         let values: Vec<f64> = sample.iter().map(|key| value(key).unwrap_or(f64::NAN)).collect();
-        sample.iter().any(is_spared) || guard.refuses(&values)
+        sample.iter().any(is_spared) || guard.rejects(&values)
     }
 
     /// Assigns to all windows of a document the statistics that programs returned for the document.
@@ -271,7 +271,7 @@ impl<'a> Measuring<'a> {
                     .iter()
                     .zip(&shared)
                     .filter(|((place, _), _)| windows[&key].figures[usize::from(*place)].is_none());
-                let ids = plan.bos.before(cut.ids_of(window));
+                let ids = plan.bos.prepend_to(cut.ids_of(window));
                 let (text, text_half) = cut.text_of(window, plan.bos);
                 let taken = missing.map(|((place, measure), document)| {
                     let window = Window { ids: &ids, text, text_half, document, evidence: &[] };
@@ -307,7 +307,7 @@ impl<'a> Measuring<'a> {
                     (Some(text), _) if program.reads_text => {
                         Content::Text(String::from_utf8_lossy(text))
                     }
-                    _ => Content::Ids(Cow::Owned(plan.bos.before(cut.ids_of(window)))),
+                    _ => Content::Ids(Cow::Owned(plan.bos.prepend_to(cut.ids_of(window)))),
                 };
                 questions.push(Question { row, window: window_index, content });
             }
@@ -335,7 +335,7 @@ impl<'a> Measuring<'a> {
             for window in &cut.windows {
                 let key = (document.row, window.index);
                 if self.windows[&key].figures[usize::from(place)].is_none() {
-                    missing.push((key, plan.bos.before(cut.ids_of(window))));
+                    missing.push((key, plan.bos.prepend_to(cut.ids_of(window))));
                 }
             }
         }

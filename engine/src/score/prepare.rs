@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::documents::{Judged, Verdict};
 use crate::base::diagnostic::Diagnostic;
-use crate::dataset::documents::{Document, DocumentContent, Text, content_hash, id_of_row};
+use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
@@ -59,7 +59,7 @@ pub struct CutDocument {
     /// Length of the text in bytes; 0 for pre-tokenised documents.
     pub text_bytes: usize,
     /// Text, if a measure needs it.
-    pub text: Option<Text>,
+    pub text: Option<DocumentText>,
     /// Windows to measure, in order.
     pub windows: Vec<TokenWindow>,
     /// Windows that are too short for a measure.
@@ -160,7 +160,7 @@ fn cut(
     plan: &Plan,
     ids: Vec<u32>,
     ends: Option<EncodedText>,
-    text: Option<Text>,
+    text: Option<DocumentText>,
     content_hash: String,
     answers: Vec<(u16, Figures)>,
 ) -> Result<Outcome, StageError> {

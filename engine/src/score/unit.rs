@@ -354,7 +354,7 @@ impl<'a> OpenUnit<'a> {
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
         for (window, TakenWindow { figures, spared }) in cut.windows.iter().zip(all) {
             for (place, (sample, spared)) in samples.iter().zip(spared).enumerate() {
-                let holds = sampling::holds(*sample, id, window.index);
+                let holds = sampling::contains(*sample, id, window.index);
                 self.not_sampled[place] += u64::from(!holds);
                 self.not_measured[place] += u64::from(holds && spared);
             }

@@ -16,7 +16,7 @@ use super::warnings::{listed, name};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
-use crate::plan::identity::{calibration_bytes, of_calibration};
+use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
 use crate::spec::pipeline::Samples;
@@ -60,7 +60,7 @@ pub(super) fn of_groups(
 ) -> Calibration {
     Calibration {
         version: calibration::VERSION,
-        identity: of_calibration(identity),
+        identity: calibration_identity(identity),
         budgets: criteria.filter.budgets.clone().unwrap_or_default(),
         merge: merges(criteria),
         groups,
@@ -320,7 +320,7 @@ pub(super) fn fitting_calibration(
 ) -> Result<Calibration> {
     let calibration = read(plan, criteria, path, identity)?;
     let place = || plan.spec.at("stages.score.calibration");
-    let mut now = of_calibration(identity);
+    let mut now = calibration_identity(identity);
     let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);
     let used = |measure: &String| {
         let mut of_plan = plan.measures.columns.iter().filter(|of| of.measure == *measure);

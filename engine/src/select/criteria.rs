@@ -15,7 +15,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;
 use crate::dataset::documents::id_of_row;
-use crate::plan::cascade::merge_of;
+use crate::plan::cascade::document_merge;
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
 use crate::run_directory::scores::ScoredWindow;
@@ -135,7 +135,7 @@ impl Criteria {
             let (columns, merge) = (&mut criteria.columns, score.document_score);
             Statistic::new(name, &declared, merge, columns, spared)
         };
-        criteria.written = columns::written(&declared).map(statistic).collect();
+        criteria.written = columns::output_statistics(&declared).map(statistic).collect();
         let spared =
             plan.measures().zip(&plan.measures.columns).filter_map(|((_, of), columns)| {
                 let guards = guards_before(&filter.guards, &columns.measure);
@@ -281,7 +281,7 @@ impl Criteria {
     /// Number of windows of a sample that guards skip for a measure.
     pub(super) fn spared_windows(&self, of: &Spared, sample: &[ScoredWindow]) -> u64 {
         if self.is_spared(&of.guards, sample) {
-            let held = |own: &&ScoredWindow| sampling::holds(of.sample, &own.id, own.window);
+            let held = |own: &&ScoredWindow| sampling::contains(of.sample, &own.id, own.window);
             sample.iter().filter(held).count() as u64
         } else {
             0
@@ -368,7 +368,7 @@ impl Criteria {
 impl Statistic {
     /// Whether sampling includes a window for its measure.
     fn holds(&self, window: &ScoredWindow) -> bool {
-        sampling::holds(self.sample, &window.id, window.window)
+        sampling::contains(self.sample, &window.id, window.window)
     }
 
     /// Whether sampling includes any window of a sample for its measure.
@@ -392,7 +392,7 @@ impl Statistic {
             })
         };
         let column = columns.iter().find(|column| column.name == name);
-        let merge = column.map_or(Merge::Never, |column| merge_of(column, document_score));
+        let merge = column.map_or(Merge::Never, |column| document_merge(column, document_score));
         let error = column.and_then(|column| column.error).map(&mut place);
         let ratio = match &merge {
             Merge::Ratio { numerator, denominator, .. } => {
@@ -417,11 +417,11 @@ type Before = (Vec<usize>, Option<WindowSample>);
 
 /// Conditions of the measure that computes a statistic.
 fn before(plan: &Plan, statistic: &str) -> Before {
-    let guards = plan.measures.place_of(statistic).map_or(Vec::new(), |(place, _)| {
+    let guards = plan.measures.index_of(statistic).map_or(Vec::new(), |(place, _)| {
         let measure = &plan.measures.columns[usize::from(place)].measure;
         guards_before(&plan.spec.filter().guards, measure)
     });
-    (guards, sampling::of_statistic(plan, statistic))
+    (guards, sampling::sample_of_statistic(plan, statistic))
 }
 
 /// Indexes of the guards before a measure.

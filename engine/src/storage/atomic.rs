@@ -13,7 +13,7 @@ use super::error::{StorageError, failed};
 use super::files::{TEMPORARY_PREFIX, folder_of, fsync_folder};
 use super::open::store;
 use super::store::Upload;
-use crate::storage::files::Written;
+use crate::storage::files::FileDigest;
 
 /// File that gets its name when it is complete.
 ///
@@ -22,16 +22,16 @@ use crate::storage::files::Written;
 /// object store it is an upload, which has no name until it is complete.
 #[derive(Debug)]
 pub struct AtomicFile {
-    target: Target,
+    target: WriteTarget,
     path: PathBuf,
     bytes: u64,
     hash: Sha256,
 }
 
 #[derive(Debug)]
-enum Target {
-    Here(Temporary),
-    Stored(Box<dyn Upload>),
+enum WriteTarget {
+    Local(Temporary),
+    Store(Box<dyn Upload>),
 }
 
 /// File under a temporary name, which is removed on drop.
@@ -46,25 +46,25 @@ impl AtomicFile {
     /// Creates the file that will be `path`, in an existing folder.
     pub fn create(path: &Path) -> Result<Self, StorageError> {
         let target = match store(path) {
-            Some((store, address)) => Target::Stored(store.upload(address)?),
-            None => Target::Here(Temporary::create(path)?),
+            Some((store, address)) => WriteTarget::Store(store.upload(address)?),
+            None => WriteTarget::Local(Temporary::create(path)?),
         };
         Ok(Self { target, path: path.to_owned(), bytes: 0, hash: Sha256::new() })
     }
 
     /// Syncs the bytes, moves the file to its path (replacing an existing file), and syncs the folder.
-    pub fn commit(&mut self) -> Result<Written, StorageError> {
+    pub fn commit(&mut self) -> Result<FileDigest, StorageError> {
         match &mut self.target {
-            Target::Here(temporary) => {
+            WriteTarget::Local(temporary) => {
                 temporary.file.sync_all().map_err(failed("fsync", &self.path))?;
                 fs::rename(&temporary.path, &self.path)
                     .map_err(failed("rename a temporary file to", &self.path))?;
                 temporary.has_moved = true;
                 fsync_folder(folder_of(&self.path))?;
             }
-            Target::Stored(upload) => upload.complete()?,
+            WriteTarget::Store(upload) => upload.complete()?,
         }
-        Ok(Written { bytes: self.bytes, sha256: hex(&self.hash.finalize_reset()) })
+        Ok(FileDigest { bytes: self.bytes, sha256: hex(&self.hash.finalize_reset()) })
     }
 }
 
@@ -72,8 +72,8 @@ impl Write for AtomicFile {
     /// Counts and hashes the written bytes. Errors wrap a [`StorageError`] with the path.
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let written = match &mut self.target {
-            Target::Here(temporary) => temporary.file.write(buffer),
-            Target::Stored(upload) => upload.write(buffer),
+            WriteTarget::Local(temporary) => temporary.file.write(buffer),
+            WriteTarget::Store(upload) => upload.write(buffer),
         };
         let written = match written {
             Ok(written) => written,
@@ -87,8 +87,8 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
-            Target::Here(temporary) => temporary.file.flush(),
-            Target::Stored(upload) => upload.flush(),
+            WriteTarget::Local(temporary) => temporary.file.flush(),
+            WriteTarget::Store(upload) => upload.flush(),
         }
     }
 }
@@ -123,7 +123,7 @@ impl Drop for Temporary {
 }
 
 /// Writes a whole file atomically: readers see either the old or the new content.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, StorageError> {
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<FileDigest, StorageError> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes).map_err(failed("write", path))?;
     file.commit()
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_into_a_pipe_and_takes_the_place_of_a_file() {
+    fn write_answer_writes_into_a_pipe_and_replaces_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, file) = (folder.path().join("pipe"), folder.path().join("file"));
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_writers_of_a_new_file_one_wins() {
+    fn one_of_many_writers_creates_a_new_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
         let won: Vec<bool> = std::thread::scope(|scope| {

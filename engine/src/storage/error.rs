@@ -37,7 +37,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Returns the kind of an operating system error.
-    pub fn of(error: &io::Error) -> Self {
+    pub fn from_io(error: &io::Error) -> Self {
         use io::ErrorKind as Io;
         match error.kind() {
             Io::NotFound => Self::NotFound,
@@ -57,7 +57,7 @@ impl ErrorKind {
     }
 
     /// Whether a retry can succeed: the disk or the system failed, not the name or its permissions.
-    pub fn may_pass(self) -> bool {
+    pub fn is_transient(self) -> bool {
         matches!(self, Self::Changed | Self::Full | Self::Transient | Self::Stopped)
     }
 }
@@ -90,7 +90,7 @@ impl StorageError {
     }
 
     /// Converts an operating system error; an error that wraps a [`StorageError`] is unwrapped.
-    fn of_system(operation: &'static str, path: &Path, error: io::Error) -> Self {
+    fn from_io(operation: &'static str, path: &Path, error: io::Error) -> Self {
         let error = match error.downcast::<Self>() {
             Ok(known) => return known,
             Err(error) => error,
@@ -104,7 +104,7 @@ impl StorageError {
             }
             _ => None,
         };
-        let kind = ErrorKind::of(&error);
+        let kind = ErrorKind::from_io(&error);
         Self { hint, ..Self::new(operation, Location::of(path), kind, error) }
     }
 
@@ -139,9 +139,9 @@ impl StorageError {
         self.at.address().is_some_and(|address| address.scheme.is_web())
     }
 
-    /// Whether a retry can succeed: see [`ErrorKind::may_pass`].
-    pub fn may_pass(&self) -> bool {
-        self.kind.may_pass()
+    /// Whether a retry can succeed: see [`ErrorKind::is_transient`].
+    pub fn is_transient(&self) -> bool {
+        self.kind.is_transient()
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn failed(
     path: &Path,
 ) -> impl FnOnce(io::Error) -> StorageError {
     let path = path.to_path_buf();
-    move |error| StorageError::of_system(operation, &path, error)
+    move |error| StorageError::from_io(operation, &path, error)
 }
 
 /// Returns the value; `None` for [`ErrorKind::NotFound`].
@@ -191,7 +191,9 @@ impl From<StorageError> for ModelProblem {
                 let StorageError { at, source, .. } = &error;
                 Self::checkpoint(format!("`{at}` changed while it was fetched: {source}"))
             }
-            kind if kind.may_pass() || !error.at.is_address() => Self::machine(error.to_string()),
+            kind if kind.is_transient() || !error.at.is_address() => {
+                Self::machine(error.to_string())
+            }
             _ => Self::settings(error.to_string()),
         };
         match hint {
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_a_file_already_is_said_once() {
+    fn a_wrapped_file_error_is_not_repeated() {
         let inner = failed("write", Path::new("/a"))(io::ErrorKind::StorageFull.into());
         let says = inner.to_string();
         let outer = failed("copy", Path::new("/b"))(inner.into());
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_act_follows_from_the_kind_and_the_place() {
+    fn blame_follows_from_the_kind_and_the_location() {
         use longsift_stages::model::ProblemKind;
         let blamed = |at: &str, kind| {
             ModelProblem::from(StorageError::new("read", Location::parse(at), kind, "x")).kind

@@ -141,7 +141,7 @@ pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
 
 /// Kind of a folder entry, after following links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     Folder,
     /// Regular file, named pipe, device, or broken link; only opening distinguishes them.
     File,
@@ -149,17 +149,17 @@ pub enum Kind {
 
 /// Folder entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct FolderEntry {
     /// Path of the entry.
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: EntryKind,
     pub is_link: bool,
     /// Device and inode of the target; `None` for a broken link.
     pub identity: Option<(u64, u64)>,
 }
 
 /// Returns the entries of a local folder, sorted by bytes.
-pub fn entries(folder: &Path) -> Result<Vec<Entry>, StorageError> {
+pub fn entries(folder: &Path) -> Result<Vec<FolderEntry>, StorageError> {
     let names = fs::read_dir(folder).map_err(failed("list", folder))?;
     let mut entries = Vec::new();
     for name in names {
@@ -171,7 +171,7 @@ pub fn entries(folder: &Path) -> Result<Vec<Entry>, StorageError> {
 }
 
 /// Returns a local folder entry; `None` if the name does not exist.
-pub fn entry(path: &Path) -> Result<Option<Entry>, StorageError> {
+pub fn entry(path: &Path) -> Result<Option<FolderEntry>, StorageError> {
     let read = || {
         let Some(own) = if_present(fs::symlink_metadata(path))? else { return Ok(None) };
         let is_link = own.is_symlink();
@@ -181,9 +181,9 @@ pub fn entry(path: &Path) -> Result<Option<Entry>, StorageError> {
             followed => followed?,
         };
         let is_folder = status.as_ref().is_some_and(fs::Metadata::is_dir);
-        let kind = if is_folder { Kind::Folder } else { Kind::File };
+        let kind = if is_folder { EntryKind::Folder } else { EntryKind::File };
         let identity = status.map(|status| (status.dev(), status.ino()));
-        Ok(Some(Entry { path: path.to_owned(), kind, is_link, identity }))
+        Ok(Some(FolderEntry { path: path.to_owned(), kind, is_link, identity }))
     };
     read().map_err(failed("read", path))
 }
@@ -255,14 +255,14 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Computes the length of a file and its SHA-256. Reads the file in pieces.
-pub fn digest(path: &Path) -> Result<Written, StorageError> {
+pub fn digest(path: &Path) -> Result<FileDigest, StorageError> {
     let mut file = reader(path)?;
     let mut hash = Sha256::new();
     let mut bytes = 0;
     let mut piece = vec![0; 1 << 20];
     loop {
         match file.read(&mut piece) {
-            Ok(0) => return Ok(Written { bytes, sha256: hex(&hash.finalize()) }),
+            Ok(0) => return Ok(FileDigest { bytes, sha256: hex(&hash.finalize()) }),
             Ok(read) => {
                 hash.update(&piece[..read]);
                 bytes += read as u64;
@@ -381,7 +381,7 @@ pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
     while let Some(folder) = folders.pop() {
         for entry in entries(&folder)? {
-            let enters = entry.kind == Kind::Folder && !entry.is_link;
+            let enters = entry.kind == EntryKind::Folder && !entry.is_link;
             if enters { &mut folders } else { &mut files }.push(entry.path);
         }
     }
@@ -435,12 +435,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_store_has_no_end() {
+    fn a_store_has_unlimited_space() {
         assert_eq!(free_bytes(Path::new("s3://bucket/out")).unwrap(), u64::MAX);
     }
 
     #[test]
-    fn who_has_no_home_gets_a_folder_that_only_they_may_write_to() {
+    fn without_a_home_the_cache_folder_is_private() {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary_cache_folder(temporary.path()).unwrap();
         assert!(folder.starts_with(temporary.path()));
@@ -499,7 +499,7 @@ pub(super) mod tests {
 
 /// Length and hash of a committed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct FileDigest {
     /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 of the bytes, 64 hexadecimal digits.

@@ -18,7 +18,8 @@ use super::error::{ErrorKind, StorageError};
 use super::retry::{Retry, RetryPolicy, retry, unless_stopped};
 use crate::base::stop::Stop;
 use answers::{
-    Answer, ServerKind, content_range, cut, failed, found, in_full, redirected, refusal, unanswered,
+    HttpAnswer, ServerKind, content_range, cut, failed, found, redirected, refusal, unanswered,
+    with_causes,
 };
 use remaining::{Remaining, Sink};
 
@@ -26,16 +27,16 @@ use remaining::{Remaining, Sink};
 const FIRST_BYTES: u64 = 256 << 10;
 
 /// Timeout of connecting and of waiting for the next byte of an answer.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum bytes to discard from a server that ignores ranges.
-const MOST_SKIPPED_BYTES: u64 = 16 << 30;
+const MAX_DISCARDED_BYTES: u64 = 16 << 30;
 
 /// Maximum redirects per answer.
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
 /// HTTP client, usable from any number of threads.
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
     /// Token, and the server that may receive it.
@@ -44,13 +45,13 @@ pub(crate) struct Client {
     policy: RetryPolicy,
     stop: Stop,
     /// Maximum bytes to discard from a server that ignores ranges.
-    most_skipped_bytes: u64,
+    max_discarded_bytes: u64,
     /// Received bytes.
     received: AtomicU64,
 }
 
 /// Content of a small file.
-pub(crate) struct Small {
+pub(crate) struct SmallFile {
     pub(crate) bytes: Vec<u8>,
     /// Headers of the first server, before redirects.
     pub(crate) headers: HeaderMap,
@@ -75,7 +76,7 @@ pub(crate) struct RemoteFile {
 
 impl RemoteFile {
     /// Creates an immutable file of known length.
-    pub(crate) fn known(url: Url, length: u64) -> Self {
+    pub(crate) fn immutable(url: Url, length: u64) -> Self {
         let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
         Self { url, location, length, first, version, modified_ns: 0 }
     }
@@ -93,7 +94,7 @@ impl RemoteFile {
     }
 }
 
-impl Client {
+impl HttpClient {
     /// Creates a client. Only the server of the token's address receives the token.
     pub(crate) fn new(
         token: Option<(Url, String)>,
@@ -111,20 +112,23 @@ impl Client {
         let http = reqwest::Client::builder()
             .user_agent(concat!("longsift/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(SILENCE)
-            .read_timeout(SILENCE)
+            .connect_timeout(READ_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
             .build()
             .map_err(|error| {
-                ModelProblem::machine(format!("the network cannot be used: {}", in_full(&error)))
+                ModelProblem::machine(format!(
+                    "the network cannot be used: {}",
+                    with_causes(&error)
+                ))
             })?;
-        let (most_skipped_bytes, received) = (MOST_SKIPPED_BYTES, AtomicU64::new(0));
-        Ok(Self { http, runtime, token, kind, policy, stop, most_skipped_bytes, received })
+        let (max_discarded_bytes, received) = (MAX_DISCARDED_BYTES, AtomicU64::new(0));
+        Ok(Self { http, runtime, token, kind, policy, stop, max_discarded_bytes, received })
     }
 
     /// Sets the maximum bytes to discard.
     #[must_use]
-    pub(crate) fn skipping_at_most(self, most_skipped_bytes: u64) -> Self {
-        Self { most_skipped_bytes, ..self }
+    pub(crate) fn with_max_discarded_bytes(self, max_discarded_bytes: u64) -> Self {
+        Self { max_discarded_bytes, ..self }
     }
 
     /// Returns the received bytes, including discarded ones.
@@ -133,9 +137,9 @@ impl Client {
     }
 
     /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
-    pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<Small>, StorageError> {
+    pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<SmallFile>, StorageError> {
         self.retried(url, || async {
-            let Some(mut answer) = found(self.ask(url, None, None).await)? else {
+            let Some(mut answer) = found(self.send(url, None, None).await)? else {
                 return Ok(None);
             };
             let stated = answer.response.content_length();
@@ -154,7 +158,7 @@ impl Client {
                 return Err(cut(url, length, stated));
             }
             let version = self.version(url, length, answer.response.headers())?;
-            Ok(Some(Small { bytes, headers: answer.first_headers, version }))
+            Ok(Some(SmallFile { bytes, headers: answer.first_headers, version }))
         })
     }
 
@@ -170,7 +174,7 @@ impl Client {
 
     fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, StorageError> {
         self.retried(url, || async {
-            let Some(mut answer) = found(self.ask(url, None, Some(0..first_bytes)).await)? else {
+            let Some(mut answer) = found(self.send(url, None, Some(0..first_bytes)).await)? else {
                 return Ok(None);
             };
             let length = match answer.response.status() {
@@ -237,7 +241,7 @@ impl Client {
         ranges: &[Range<u64>],
         sink: Sink<'_>,
     ) -> Result<(), StorageError> {
-        let mut remaining = Remaining::of(ranges);
+        let mut remaining = Remaining::new(ranges);
         let mut retry = Retry::new(&self.policy, &self.stop);
         while let Some(wanted) = remaining.first() {
             let before = remaining.bytes();
@@ -265,7 +269,7 @@ impl Client {
         sink: Sink<'_>,
     ) -> Result<(), StorageError> {
         let (url, location) = (&file.url, file.location());
-        let answer = self.ask(url, location.as_ref(), Some(wanted.clone())).await;
+        let answer = self.send(url, location.as_ref(), Some(wanted.clone())).await;
         let Some(mut answer) = found(answer)? else {
             return Err(failed(url, ErrorKind::Changed, "it is gone").with_hint("run again"));
         };
@@ -300,7 +304,7 @@ impl Client {
             }
             let end = remaining.end();
             let skipped = end - remaining.bytes();
-            if skipped > self.most_skipped_bytes {
+            if skipped > self.max_discarded_bytes {
                 let why =
                     format!("the server ignores ranges: {skipped} bytes would be read in vain");
                 return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
@@ -334,33 +338,33 @@ impl Client {
     }
 
     /// Requests `url`, or directly the `location` of its last redirect, and follows redirects.
-    async fn ask(
+    async fn send(
         &self,
         url: &Url,
         location: Option<&Url>,
         range: Option<Range<u64>>,
-    ) -> Result<Answer, StorageError> {
-        let mut place = location.unwrap_or(url).clone();
+    ) -> Result<HttpAnswer, StorageError> {
+        let mut target = location.unwrap_or(url).clone();
         let mut first_headers = None;
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let mut request =
-                self.http.get(place.clone()).header(header::ACCEPT_ENCODING, "identity");
+                self.http.get(target.clone()).header(header::ACCEPT_ENCODING, "identity");
             if let Some(range) = &range {
                 let text = format!("bytes={}-{}", range.start, range.end - 1);
                 request = request.header(header::RANGE, text);
             }
             if let Some((known, token)) = &self.token
-                && known.origin() == place.origin()
+                && known.origin() == target.origin()
             {
                 request = request.bearer_auth(token);
             }
             let response = request.send().await.map_err(|error| unanswered(url, &error))?;
             let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
             if response.status().is_redirection() {
-                place = redirected(&place, url, &response, self.kind)?;
+                target = redirected(&target, url, &response, self.kind)?;
                 continue;
             }
-            let away = (place != *url).then_some(place);
+            let away = (target != *url).then_some(target);
             let elsewhere = self.kind.signs && response.url().origin() != url.origin();
             let expires = away.is_some() && (location.is_some() || elsewhere);
             // An empty file has no first byte.
@@ -368,11 +372,11 @@ impl Client {
                 && response.status() == StatusCode::RANGE_NOT_SATISFIABLE;
             let refusal = refusal(&response, url, expires, self.kind).filter(|_| !empty);
             return match refusal {
-                None => Ok(Answer { response, first_headers: headers, location: away }),
+                None => Ok(HttpAnswer { response, first_headers: headers, location: away }),
                 Some(refusal) => Err(refusal),
             };
         }
-        let why = format!("it redirects more than {MOST_REDIRECTS} times");
+        let why = format!("it redirects more than {MAX_REDIRECTS} times");
         Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.address))
     }
 }

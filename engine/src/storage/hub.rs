@@ -36,7 +36,7 @@ use longsift_stages::model::ModelProblem;
 use super::{atomic, files, marked};
 use crate::base::stop::Stop;
 use home::{Home, short_text};
-use reference::{Kind, Reference, is_commit};
+use reference::{HubReference, RepositoryKind, is_commit};
 
 /// Options for using the hub.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl Hub {
     }
 
     /// Returns the commit of a reference, and records it unless the reference is a commit.
-    pub(crate) fn pinned(&self, reference: &Reference) -> Result<String, ModelProblem> {
+    pub(crate) fn pinned(&self, reference: &HubReference) -> Result<String, ModelProblem> {
         let commit = self.commit(reference)?;
         if !reference.is_commit() {
             self.used.borrow_mut().insert(reference.to_string(), commit.clone());
@@ -84,12 +84,12 @@ impl Hub {
     }
 
     /// Returns the cache folder of a repository.
-    pub(crate) fn repository(&self, model: &Reference) -> PathBuf {
+    pub(crate) fn repository(&self, model: &HubReference) -> PathBuf {
         self.root.join(model.folder_name())
     }
 
     /// Returns the commit of a reference: the reference itself, the recorded one, else the hub's current one.
-    fn commit(&self, model: &Reference) -> Result<String, ModelProblem> {
+    fn commit(&self, model: &HubReference) -> Result<String, ModelProblem> {
         if model.is_commit() {
             return Ok(model.revision.clone());
         }
@@ -98,7 +98,7 @@ impl Hub {
             return Ok(commit.clone());
         }
         if !self.is_offline() && cfg!(feature = "cloud") {
-            return self.ask_commit(model);
+            return self.request_commit(model);
         }
         let ours = short_text(&self.repository(model).join("refs").join(&model.revision));
         ours.filter(|commit| is_commit(commit))
@@ -118,13 +118,13 @@ impl Hub {
     }
 
     /// Returns the error for something that is not on this machine and will not be fetched.
-    pub(crate) fn absent(&self, reference: &Reference, revision: &str) -> ModelProblem {
-        let download = reference.at(revision).download_command();
+    pub(crate) fn absent(&self, reference: &HubReference, revision: &str) -> ModelProblem {
+        let download = reference.at_commit(revision).download_command();
         let hint = match (cfg!(feature = "cloud"), reference.kind) {
-            (true, Kind::Model) => {
+            (true, RepositoryKind::Model) => {
                 "run once with the network, or with the HF_HOME that has it".to_owned()
             }
-            (true, Kind::Dataset) => format!("fetch it with `{download}`"),
+            (true, RepositoryKind::Dataset) => format!("fetch it with `{download}`"),
             (false, _) => format!("build with `--features cloud`, or fetch it with `{download}`"),
         };
         let message = format!("`{reference}` is not on this machine, and {}", self.why_absent());
@@ -133,21 +133,21 @@ impl Hub {
 
     /// Requests the commit of a branch or tag from the hub, and caches it.
     #[cfg(feature = "cloud")]
-    fn ask_commit(&self, reference: &Reference) -> Result<String, ModelProblem> {
+    fn request_commit(&self, reference: &HubReference) -> Result<String, ModelProblem> {
         let commit = match reference.kind {
-            Kind::Model => self.ask_commit_of_model(reference)?,
-            Kind::Dataset => self.ask_commit_of_dataset(reference)?,
+            RepositoryKind::Model => self.request_model_commit(reference)?,
+            RepositoryKind::Dataset => self.request_dataset_commit(reference)?,
         };
-        let place = self.repository(reference).join("refs").join(&reference.revision);
-        let folder = place.parent().expect("a file lies in a folder");
+        let path = self.repository(reference).join("refs").join(&reference.revision);
+        let folder = path.parent().expect("a file lies in a folder");
         marked::create_folder(&self.repository(reference))?;
         files::create_folder(folder)?;
-        atomic::write_atomic(&place, commit.as_bytes())?;
+        atomic::write_atomic(&path, commit.as_bytes())?;
         Ok(commit)
     }
 
     #[cfg(not(feature = "cloud"))]
-    fn ask_commit(&self, model: &Reference) -> Result<String, ModelProblem> {
+    fn request_commit(&self, model: &HubReference) -> Result<String, ModelProblem> {
         Err(self.absent(model, &model.revision))
     }
 }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_carries_the_mark_or_is_empty_is_written_over() {
+    fn only_marked_or_empty_files_are_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answer");
         let marks = [

@@ -48,9 +48,9 @@ struct ObjectFile {
 
 /// Opens a file by its address.
 pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
-    let Place { client, path, .. } = place("open", url)?;
+    let ObjectLocation { client, path, .. } = locate("open", url)?;
     let store = client.objects;
-    let (meta, tail) = ask("open", url, || async {
+    let (meta, tail) = request("open", url, || async {
         let range = Some(GetRange::Suffix(TAIL_BYTES));
         let options = GetOptions { range, ..GetOptions::default() };
         match store.get_opts(&path, options).await {
@@ -74,7 +74,7 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
     let (stamp, key) = (Stamp::new(meta.size, modified_ns), format!("{url}\0{version}"));
     let file = ObjectFile { store, path, address: url.to_owned(), opened: meta };
-    Ok(RangeFile::elsewhere(file, key, stamp, tail))
+    Ok(RangeFile::remote(file, key, stamp, tail))
 }
 
 impl FetchRange for ObjectFile {
@@ -85,7 +85,7 @@ impl FetchRange for ObjectFile {
             if_match: self.opened.e_tag.clone(),
             ..GetOptions::default()
         };
-        let (now, block) = ask("read", &self.address, || async {
+        let (now, block) = request("read", &self.address, || async {
             let answer = self.store.get_opts(&self.path, options()).await?;
             let now = answer.meta.clone();
             Ok((now, answer.bytes().await?))
@@ -117,13 +117,13 @@ impl FetchRange for ObjectFile {
 
 /// Returns the names of all files below an address (without the address and its slash), sorted.
 pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
-    let Place { client, path, .. } = place("list", url)?;
+    let ObjectLocation { client, path, .. } = locate("list", url)?;
     let prefix = (!path.as_ref().is_empty()).then_some(&path);
     let below = |name: &str| {
         let rest = name.strip_prefix(path.as_ref())?.trim_start_matches('/');
         (!rest.is_empty()).then(|| rest.to_owned())
     };
-    let names = ask("list", url, || async {
+    let names = request("list", url, || async {
         let (mut names, mut objects) = (BTreeSet::new(), client.objects.list(prefix));
         while let Some(object) = objects.try_next().await? {
             let name = object.location.as_ref();
@@ -138,7 +138,7 @@ pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
 }
 
 /// Sends a request with retries, until it succeeds, fails permanently, times out, or a signal is received.
-fn ask<T, F: Future<Output = object_store::Result<T>>>(
+fn request<T, F: Future<Output = object_store::Result<T>>>(
     operation: &'static str,
     address: &str,
     attempt: impl FnMut() -> F,
@@ -160,7 +160,7 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     retry(&Stop::of_process(), &policy, stopped, || {
         let answer = attempt();
         async {
-            let (answer, retry_after) = connector::listening(answer).await;
+            let (answer, retry_after) = connector::with_retry_after(answer).await;
             answer.map_err(|error| StorageError {
                 retry_after,
                 ..failure(operation, address, &error)
@@ -172,13 +172,13 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
 
 /// Client of a bucket.
 #[derive(Clone)]
-struct Client {
+struct BucketClient {
     objects: Arc<dyn ObjectStore>,
     /// Same store, for multipart uploads.
     parts: Arc<dyn MultipartStore>,
 }
 
-impl Client {
+impl BucketClient {
     fn new<S: ObjectStore + MultipartStore>(store: S) -> Self {
         let store = Arc::new(store);
         Self { objects: Arc::<S>::clone(&store), parts: store }
@@ -186,14 +186,14 @@ impl Client {
 }
 
 /// Store of a file, and the file's path in it.
-struct Place {
-    client: Client,
+struct ObjectLocation {
+    client: BucketClient,
     /// Address of the store.
     root: String,
     path: Path,
 }
 
-fn place(operation: &'static str, url: &str) -> Result<Place, StorageError> {
+fn locate(operation: &'static str, url: &str) -> Result<ObjectLocation, StorageError> {
     let wrong =
         |why: String| StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why);
     let address = Address::parse(url).ok_or_else(|| wrong("it is not an address".into()))?;
@@ -207,13 +207,13 @@ fn place(operation: &'static str, url: &str) -> Result<Place, StorageError> {
     let path = path.map_err(|error| wrong(error.to_string()))?;
     let root = address.root().to_string();
     let client = client(address.scheme, &root).map_err(wrong)?;
-    Ok(Place { client, root, path })
+    Ok(ObjectLocation { client, root, path })
 }
 
 /// Returns the client of a bucket, creating it once. Retries are done here ([`ask`]), because the library's client
 /// respects neither `Retry-After` nor signals.
-fn client(scheme: Scheme, root: &str) -> Result<Client, String> {
-    static CLIENTS: Mutex<BTreeMap<String, Client>> = Mutex::new(BTreeMap::new());
+fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
+    static CLIENTS: Mutex<BTreeMap<String, BucketClient>> = Mutex::new(BTreeMap::new());
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(client) = clients.get(root) {
         return Ok(client.clone());
@@ -223,7 +223,7 @@ fn client(scheme: Scheme, root: &str) -> Result<Client, String> {
     macro_rules! client {
         ($builder:expr) => {{
             let builder = $builder.with_url(root).with_retry(once).with_http_connector(Connector);
-            Client::new(builder.build().map_err(|error| error.to_string())?)
+            BucketClient::new(builder.build().map_err(|error| error.to_string())?)
         }};
     }
     let client = match scheme {
@@ -293,7 +293,7 @@ pub(super) fn put(
     mode: &PutMode,
     policy: RetryPolicy,
 ) -> Result<Version, StorageError> {
-    let Place { client, path, .. } = place("write", address)?;
+    let ObjectLocation { client, path, .. } = locate("write", address)?;
     let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
     let written = runtime().block_on(answered("write", address, policy, || {
         client.objects.put_opts(&path, payload.clone(), PutOptions::from(mode.clone()))
@@ -302,12 +302,12 @@ pub(super) fn put(
 }
 
 /// Sequential reader of a file.
-pub(super) struct ReadOn {
+pub(super) struct ObjectReader {
     pub(super) file: RangeFile,
     pub(super) at: u64,
 }
 
-impl Read for ReadOn {
+impl Read for ObjectReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(buffer, self.at)?;
         self.at += read as u64;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::http::answers::in_full;
+use super::http::answers::with_causes;
 
 /// Posts the JSON `body` to `url`, with `key` as bearer token, and returns the status. Does not follow redirects.
 /// Trusts the system's certificates.
@@ -23,14 +23,14 @@ pub(crate) fn post(
         .timeout(timeout)
         .redirect(reqwest::redirect::Policy::none())
         .build();
-    let client = client.map_err(|error| in_full(&error))?;
+    let client = client.map_err(|error| with_causes(&error))?;
     let mut request = client.post(url).header("Content-Type", "application/json").body(body);
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
     // `send` starts a timer immediately, which panics outside a running runtime.
     let answer = runtime.block_on(async { request.send().await });
-    Ok(answer.map_err(|error| in_full(&error))?.status().as_u16())
+    Ok(answer.map_err(|error| with_causes(&error))?.status().as_u16())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use longsift_stages::contract::FileStamp;
 
 use super::error::{StorageError, failed};
 #[cfg(feature = "cloud")]
-use super::ranges::{Blocks, coalesced};
+use super::ranges::{BlockCache, coalesced};
 use super::regular;
 
 /// Bytes at the end of a file that are fetched in one request: most footers are shorter.
@@ -42,19 +42,19 @@ pub(crate) struct RangeFile {
     pub(crate) length: u64,
     /// Stamp of a file that does not change, or whose reads fail after a change.
     stamp: Option<Stamp>,
-    content: Content,
+    content: RangeSource,
 }
 
 #[derive(Debug)]
-enum Content {
-    Here(File, PathBuf),
+enum RangeSource {
+    Local(File, PathBuf),
     #[cfg(feature = "cloud")]
-    Elsewhere(Elsewhere),
+    Remote(Remote),
 }
 
 #[cfg(feature = "cloud")]
 #[derive(Debug)]
-struct Elsewhere {
+struct Remote {
     source: Box<dyn FetchRange>,
     /// Cache key of blocks: address, NUL, version.
     key: String,
@@ -83,7 +83,7 @@ impl Stamp {
         Self { size, modified_ns, changed_ns: 0, version: 0 }
     }
 
-    fn of(status: &std::fs::Metadata) -> Self {
+    fn from_metadata(status: &std::fs::Metadata) -> Self {
         let changed_ns =
             i128::from(status.ctime()) * 1_000_000_000 + i128::from(status.ctime_nsec());
         Self { changed_ns, ..Self::new(status.len(), modified_ns(status)) }
@@ -92,22 +92,22 @@ impl Stamp {
 
 impl RangeFile {
     /// Opens a local file.
-    pub(super) fn here(path: &Path) -> Result<Self, StorageError> {
+    pub(super) fn open_local(path: &Path) -> Result<Self, StorageError> {
         let file = regular::open(path)?;
         let status = file.metadata().map_err(failed("read", path))?;
-        let content = Content::Here(file, path.to_owned());
+        let content = RangeSource::Local(file, path.to_owned());
         Ok(Self { length: status.len(), stamp: None, content })
     }
 
     /// Marks the file as immutable.
-    pub(super) fn unchanging(self) -> Self {
+    pub(super) fn into_immutable(self) -> Self {
         Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
     }
 
     /// Creates a remote file read through `source`. `key`: address and version; `tail`: end of the file, as far as
     /// received.
     #[cfg(feature = "cloud")]
-    pub(super) fn elsewhere(
+    pub(super) fn remote(
         source: impl FetchRange + 'static,
         key: String,
         stamp: Stamp,
@@ -119,7 +119,7 @@ impl RangeFile {
         };
         let stamp = Stamp { version: key.split_once('\0').map_or(0, hash), ..stamp };
         let (source, wanted) = (Box::new(source), OnceLock::new());
-        let content = Content::Elsewhere(Elsewhere { source, key, tail, wanted });
+        let content = RangeSource::Remote(Remote { source, key, tail, wanted });
         Self { length: stamp.size, stamp: Some(stamp), content }
     }
 
@@ -127,9 +127,9 @@ impl RangeFile {
     /// fail after a change.
     pub(crate) fn stamp(&self) -> Result<Stamp, StorageError> {
         match (&self.content, self.stamp) {
-            (Content::Here(file, path), None) => {
+            (RangeSource::Local(file, path), None) => {
                 let status = file.metadata().map_err(failed("read", path))?;
-                Ok(Stamp::of(&status))
+                Ok(Stamp::from_metadata(&status))
             }
             (_, stamp) => Ok(stamp.unwrap_or(Stamp::new(self.length, 0))),
         }
@@ -137,16 +137,16 @@ impl RangeFile {
 
     /// Announces the parts that will be read from a remote file, so that only they are fetched, with close small ones
     /// in one request. Call at most once; without it, whole blocks are fetched.
-    pub(crate) fn want(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+    pub(crate) fn hint_ranges(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         match &self.content {
-            Content::Here(..) => drop(ranges),
+            RangeSource::Local(..) => drop(ranges),
             #[cfg(feature = "cloud")]
-            Content::Elsewhere(file) => {
+            RangeSource::Remote(file) => {
                 let range = |(start, length): (u64, u64)| {
                     start..self.length.min(start.saturating_add(length))
                 };
                 let ranges = ranges.into_iter().map(range).collect();
-                let _ = file.wanted.set(coalesced(ranges, Blocks::block_bytes()));
+                let _ = file.wanted.set(coalesced(ranges, BlockCache::block_bytes()));
             }
         }
     }
@@ -155,12 +155,12 @@ impl RangeFile {
     #[cfg(feature = "cloud")]
     pub(crate) fn range(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         match &self.content {
-            Content::Here(file, path) => {
+            RangeSource::Local(file, path) => {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
                 file.read_exact_at(&mut bytes, range.start).map_err(failed("read", path))?;
                 Ok(bytes.into())
             }
-            Content::Elsewhere(file) => file.source.fetch(range),
+            RangeSource::Remote(file) => file.source.fetch(range),
         }
     }
 
@@ -168,9 +168,9 @@ impl RangeFile {
     /// in which case nothing may be cached.
     pub(crate) fn version(&self) -> Option<String> {
         match &self.content {
-            Content::Here(file, _) => FileStamp::of(file).ok().map(|stamp| stamp.to_string()),
+            RangeSource::Local(file, _) => FileStamp::of(file).ok().map(|stamp| stamp.to_string()),
             #[cfg(feature = "cloud")]
-            Content::Elsewhere(file) => {
+            RangeSource::Remote(file) => {
                 let version = file.key.split_once('\0').map_or("", |(_, version)| version);
                 (!version.is_empty()).then(|| format!("{} {version}", self.length))
             }
@@ -180,11 +180,11 @@ impl RangeFile {
     /// Fills the beginning of `buffer` from `offset`; returns 0 at the end of the file.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, StorageError> {
         match &self.content {
-            Content::Here(file, path) => regular::read_at(file, path, buffer, offset),
+            RangeSource::Local(file, path) => regular::read_at(file, path, buffer, offset),
             #[cfg(feature = "cloud")]
-            Content::Elsewhere(_) if offset >= self.length || buffer.is_empty() => Ok(0),
+            RangeSource::Remote(_) if offset >= self.length || buffer.is_empty() => Ok(0),
             #[cfg(feature = "cloud")]
-            Content::Elsewhere(file) => {
+            RangeSource::Remote(file) => {
                 let (start, block) = file.block(offset, self.length)?;
                 let rest = &block[(offset - start) as usize..];
                 let length = rest.len().min(buffer.len());
@@ -196,20 +196,20 @@ impl RangeFile {
 }
 
 #[cfg(feature = "cloud")]
-impl Elsewhere {
+impl Remote {
     /// Returns the block around `offset`, and its offset.
     fn block(&self, offset: u64, length: u64) -> Result<(u64, Bytes), StorageError> {
         let tail_start = length - self.tail.len() as u64;
         if offset >= tail_start {
             return Ok((tail_start, self.tail.clone()));
         }
-        if let Some(found) = Blocks::around(&self.key, offset) {
+        if let Some(found) = BlockCache::get(&self.key, offset) {
             return Ok(found);
         }
         let range = self.piece(offset, length);
         let start = range.start;
         let block = self.source.fetch(range)?;
-        Blocks::put(&self.key, start, block.clone());
+        BlockCache::put(&self.key, start, block.clone());
         Ok((start, block))
     }
 
@@ -224,7 +224,7 @@ impl Elsewhere {
         if let Some(piece) = wanted.get(next).filter(|piece| piece.contains(&offset)) {
             return piece.clone();
         }
-        let block = Blocks::block_bytes();
+        let block = BlockCache::block_bytes();
         let start = offset / block * block;
         start..(start + block).min(length)
     }
@@ -233,7 +233,7 @@ impl Elsewhere {
 /// Sets the memory limit of cached blocks to their share of a run's memory.
 pub(crate) fn share_memory(memory_limit_bytes: u64) {
     #[cfg(feature = "cloud")]
-    Blocks::limit(memory_limit_bytes);
+    BlockCache::limit(memory_limit_bytes);
     #[cfg(not(feature = "cloud"))]
     let _ = memory_limit_bytes;
 }
@@ -241,7 +241,7 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
 /// Returns the stamp of a local file; `None` if it is missing.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    Some(Stamp::of(&status))
+    Some(Stamp::from_metadata(&status))
 }
 
 /// Returns the modification time in nanoseconds since 1970; 0 if the file system does not record it.
@@ -263,19 +263,19 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug)]
-    struct Asked(Arc<Mutex<Vec<Range<u64>>>>);
+    struct RecordedRanges(Arc<Mutex<Vec<Range<u64>>>>);
 
-    impl FetchRange for Asked {
+    impl FetchRange for RecordedRanges {
         fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
             self.0.lock().unwrap().push(range.clone());
             Ok(range.map(|position| (position % 251) as u8).collect())
         }
     }
 
-    fn file(name: &str, length: u64) -> (RangeFile, Asked) {
-        let asked = Asked(Arc::default());
+    fn file(name: &str, length: u64) -> (RangeFile, RecordedRanges) {
+        let asked = RecordedRanges(Arc::default());
         let stamp = Stamp::new(length, 0);
-        let file = RangeFile::elsewhere(asked.clone(), name.to_owned(), stamp, Bytes::new());
+        let file = RangeFile::remote(asked.clone(), name.to_owned(), stamp, Bytes::new());
         (file, asked)
     }
 
@@ -293,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn of_what_will_be_read_nothing_is_fetched_twice_and_nothing_between() {
+    fn hinted_ranges_are_fetched_once_without_the_gaps_between_them() {
         const MB: u64 = 1 << 20;
         let (file, asked) = file("two columns", 40 * MB);
         // Two columns of six megabytes, ten megabytes apart, and a small one directly after the first.
-        file.want([(MB, 6 * MB), (17 * MB, 6 * MB), (7 * MB + 10, 1000)]);
+        file.hint_ranges([(MB, 6 * MB), (17 * MB, 6 * MB), (7 * MB + 10, 1000)]);
         for _pass in 0..2 {
             for step in 0..6 {
                 read(&file, (1 + step) * MB..(2 + step) * MB);

@@ -11,7 +11,7 @@ use crate::base::stop::Stop;
 /// Interval between two checks for a signal.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for a pending request to finish after a signal.
-const GRACE: Duration = Duration::from_secs(3);
+const STOP_GRACE: Duration = Duration::from_secs(3);
 
 /// Limits of retries.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct RetryPolicy {
     /// Delay before the second attempt; doubled for each further one.
     pub(crate) first_wait: Duration,
     /// Maximum delay between two attempts.
-    pub(crate) longest_wait: Duration,
+    pub(crate) max_wait: Duration,
     /// Maximum time without progress over all attempts.
     pub(crate) deadline: Duration,
 }
@@ -28,7 +28,7 @@ impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             first_wait: Duration::from_millis(250),
-            longest_wait: Duration::from_secs(30),
+            max_wait: Duration::from_secs(30),
             deadline: Duration::from_mins(5),
         }
     }
@@ -39,7 +39,7 @@ impl RetryPolicy {
     /// delay requested by the server (`Retry-After`) is respected in full, because an earlier attempt would fail. It
     /// never shortens the own, growing delay: a server may repeatedly request 0 seconds.
     fn wait(&self, own: Duration, asked: Option<Duration>, elapsed: Duration) -> Option<Duration> {
-        let wait = own.min(self.longest_wait).max(asked.unwrap_or_default());
+        let wait = own.min(self.max_wait).max(asked.unwrap_or_default());
         (elapsed.saturating_add(wait) <= self.deadline).then_some(wait)
     }
 }
@@ -80,7 +80,7 @@ impl<'a> Retry<'a> {
             }
             tokio::time::sleep(rest.min(STOP_INTERVAL)).await;
         }
-        self.wait = (self.wait * 2).min(self.policy.longest_wait);
+        self.wait = (self.wait * 2).min(self.policy.max_wait);
         Ok(())
     }
 }
@@ -111,7 +111,7 @@ pub(super) async fn unless_stopped<T>(
         while stop.check().is_ok() {
             tokio::time::sleep(STOP_INTERVAL).await;
         }
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(STOP_GRACE).await;
     };
     match select(pin!(answer), pin!(signal)).await {
         Either::Left((answer, _)) => answer,
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_asks_for_is_granted_up_to_the_deadline() {
+    fn requested_delays_are_respected_up_to_the_deadline() {
         let policy = RetryPolicy::default();
         let seconds = Duration::from_secs;
         let wait = |own, asked: Option<u64>, elapsed| {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_names_seconds_or_a_date() {
+    fn retry_after_is_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let asked = |value| retry_after_at(Some(value), now).map(|wait| wait.as_secs());
         assert_eq!(asked(" 120 "), Some(120));

@@ -13,7 +13,7 @@ use reqwest::Url;
 
 use super::error::{ErrorKind, StorageError};
 use super::http::answers::ServerKind;
-use super::http::{Client, RemoteFile};
+use super::http::{HttpClient, RemoteFile};
 use super::range_file::{FetchRange, RangeFile, Stamp};
 use super::retry::RetryPolicy;
 use crate::base::secrets;
@@ -30,7 +30,7 @@ pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     };
     let stamp = Stamp::new(file.length, file.modified_ns);
     let key = format!("{address}\0{}", file.version);
-    Ok(RangeFile::elsewhere(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
+    Ok(RangeFile::remote(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
 }
 
 /// Returns the length of a file in bytes; `None` if it is missing.
@@ -54,16 +54,16 @@ pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
     Ok(url)
 }
 
-fn client(address: &str) -> Result<&'static Client, StorageError> {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
+fn client(address: &str) -> Result<&'static HttpClient, StorageError> {
+    static CLIENT: OnceLock<HttpClient> = OnceLock::new();
     if let Some(client) = CLIENT.get() {
         return Ok(client);
     }
-    let client = Client::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::of_process());
+    let client = HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::of_process());
     let client = client.map_err(|problem: ModelProblem| {
         StorageError::new("open", Location::parse(address), ErrorKind::Transient, problem.message)
     })?;
-    Ok(CLIENT.get_or_init(|| client.skipping_at_most(MAX_DISCARDED_BYTES)))
+    Ok(CLIENT.get_or_init(|| client.with_max_discarded_bytes(MAX_DISCARDED_BYTES)))
 }
 
 struct WebFile {

@@ -567,7 +567,7 @@ impl Evaluator<'_> {
                 ));
             }
         }
-        for (place, columns) in self.plan.measures.places().zip(&self.plan.measures.columns) {
+        for (place, columns) in self.plan.measures.indices().zip(&self.plan.measures.columns) {
             if let Some((number, why)) = self.measurer.unmeasured.get(&(tokens, place)) {
                 let name = &columns.measure;
                 notes

@@ -189,7 +189,7 @@ pub(crate) fn explain(
     let outcome = prepare(plan, &file, vec![document.into()]).remove(0).outcome;
     let cut = cut_of(outcome, &place)?;
     let window = window_of(&cut, number, &place)?;
-    let ids = plan.bos.before(cut.ids_of(&window));
+    let ids = plan.bos.prepend_to(cut.ids_of(&window));
     let bos = usize::from(plan.bos.count);
     let mut found = Explanation {
         version: 1,

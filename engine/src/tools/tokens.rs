@@ -47,7 +47,7 @@ pub fn print(
                 };
                 for window in &cut.windows {
                     let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
-                    let ids = plan.bos.before(tokens);
+                    let ids = plan.bos.prepend_to(tokens);
                     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
                     line["window"] = json!(window.index);
                     line["token_start"] = json!(window.token_start);

@@ -43,7 +43,8 @@ impl Writer<'_> {
         let bytes = |stretch: &Stretch| {
             self.plan.units[stretch.units.clone()].iter().map(|unit| unit.bytes).sum()
         };
-        let shards = shard::dealt(&stretches.iter().map(bytes).collect::<Vec<u64>>(), own.count);
+        let shards =
+            shard::distribute(&stretches.iter().map(bytes).collect::<Vec<u64>>(), own.count);
         let mut shards = shards.into_iter();
         stretches.retain(|_| shards.next() == Some(own.index));
         let done = parallel::in_order(stretches.len(), self.writers(), |index| {

@@ -16,7 +16,7 @@ use longsift_stages::contract::hex;
 use parquet::arrow::ArrowSchemaConverter;
 use sha2::{Digest, Sha256};
 
-use super::decode::{Decode, DecodeError, Decoded, RowGroupInfo, TooLarge, Wanted};
+use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo, TooLarge};
 use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::{OpenFile, guarded};
@@ -28,7 +28,7 @@ const MAGIC: &[u8; 6] = b"ARROW1";
 const TAIL_BYTES: u64 = 10;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Largest message header that is read.
-const LARGEST_HEADER_BYTES: u64 = 32 << 20;
+const MAX_HEADER_BYTES: u64 = 32 << 20;
 
 /// Metadata of an Arrow file.
 #[derive(Clone, Debug)]
@@ -39,14 +39,14 @@ pub(in crate::dataset) struct ArrowFile {
     pub(in crate::dataset) schema: SchemaRef,
     pub(in crate::dataset) row_groups: Vec<RowGroupInfo>,
     version: MetadataVersion,
-    messages: Arc<Vec<Message>>,
+    messages: Arc<Vec<MessagePosition>>,
     /// Largest message that is read, in decompressed bytes.
     largest: u64,
 }
 
 /// Position of a dictionary or a record batch.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct MessagePosition {
     start: u64,
     /// Bytes of the header, including its length prefix.
     header: u64,
@@ -55,7 +55,7 @@ struct Message {
     rows: Option<u64>,
 }
 
-impl Message {
+impl MessagePosition {
     fn bytes(self) -> u64 {
         self.header + self.body
     }
@@ -72,18 +72,24 @@ impl ArrowFile {
         largest: u64,
     ) -> Result<Self, DataProblem> {
         let digest = Sha256::new_with_prefix(stamp.modified_ns.to_le_bytes());
-        let scan = Scan { file, size: stamp.size, largest, digest };
+        let scan = ArrowScan { file, size: stamp.size, largest, digest };
         guarded(|| Ok::<_, String>(scan.all())).unwrap_or_else(|why| Err(damaged(why)))
     }
 
     /// Creates a decoder.
-    pub(in crate::dataset) fn open(&self, source: &OpenFile, wanted: &Wanted) -> Box<dyn Decode> {
+    pub(in crate::dataset) fn open(
+        &self,
+        source: &OpenFile,
+        wanted: &DecodeRequest,
+    ) -> Box<dyn Decode> {
         let groups = wanted.by_row_group(&self.row_groups);
         let dictionaries = self.messages.iter().filter(|message| message.rows.is_none());
-        let batches: Vec<&Message> =
+        let batches: Vec<&MessagePosition> =
             self.messages.iter().filter(|message| message.rows.is_some()).collect();
         let batches = groups.iter().map(|(group, _)| batches[*group]);
-        source.want(dictionaries.chain(batches).map(|message| (message.start, message.bytes())));
+        source.hint_ranges(
+            dictionaries.chain(batches).map(|message| (message.start, message.bytes())),
+        );
         let decoder = FileDecoder::new(Arc::clone(&self.schema), self.version)
             .with_projection(wanted.in_file_order());
         let (file, source) = (self.clone(), source.clone());
@@ -155,7 +161,7 @@ impl ArrowDecoder {
     }
 
     /// Reads a message, after checking the decompressed size of its buffers.
-    fn bytes(&self, message: Message) -> Result<Buffer, DecodeError> {
+    fn bytes(&self, message: MessagePosition) -> Result<Buffer, DecodeError> {
         let mut bytes =
             vec![0; usize::try_from(message.bytes()).map_err(|error| error.to_string())?];
         self.source.read_exact_at(&mut bytes, message.start).map_err(|error| error.to_string())?;
@@ -200,17 +206,17 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
 }
 
 /// Scans a file header by header.
-struct Scan<'a> {
+struct ArrowScan<'a> {
     file: &'a OpenFile,
     size: u64,
     largest: u64,
     digest: Sha256,
 }
 
-impl Scan<'_> {
+impl ArrowScan<'_> {
     fn all(mut self) -> Result<ArrowFile, DataProblem> {
         let is_file = self.take(0, self.size.min(MAGIC.len() as u64))?.starts_with(MAGIC);
-        let found = if is_file { self.of_file()? } else { self.of_stream()? };
+        let found = if is_file { self.scan_file()? } else { self.scan_stream()? };
         check_columns(&found.schema)?;
         let (mut first_row, mut row_groups) = (0_u64, Vec::new());
         for message in &found.messages {
@@ -227,18 +233,18 @@ impl Scan<'_> {
                 first_row.checked_add(rows).ok_or_else(|| damaged("its rows overflow 64 bits"))?;
         }
         let digest = hex(&self.digest.finalize());
-        let Found { schema, version, messages } = found;
+        let ArrowMessages { schema, version, messages } = found;
         let (messages, largest) = (Arc::new(messages), self.largest);
         Ok(ArrowFile { digest, schema: Arc::new(schema), row_groups, version, messages, largest })
     }
 
     /// Reads the messages listed in the footer of a file.
-    fn of_file(&mut self) -> Result<Found, DataProblem> {
+    fn scan_file(&mut self) -> Result<ArrowMessages, DataProblem> {
         let tail_start = self.size.checked_sub(TAIL_BYTES).ok_or_else(cut_off)?;
         let tail: [u8; TAIL_BYTES as usize] =
             self.take(tail_start, TAIL_BYTES)?.try_into().expect("as many bytes as were wanted");
         let length = read_footer_length(tail).map_err(|_| cut_off())? as u64;
-        if length > LARGEST_HEADER_BYTES {
+        if length > MAX_HEADER_BYTES {
             return Err(damaged(format!("its footer claims {length} bytes")));
         }
         let start = tail_start.checked_sub(length).ok_or_else(cut_off)?;
@@ -255,11 +261,11 @@ impl Scan<'_> {
             let (_, read) = self.message(start)?.ok_or_else(|| damaged("a block is empty"))?;
             messages.push(read);
         }
-        Ok(Found { schema, version: footer.version(), messages })
+        Ok(ArrowMessages { schema, version: footer.version(), messages })
     }
 
     /// Reads the messages of a stream in order.
-    fn of_stream(&mut self) -> Result<Found, DataProblem> {
+    fn scan_stream(&mut self) -> Result<ArrowMessages, DataProblem> {
         let (mut schema, mut messages, mut offset) = (None, Vec::new(), 0);
         while let Some((header, message)) = self.message(offset)? {
             offset = message.start + message.bytes();
@@ -273,11 +279,11 @@ impl Scan<'_> {
             }
         }
         let (schema, version) = schema.ok_or_else(|| damaged("it has no schema"))?;
-        Ok(Found { schema, version, messages })
+        Ok(ArrowMessages { schema, version, messages })
     }
 
     /// Reads the header of the message at `start`; `None` at the end of the file.
-    fn message(&mut self, start: u64) -> Result<Option<(Vec<u8>, Message)>, DataProblem> {
+    fn message(&mut self, start: u64) -> Result<Option<(Vec<u8>, MessagePosition)>, DataProblem> {
         if Stop::of_process().check().is_err() {
             return Err(DataProblem::machine("a signal came while it was opened"));
         }
@@ -295,7 +301,7 @@ impl Scan<'_> {
         if length == 0 {
             return Ok(None);
         }
-        if length > LARGEST_HEADER_BYTES {
+        if length > MAX_HEADER_BYTES {
             return Err(damaged(format!("a header claims {length} bytes")));
         }
         let header = self.take(offset, length)?;
@@ -310,7 +316,7 @@ impl Scan<'_> {
             Some(Ok(rows)) => Some(rows),
             Some(Err(_)) => return Err(damaged("a record batch claims negative rows")),
         };
-        Ok(Some((header, Message { start, header: offset - start, body, rows })))
+        Ok(Some((header, MessagePosition { start, header: offset - start, body, rows })))
     }
 
     fn take(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, DataProblem> {
@@ -329,11 +335,11 @@ impl Scan<'_> {
 }
 
 /// Result of a scan.
-struct Found {
+struct ArrowMessages {
     schema: Schema,
     version: MetadataVersion,
     /// Dictionaries precede the record batches that use them.
-    messages: Vec<Message>,
+    messages: Vec<MessagePosition>,
 }
 
 fn cut_off() -> DataProblem {

@@ -20,7 +20,7 @@ pub(crate) fn limit_windows(memory_limit_bytes: u64) {
 
 /// Compression of a whole file, by its file name extension in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dataset) enum Compression {
+pub(in crate::dataset) enum FileCompression {
     None,
     /// `.gz`: one or more members.
     Gzip,
@@ -28,9 +28,9 @@ pub(in crate::dataset) enum Compression {
     Zstd,
 }
 
-impl Compression {
+impl FileCompression {
     /// Returns the compression of a file by its name, and the name without that extension.
-    pub(in crate::dataset) fn of(name: &str) -> (Self, &str) {
+    pub(in crate::dataset) fn from_name(name: &str) -> (Self, &str) {
         for (ending, compression) in
             [(".gz", Self::Gzip), (".zst", Self::Zstd), (".zstd", Self::Zstd)]
         {
@@ -52,7 +52,7 @@ impl Compression {
         Ok(match self {
             Self::None => Box::new(bytes),
             Self::Gzip => {
-                let inside = Members(Some(flate2::bufread::GzDecoder::new(bytes)));
+                let inside = GzipMembers(Some(flate2::bufread::GzDecoder::new(bytes)));
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, inside))
             }
             Self::Zstd => {
@@ -93,9 +93,9 @@ fn window_bytes(frame: &[u8]) -> Option<u64> {
 
 /// Reads the members of a gzip file in order. Zeros between and after them are padding, as on tapes and in stores that
 /// round sizes up; `gzip` skips them as well.
-struct Members<R>(Option<flate2::bufread::GzDecoder<R>>);
+struct GzipMembers<R>(Option<flate2::bufread::GzDecoder<R>>);
 
-impl<R: BufRead> Read for Members<R> {
+impl<R: BufRead> Read for GzipMembers<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let Some(member) = &mut self.0 else { return Ok(0) };
@@ -104,7 +104,7 @@ impl<R: BufRead> Read for Members<R> {
                 return Ok(read);
             }
             let mut rest = self.0.take().expect("it was just read").into_inner();
-            if !pass_zeros(&mut rest)? {
+            if !skip_zeros(&mut rest)? {
                 self.0 = Some(flate2::bufread::GzDecoder::new(rest));
             }
         }
@@ -112,7 +112,7 @@ impl<R: BufRead> Read for Members<R> {
 }
 
 /// Skips zeros; returns `true` at the end of the file.
-fn pass_zeros(bytes: &mut impl BufRead) -> io::Result<bool> {
+fn skip_zeros(bytes: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let buffer = bytes.fill_buf()?;
         let length = buffer.len();
@@ -136,7 +136,7 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    fn inside(compression: Compression, bytes: Vec<u8>) -> io::Result<String> {
+    fn inside(compression: FileCompression, bytes: Vec<u8>) -> io::Result<String> {
         let mut text = String::new();
         compression.reader(io::Cursor::new(bytes))?.read_to_string(&mut text)?;
         Ok(text)
@@ -146,7 +146,7 @@ mod tests {
     fn zeros_around_gzip_members_are_padding_and_anything_else_is_not() {
         let (first, second) = (gzipped("one"), gzipped("two"));
         let bytes = |parts: &[&[u8]]| parts.concat();
-        let of = |parts: &[&[u8]]| inside(Compression::Gzip, bytes(parts));
+        let of = |parts: &[&[u8]]| inside(FileCompression::Gzip, bytes(parts));
         assert_eq!(of(&[&first, &[0; 512], &second, &vec![0; 300_000]]).unwrap(), "onetwo");
         assert_eq!(of(&[&first, &second]).unwrap(), "onetwo");
         assert!(of(&[&first, b"more"]).is_err());
@@ -162,7 +162,7 @@ mod tests {
         encoder.write_all(b"text").unwrap();
         let bytes = encoder.finish().unwrap();
         assert_eq!(window_bytes(&bytes), Some(1 << 28));
-        assert_eq!(inside(Compression::Zstd, bytes).unwrap(), "text");
+        assert_eq!(inside(FileCompression::Zstd, bytes).unwrap(), "text");
         for length in [0, 200, 300, 70_000] {
             let bytes = zstd::bulk::compress(&vec![7; length], 1).unwrap();
             assert_eq!(window_bytes(&bytes), Some(length as u64), "{length} in one segment");

@@ -20,7 +20,7 @@ pub struct RowGroupInfo {
 }
 
 /// Rows and columns to read from a file.
-pub(in crate::dataset) struct Wanted {
+pub(in crate::dataset) struct DecodeRequest {
     /// Row ranges of the file, ascending, disjoint and non-empty.
     pub(in crate::dataset) rows: Vec<Range<u64>>,
     /// Column positions in the file, in any order.
@@ -33,7 +33,7 @@ pub(in crate::dataset) struct Wanted {
     pub(in crate::dataset) strict: bool,
 }
 
-impl Wanted {
+impl DecodeRequest {
     /// Returns the positions sorted and without duplicates: the columns of a decoder's batches.
     pub(in crate::dataset) fn in_file_order(&self) -> Vec<usize> {
         let mut positions = self.positions.clone();
@@ -67,7 +67,7 @@ impl Wanted {
 
 /// Decoded rows.
 pub(in crate::dataset) struct Decoded {
-    /// Columns in the order of [`Wanted::in_file_order`]. Texts may be bytes that are not checked to be UTF-8.
+    /// Columns in the order of [`DecodeRequest::in_file_order`]. Texts may be bytes that are not checked to be UTF-8.
     pub(in crate::dataset) batch: RecordBatch,
     /// Rows that do not fit the file's columns, by ascending index in the batch. Their values are null.
     pub(in crate::dataset) bad: Vec<(usize, RowError)>,
@@ -124,7 +124,7 @@ mod tests {
         let by_group = |rows: &[Range<u64>]| {
             let (positions, types) = (Vec::new(), Vec::new());
             let rows = rows.to_vec();
-            let wanted = Wanted { rows, positions, types, batch_rows: 1, strict: false };
+            let wanted = DecodeRequest { rows, positions, types, batch_rows: 1, strict: false };
             let found = wanted.by_row_group(&groups).into_iter();
             let flat =
                 found.flat_map(|(group, rows)| rows.into_iter().map(move |part| (group, part)));

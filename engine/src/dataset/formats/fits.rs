@@ -17,7 +17,7 @@ use super::type_names;
 use crate::base::text::quoted;
 
 /// Whole numbers that may be written with a zero fraction: other programs read those as float64.
-const EXACT: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
+const EXACT_FLOAT_RANGE: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
 
 /// Reason why a line does not fit its columns.
 #[derive(Debug)]
@@ -41,9 +41,9 @@ impl Misfit {
         self
     }
 
-    fn in_item(mut self, place: usize) -> Self {
+    fn in_item(mut self, index: usize) -> Self {
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
-        self.field.insert_str(0, &format!("[{place}]{dot}"));
+        self.field.insert_str(0, &format!("[{index}]{dot}"));
         self
     }
 }
@@ -59,7 +59,7 @@ impl fmt::Display for Misfit {
 
 /// Value as its column stores it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(super) enum ColumnValue<'a> {
     Null,
     Bool(bool),
     Whole(i64),
@@ -73,7 +73,7 @@ pub(super) enum Value<'a> {
     Object(Vec<(Cow<'a, str>, Self)>),
 }
 
-impl Serialize for Value<'_> {
+impl Serialize for ColumnValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Null => serializer.serialize_unit(),
@@ -103,24 +103,26 @@ pub(super) fn parse<'a>(
     line: &'a str,
     columns: &Fields,
     strict: bool,
-) -> Result<Vec<(Cow<'a, str>, Value<'a>)>, Misfit> {
+) -> Result<Vec<(Cow<'a, str>, ColumnValue<'a>)>, Misfit> {
     let parser = LineParser { line, strict };
-    let Members(members) = serde_json::from_str(line).map_err(|error| parser.no_json(&error))?;
+    let ObjectMembers(members) =
+        serde_json::from_str(line).map_err(|error| parser.syntax_error(&error))?;
     if ["\\ud", "\\uD"].iter().any(|surrogate| line.contains(surrogate)) {
         // Half a surrogate pair is invalid JSON even in strings without a column.
-        serde_json::from_str::<serde_json::Value>(line).map_err(|error| parser.no_json(&error))?;
+        serde_json::from_str::<serde_json::Value>(line)
+            .map_err(|error| parser.syntax_error(&error))?;
     }
     parser.fields(members, columns)
 }
 
 /// Fields of an object with their values as written, in order.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct ObjectMembers<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = Members<'de>;
+            type Value = ObjectMembers<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a JSON object is expected")
@@ -131,7 +133,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some(member) = object.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(ObjectMembers(members))
             }
         }
         deserializer.deserialize_map(Object)
@@ -150,7 +152,7 @@ impl<'a> LineParser<'a> {
     }
 
     /// Describes a line that is not one JSON object.
-    fn no_json(&self, error: &serde_json::Error) -> Misfit {
+    fn syntax_error(&self, error: &serde_json::Error) -> Misfit {
         if error.is_data() {
             let blank = self.line.len() - self.line.trim_ascii_start().len();
             return Misfit::new(blank, "a JSON object is expected");
@@ -173,7 +175,7 @@ impl<'a> LineParser<'a> {
         &self,
         members: Vec<(String, &'a RawValue)>,
         fields: &Fields,
-    ) -> Result<Vec<(Cow<'a, str>, Value<'a>)>, Misfit> {
+    ) -> Result<Vec<(Cow<'a, str>, ColumnValue<'a>)>, Misfit> {
         let mut next = 0;
         let mut values = Vec::with_capacity(members.len());
         for (name, value) in members {
@@ -201,22 +203,28 @@ impl<'a> LineParser<'a> {
     }
 
     /// Parses the value of a column of this type.
-    fn value(&self, value: &'a str, data_type: &DataType) -> Result<Value<'a>, Misfit> {
+    fn value(&self, value: &'a str, data_type: &DataType) -> Result<ColumnValue<'a>, Misfit> {
         let parsed = "what is within a line of JSON is JSON";
         match (value.as_bytes()[0], data_type) {
             (b'{', DataType::Struct(fields)) => {
-                let Members(members) = serde_json::from_str(value).expect(parsed);
-                return self.fields(members, fields).map(Value::Object);
+                let ObjectMembers(members) = serde_json::from_str(value).expect(parsed);
+                return self.fields(members, fields).map(ColumnValue::Object);
             }
             (b'{', DataType::Map(entries, _)) => {
-                let Members(members) = serde_json::from_str(value).expect(parsed);
-                let DataType::Struct(pair) = entries.data_type() else { return Ok(Value::Null) };
+                let ObjectMembers(members) = serde_json::from_str(value).expect(parsed);
+                let DataType::Struct(pair) = entries.data_type() else {
+                    return Ok(ColumnValue::Null);
+                };
                 let entry = |(name, value): (String, &'a RawValue)| {
                     let found = self.value(value.get(), pair[1].data_type());
                     let found = found.map_err(|misfit| misfit.in_field(&name))?;
                     Ok((Cow::Owned(name), found))
                 };
-                return members.into_iter().map(entry).collect::<Result<_, _>>().map(Value::Object);
+                return members
+                    .into_iter()
+                    .map(entry)
+                    .collect::<Result<_, _>>()
+                    .map(ColumnValue::Object);
             }
             (b'[', DataType::List(item)) => {
                 let items: Vec<&RawValue> = serde_json::from_str(value).expect(parsed);
@@ -229,11 +237,11 @@ impl<'a> LineParser<'a> {
                     .enumerate()
                     .map(item)
                     .collect::<Result<_, _>>()
-                    .map(Value::List);
+                    .map(ColumnValue::List);
             }
             _ => {}
         }
-        simple(data_type, value).ok_or_else(|| {
+        scalar(data_type, value).ok_or_else(|| {
             let name = type_names::name(data_type);
             let name = name.split('<').next().unwrap_or(&name);
             let exactly = if is_inexact(data_type, value) { " exactly" } else { "" };
@@ -253,7 +261,7 @@ fn not_a_number(line: &str, at: usize) -> Option<&'static str> {
 }
 
 /// Returns the text of a JSON string; `None` for other values.
-fn text_of(value: &str) -> Option<Cow<'_, str>> {
+fn string_value(value: &str) -> Option<Cow<'_, str>> {
     let inside = value.strip_prefix('"')?.strip_suffix('"')?;
     if inside.contains('\\') {
         serde_json::from_str(value).ok().map(Cow::Owned)
@@ -263,14 +271,14 @@ fn text_of(value: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Parses a value without parts as a column of that type; `None` if the conversion would lose information.
-fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
+fn scalar<'a>(data_type: &DataType, value: &'a str) -> Option<ColumnValue<'a>> {
     if value == "null" {
-        return Some(Value::Null);
+        return Some(ColumnValue::Null);
     }
     match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 => text_of(value).map(Value::Text),
+        DataType::Utf8 | DataType::LargeUtf8 => string_value(value).map(ColumnValue::Text),
         DataType::Boolean => {
-            matches!(value, "true" | "false").then(|| Value::Bool(value == "true"))
+            matches!(value, "true" | "false").then(|| ColumnValue::Bool(value == "true"))
         }
         DataType::Int8 => whole::<i8>(value),
         DataType::Int16 => whole::<i16>(value),
@@ -283,28 +291,32 @@ fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
         DataType::Float32 | DataType::Float64 if is_inexact(data_type, value) => None,
         // Numbers that are too large would become infinite.
         DataType::Float32 => {
-            value.parse().ok().filter(|value: &f32| value.is_finite()).map(Value::Float32)
+            value.parse().ok().filter(|value: &f32| value.is_finite()).map(ColumnValue::Float32)
         }
         DataType::Float64 => {
-            value.parse().ok().filter(|value: &f64| value.is_finite()).map(Value::Float64)
+            value.parse().ok().filter(|value: &f64| value.is_finite()).map(ColumnValue::Float64)
         }
         DataType::Date32 => {
             // The parser ignores a time of day.
             let is_date = |text: &Cow<'_, str>| {
                 !text.contains(['T', ' ']) && Date32Type::parse(text).is_some()
             };
-            text_of(value).filter(is_date).map(Value::Text)
+            string_value(value).filter(is_date).map(ColumnValue::Text)
         }
-        DataType::Timestamp(..) => text_of(value).filter(|text| is_instant(text)).map(Value::Text),
+        DataType::Timestamp(..) => {
+            string_value(value).filter(|text| is_instant(text)).map(ColumnValue::Text)
+        }
         // Objects and lists are parsed by the caller.
         _ => None,
     }
 }
 
 /// Parses a whole number of type `T`, possibly written with a zero fraction.
-fn whole<T: TryFrom<i128>>(value: &str) -> Option<Value<'static>> {
+fn whole<T: TryFrom<i128>>(value: &str) -> Option<ColumnValue<'static>> {
     let (digits, exact) = match value.split_once('.') {
-        Some((digits, zeros)) if zeros.bytes().all(|zero| zero == b'0') => (digits, EXACT),
+        Some((digits, zeros)) if zeros.bytes().all(|zero| zero == b'0') => {
+            (digits, EXACT_FLOAT_RANGE)
+        }
         Some(_) => return None,
         None => (value, i128::MIN..=i128::MAX),
     };
@@ -312,8 +324,8 @@ fn whole<T: TryFrom<i128>>(value: &str) -> Option<Value<'static>> {
     if !exact.contains(&number) || T::try_from(number).is_err() {
         return None;
     }
-    let small = i64::try_from(number).map(Value::Whole);
-    small.or_else(|_| u64::try_from(number).map(Value::Unsigned)).ok()
+    let small = i64::try_from(number).map(ColumnValue::Whole);
+    small.or_else(|_| u64::try_from(number).map(ColumnValue::Unsigned)).ok()
 }
 
 /// Whether a value is a whole number that a floating-point number of the type can only round.
@@ -353,7 +365,7 @@ mod tests {
         vec![Field::new("x", type_names::parse(data_type).unwrap(), true)].into()
     }
 
-    fn of(data_type: &str, value: &str) -> Result<(), Misfit> {
+    fn check(data_type: &str, value: &str) -> Result<(), Misfit> {
         parse(&format!("{{\"x\": {value}}}"), &columns(data_type), true).map(drop)
     }
 
@@ -361,7 +373,7 @@ mod tests {
     fn decoded(data_type: &str, value: &str) -> String {
         let columns = columns(data_type);
         let line = format!("{{\"x\": {value}}}");
-        let row = parse(&line, &columns, true).map(Value::Object).unwrap();
+        let row = parse(&line, &columns, true).map(ColumnValue::Object).unwrap();
         let mut decoder =
             ReaderBuilder::new(Arc::new(Schema::new(columns))).build_decoder().unwrap();
         decoder.serialize(&[row]).unwrap();
@@ -369,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_fits_the_column_that_says_the_same() {
+    fn values_fit_columns_that_hold_them_exactly() {
         let fitting = [
             ("int64", "9223372036854775807", "9223372036854775807"),
             ("int64", "-9223372036854775808", "-9223372036854775808"),
@@ -403,9 +415,10 @@ mod tests {
             ("map<string, int8>", r#"{"b": 1, "c": null}"#, "{b: 1, c: }"),
         ];
         for (data_type, value, expected) in fitting {
-            of(data_type, value).unwrap_or_else(|misfit| panic!("{data_type} {value}: {misfit}"));
+            check(data_type, value)
+                .unwrap_or_else(|misfit| panic!("{data_type} {value}: {misfit}"));
             assert_eq!(decoded(data_type, value), expected, "{data_type} {value}");
-            of(data_type, "null").unwrap();
+            check(data_type, "null").unwrap();
         }
     }
 
@@ -439,13 +452,13 @@ mod tests {
         ];
         for (data_type, values) in refused {
             for value in values.split(' ') {
-                assert!(of(data_type, value).is_err(), "{data_type} {value}");
+                assert!(check(data_type, value).is_err(), "{data_type} {value}");
             }
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_named_with_its_place() {
+    fn misfits_have_a_field_and_an_offset() {
         let said = |columns: &str, line: &str| {
             let DataType::Struct(fields) =
                 type_names::parse(&format!("struct<{columns}>")).unwrap()
@@ -488,7 +501,7 @@ mod tests {
     proptest! {
         /// Without columns, all JSON fits, and nothing else.
         #[test]
-        fn what_is_json_is_what_is_json_to_others(
+        fn accepts_the_same_json_as_serde_json(
             changes in proptest::collection::vec((0_usize..90, 0_usize..3, 0_usize..20), 0..3),
         ) {
             let pieces = [

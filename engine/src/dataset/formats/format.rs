@@ -2,60 +2,60 @@
 
 use longsift_stages::contract::Signature;
 
-use super::compression::Compression;
-use super::form::Form;
+use super::compression::FileCompression;
+use super::line_format::LineFormat;
 use crate::spec::pipeline::InputFormat;
 
 /// File format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dataset) enum Format {
+pub(in crate::dataset) enum FileFormat {
     /// Parquet, compressed internally.
     Parquet,
     /// Arrow IPC, a file or a stream.
     Arrow,
     /// Lines, possibly compressed as a whole.
-    Lines(Form, Compression),
+    Lines(LineFormat, FileCompression),
 }
 
-impl Format {
+impl FileFormat {
     /// Returns the format of a file: the pipeline's setting, else by file name extension, else Parquet.
-    pub(in crate::dataset) fn of(name: &str, wanted: InputFormat) -> Self {
-        let (compression, _) = Compression::of(name);
+    pub(in crate::dataset) fn for_file(name: &str, wanted: InputFormat) -> Self {
+        let (compression, _) = FileCompression::from_name(name);
         match wanted {
             InputFormat::Parquet => Self::Parquet,
             InputFormat::Arrow => Self::Arrow,
-            InputFormat::Jsonl => Self::Lines(Form::Json, compression),
-            InputFormat::Tsv => Self::Lines(Form::Tsv, compression),
-            InputFormat::Auto => Self::of_name(name).unwrap_or(Self::Parquet),
+            InputFormat::Jsonl => Self::Lines(LineFormat::Json, compression),
+            InputFormat::Tsv => Self::Lines(LineFormat::Tsv, compression),
+            InputFormat::Auto => Self::from_name(name).unwrap_or(Self::Parquet),
         }
     }
 
-    fn of_name(name: &str) -> Option<Self> {
-        let (compression, bare) = Compression::of(name);
+    fn from_name(name: &str) -> Option<Self> {
+        let (compression, bare) = FileCompression::from_name(name);
         let (_, ending) = bare.rsplit_once('.')?;
         match (&*ending.to_ascii_lowercase(), compression) {
-            ("parquet" | "pq" | "parq", Compression::None) => Some(Self::Parquet),
-            ("arrow" | "arrows" | "feather" | "ipc", Compression::None) => Some(Self::Arrow),
+            ("parquet" | "pq" | "parq", FileCompression::None) => Some(Self::Parquet),
+            ("arrow" | "arrows" | "feather" | "ipc", FileCompression::None) => Some(Self::Arrow),
             ("jsonl" | "ndjson" | "jsonlines" | "json", _) => {
-                Some(Self::Lines(Form::Json, compression))
+                Some(Self::Lines(LineFormat::Json, compression))
             }
-            ("tsv", _) => Some(Self::Lines(Form::Tsv, compression)),
+            ("tsv", _) => Some(Self::Lines(LineFormat::Tsv, compression)),
             _ => None,
         }
     }
 
     /// Returns a file name without the extensions of format and compression.
     pub(in crate::dataset) fn stem(name: &str) -> &str {
-        let (_, bare) = Compression::of(name);
+        let (_, bare) = FileCompression::from_name(name);
         match bare.rsplit_once('.') {
-            Some((stem, _)) if Self::of_name(name).is_some() => stem,
+            Some((stem, _)) if Self::from_name(name).is_some() => stem,
             _ => bare,
         }
     }
 
     /// Whether a file of this name is read without an explicit format.
     pub(in crate::dataset) fn is_known(name: &str) -> bool {
-        Self::of_name(name).is_some()
+        Self::from_name(name).is_some()
     }
 
     /// Returns the name of the format for messages.
@@ -63,10 +63,12 @@ impl Format {
         match self {
             Self::Parquet => "a Parquet file",
             Self::Arrow => "an Arrow file",
-            Self::Lines(_, Compression::Gzip) => "compressed with gzip",
-            Self::Lines(_, Compression::Zstd) => "compressed with Zstandard",
-            Self::Lines(Form::Json, Compression::None) => "lines of JSON",
-            Self::Lines(Form::Tsv, Compression::None) => "lines with a key, a tab and JSON",
+            Self::Lines(_, FileCompression::Gzip) => "compressed with gzip",
+            Self::Lines(_, FileCompression::Zstd) => "compressed with Zstandard",
+            Self::Lines(LineFormat::Json, FileCompression::None) => "lines of JSON",
+            Self::Lines(LineFormat::Tsv, FileCompression::None) => {
+                "lines with a key, a tab and JSON"
+            }
         }
     }
 
@@ -80,14 +82,14 @@ impl Format {
         match self {
             Self::Parquet => InputFormat::Parquet,
             Self::Arrow => InputFormat::Arrow,
-            Self::Lines(Form::Json, _) => InputFormat::Jsonl,
-            Self::Lines(Form::Tsv, _) => InputFormat::Tsv,
+            Self::Lines(LineFormat::Json, _) => InputFormat::Jsonl,
+            Self::Lines(LineFormat::Tsv, _) => InputFormat::Tsv,
         }
     }
 }
 
 /// Extensions of data files, including those of whole-file compression.
-const DATA: [&str; 27] = [
+const DATA_EXTENSIONS: [&str; 27] = [
     "parquet",
     "pq",
     "parq",
@@ -117,7 +119,7 @@ const DATA: [&str; 27] = [
     "br",
 ];
 /// Extensions of files about other files.
-const NO_DATA: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
+const AUXILIARY_EXTENSIONS: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
 
 /// Whether the name of a file that is not read looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`.
 fn looks_like_data(name: &str) -> bool {
@@ -127,8 +129,9 @@ fn looks_like_data(name: &str) -> bool {
         part[..end].to_owned()
     };
     let parts: Vec<String> = name.split('.').skip(1).map(part).collect();
-    let is_about_others = parts.last().is_some_and(|part| NO_DATA.contains(&part.as_str()));
-    !is_about_others && parts.iter().any(|part| DATA.contains(&part.as_str()))
+    let is_about_others =
+        parts.last().is_some_and(|part| AUXILIARY_EXTENSIONS.contains(&part.as_str()));
+    !is_about_others && parts.iter().any(|part| DATA_EXTENSIONS.contains(&part.as_str()))
 }
 
 /// Splits the files of a folder into its input and other files that look like data. The input has the format that the
@@ -137,14 +140,14 @@ fn looks_like_data(name: &str) -> bool {
 ///
 /// # Errors
 /// Several formats without Parquet: the number of files of each.
-pub(in crate::dataset) fn of_folder(
+pub(in crate::dataset) fn select_input_files(
     names: &[String],
     wanted: InputFormat,
 ) -> Result<(Vec<String>, Vec<String>), String> {
     let is_plain_json = |name: &str| name.to_ascii_lowercase().ends_with(".json");
     let kind = |name: &String| {
-        let format = Format::of_name(name).filter(|_| !is_plain_json(name));
-        format.map(Format::kind)
+        let format = FileFormat::from_name(name).filter(|_| !is_plain_json(name));
+        format.map(FileFormat::kind)
     };
     let of = |wanted: InputFormat| names.iter().filter(|name| kind(name) == Some(wanted)).count();
     let others =
@@ -174,28 +177,34 @@ mod tests {
 
     fn chosen(names: &[&str], wanted: InputFormat) -> Result<Vec<String>, String> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        of_folder(&names, wanted).map(|(chosen, _)| chosen)
+        select_input_files(&names, wanted).map(|(chosen, _)| chosen)
     }
 
     #[test]
-    fn the_ending_says_the_format_unless_the_pipeline_does() {
-        let auto = |name| Format::of(name, InputFormat::Auto);
-        assert_eq!(auto("a/b.parquet"), Format::Parquet);
-        assert_eq!(auto("data.bin"), Format::Parquet);
-        assert_eq!(auto("x.json"), Format::Lines(Form::Json, Compression::None));
-        assert_eq!(auto("x.ndjson.zst"), Format::Lines(Form::Json, Compression::Zstd));
-        assert_eq!(auto("x.arrow"), Format::Arrow);
-        assert_eq!(auto("x.PQ"), Format::Parquet);
-        assert_eq!(auto("\u{e9}.JsonLines.GZ"), Format::Lines(Form::Json, Compression::Gzip));
-        assert_eq!(auto("x.tsv.gz"), Format::Lines(Form::Tsv, Compression::Gzip));
+    fn the_extension_selects_the_format_unless_the_pipeline_does() {
+        let auto = |name| FileFormat::for_file(name, InputFormat::Auto);
+        assert_eq!(auto("a/b.parquet"), FileFormat::Parquet);
+        assert_eq!(auto("data.bin"), FileFormat::Parquet);
+        assert_eq!(auto("x.json"), FileFormat::Lines(LineFormat::Json, FileCompression::None));
         assert_eq!(
-            Format::of("x.txt.gz", InputFormat::Jsonl),
-            Format::Lines(Form::Json, Compression::Gzip)
+            auto("x.ndjson.zst"),
+            FileFormat::Lines(LineFormat::Json, FileCompression::Zstd)
+        );
+        assert_eq!(auto("x.arrow"), FileFormat::Arrow);
+        assert_eq!(auto("x.PQ"), FileFormat::Parquet);
+        assert_eq!(
+            auto("\u{e9}.JsonLines.GZ"),
+            FileFormat::Lines(LineFormat::Json, FileCompression::Gzip)
+        );
+        assert_eq!(auto("x.tsv.gz"), FileFormat::Lines(LineFormat::Tsv, FileCompression::Gzip));
+        assert_eq!(
+            FileFormat::for_file("x.txt.gz", InputFormat::Jsonl),
+            FileFormat::Lines(LineFormat::Json, FileCompression::Gzip)
         );
     }
 
     #[test]
-    fn only_endings_that_say_something_are_no_part_of_a_stem() {
+    fn a_stem_excludes_only_known_extensions() {
         for (name, stem) in [
             ("a.b/x.parquet", "a.b/x"),
             ("x.v2.jsonl.gz", "x.v2"),
@@ -205,12 +214,12 @@ mod tests {
             ("x.JSONL.Zst", "x"),
             ("a.b/x", "a.b/x"),
         ] {
-            assert_eq!(Format::stem(name), stem);
+            assert_eq!(FileFormat::stem(name), stem);
         }
     }
 
     #[test]
-    fn a_folder_means_its_parquet_files_or_those_of_one_other_format() {
+    fn a_folder_yields_its_parquet_files_or_those_of_one_other_format() {
         let all = ["a.parquet", "b.jsonl", "c.jsonl.gz", "d.tsv", "state.json", "e.txt"];
         assert_eq!(chosen(&all, InputFormat::Auto).unwrap(), ["a.parquet"]);
         assert_eq!(chosen(&all, InputFormat::Jsonl).unwrap(), ["b.jsonl", "c.jsonl.gz"]);
@@ -221,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_data_and_is_not_read_is_told() {
+    fn unread_data_files_are_reported() {
         let names = [
             "a.parquet",
             "b.PARQUET",
@@ -237,12 +246,12 @@ mod tests {
             "v1.2/notes.txt",
         ];
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let (chosen, others) = of_folder(&names, InputFormat::Auto).unwrap();
+        let (chosen, others) = select_input_files(&names, InputFormat::Auto).unwrap();
         assert_eq!(chosen, ["a.parquet", "b.PARQUET", "c.pq"]);
         assert_eq!(
             others,
             ["d.csv", "e.jsonl.xz", "f.jsonl", "g.parquet.tmp", "h.jsonl-00000-of-00002"]
         );
-        assert_eq!(of_folder(&names[10..], InputFormat::Auto).unwrap().1, ["state.json"]);
+        assert_eq!(select_input_files(&names[10..], InputFormat::Auto).unwrap().1, ["state.json"]);
     }
 }

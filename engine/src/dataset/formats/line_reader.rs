@@ -7,7 +7,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Position of a line that is not blank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct LinePosition {
     /// Line number from 1, including blank lines.
     pub(super) number: u64,
     /// Offset of its first byte.
@@ -42,7 +42,7 @@ impl<R: BufRead> LineReader<R> {
         &mut self,
         mut into: Option<&mut Vec<u8>>,
         limit: u64,
-    ) -> io::Result<Option<Line>> {
+    ) -> io::Result<Option<LinePosition>> {
         let before = into.as_ref().map_or(0, |into| into.len());
         loop {
             let (start, is_first) = (self.offset, self.offset == 0);
@@ -71,7 +71,7 @@ impl<R: BufRead> LineReader<R> {
                 into.truncate(before);
             }
             if !blank {
-                return Ok(Some(Line { number: self.lines, start, bytes }));
+                return Ok(Some(LinePosition { number: self.lines, start, bytes }));
             }
             if !ended {
                 return Ok(None);
@@ -94,7 +94,7 @@ mod tests {
         let mut reader = LineReader::new(BufReader::with_capacity(capacity, bytes), 0, 0);
         let (mut text, mut found) = (Vec::new(), Vec::new());
         while let Some(line) = reader.next(Some(&mut text), limit).unwrap() {
-            let Line { number, start, bytes } = line;
+            let LinePosition { number, start, bytes } = line;
             found.push((
                 number,
                 start,

@@ -11,13 +11,13 @@ use arrow_json::ReaderBuilder;
 use arrow_schema::{ArrowError, SchemaRef};
 use longsift_stages::contract::RowError;
 
-use super::compression::Compression;
-use super::decode::{Decode, DecodeError, Decoded, Wanted};
-use super::fits::Value;
-use super::form::Form;
-use super::kept::Kept;
-use super::line_reader::{Line, LineReader};
-use super::survey::{Stretch, Survey};
+use super::compression::FileCompression;
+use super::decode::{Decode, DecodeError, DecodeRequest, Decoded};
+use super::fits::ColumnValue;
+use super::line_format::LineFormat;
+use super::line_reader::{LinePosition, LineReader};
+use super::survey::{LineRange, LineSurvey};
+use super::survey_cache::SurveyCacheEntry;
 use crate::dataset::source::{OpenFile, guarded};
 
 /// Minimum bytes of lines that are decoded together.
@@ -26,17 +26,17 @@ const BATCH_BYTES: usize = 16 << 20;
 /// Metadata of a file of lines.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct Lines {
-    pub(in crate::dataset) form: Form,
-    pub(in crate::dataset) compression: Compression,
+    pub(in crate::dataset) line_format: LineFormat,
+    pub(in crate::dataset) compression: FileCompression,
     /// Offsets of line ranges.
-    pub(in crate::dataset) survey: Arc<Survey>,
+    pub(in crate::dataset) survey: Arc<LineSurvey>,
     /// Cache entry of the survey.
-    pub(in crate::dataset) kept: Kept,
+    pub(in crate::dataset) cache_entry: SurveyCacheEntry,
     /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
     /// bad, because nobody chose to leave it out.
     pub(in crate::dataset) inferred: bool,
     /// Length limit of a line in bytes.
-    pub(in crate::dataset) longest_line: u64,
+    pub(in crate::dataset) max_line_bytes: u64,
 }
 
 impl Lines {
@@ -45,20 +45,20 @@ impl Lines {
         &self,
         source: &OpenFile,
         schema: &SchemaRef,
-        wanted: &Wanted,
+        wanted: &DecodeRequest,
     ) -> Result<Box<dyn Decode>, DecodeError> {
         let groups = self.survey.row_groups(u64::MAX);
         let rows = wanted.rows.iter().rev().cloned().collect();
-        if self.compression == Compression::None {
+        if self.compression == FileCompression::None {
             let wanted = wanted.by_row_group(&groups);
             // Includes the preceding line feed, which is checked.
-            source.want(wanted.iter().map(|(group, _)| {
-                let start = self.survey.stretches[*group].start;
+            source.hint_ranges(wanted.iter().map(|(group, _)| {
+                let start = self.survey.ranges[*group].start;
                 let before = start.min(1);
                 (start - before, groups[*group].uncompressed_bytes + before)
             }));
         }
-        let schema = Arc::new(schema.project(&wanted.in_file_order()).map_err(said)?);
+        let schema = Arc::new(schema.project(&wanted.in_file_order()).map_err(error_message)?);
         let strict = wanted.strict && self.inferred;
         let batch_rows = wanted.batch_rows.max(1);
         let lines = self.clone();
@@ -69,7 +69,7 @@ impl Lines {
 
 /// Returns the error message.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
-fn said(error: ArrowError) -> String {
+fn error_message(error: ArrowError) -> String {
     error.to_string()
 }
 
@@ -87,13 +87,13 @@ struct LinesDecoder {
 
 /// Lines that are decoded together.
 #[derive(Default)]
-struct Together {
+struct LineBatch {
     text: Vec<u8>,
-    lines: Vec<One>,
+    lines: Vec<BatchLine>,
 }
 
 /// Line number, range in the text, and the error if the line is too long.
-struct One {
+struct BatchLine {
     number: u64,
     text: Range<usize>,
     too_long: Option<RowError>,
@@ -101,19 +101,19 @@ struct One {
 
 impl Decode for LinesDecoder {
     fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
-        let some = self.read()?;
-        if some.lines.is_empty() {
+        let lines = self.read()?;
+        if lines.lines.is_empty() {
             return Ok(None);
         }
-        Ok(Some(guarded(|| self.decode(&some))?))
+        Ok(Some(guarded(|| self.decode(&lines))?))
     }
 }
 
 impl LinesDecoder {
-    fn read(&mut self) -> Result<Together, String> {
-        let mut some = Together::default();
-        let limit = self.lines.longest_line;
-        while some.lines.len() < self.batch_rows && some.text.len() < BATCH_BYTES {
+    fn read(&mut self) -> Result<LineBatch, String> {
+        let mut lines = LineBatch::default();
+        let limit = self.lines.max_line_bytes;
+        while lines.lines.len() < self.batch_rows && lines.text.len() < BATCH_BYTES {
             let Some(rows) = self.rows.last_mut() else { break };
             let row = rows.start;
             rows.start += 1;
@@ -121,10 +121,10 @@ impl LinesDecoder {
                 self.rows.pop();
             }
             let next = self.rows.last().map(|rows| rows.start);
-            let reader = self.at(row)?;
-            let before = some.text.len();
+            let reader = self.reader_at(row)?;
+            let before = lines.text.len();
             let line =
-                reader.next(Some(&mut some.text), limit).map_err(|error| error.to_string())?;
+                reader.next(Some(&mut lines.text), limit).map_err(|error| error.to_string())?;
             let Some(line) = line else { return Err(self.moved()) };
             self.check_start(row, line)?;
             if next != Some(row + 1) {
@@ -138,32 +138,32 @@ impl LinesDecoder {
                 );
                 RowError { code: "line_too_long", message }
             });
-            some.lines.push(One { number, text: before..some.text.len(), too_long });
+            lines.lines.push(BatchLine { number, text: before..lines.text.len(), too_long });
         }
-        Ok(some)
+        Ok(lines)
     }
 
     /// If `row` begins a range, checks that its line begins where the survey counted it.
-    fn check_start(&self, row: u64, line: Line) -> Result<(), String> {
-        let stretches = &self.lines.survey.stretches;
-        let Ok(index) = stretches.binary_search_by_key(&row, |stretch| stretch.first_row) else {
+    fn check_start(&self, row: u64, line: LinePosition) -> Result<(), String> {
+        let ranges = &self.lines.survey.ranges;
+        let Ok(index) = ranges.binary_search_by_key(&row, |range| range.first_row) else {
             return Ok(());
         };
-        let Stretch { start, lines_before, .. } = stretches[index];
+        let LineRange { start, lines_before, .. } = ranges[index];
         let as_counted = (line.start, line.number) == (start, lines_before + 1);
         if as_counted { Ok(()) } else { Err(self.moved()) }
     }
 
     /// If `row`, which was just read, ends a range, checks that the next line begins where the survey counted it.
     fn check_end(&mut self, row: u64) -> Result<(), String> {
-        let Survey { stretches, rows, bytes, .. } = &*self.lines.survey;
+        let LineSurvey { ranges, rows, bytes, .. } = &*self.lines.survey;
         let (is_last, bytes) = (row + 1 == *rows, *bytes);
-        let following = stretches.binary_search_by_key(&(row + 1), |next| next.first_row);
+        let following = ranges.binary_search_by_key(&(row + 1), |next| next.first_row);
         if !is_last && following.is_err() {
             return Ok(());
         }
         let (reader, next) = self.reader.as_mut().expect("a row was just read with it");
-        if following.is_ok_and(|index| stretches[index].start == reader.offset()) {
+        if following.is_ok_and(|index| ranges[index].start == reader.offset()) {
             return Ok(());
         }
         let line = reader.next(None, 0).map_err(|error| error.to_string())?;
@@ -177,22 +177,21 @@ impl LinesDecoder {
 
     /// Reports that lines have moved since the survey, and removes the survey from the cache.
     fn moved(&self) -> String {
-        self.lines.kept.remove();
+        self.lines.cache_entry.remove();
         "its lines are not where they were when they were counted; the next run counts them again"
             .to_owned()
     }
 
     /// Returns the reader, positioned at the beginning of a row.
-    fn at(&mut self, row: u64) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, String> {
-        let stretches = &self.lines.survey.stretches;
-        let stretch =
-            stretches.partition_point(|stretch| stretch.first_row <= row).saturating_sub(1);
-        let stretch = *stretches.get(stretch).ok_or_else(|| self.moved())?;
-        let is_behind = self.reader.as_ref().is_none_or(|(_, next)| *next < stretch.first_row);
-        if is_behind {
+    fn reader_at(&mut self, row: u64) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, String> {
+        let ranges = &self.lines.survey.ranges;
+        let range = ranges.partition_point(|range| range.first_row <= row).saturating_sub(1);
+        let range = *ranges.get(range).ok_or_else(|| self.moved())?;
+        let is_before_range = self.reader.as_ref().is_none_or(|(_, next)| *next < range.first_row);
+        if is_before_range {
             // Compressed files are read from the beginning.
             let (start, before) = match self.lines.compression {
-                Compression::None => (stretch.start, stretch.lines_before),
+                FileCompression::None => (range.start, range.lines_before),
                 _ => (0, 0),
             };
             if start > 0 {
@@ -207,7 +206,7 @@ impl LinesDecoder {
             let bytes = self.source.reader(start);
             let reader = self.lines.compression.reader(bytes).map_err(|error| error.to_string())?;
             let reader = LineReader::new(reader, start, before);
-            self.reader = Some((reader, stretch.first_row));
+            self.reader = Some((reader, range.first_row));
         }
         loop {
             let (reader, next) = self.reader.as_mut().expect("it was just put there");
@@ -227,16 +226,16 @@ impl LinesDecoder {
         Ok(reader)
     }
 
-    fn decode(&self, some: &Together) -> Result<Decoded, String> {
+    fn decode(&self, lines: &LineBatch) -> Result<Decoded, String> {
         let columns = self.schema.fields();
-        let (mut rows, mut bad) = (Vec::with_capacity(some.lines.len()), Vec::new());
-        let no_values = || Value::Object(Vec::new());
-        for (position, line) in some.lines.iter().enumerate() {
+        let (mut rows, mut bad) = (Vec::with_capacity(lines.lines.len()), Vec::new());
+        let no_values = || ColumnValue::Object(Vec::new());
+        for (position, line) in lines.lines.iter().enumerate() {
             let row = if let Some(problem) = &line.too_long {
                 Err(problem.clone())
             } else {
-                let text = &some.text[line.text.clone()];
-                self.lines.form.row(line.number, text, columns, self.strict)
+                let text = &lines.text[line.text.clone()];
+                self.lines.line_format.row(line.number, text, columns, self.strict)
             };
             rows.push(row.unwrap_or_else(|problem| {
                 bad.push((position, problem));
@@ -247,7 +246,7 @@ impl LinesDecoder {
             return Ok(Decoded { batch, bad });
         }
         // Instants that do not fit a column are found row by row.
-        for (position, line) in some.lines.iter().enumerate() {
+        for (position, line) in lines.lines.iter().enumerate() {
             if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
                 let message = format!("line {}: {why}", line.number);
                 bad.push((position, RowError { code: "bad_line", message }));
@@ -255,11 +254,11 @@ impl LinesDecoder {
             }
         }
         bad.sort_by_key(|(position, _)| *position);
-        Ok(Decoded { batch: self.batch(&rows).map_err(said)?, bad })
+        Ok(Decoded { batch: self.batch(&rows).map_err(error_message)?, bad })
     }
 
     /// Builds columns from rows. Missing fields are null.
-    fn batch(&self, rows: &[Value<'_>]) -> Result<RecordBatch, ArrowError> {
+    fn batch(&self, rows: &[ColumnValue<'_>]) -> Result<RecordBatch, ArrowError> {
         let reader = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(rows.len());
         let mut decoder = reader.build_decoder()?;
         decoder.serialize(rows)?;

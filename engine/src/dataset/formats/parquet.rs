@@ -10,7 +10,7 @@ use parquet::basic::Type as Physical;
 use parquet::column::page::{PageIterator, PageReader};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
-use super::decode::{Decode, DecodeError, Decoded, RowGroupInfo, Wanted};
+use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo};
 use crate::dataset::footer::Footer;
 use crate::dataset::pages::{BoundedPages, PageLimit, longest_in_dictionary};
 use crate::dataset::source::{OpenFile, guarded};
@@ -27,12 +27,12 @@ pub(in crate::dataset) fn open(
     footer: &Footer,
     row_groups: &[RowGroupInfo],
     source: &OpenFile,
-    wanted: &Wanted,
+    wanted: &DecodeRequest,
     page_bytes: u64,
 ) -> Result<Box<dyn Decode>, DecodeError> {
     let mut groups = wanted.by_row_group(row_groups);
     let indices: Vec<usize> = groups.iter().map(|(group, _)| *group).collect();
-    source.want(footer.chunks(&indices, &wanted.positions));
+    source.hint_ranges(footer.chunks(&indices, &wanted.positions));
     groups.reverse();
     let levels = guarded(|| field_levels(footer, wanted))
         .map_err(|why| format!("its schema cannot be read: {why}"))?;
@@ -56,7 +56,7 @@ pub(in crate::dataset) fn open(
 
 /// Returns the array types of the columns. The reader decodes directly into the requested types, texts as bytes, where
 /// it can, otherwise into the file's own types.
-fn field_levels(footer: &Footer, wanted: &Wanted) -> parquet::errors::Result<FieldLevels> {
+fn field_levels(footer: &Footer, wanted: &DecodeRequest) -> parquet::errors::Result<FieldLevels> {
     let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
     let mut fields: Vec<_> = footer.schema.fields().iter().map(as_bytes).collect();
     for (&position, wanted) in wanted.positions.iter().zip(&wanted.types) {

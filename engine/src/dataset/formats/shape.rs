@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Summary of JSON values: counts per kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::dataset) struct Shape {
+pub(in crate::dataset) struct JsonShape {
     texts: u64,
     objects: u64,
     lists: u64,
@@ -22,11 +22,11 @@ pub(in crate::dataset) struct Shape {
     /// Numbers that no integer holds.
     fractions: u64,
     /// Items of the arrays.
-    items: Option<Box<Shape>>,
+    items: Option<Box<JsonShape>>,
     /// Fields of the objects, in order of first appearance.
-    fields: Vec<(String, Shape)>,
+    fields: Vec<(String, JsonShape)>,
     /// All fields merged into one, for objects with more than [`MAX_FIELDS`] fields: their names are data.
-    values: Option<Box<Shape>>,
+    values: Option<Box<JsonShape>>,
 }
 
 /// Maximum fields of a column's objects. Each is a column in memory, whether a row has it or not.
@@ -35,23 +35,23 @@ const MAX_FIELDS: usize = 1000;
 /// Largest whole number up to which float64 is exact.
 const MAX_EXACT: u64 = 1 << 53;
 
-impl Shape {
+impl JsonShape {
     /// Returns the shape of one line of JSON; `None` if it is not an object.
-    pub(super) fn of_line(line: &[u8]) -> Option<Self> {
-        let Seen(shape) = serde_json::from_slice(line).ok()?;
+    pub(super) fn from_line(line: &[u8]) -> Option<Self> {
+        let ParsedShape(shape) = serde_json::from_slice(line).ok()?;
         (shape.objects > 0).then_some(shape)
     }
 
     /// Returns the shape of an object with one string field.
-    pub(super) fn of_text(name: &str) -> Self {
+    pub(super) fn from_text_field(name: &str) -> Self {
         let text = Self { texts: 1, ..Self::default() };
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
     }
 
     /// Merges two shapes.
-    pub(in crate::dataset) fn with(self, other: Self) -> Self {
+    pub(in crate::dataset) fn merge(self, other: Self) -> Self {
         let values = match (self.values, other.values) {
-            (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
+            (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),
             (own, other) => own.or(other),
         };
         let joined = Self {
@@ -64,10 +64,10 @@ impl Shape {
             unsigned: self.unsigned + other.unsigned,
             fractions: self.fractions + other.fractions,
             items: match (self.items, other.items) {
-                (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
+                (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),
                 (own, other) => own.or(other),
             },
-            fields: with_fields(self.fields, other.fields),
+            fields: merge_fields(self.fields, other.fields),
             values,
         };
         if joined.values.is_some() || joined.fields.len() > MAX_FIELDS {
@@ -81,7 +81,7 @@ impl Shape {
     fn into_dictionary(mut self) -> Self {
         let fields = std::mem::take(&mut self.fields).into_iter().map(|(_, shape)| shape);
         let known = self.values.take().map(|values| *values).unwrap_or_default();
-        self.values = Some(Box::new(fields.fold(known, Self::with)));
+        self.values = Some(Box::new(fields.fold(known, Self::merge)));
         self
     }
 
@@ -106,7 +106,7 @@ impl Shape {
         } else if objects == most {
             // Parquet has no structs without fields.
             match &self.values {
-                Some(values) => map_of(values.data_type()),
+                Some(values) => map_type(values.data_type()),
                 None if self.fields.is_empty() => string_map(),
                 None => DataType::Struct(self.columns()),
             }
@@ -128,17 +128,20 @@ impl Shape {
 
 /// Returns the type of objects without known fields.
 fn string_map() -> DataType {
-    map_of(DataType::Utf8)
+    map_type(DataType::Utf8)
 }
 
 /// Returns a map from strings to values of a type.
-pub(super) fn map_of(value: DataType) -> DataType {
+pub(super) fn map_type(value: DataType) -> DataType {
     let fields = vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)];
     let entries = Field::new("entries", DataType::Struct(fields.into()), false);
     DataType::Map(Arc::new(entries), false)
 }
 
-fn with_fields(mut own: Vec<(String, Shape)>, other: Vec<(String, Shape)>) -> Vec<(String, Shape)> {
+fn merge_fields(
+    mut own: Vec<(String, JsonShape)>,
+    other: Vec<(String, JsonShape)>,
+) -> Vec<(String, JsonShape)> {
     for (place, (name, shape)) in other.into_iter().enumerate() {
         // Most lines have their fields in the same order.
         let at = match own.get(place) {
@@ -148,7 +151,7 @@ fn with_fields(mut own: Vec<(String, Shape)>, other: Vec<(String, Shape)>) -> Ve
         match at {
             Some(at) => {
                 let known = std::mem::take(&mut own[at].1);
-                own[at].1 = known.with(shape);
+                own[at].1 = known.merge(shape);
             }
             None => own.push((name, shape)),
         }
@@ -157,72 +160,72 @@ fn with_fields(mut own: Vec<(String, Shape)>, other: Vec<(String, Shape)>) -> Ve
 }
 
 /// Shape of a JSON value, computed while it is deserialized.
-struct Seen(Shape);
+struct ParsedShape(JsonShape);
 
-impl<'de> Deserialize<'de> for Seen {
+impl<'de> Deserialize<'de> for ParsedShape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Look).map(Self)
+        deserializer.deserialize_any(ShapeVisitor).map(Self)
     }
 }
 
-struct Look;
+struct ShapeVisitor;
 
-impl<'de> Visitor<'de> for Look {
-    type Value = Shape;
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = JsonShape;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Shape, E> {
-        Ok(Shape::default())
+    fn visit_unit<E>(self) -> Result<JsonShape, E> {
+        Ok(JsonShape::default())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Shape, E> {
-        Ok(Shape { bools: 1, ..Shape::default() })
+    fn visit_bool<E>(self, _: bool) -> Result<JsonShape, E> {
+        Ok(JsonShape { bools: 1, ..JsonShape::default() })
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Shape, E> {
+    fn visit_i64<E>(self, number: i64) -> Result<JsonShape, E> {
         let large = u64::from(number.unsigned_abs() > MAX_EXACT);
-        Ok(Shape { numbers: 1, large, ..Shape::default() })
+        Ok(JsonShape { numbers: 1, large, ..JsonShape::default() })
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Shape, E> {
+    fn visit_u64<E>(self, number: u64) -> Result<JsonShape, E> {
         let (large, unsigned) = (number > MAX_EXACT, i64::try_from(number).is_err());
         let (large, unsigned) = (u64::from(large), u64::from(unsigned));
-        Ok(Shape { numbers: 1, large, unsigned, ..Shape::default() })
+        Ok(JsonShape { numbers: 1, large, unsigned, ..JsonShape::default() })
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Shape, E> {
-        Ok(Shape { numbers: 1, fractions: 1, ..Shape::default() })
+    fn visit_f64<E>(self, _: f64) -> Result<JsonShape, E> {
+        Ok(JsonShape { numbers: 1, fractions: 1, ..JsonShape::default() })
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Shape, E> {
-        Ok(Shape { texts: 1, ..Shape::default() })
+    fn visit_str<E>(self, _: &str) -> Result<JsonShape, E> {
+        Ok(JsonShape { texts: 1, ..JsonShape::default() })
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Shape, A::Error> {
-        let mut shape = Shape::default();
-        while let Some(Seen(item)) = items.next_element()? {
-            shape = shape.with(item);
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonShape, A::Error> {
+        let mut shape = JsonShape::default();
+        while let Some(ParsedShape(item)) = items.next_element()? {
+            shape = shape.merge(item);
         }
-        Ok(Shape { lists: 1, items: Some(Box::new(shape)), ..Shape::default() })
+        Ok(JsonShape { lists: 1, items: Some(Box::new(shape)), ..JsonShape::default() })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Shape, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonShape, A::Error> {
         let (mut fields, mut values) = (Vec::new(), None);
-        while let Some((name, Seen(shape))) = entries.next_entry::<String, Seen>()? {
-            fields = with_fields(fields, vec![(name, shape)]);
+        while let Some((name, ParsedShape(shape))) = entries.next_entry::<String, ParsedShape>()? {
+            fields = merge_fields(fields, vec![(name, shape)]);
             if fields.len() > MAX_FIELDS {
-                let full = Shape {
+                let full = JsonShape {
                     fields: std::mem::take(&mut fields),
                     values: values.take(),
-                    ..Shape::default()
+                    ..JsonShape::default()
                 };
                 values = full.into_dictionary().values;
             }
         }
-        let shape = Shape { objects: 1, fields, values, ..Shape::default() };
+        let shape = JsonShape { objects: 1, fields, values, ..JsonShape::default() };
         Ok(if shape.values.is_some() { shape.into_dictionary() } else { shape })
     }
 }
@@ -233,12 +236,12 @@ mod tests {
     use super::*;
 
     fn columns(lines: &[&str]) -> String {
-        let shapes = lines.iter().filter_map(|line| Shape::of_line(line.as_bytes()));
-        written(&shapes.fold(Shape::default(), Shape::with).columns())
+        let shapes = lines.iter().filter_map(|line| JsonShape::from_line(line.as_bytes()));
+        written(&shapes.fold(JsonShape::default(), JsonShape::merge).columns())
     }
 
     #[test]
-    fn lines_together_say_what_the_columns_are() {
+    fn columns_are_inferred_from_all_lines() {
         assert_eq!(
             columns(&[
                 r#"{"id": 7, "text": "a", "meta": {"a": null}, "tags": []}"#,
@@ -264,13 +267,14 @@ mod tests {
         };
         assert!(found(142).starts_with("id: int64, meta: struct<0-0: int64, "));
         assert_eq!(found(144), "id: int64, meta: map<string, int64>");
-        let wide = |row: usize| Shape::of_line(format!("{{\"{row}\": 1}}").as_bytes()).unwrap();
-        let shape = |rows: usize| (0..rows).map(wide).fold(Shape::default(), Shape::with);
+        let wide =
+            |row: usize| JsonShape::from_line(format!("{{\"{row}\": 1}}").as_bytes()).unwrap();
+        let shape = |rows: usize| (0..rows).map(wide).fold(JsonShape::default(), JsonShape::merge);
         assert!(!shape(1000).is_too_wide() && shape(1001).is_too_wide());
     }
 
     #[test]
-    fn numbers_widen_and_of_other_kinds_the_most_frequent_counts() {
+    fn numbers_widen_and_otherwise_the_most_frequent_kind_wins() {
         let of = |values: &[&str]| {
             let lines: Vec<String> =
                 values.iter().map(|value| format!("{{\"x\": {value}}}")).collect();

@@ -8,66 +8,65 @@ use longsift_stages::contract::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::compression::Compression;
+use super::compression::FileCompression;
 use super::decode::RowGroupInfo;
-use super::form::Form;
+use super::line_format::LineFormat;
 use super::line_reader::LineReader;
-use super::shape::Shape;
+use super::shape::JsonShape;
 use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::OpenFile;
 
 /// Number of lines from which columns are inferred.
-const LINES_LOOKED_AT: u64 = 1000;
+const MAX_SAMPLED_LINES: u64 = 1000;
 /// A range has at least a thousandth of the file, within these bounds: large files have few ranges, and small ones are
 /// cut as finely as a work unit can be.
-const STRETCHES: u64 = 1024;
-const SMALLEST_STRETCH_BYTES: u64 = 4 << 10;
-const LARGEST_STRETCH_BYTES: u64 = 1 << 20;
+const MAX_RANGES: u64 = 1024;
+const MIN_RANGE_BYTES: u64 = 4 << 10;
+const MAX_RANGE_BYTES: u64 = 1 << 20;
 /// Longer lines are not used to infer columns.
-const LONGEST_LOOKED_AT_BYTES: u64 = 64 << 20;
+const MAX_SAMPLED_LINE_BYTES: u64 = 64 << 20;
 /// Number of lines between two checks for a signal.
 const LINES_PER_CHECK: u64 = 1024;
 
 /// Contents of a file of lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::dataset) struct Survey {
+pub(in crate::dataset) struct LineSurvey {
     pub(in crate::dataset) sha256: String,
     /// Ranges of lines, in order.
-    pub(super) stretches: Vec<Stretch>,
+    #[serde(rename = "stretches")]
+    pub(super) ranges: Vec<LineRange>,
     /// Number of lines that are not blank.
     pub(in crate::dataset) rows: u64,
     /// Decompressed size in bytes.
     pub(super) bytes: u64,
     /// Shape of the first lines.
-    pub(in crate::dataset) shape: Shape,
+    pub(in crate::dataset) shape: JsonShape,
 }
 
 /// Start of a range of lines: decompressed offset, rows before it, lines before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stretch {
+pub(super) struct LineRange {
     pub(super) start: u64,
     pub(super) first_row: u64,
     pub(super) lines_before: u64,
 }
 
-impl Survey {
+impl LineSurvey {
     /// Scans a file of `size` bytes. A compressed file is one range: it can only be read from its beginning.
     ///
     /// # Errors
     /// A failed read, a signal, or bytes that do not match the format.
-    pub(in crate::dataset) fn of(
+    pub(in crate::dataset) fn scan(
         file: &OpenFile,
         size: u64,
-        form: Form,
-        compression: Compression,
+        line_format: LineFormat,
+        compression: FileCompression,
     ) -> Result<Self, DataProblem> {
         let digest = Arc::new(Mutex::new(Sha256::new()));
         let hashed = Hashed { inner: file.reader(0), digest: Arc::clone(&digest) };
-        let stretch_bytes = match compression {
-            Compression::None => {
-                (size / STRETCHES).clamp(SMALLEST_STRETCH_BYTES, LARGEST_STRETCH_BYTES)
-            }
+        let range_bytes = match compression {
+            FileCompression::None => (size / MAX_RANGES).clamp(MIN_RANGE_BYTES, MAX_RANGE_BYTES),
             _ => u64::MAX,
         };
         let failed = |error: &io::Error| match file.refused() {
@@ -82,14 +81,15 @@ impl Survey {
                 .with_hint("write the file again, or take it out of the input"),
         };
         let reader = compression.reader(hashed).map_err(|error| failed(&error))?;
-        let mut survey = look(reader, form, stretch_bytes).map_err(|error| failed(&error))?;
+        let mut survey =
+            scan_lines(reader, line_format, range_bytes).map_err(|error| failed(&error))?;
         let digest = std::mem::take(&mut *digest.lock().expect("nobody panics with it"));
         survey.sha256 = hex(&digest.finalize());
-        if survey.shape == Shape::default() && survey.rows > 0 {
+        if survey.shape == JsonShape::default() && survey.rows > 0 {
             return Err(DataProblem::data(format!(
                 "none of its first {} lines is {}",
-                survey.rows.min(LINES_LOOKED_AT),
-                form.line()
+                survey.rows.min(MAX_SAMPLED_LINES),
+                line_format.line()
             ))
             .with_hint("a line holds one whole JSON object; `input.format` says what files with other names hold"));
         }
@@ -98,44 +98,48 @@ impl Survey {
 
     /// Returns the ranges as row groups of a file of `size` bytes.
     pub(in crate::dataset) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
-        let ends = self.stretches.iter().skip(1).map(|next| (next.start, next.first_row));
+        let ends = self.ranges.iter().skip(1).map(|next| (next.start, next.first_row));
         let ends = ends.chain([(self.bytes, self.rows)]);
-        let group = |(stretch, (end, end_row)): (&Stretch, (u64, u64))| {
-            let bytes = end - stretch.start;
+        let group = |(range, (end, end_row)): (&LineRange, (u64, u64))| {
+            let bytes = end - range.start;
             RowGroupInfo {
-                first_row: stretch.first_row,
-                rows: end_row - stretch.first_row,
+                first_row: range.first_row,
+                rows: end_row - range.first_row,
                 uncompressed_bytes: bytes,
                 compressed_bytes: bytes.min(size),
             }
         };
-        self.stretches.iter().zip(ends).map(group).collect()
+        self.ranges.iter().zip(ends).map(group).collect()
     }
 }
 
-fn look(reader: impl io::BufRead, form: Form, stretch_bytes: u64) -> io::Result<Survey> {
+fn scan_lines(
+    reader: impl io::BufRead,
+    line_format: LineFormat,
+    range_bytes: u64,
+) -> io::Result<LineSurvey> {
     let mut reader = LineReader::new(reader, 0, 0);
-    let (mut rows, mut shape) = (0_u64, Shape::default());
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let (mut rows, mut shape) = (0_u64, JsonShape::default());
+    let mut ranges: Vec<LineRange> = Vec::new();
     let mut line = Vec::new();
     loop {
         if rows.is_multiple_of(LINES_PER_CHECK) && Stop::of_process().check().is_err() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        let looked_at = rows < LINES_LOOKED_AT;
+        let looked_at = rows < MAX_SAMPLED_LINES;
         line.clear();
         let into = looked_at.then_some(&mut line);
-        let Some(read) = reader.next(into, LONGEST_LOOKED_AT_BYTES)? else { break };
-        if looked_at && let Some(seen) = form.shape(&line) {
-            shape = shape.with(seen);
+        let Some(read) = reader.next(into, MAX_SAMPLED_LINE_BYTES)? else { break };
+        if looked_at && let Some(seen) = line_format.shape(&line) {
+            shape = shape.merge(seen);
         }
-        if stretches.last().is_none_or(|last| read.start - last.start >= stretch_bytes) {
+        if ranges.last().is_none_or(|last| read.start - last.start >= range_bytes) {
             let (start, lines_before) = (read.start, read.number - 1);
-            stretches.push(Stretch { start, first_row: rows, lines_before });
+            ranges.push(LineRange { start, first_row: rows, lines_before });
         }
         rows += 1;
     }
-    Ok(Survey { sha256: String::new(), stretches, rows, bytes: reader.offset(), shape })
+    Ok(LineSurvey { sha256: String::new(), ranges, rows, bytes: reader.offset(), shape })
 }
 
 /// Reader that computes the digest of what it reads.
@@ -157,22 +161,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_begin_with_lines_and_have_all_rows() {
+    fn ranges_begin_at_lines_and_contain_all_rows() {
         let lines: Vec<String> = (0..50).map(|row| format!("{{\"n\": {row}}}\n\n")).collect();
         let lines = lines.concat();
-        let survey = look(lines.as_bytes(), Form::Json, 100).unwrap();
+        let survey = scan_lines(lines.as_bytes(), LineFormat::Json, 100).unwrap();
         assert_eq!((survey.rows, survey.bytes), (50, lines.len() as u64));
         let groups = survey.row_groups(survey.bytes);
         assert!(groups.len() > 4, "{groups:?}");
         assert_eq!(groups.iter().map(|group| group.rows).sum::<u64>(), 50);
         assert_eq!(groups.iter().map(|group| group.compressed_bytes).sum::<u64>(), survey.bytes);
-        for stretch in &survey.stretches {
+        for range in &survey.ranges {
             assert!(
-                lines[stretch.start as usize..]
-                    .starts_with(&format!("{{\"n\": {}}}", stretch.first_row))
+                lines[range.start as usize..]
+                    .starts_with(&format!("{{\"n\": {}}}", range.first_row))
             );
-            assert_eq!(stretch.lines_before, 2 * stretch.first_row);
+            assert_eq!(range.lines_before, 2 * range.first_row);
         }
-        assert_eq!(look(&b""[..], Form::Json, 100).unwrap().row_groups(0), []);
+        assert_eq!(scan_lines(&b""[..], LineFormat::Json, 100).unwrap().row_groups(0), []);
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
-use super::shape::map_of;
+use super::shape::map_type;
 
 /// Maximum nesting depth.
-const DEEPEST: usize = 60;
+const MAX_DEPTH: usize = 60;
 
 /// Types without parts, and their names.
 const SIMPLE: [(&str, DataType); 15] = [
@@ -73,8 +73,8 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn data_type(&mut self) -> Result<DataType, String> {
         self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err(format!("types may nest {DEEPEST} levels"));
+        if self.depth > MAX_DEPTH {
+            return Err(format!("types may nest {MAX_DEPTH} levels"));
         }
         let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
         let data_type = match name {
@@ -92,7 +92,7 @@ impl<'a> Parser<'a> {
                 self.expect(',')?;
                 let value = self.data_type()?;
                 self.expect('>')?;
-                map_of(value)
+                map_type(value)
             }
             "struct" => DataType::Struct(self.fields()?),
             simple => match SIMPLE.iter().find(|(known, _)| *known == simple) {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_types_parse_again() {
         for text in [
             "string",
             "list<list<int32>>",
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_type_says_why() {
+    fn invalid_types_are_explained() {
         for (text, why) in [
             ("strin", "`strin` is not a type; types are: string, bool"),
             ("list<int32", "`>` is expected, found the end"),

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use longsift_stages::contract::Location;
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 
-use super::slice::{HINT, Source, Versioned};
+use super::slice::{HINT, ModelSource, VersionedSource};
 use super::stores::Versions;
 use crate::base::stop::Stop;
 use crate::storage;
@@ -20,7 +20,7 @@ use crate::storage::range_file::RangeFile;
 const PIECE_BYTES: u64 = 16 << 20;
 
 /// Files of a folder of a bucket.
-pub(crate) struct Bucket {
+pub(crate) struct BucketFolder {
     /// Address without a trailing slash.
     address: String,
     stop: Stop,
@@ -29,7 +29,7 @@ pub(crate) struct Bucket {
     received: Cell<u64>,
 }
 
-impl Bucket {
+impl BucketFolder {
     pub(crate) fn new(address: &str, stop: Stop) -> Self {
         let (opened, seen) = (RefCell::default(), RefCell::default());
         Self { address: address.to_owned(), stop, opened, seen, received: Cell::new(0) }
@@ -58,11 +58,11 @@ impl Bucket {
     }
 
     fn opened(&self, file: &str) -> Result<Rc<RangeFile>, ModelProblem> {
-        self.open(file)?.ok_or_else(|| self.no_file(file))
+        self.open(file)?.ok_or_else(|| self.missing_file(file))
     }
 }
 
-impl Source for Bucket {
+impl ModelSource for BucketFolder {
     fn name(&self) -> String {
         self.address.clone()
     }
@@ -115,7 +115,7 @@ fn version(file: &RangeFile) -> String {
     file.version().unwrap_or_else(|| file.length.to_string())
 }
 
-impl Versioned for Bucket {
+impl VersionedSource for BucketFolder {
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         Ok(self.find(file)?.as_ref().map(version))
     }
@@ -125,12 +125,12 @@ impl Versioned for Bucket {
     }
 }
 
-impl RemoteWeights for Bucket {
+impl RemoteWeights for BucketFolder {
     fn length(&self, file: &str) -> Result<u64, ModelProblem> {
         Ok(self.opened(file)?.length)
     }
 
     fn read(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
-        self.gathered(file, wanted)
+        self.read_range(file, wanted)
     }
 }

@@ -17,7 +17,7 @@ use crate::storage::marked;
 
 /// Content of `slice.json`: the origin of a slice.
 #[derive(Debug, Serialize)]
-struct Record<'a> {
+struct SliceRecord<'a> {
     source: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<&'a str>,
@@ -28,27 +28,27 @@ struct Record<'a> {
 
 /// Folder that only this process fills.
 pub(crate) struct PartialFolder {
-    place: PathBuf,
+    parent: PathBuf,
     folder: PathBuf,
     /// Held until the folder is complete or abandoned.
     _lock: File,
 }
 
 impl PartialFolder {
-    /// Waits until no other process fetches into `place`, and creates an empty folder.
-    pub(crate) fn begin(place: &Path) -> Result<Self, ModelProblem> {
-        marked::create_folder(place)?;
-        let path = place.join("lock");
+    /// Waits until no other process fetches into `parent`, and creates an empty folder.
+    pub(crate) fn begin(parent: &Path) -> Result<Self, ModelProblem> {
+        marked::create_folder(parent)?;
+        let path = parent.join("lock");
         let lock = files::open_read_write(&path)?;
         if lock.try_lock().is_err() {
-            tracing::info!("waiting for another process that fetches into `{}`", place.display());
+            tracing::info!("waiting for another process that fetches into `{}`", parent.display());
             lock.lock().map_err(error::failed("lock", &path))?;
         }
         // Remains of a process that was killed while it fetched.
-        let folder = place.join("partial");
+        let folder = parent.join("partial");
         files::remove_folder(&folder)?;
         files::create_folder(&folder)?;
-        Ok(Self { place: place.to_owned(), folder, _lock: lock })
+        Ok(Self { parent: parent.to_owned(), folder, _lock: lock })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -64,7 +64,7 @@ impl PartialFolder {
         let message = format!(
             "layer 0 takes {} in `{}`, where {} are free",
             bytes(wanted),
-            self.place.display(),
+            self.parent.display(),
             bytes(free)
         );
         Err(ModelProblem::machine(message)
@@ -102,7 +102,7 @@ impl PartialFolder {
         let Fetched { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
         let endpoint = endpoint.map(shown);
         let endpoint = endpoint.as_deref();
-        let record = Record { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
+        let record = SliceRecord { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
         let json = serde_json::to_vec_pretty(&record).expect("plain data");
         self.write("slice.json", &json)?;
         let digest = text::sha256_hex(tensors.join("\n").as_bytes());
@@ -120,7 +120,7 @@ impl PartialFolder {
 
     /// Renames the folder to its final name.
     pub(crate) fn finish(self, name: &str) -> Result<PathBuf, ModelProblem> {
-        let folder = self.place.join(name);
+        let folder = self.parent.join(name);
         // An existing folder of that name is unusable, otherwise nothing would have been fetched.
         files::remove_folder(&folder)?;
         files::rename(&self.folder, &folder)?;

@@ -13,7 +13,7 @@ pub(crate) enum FetchKind {
 
 impl FetchKind {
     /// Whether a folder contains the part.
-    pub(crate) fn is_in(self, folder: &Path) -> bool {
+    pub(crate) fn is_present_in(self, folder: &Path) -> bool {
         match self {
             Self::Model => ModelFolder::open(folder, None).is_ok(),
             Self::Tokenizer => folder.join("tokenizer.json").is_file(),

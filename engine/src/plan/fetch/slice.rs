@@ -24,7 +24,7 @@ pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
 ];
 
 /// Remote folder whose files are read by name.
-pub(crate) trait Source: RemoteWeights {
+pub(crate) trait ModelSource: RemoteWeights {
     /// Returns the name for messages.
     fn name(&self) -> String;
     /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
@@ -33,7 +33,7 @@ pub(crate) trait Source: RemoteWeights {
     fn ranges(&self, file: &str, ranges: &[Range<u64>], sink: Sink<'_>)
     -> Result<(), ModelProblem>;
     /// Reads a range of a file into memory.
-    fn gathered(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
+    fn read_range(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
         let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
         self.ranges(file, &[wanted], &mut |piece| {
             bytes.extend_from_slice(piece);
@@ -47,7 +47,7 @@ pub(crate) trait Source: RemoteWeights {
     fn hint(&self) -> &'static str;
 
     /// Returns the error for a missing required file.
-    fn no_file(&self, file: &str) -> ModelProblem {
+    fn missing_file(&self, file: &str) -> ModelProblem {
         let problem = ModelProblem::settings(format!("`{}` has no `{file}`", self.name()));
         if file == "model.safetensors" {
             return problem
@@ -59,14 +59,14 @@ pub(crate) trait Source: RemoteWeights {
 
 /// Fetches the tokenizer's files into `partial`; `tokenizer.json` is required.
 pub(crate) fn fetch_tokenizer(
-    source: &dyn Source,
+    source: &dyn ModelSource,
     partial: &PartialFolder,
 ) -> Result<(), Vec<ModelProblem>> {
     let one = |problem| vec![problem];
     for (name, most) in &SMALL_FILES[1..3] {
         match source.small(name, *most).map_err(one)? {
             Some(content) => partial.write(name, &content).map_err(one)?,
-            None if *name == TOKENIZER => return Err(one(source.no_file(name))),
+            None if *name == TOKENIZER => return Err(one(source.missing_file(name))),
             None => {}
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn fetch_tokenizer(
 }
 
 /// Fetches config, tokenizer and layer 0 of a checkpoint into `partial`.
-pub(crate) fn fetch_model<S: Source + 'static>(
+pub(crate) fn fetch_model<S: ModelSource + 'static>(
     source: &Rc<S>,
     partial: &PartialFolder,
 ) -> Result<Fetched, Vec<ModelProblem>> {
@@ -82,7 +82,7 @@ pub(crate) fn fetch_model<S: Source + 'static>(
     for (name, most) in SMALL_FILES {
         match source.small(name, most).map_err(one)? {
             Some(content) => partial.write(name, &content).map_err(one)?,
-            None if name == CONFIG => return Err(one(source.no_file(name))),
+            None if name == CONFIG => return Err(one(source.missing_file(name))),
             None => {}
         }
     }
@@ -114,7 +114,7 @@ pub(crate) const HINT: &str =
     "name the folder that has `config.json`, `tokenizer.json` and the safetensors files";
 
 /// Source whose files may change.
-pub(crate) trait Versioned: Source {
+pub(crate) trait VersionedSource: ModelSource {
     /// Returns the current version of a file; `None` if it does not exist.
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem>;
     /// Returns the first seen version of each requested file.

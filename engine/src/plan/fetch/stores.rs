@@ -24,7 +24,7 @@ use crate::storage::files;
 pub(super) const VERSIONS: &str = "versions.json";
 
 /// Limit of a file that lists about twenty files.
-const MOST_TEXT_BYTES: u64 = 1 << 20;
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Versions by file name; `None` for missing files.
 pub(crate) type Versions = BTreeMap<String, Option<String>>;
@@ -42,7 +42,7 @@ pub(super) struct FetchedModels {
 }
 
 /// Local copy of an address.
-pub(super) struct Kept {
+pub(super) struct LocalCopy {
     pub(super) folder: PathBuf,
     #[cfg_attr(
         not(feature = "cloud"),
@@ -67,13 +67,13 @@ impl FetchedModels {
             FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
             FetchKind::Model => address,
         };
-        let place = self.root.join(folder_name(address));
+        let parent = self.root.join(folder_name(address));
         #[cfg(feature = "cloud")]
         if !self.offline {
-            return self.current(address, &place, wanted);
+            return self.current(address, &parent, wanted);
         }
-        match kept(&place, wanted) {
-            Some(kept) => Ok(kept.folder),
+        match local_copy(&parent, wanted) {
+            Some(copy) => Ok(copy.folder),
             None => Err(vec![self.absent(address)]),
         }
     }
@@ -91,15 +91,15 @@ impl FetchedModels {
 }
 
 /// Returns the last used folder if it is complete.
-pub(super) fn kept(place: &Path, wanted: FetchKind) -> Option<Kept> {
+pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<LocalCopy> {
     let text =
-        |path: &Path| String::from_utf8(files::read_limited(path, MOST_TEXT_BYTES).ok()?).ok();
-    let name = text(&place.join(pointer(wanted)))?;
+        |path: &Path| String::from_utf8(files::read_limited(path, MAX_TEXT_BYTES).ok()?).ok();
+    let name = text(&parent.join(pointer(wanted)))?;
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let folder = place.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
+    let folder = parent.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
     let versions = serde_json::from_str(&text(&folder.join(VERSIONS))?).ok()?;
-    wanted.is_in(&folder).then_some(Kept { folder, versions })
+    wanted.is_present_in(&folder).then_some(LocalCopy { folder, versions })
 }
 
 /// Returns the file that contains the name of the last used folder.
@@ -132,18 +132,23 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_folder_elsewhere_is_not_followed() {
-        let place = tempfile::tempdir().unwrap();
-        files::create_folder(&place.path().join("a-tokenizer")).unwrap();
+    fn pointers_to_other_folders_are_ignored() {
+        let parent = tempfile::tempdir().unwrap();
+        files::create_folder(&parent.path().join("a-tokenizer")).unwrap();
         for (name, content) in [("tokenizer.json", "{}"), (VERSIONS, "{}")] {
-            let path = place.path().join("a-tokenizer").join(name);
+            let path = parent.path().join("a-tokenizer").join(name);
             atomic::write_atomic(&path, content.as_bytes()).unwrap();
         }
-        let kept = |name: &str| {
-            atomic::write_atomic(&place.path().join("tokenizer"), name.as_bytes()).unwrap();
-            kept(place.path(), FetchKind::Tokenizer).is_some()
+        let is_found = |name: &str| {
+            atomic::write_atomic(&parent.path().join("tokenizer"), name.as_bytes()).unwrap();
+            local_copy(parent.path(), FetchKind::Tokenizer).is_some()
         };
-        assert!(kept("a-tokenizer") && !kept("../x") && !kept("") && !kept("b-tokenizer"));
-        assert!(!kept("."));
+        assert!(
+            is_found("a-tokenizer")
+                && !is_found("../x")
+                && !is_found("")
+                && !is_found("b-tokenizer")
+        );
+        assert!(!is_found("."));
     }
 }

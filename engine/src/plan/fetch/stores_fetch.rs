@@ -7,15 +7,15 @@ use longsift_stages::contract::Address;
 use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
-use super::bucket::Bucket;
+use super::bucket::BucketFolder;
 use super::folder::PartialFolder;
 use super::kind::FetchKind;
-use super::slice::{HINT, Versioned, fetch_model, fetch_tokenizer};
-use super::stores::{FetchedModels, VERSIONS, Versions, kept, pointer};
-use super::web::Web;
+use super::slice::{HINT, VersionedSource, fetch_model, fetch_tokenizer};
+use super::stores::{FetchedModels, VERSIONS, Versions, local_copy, pointer};
+use super::web::WebFolder;
 use crate::base::text;
 use crate::storage::atomic;
-use crate::storage::http::Client;
+use crate::storage::http::HttpClient;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::retry::RetryPolicy;
 use crate::storage::web as web_files;
@@ -25,53 +25,53 @@ impl FetchedModels {
     pub(super) fn current(
         &self,
         address: &str,
-        place: &Path,
+        parent: &Path,
         wanted: FetchKind,
     ) -> Result<PathBuf, Vec<ModelProblem>> {
         if !Address::parse(address).is_some_and(|address| address.scheme.is_web()) {
-            let source = || Ok(Bucket::new(address, self.stop.clone()));
-            return fetched(source, address, place, wanted);
+            let source = || Ok(BucketFolder::new(address, self.stop.clone()));
+            return fetch_if_changed(source, address, parent, wanted);
         }
         let source = || {
             let base = base(address)?;
             let client =
-                Client::new(None, ServerKind::WEB, RetryPolicy::default(), self.stop.clone())?;
-            Ok(Web::new(address.to_owned(), HINT, client, base))
+                HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), self.stop.clone())?;
+            Ok(WebFolder::new(address.to_owned(), HINT, client, base))
         };
-        fetched(source, address, place, wanted)
+        fetch_if_changed(source, address, parent, wanted)
     }
 }
 
 /// Returns the local copy if it is up to date, otherwise fetches.
-fn fetched<S: Versioned + 'static>(
+fn fetch_if_changed<S: VersionedSource + 'static>(
     source: impl Fn() -> Result<S, ModelProblem>,
     address: &str,
-    place: &Path,
+    parent: &Path,
     wanted: FetchKind,
 ) -> Result<PathBuf, Vec<ModelProblem>> {
     let one = |problem| vec![problem];
     let now = source().map_err(one)?;
-    if let Some(kept) = unchanged(&now, place, wanted).map_err(one)? {
-        return Ok(kept);
+    if let Some(copy) = up_to_date_copy(&now, parent, wanted).map_err(one)? {
+        return Ok(copy);
     }
-    let partial = PartialFolder::begin(place).map_err(one)?;
+    let partial = PartialFolder::begin(parent).map_err(one)?;
     // Another process may have fetched it in the meantime.
-    if let Some(kept) = unchanged(&now, place, wanted).map_err(one)? {
-        return Ok(kept);
+    if let Some(copy) = up_to_date_copy(&now, parent, wanted).map_err(one)? {
+        return Ok(copy);
     }
     let source = Rc::new(source().map_err(one)?);
     let fetched = match wanted {
         FetchKind::Model => Some(fetch_model(&source, &partial)?),
         FetchKind::Tokenizer => {
             fetch_tokenizer(&*source, &partial)?;
-            if !wanted.is_in(partial.folder()) {
-                return Err(one(source.no_file("tokenizer.json")));
+            if !wanted.is_present_in(partial.folder()) {
+                return Err(one(source.missing_file("tokenizer.json")));
             }
             None
         }
     };
     let versions = source.seen();
-    if let Some(file) = changed(&now, &versions).map_err(one)? {
+    if let Some(file) = first_changed(&now, &versions).map_err(one)? {
         let message = format!("`{address}/{file}` changed while it was fetched");
         return Err(one(ModelProblem::checkpoint(message)
             .with_hint("run again when it does not change any more")));
@@ -85,22 +85,25 @@ fn fetched<S: Versioned + 'static>(
     };
     let folder = folder.map_err(one)?;
     let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
-    atomic::write_atomic(&place.join(pointer(wanted)), name).map_err(|error| one(error.into()))?;
+    atomic::write_atomic(&parent.join(pointer(wanted)), name).map_err(|error| one(error.into()))?;
     Ok(folder)
 }
 
 /// Returns the local copy if all its files are unchanged.
-fn unchanged(
-    now: &impl Versioned,
-    place: &Path,
+fn up_to_date_copy(
+    now: &impl VersionedSource,
+    parent: &Path,
     wanted: FetchKind,
 ) -> Result<Option<PathBuf>, ModelProblem> {
-    let Some(kept) = kept(place, wanted) else { return Ok(None) };
-    Ok(changed(now, &kept.versions)?.is_none().then_some(kept.folder))
+    let Some(copy) = local_copy(parent, wanted) else { return Ok(None) };
+    Ok(first_changed(now, &copy.versions)?.is_none().then_some(copy.folder))
 }
 
 /// Returns the first changed file.
-fn changed(now: &impl Versioned, before: &Versions) -> Result<Option<String>, ModelProblem> {
+fn first_changed(
+    now: &impl VersionedSource,
+    before: &Versions,
+) -> Result<Option<String>, ModelProblem> {
     for (file, version) in before {
         if now.version(file)? != *version {
             return Ok(Some(file.clone()));

@@ -11,19 +11,19 @@ use std::rc::Rc;
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 use reqwest::Url;
 
-use super::slice::{Source, Versioned};
+use super::slice::{ModelSource, VersionedSource};
 use super::stores::Versions;
 use crate::storage::http::remaining::Sink;
-use crate::storage::http::{Client, RemoteFile};
+use crate::storage::http::{HttpClient, RemoteFile};
 use crate::storage::{error, files, regular};
 
 /// Files below an address. Files that exist in the local folder `whole` are read from there.
-pub(crate) struct Web {
+pub(crate) struct WebFolder {
     /// Name for messages.
     pub(crate) name: String,
     /// Hint for a missing file.
     pub(crate) hint: &'static str,
-    pub(crate) client: Client,
+    pub(crate) client: HttpClient,
     /// Address of the folder, with a trailing slash.
     pub(crate) base: Url,
     pub(crate) whole: Option<PathBuf>,
@@ -31,8 +31,8 @@ pub(crate) struct Web {
     seen: RefCell<Versions>,
 }
 
-impl Web {
-    pub(crate) fn new(name: String, hint: &'static str, client: Client, base: Url) -> Self {
+impl WebFolder {
+    pub(crate) fn new(name: String, hint: &'static str, client: HttpClient, base: Url) -> Self {
         let (opened, seen) = (RefCell::default(), RefCell::default());
         Self { name, hint, client, base, whole: None, opened, seen }
     }
@@ -52,7 +52,7 @@ impl Web {
             return Ok(Rc::clone(opened));
         }
         let opened = self.client.open(&self.url(file)?)?;
-        let opened = Rc::new(opened.ok_or_else(|| self.no_file(file))?);
+        let opened = Rc::new(opened.ok_or_else(|| self.missing_file(file))?);
         self.note(file, Some(opened.version.clone()));
         self.opened.borrow_mut().insert(file.to_owned(), Rc::clone(&opened));
         Ok(opened)
@@ -63,7 +63,7 @@ impl Web {
     }
 }
 
-impl Source for Web {
+impl ModelSource for WebFolder {
     fn name(&self) -> String {
         self.name.clone()
     }
@@ -98,7 +98,7 @@ impl Source for Web {
     }
 }
 
-impl Versioned for Web {
+impl VersionedSource for WebFolder {
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         Ok(self.client.status(&self.url(file)?)?.map(|file| file.version))
     }
@@ -108,7 +108,7 @@ impl Versioned for Web {
     }
 }
 
-impl RemoteWeights for Web {
+impl RemoteWeights for WebFolder {
     fn length(&self, file: &str) -> Result<u64, ModelProblem> {
         match self.whole(file) {
             Some(path) => Ok(files::size(&path)?.unwrap_or(0)),
@@ -123,7 +123,7 @@ impl RemoteWeights for Web {
                 return Ok(bytes.to_vec());
             }
         }
-        self.gathered(file, wanted)
+        self.read_range(file, wanted)
     }
 }
 

@@ -136,7 +136,7 @@ fn passages_of(
     match content {
         DocumentContent::Text(text) => {
             let encoded = tokenize(plan, pick.id.clone(), text).ok()?.ok()?;
-            let ids = plan.bos.before(encoded.ids.get(start..end)?);
+            let ids = plan.bos.prepend_to(encoded.ids.get(start..end)?);
             let bytes = encoded.byte_range(start, end, text.len());
             let text_of = |tokens: Range<usize>| {
                 let tokens = own(&tokens);
@@ -146,7 +146,7 @@ fn passages_of(
             Some(passages::of_window(plan, statistic, &source))
         }
         DocumentContent::Tokens(tokens) => {
-            let ids = plan.bos.before(tokens.get(start..end)?);
+            let ids = plan.bos.prepend_to(tokens.get(start..end)?);
             let text_of = |range: Range<usize>| {
                 let ids = ids[range].iter().map(u32::to_string);
                 ids.collect::<Vec<_>>().join(" ")

@@ -46,14 +46,16 @@ impl ServerKind {
 }
 
 /// Answer, with the redirect that led to it.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) response: Response,
     pub(super) first_headers: HeaderMap,
     pub(super) location: Option<Url>,
 }
 
 /// Returns the answer; `None` if the file does not exist.
-pub(super) fn found(answer: Result<Answer, StorageError>) -> Result<Option<Answer>, StorageError> {
+pub(super) fn found(
+    answer: Result<HttpAnswer, StorageError>,
+) -> Result<Option<HttpAnswer>, StorageError> {
     match answer {
         Ok(answer) if answer.response.status() == StatusCode::NOT_FOUND => Ok(None),
         Ok(answer) => Ok(Some(answer)),
@@ -105,22 +107,22 @@ pub(super) fn redirected(
     response: &Response,
     kind: ServerKind,
 ) -> Result<Url, StorageError> {
-    let place = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-    let place = place.and_then(|place| from.join(place).ok());
-    match place {
-        Some(mut place) if place.scheme() == "https" || place.scheme() == from.scheme() => {
-            let (user, password) = if place.origin() == url.origin() {
+    let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let target = target.and_then(|target| from.join(target).ok());
+    match target {
+        Some(mut target) if target.scheme() == "https" || target.scheme() == from.scheme() => {
+            let (user, password) = if target.origin() == url.origin() {
                 (url.username(), url.password())
             } else {
                 ("", None)
             };
-            let _ = place.set_username(user).and_then(|()| place.set_password(password));
-            Ok(place)
+            let _ = target.set_username(user).and_then(|()| target.set_password(password));
+            Ok(target)
         }
-        place => {
-            let place =
-                place.map_or("nowhere".to_owned(), |place| format!("to `{}`", shown(&place)));
-            let why = format!("it redirects {place}");
+        target => {
+            let target =
+                target.map_or("nowhere".to_owned(), |target| format!("to `{}`", shown(&target)));
+            let why = format!("it redirects {target}");
             Err(failed(from, ErrorKind::Invalid, why).with_hint(kind.address))
         }
     }
@@ -142,7 +144,7 @@ pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
 
 /// Returns the error of a request without a complete answer.
 pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
-    let why = in_full(error);
+    let why = with_causes(error);
     // Message of rustls; a retry cannot succeed.
     if why.contains("invalid peer certificate") {
         return failed(url, ErrorKind::Invalid, why).with_hint(
@@ -168,7 +170,7 @@ pub(crate) fn shown(url: &Url) -> String {
 }
 
 /// Formats an error with its causes, without the address, which may be signed.
-pub(in crate::storage) fn in_full(error: &reqwest::Error) -> String {
+pub(in crate::storage) fn with_causes(error: &reqwest::Error) -> String {
     let mut text =
         if error.is_timeout() { "no answer in time" } else { "the connection failed" }.to_owned();
     let mut cause = error.source();

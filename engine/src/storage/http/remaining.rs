@@ -10,7 +10,7 @@ pub(super) struct Remaining(VecDeque<Range<u64>>);
 
 impl Remaining {
     /// Creates the list from ascending, disjoint ranges.
-    pub(super) fn of(ranges: &[Range<u64>]) -> Self {
+    pub(super) fn new(ranges: &[Range<u64>]) -> Self {
         Self(ranges.iter().filter(|range| !range.is_empty()).cloned().collect())
     }
 

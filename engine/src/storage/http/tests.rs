@@ -24,14 +24,14 @@ fn wanted() -> Vec<u8> {
         .collect()
 }
 
-fn client(token: Option<(&str, &str)>) -> Client {
+fn client(token: Option<(&str, &str)>) -> HttpClient {
     let policy = RetryPolicy {
         first_wait: Duration::from_millis(1),
-        longest_wait: Duration::from_millis(20),
+        max_wait: Duration::from_millis(20),
         deadline: Duration::from_millis(300),
     };
     let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
-    Client::new(token, ServerKind::HUB, policy, Stop::default())
+    HttpClient::new(token, ServerKind::HUB, policy, Stop::default())
         .unwrap()
         .skipping_at_most(4_000_000)
 }
@@ -41,7 +41,7 @@ fn url(server: &Server, path: &str) -> Url {
 }
 
 /// Reads the ranges through a client.
-fn read(client: &Client, url: &Url) -> Result<Vec<u8>, StorageError> {
+fn read(client: &HttpClient, url: &Url) -> Result<Vec<u8>, StorageError> {
     let file = client.open(url)?.expect("it is there");
     assert_eq!((file.length, file.first.len()), (3_000_000, 256 << 10));
     let mut bytes = Vec::new();
@@ -62,7 +62,7 @@ fn server(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'stat
 }
 
 #[test]
-fn of_a_file_only_the_ranges_are_fetched() {
+fn only_the_requested_ranges_are_fetched() {
     let server = server(|_, _, reply| reply);
     let client = client(None);
     assert!(read(&client, &url(&server, "x")).unwrap() == wanted());
@@ -77,14 +77,14 @@ fn a_server_that_ignores_ranges_is_read_once_and_no_further_than_needed() {
     assert!(read(&client(None), &url(&server, "x")).unwrap() == wanted());
     assert_eq!(server.asked().len(), 2);
     let mut impatient = client(None);
-    impatient.most_skipped_bytes = 2_000_000;
+    impatient.max_discarded_bytes = 2_000_000;
     let problem = read(&impatient, &url(&server, "x")).unwrap_err();
     assert_eq!(problem.kind, ErrorKind::Invalid);
     assert!(problem.to_string().contains("ignores ranges: 2599980 bytes"), "{problem}");
 }
 
 #[test]
-fn an_answer_that_is_cut_off_goes_on_where_it_stopped() {
+fn a_truncated_answer_is_continued_where_it_stopped() {
     let half = server(|count, _, reply| match count % 2 {
         0 => reply,
         _ => Reply { cut: Some(reply.body.len() / 2), ..reply },
@@ -101,7 +101,7 @@ fn an_answer_that_is_cut_off_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_token_is_shown_to_the_hub_and_to_nobody_it_redirects_to() {
+fn a_token_is_sent_to_the_hub_but_not_to_redirect_targets() {
     let store = Arc::new(server(|_, _, reply| reply));
     let target = format!("{}/blob?signature=secret", store.url());
     let hub = Server::new(move |request| match request.path.as_str() {
@@ -139,7 +139,7 @@ fn a_link_that_expires_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_not_there_behind_a_redirect_is_not_there() {
+fn a_missing_file_after_a_redirect_is_not_found() {
     // A renamed repository, as the hub answers.
     let renamed = Server::new(|request| match request.path.strip_prefix("/old/") {
         Some(name) => Reply::redirect(&format!("/new/{name}")),
@@ -151,7 +151,7 @@ fn what_is_not_there_behind_a_redirect_is_not_there() {
     let other = Server::new(|_| Reply::status(404));
     let place = other.url();
     let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));
-    let client = Client { kind: ServerKind::WEB, ..client(None) };
+    let client = HttpClient { kind: ServerKind::WEB, ..client(None) };
     assert!(client.small(&url(&web, "x"), 10).unwrap().is_none());
     assert_eq!(other.asked().len(), 1);
 }

@@ -4,23 +4,26 @@ use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
 use super::home::Home;
-use super::reference::{Reference, is_commit};
+use super::reference::{HubReference, is_commit};
 use crate::base::environment;
-use crate::storage::http::Client;
+use crate::storage::http::HttpClient;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::hub::Hub;
 use crate::storage::retry::RetryPolicy;
 
 /// File that every model has.
 const CONFIG: &str = "config.json";
-const MOST_CONFIG_BYTES: u64 = 16 << 20;
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 impl Hub {
     /// Requests the commit of a model's branch or tag.
-    pub(super) fn ask_commit_of_model(&self, model: &Reference) -> Result<String, ModelProblem> {
+    pub(super) fn request_model_commit(
+        &self,
+        model: &HubReference,
+    ) -> Result<String, ModelProblem> {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let url = files_of(&endpoint, model).join(CONFIG).expect("a plain name");
-        let answer = client.small(&url, MOST_CONFIG_BYTES)?.ok_or_else(|| {
+        let answer = client.small(&url, MAX_CONFIG_BYTES)?.ok_or_else(|| {
             ModelProblem::settings(format!("`{model}` has no file `{CONFIG}`"))
                 .with_hint("check the owner, the name and the revision; is it a model?")
         })?;
@@ -35,7 +38,7 @@ impl Hub {
     }
 
     /// Returns a client of the hub, and the hub's address.
-    pub(crate) fn client(&self, policy: RetryPolicy) -> Result<(Client, Url), ModelProblem> {
+    pub(crate) fn client(&self, policy: RetryPolicy) -> Result<(HttpClient, Url), ModelProblem> {
         let Home { endpoint, token, .. } = &self.home;
         let base = Url::parse(&format!("{endpoint}/"))
             .ok()
@@ -61,13 +64,13 @@ impl Hub {
             )
         })?;
         let token = token.clone().map(|token| (base.clone(), token));
-        let client = Client::new(token, ServerKind::HUB, policy, self.options.stop.clone())?;
+        let client = HttpClient::new(token, ServerKind::HUB, policy, self.options.stop.clone())?;
         Ok((client, base))
     }
 }
 
 /// Returns the parent address of the files of a revision.
-pub(crate) fn files_of(endpoint: &Url, reference: &Reference) -> Url {
+pub(crate) fn files_of(endpoint: &Url, reference: &HubReference) -> Url {
     // A branch name may contain a slash.
     let revision = reference.revision.replace('/', "%2F");
     let path = format!("{}/resolve/{revision}/", reference.repository());

@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::reference::{Reference, is_commit};
+use super::reference::{HubReference, is_commit};
 use crate::base::environment;
 use crate::storage::files;
 
 /// Limit of a file with a token or a commit, which have about forty characters.
-const MOST_TEXT_BYTES: u64 = 4096;
+const MAX_TEXT_BYTES: u64 = 4096;
 
 /// Configuration of the hub from environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,13 +63,13 @@ impl Home {
     }
 
     /// Returns the commit of a branch in the libraries' cache.
-    pub(crate) fn commit_of(&self, model: &Reference) -> Option<String> {
+    pub(crate) fn commit_of(&self, model: &HubReference) -> Option<String> {
         let folder = self.cache.as_ref()?.join(model.folder_name());
         short_text(&folder.join("refs").join(&model.revision)).filter(|commit| is_commit(commit))
     }
 
     /// Returns the folder of a commit in the libraries' cache, which may be incomplete.
-    pub(crate) fn snapshot(&self, model: &Reference, commit: &str) -> Option<PathBuf> {
+    pub(crate) fn snapshot(&self, model: &HubReference, commit: &str) -> Option<PathBuf> {
         let folder = self.cache.as_ref()?.join(model.folder_name()).join("snapshots").join(commit);
         folder.is_dir().then_some(folder)
     }
@@ -77,7 +77,7 @@ impl Home {
 
 /// Returns the trimmed text of a small file; `None` if it is missing or empty.
 pub(super) fn short_text(path: &Path) -> Option<String> {
-    let bytes = files::read_limited(path, MOST_TEXT_BYTES).ok()?;
+    let bytes = files::read_limited(path, MAX_TEXT_BYTES).ok()?;
     let text = String::from_utf8(bytes).ok()?.trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
@@ -129,7 +129,7 @@ mod tests {
         atomic::write_atomic(&repository.join("refs/main"), commit.as_bytes()).unwrap();
         atomic::write_atomic(&repository.join("refs/odd"), b"../../elsewhere").unwrap();
         let home = home(&[("HF_HUB_CACHE", folder.path().to_str().unwrap())]);
-        let reference = |text| Reference::parse(text).unwrap();
+        let reference = |text| HubReference::parse(text).unwrap();
         assert_eq!(home.commit_of(&reference("hf://a/b")), Some(commit.clone()));
         assert_eq!(home.commit_of(&reference("hf://a/b@odd")), None);
         assert_eq!(home.commit_of(&reference("hf://a/c")), None);

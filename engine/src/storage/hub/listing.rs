@@ -8,19 +8,19 @@ use reqwest::Url;
 use reqwest::header::{self, HeaderMap};
 use serde::Deserialize;
 
-use super::reference::{Reference, is_commit};
+use super::reference::{HubReference, is_commit};
 use super::tree::stays_below;
-use crate::storage::http::Client;
+use crate::storage::http::HttpClient;
 use crate::storage::http::answers::shown;
 use crate::storage::hub::Hub;
 use crate::storage::retry::RetryPolicy;
 use crate::storage::{atomic, marked};
 
 /// Limit of an API answer in bytes: a page has a thousand files.
-const MOST_PAGE_BYTES: u64 = 64 << 20;
+const MAX_PAGE_BYTES: u64 = 64 << 20;
 
 /// Limit of a list in pages: a hundred million files.
-const MOST_PAGES: usize = 100_000;
+const MAX_PAGES: usize = 100_000;
 
 #[derive(Deserialize)]
 struct Revision {
@@ -29,7 +29,7 @@ struct Revision {
 
 /// File or folder of a list.
 #[derive(Deserialize)]
-struct Entry {
+struct ListedFile {
     #[serde(rename = "type")]
     kind: String,
     path: String,
@@ -39,13 +39,13 @@ struct Entry {
 
 impl Hub {
     /// Requests the commit of a data set's branch or tag.
-    pub(super) fn ask_commit_of_dataset(
+    pub(super) fn request_dataset_commit(
         &self,
-        reference: &Reference,
+        reference: &HubReference,
     ) -> Result<String, ModelProblem> {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let url = api(&endpoint, reference, "revision");
-        let (Revision { sha }, _) = ask(&client, &url, reference)?;
+        let (Revision { sha }, _) = request(&client, &url, reference)?;
         if is_commit(&sha) {
             return Ok(sha);
         }
@@ -54,18 +54,18 @@ impl Hub {
         Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"))
     }
 
-    /// Requests the files of a commit, and caches the list at `place`.
-    pub(super) fn ask_list(
+    /// Requests the files of a commit, and caches the list at `path`.
+    pub(super) fn request_list(
         &self,
-        reference: &Reference,
-        place: &Path,
+        reference: &HubReference,
+        path: &Path,
     ) -> Result<BTreeMap<String, Option<u64>>, ModelProblem> {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let mut url = api(&endpoint, reference, "tree");
         url.set_query(Some("recursive=true"));
         let (mut files, mut asked) = (BTreeMap::new(), BTreeSet::new());
         loop {
-            let (entries, headers): (Vec<Entry>, _) = ask(&client, &url, reference)?;
+            let (entries, headers): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
                 if !stays_below(&entry.path) {
                     let message = format!("`{reference}` has a file `{}`", entry.path);
@@ -80,21 +80,21 @@ impl Hub {
                 ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
             })?;
             let Some(next) = next else { break };
-            if !asked.insert(std::mem::replace(&mut url, next)) || asked.len() > MOST_PAGES {
+            if !asked.insert(std::mem::replace(&mut url, next)) || asked.len() > MAX_PAGES {
                 let message = format!("the list of files of `{reference}` does not end");
                 return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
             }
         }
-        let folder = place.parent().expect("a file lies in a folder");
+        let folder = path.parent().expect("a file lies in a folder");
         marked::create_folder(folder)?;
         let json = serde_json::to_vec(&files).expect("names and lengths");
-        atomic::write_atomic(place, &json)?;
+        atomic::write_atomic(path, &json)?;
         Ok(files)
     }
 }
 
 /// Returns `…/api/datasets/owner/name/<what>/<revision>`.
-fn api(endpoint: &Url, reference: &Reference, what: &str) -> Url {
+fn api(endpoint: &Url, reference: &HubReference, what: &str) -> Url {
     let mut url = endpoint.clone();
     let mut parts = url.path_segments_mut().expect("an http address has a path");
     // A branch name may contain a slash.
@@ -105,12 +105,12 @@ fn api(endpoint: &Url, reference: &Reference, what: &str) -> Url {
 }
 
 /// Requests an answer of the API, with its headers.
-fn ask<T: for<'a> Deserialize<'a>>(
-    client: &Client,
+fn request<T: for<'a> Deserialize<'a>>(
+    client: &HttpClient,
     url: &Url,
-    reference: &Reference,
+    reference: &HubReference,
 ) -> Result<(T, HeaderMap), ModelProblem> {
-    let Some(answer) = client.small(url, MOST_PAGE_BYTES)? else {
+    let Some(answer) = client.small(url, MAX_PAGE_BYTES)? else {
         let message = format!("`{reference}` is not there: `{}` has nothing", shown(url));
         return Err(ModelProblem::settings(message)
             .with_hint("check the owner, the name and the revision; is it a data set?"));
@@ -128,8 +128,8 @@ fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
     let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
     let next = links.flat_map(|links| links.split(',')).find(|link| link.contains("rel=\"next\""));
     let Some(next) = next.map(str::trim) else { return Ok(None) };
-    let place = next.strip_prefix('<').and_then(|link| link.split_once('>'));
-    let url = place.and_then(|(place, _)| from.join(place).ok());
+    let link = next.strip_prefix('<').and_then(|link| link.split_once('>'));
+    let url = link.and_then(|(link, _)| from.join(link).ok());
     match url.filter(|url| url.scheme() == "https" || url.scheme() == from.scheme()) {
         Some(url) => Ok(Some(url)),
         None => Err(next.to_owned()),
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn names_are_parts_of_an_address_and_stay_in_it() {
         let endpoint = Url::parse("https://mirror/hub/").unwrap();
-        let (reference, _) = Reference::parse_dataset("hf://datasets/a/b@refs/pr/3/x").unwrap();
+        let (reference, _) = HubReference::parse_dataset("hf://datasets/a/b@refs/pr/3/x").unwrap();
         let url = api(&endpoint, &reference, "tree");
         assert_eq!(url.as_str(), "https://mirror/hub/api/datasets/a/b/tree/refs%2Fpr%2F3");
         for name in ["../x", "a/../b", "/x", "a//b", "", ".", "a\\b", "x\0"] {

@@ -10,22 +10,22 @@ use longsift_stages::model::ModelProblem;
 use reqwest::Url;
 
 use super::commits::files_of;
-use super::reference::Reference;
+use super::reference::HubReference;
 use crate::storage::error::StorageError;
-use crate::storage::http::{Client, RemoteFile};
+use crate::storage::http::{HttpClient, RemoteFile};
 use crate::storage::hub::Hub;
 use crate::storage::range_file::{FetchRange, RangeFile, Stamp};
 use crate::storage::retry::RetryPolicy;
 
 /// Maximum bytes to discard per block from a server that ignores ranges.
-const MOST_SKIPPED_BYTES: u64 = 64 << 20;
+const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 
 /// Maximum number of files whose signed links are cached.
-const MOST_LINKS: usize = 4096;
+const MAX_LINKS: usize = 4096;
 
 /// Files of one commit on the hub.
 pub(super) struct Remote {
-    client: Client,
+    client: HttpClient,
     /// Address `…/resolve/<commit>/`.
     base: Url,
     opened: Mutex<HashMap<String, Arc<RemoteFile>>>,
@@ -35,13 +35,13 @@ impl Hub {
     /// Returns the files of a commit on the hub; `None` without the network.
     pub(super) fn remote(
         &self,
-        reference: &Reference,
+        reference: &HubReference,
     ) -> Result<Option<Arc<Remote>>, ModelProblem> {
         if self.is_offline() {
             return Ok(None);
         }
         let (client, endpoint) = self.client(RetryPolicy::default())?;
-        let client = client.skipping_at_most(MOST_SKIPPED_BYTES);
+        let client = client.with_max_discarded_bytes(MAX_DISCARDED_BYTES);
         let base = files_of(&endpoint, reference);
         Ok(Some(Arc::new(Remote { client, base, opened: Mutex::default() })))
     }
@@ -79,7 +79,7 @@ impl Remote {
         let key = format!("{}\0commit", self.file(name, length).url());
         let file = HubFile { remote: Arc::clone(self), name: name.to_owned(), length };
         // A commit never changes.
-        RangeFile::elsewhere(file, key, Stamp::new(length, 0), Bytes::new())
+        RangeFile::remote(file, key, Stamp::new(length, 0), Bytes::new())
     }
 
     /// Returns a file, with its last redirect.
@@ -88,14 +88,14 @@ impl Remote {
         if let Some(file) = opened.get(name) {
             return Arc::clone(file);
         }
-        if opened.len() >= MOST_LINKS {
+        if opened.len() >= MAX_LINKS {
             opened.clear();
         }
         let mut url = self.base.clone();
         let mut parts = url.path_segments_mut().expect("an http address has a path");
         parts.pop_if_empty().extend(name.split('/'));
         drop(parts);
-        let file = Arc::new(RemoteFile::known(url, length));
+        let file = Arc::new(RemoteFile::immutable(url, length));
         opened.insert(name.to_owned(), Arc::clone(&file));
         file
     }

@@ -9,15 +9,15 @@ const DATASETS: &str = "datasets/";
 
 /// Kind of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum RepositoryKind {
     Model,
     Dataset,
 }
 
 /// Repository of the hub at a revision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
-    pub kind: Kind,
+pub struct HubReference {
+    pub kind: RepositoryKind,
     /// User or organisation.
     pub owner: String,
     /// Name of the repository.
@@ -26,7 +26,7 @@ pub struct Reference {
     pub revision: String,
 }
 
-impl Reference {
+impl HubReference {
     /// Parses a model reference, `hf://owner/name` with optional `@revision`.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Reference {
             return Err(wrong("it is a data set".to_owned()));
         }
         let (repository, revision) = rest.split_once('@').unwrap_or((rest, "main"));
-        Self::new(Kind::Model, repository.trim_end_matches('/'), revision).map_err(wrong)
+        Self::new(RepositoryKind::Model, repository.trim_end_matches('/'), revision).map_err(wrong)
     }
 
     /// Parses a data set reference, `hf://datasets/owner/name` with optional `@revision`, and a path: a folder, a file
@@ -75,11 +75,12 @@ impl Reference {
             }
         }
         let repository = if name.is_empty() { owner.to_owned() } else { format!("{owner}/{name}") };
-        let reference = Self::new(Kind::Dataset, &repository, &revision).map_err(wrong)?;
+        let reference =
+            Self::new(RepositoryKind::Dataset, &repository, &revision).map_err(wrong)?;
         Ok((reference, below.trim_end_matches('/').to_owned()))
     }
 
-    fn new(kind: Kind, repository: &str, revision: &str) -> Result<Self, String> {
+    fn new(kind: RepositoryKind, repository: &str, revision: &str) -> Result<Self, String> {
         let Some((owner, name)) = repository.split_once('/') else {
             return Err("it has no owner".to_owned());
         };
@@ -102,23 +103,23 @@ impl Reference {
 
     /// Returns the same repository at a commit.
     #[must_use]
-    pub fn at(&self, commit: &str) -> Self {
+    pub fn at_commit(&self, commit: &str) -> Self {
         Self { revision: commit.to_owned(), ..self.clone() }
     }
 
     /// Returns the path on the hub: `owner/name` or `datasets/owner/name`.
     pub fn repository(&self) -> String {
         match self.kind {
-            Kind::Model => format!("{}/{}", self.owner, self.name),
-            Kind::Dataset => format!("{DATASETS}{}/{}", self.owner, self.name),
+            RepositoryKind::Model => format!("{}/{}", self.owner, self.name),
+            RepositoryKind::Dataset => format!("{DATASETS}{}/{}", self.owner, self.name),
         }
     }
 
     /// Returns the name of the repository's cache folder, as in the hub's own libraries.
     pub fn folder_name(&self) -> String {
         let kind = match self.kind {
-            Kind::Model => "models",
-            Kind::Dataset => "datasets",
+            RepositoryKind::Model => "models",
+            RepositoryKind::Dataset => "datasets",
         };
         format!("{kind}--{}--{}", self.owner, self.name)
     }
@@ -126,15 +127,15 @@ impl Reference {
     /// Returns the command that downloads the repository with the hub's own tools.
     pub fn download_command(&self) -> String {
         let kind = match self.kind {
-            Kind::Model => "",
-            Kind::Dataset => " --repo-type dataset",
+            RepositoryKind::Model => "",
+            RepositoryKind::Dataset => " --repo-type dataset",
         };
         format!("hf download {}/{}{kind} --revision {}", self.owner, self.name, self.revision)
     }
 }
 
 /// Formats `hf://owner/name@revision` or `hf://datasets/owner/name@revision`.
-impl fmt::Display for Reference {
+impl fmt::Display for HubReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}@{}", Scheme::Hub, self.repository(), self.revision)
     }
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_revision_is_a_commit_a_branch_or_main() {
-        let parse = |path: &str| Reference::parse(path).unwrap();
+        let parse = |path: &str| HubReference::parse(path).unwrap();
         let model = parse("hf://meta-llama/Llama-3.1-8B");
         assert_eq!(model.to_string(), "hf://meta-llama/Llama-3.1-8B@main");
         assert_eq!(model.folder_name(), "models--meta-llama--Llama-3.1-8B");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_the_cache_is_refused() {
+    fn references_that_could_leave_the_cache_are_refused() {
         for rest in [
             "",
             "a",
@@ -187,7 +188,7 @@ mod tests {
             "a/b@x@y",
             "ä/b",
         ] {
-            let why = Reference::parse(&format!("{}{rest}", Scheme::Hub)).unwrap_err();
+            let why = HubReference::parse(&format!("{}{rest}", Scheme::Hub)).unwrap_err();
             assert!(why.ends_with("write `hf://owner/name@commit`"), "{why}");
         }
     }
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn a_data_set_has_a_path_behind_its_revision() {
         let parse = |path: &str| {
-            let (dataset, below) = Reference::parse_dataset(path).unwrap();
+            let (dataset, below) = HubReference::parse_dataset(path).unwrap();
             (dataset.to_string(), below)
         };
         let is = |repository: &str, below: &str| {
@@ -207,13 +208,13 @@ mod tests {
         let converted = is("a/b@refs/convert/parquet", "default/*");
         assert_eq!(parse("hf://datasets/a/b@refs/convert/parquet/default/*"), converted);
         assert_eq!(parse("hf://datasets/a/b@refs%2Fpr%2F3"), is("a/b@refs/pr/3", ""));
-        let (dataset, _) = Reference::parse_dataset("hf://datasets/a/b@v1").unwrap();
+        let (dataset, _) = HubReference::parse_dataset("hf://datasets/a/b@v1").unwrap();
         assert_eq!(dataset.folder_name(), "datasets--a--b");
         assert_eq!(dataset.download_command(), "hf download a/b --repo-type dataset --revision v1");
     }
 
     #[test]
-    fn what_is_no_data_set_is_refused() {
+    fn invalid_data_set_references_are_refused() {
         for (path, why) in [
             ("hf://a/b", "it does not begin with `hf://datasets/`"),
             ("hf://datasets/a", "it has no owner"),
@@ -224,11 +225,11 @@ mod tests {
             ("hf://datasets/a/b@", "`` is not a revision"),
             ("hf://datasets/a/b@refs", "`refs//` is not a revision"),
         ] {
-            let says = Reference::parse_dataset(path).unwrap_err();
+            let says = HubReference::parse_dataset(path).unwrap_err();
             assert!(says.contains(why), "{says}");
             assert!(says.ends_with("write `hf://datasets/owner/name@commit/path`"), "{says}");
         }
-        let says = Reference::parse("hf://datasets/a/b").unwrap_err();
+        let says = HubReference::parse("hf://datasets/a/b").unwrap_err();
         assert!(says.contains("it is a data set"), "{says}");
     }
 }

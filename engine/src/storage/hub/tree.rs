@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use longsift_stages::model::ModelProblem;
 
-use super::reference::Reference;
+use super::reference::HubReference;
 use crate::storage::error::StorageError;
 use crate::storage::files;
 use crate::storage::hub::Hub;
 use crate::storage::range_file::RangeFile;
 
 /// A list of a million files has some hundred megabytes.
-const MOST_LIST_BYTES: u64 = 1 << 30;
+const MAX_LIST_BYTES: u64 = 1 << 30;
 
 /// Files of a data set at one commit, and the requested path.
 pub struct Tree {
     /// Reference to the commit.
-    reference: Reference,
+    reference: HubReference,
     /// File lengths in bytes by name; `None` if unknown.
     files: BTreeMap<String, Option<u64>>,
     /// Path after the revision: a folder, a file or a glob.
@@ -40,21 +40,21 @@ impl Hub {
     /// An invalid reference, a missing or inaccessible data set, an unreachable network.
     pub fn dataset(&self, path: &str) -> Result<Arc<Tree>, Vec<ModelProblem>> {
         let (reference, wanted) =
-            Reference::parse_dataset(path).map_err(|why| vec![ModelProblem::settings(why)])?;
+            HubReference::parse_dataset(path).map_err(|why| vec![ModelProblem::settings(why)])?;
         self.tree(&reference, wanted).map(Arc::new).map_err(|problem| vec![problem])
     }
 
-    fn tree(&self, branch: &Reference, wanted: String) -> Result<Tree, ModelProblem> {
+    fn tree(&self, branch: &HubReference, wanted: String) -> Result<Tree, ModelProblem> {
         let commit = self.pinned(branch)?;
-        let reference = branch.at(&commit);
+        let reference = branch.at_commit(&commit);
         let snapshot = self.home.snapshot(&reference, &commit);
-        let place = self.repository(&reference).join(format!("{commit}.json"));
-        let kept = files::read_limited(&place, MOST_LIST_BYTES).ok();
+        let list_file = self.repository(&reference).join(format!("{commit}.json"));
+        let kept = files::read_limited(&list_file, MAX_LIST_BYTES).ok();
         let kept = kept.and_then(|json| serde_json::from_slice(&json).ok());
         let (files, note) = match (kept, &snapshot) {
             (Some(files), _) => (files, None),
             #[cfg(feature = "cloud")]
-            (None, _) if !self.is_offline() => (self.ask_list(&reference, &place)?, None),
+            (None, _) if !self.is_offline() => (self.request_list(&reference, &list_file)?, None),
             (None, Some(folder)) => {
                 let mut files = BTreeMap::new();
                 walk(folder, "", &mut files)?;
@@ -124,9 +124,9 @@ impl Tree {
 
     /// Opens a file in the cache of the hub's libraries.
     fn whole(&self, name: &str, length: Option<u64>) -> Option<RangeFile> {
-        let file = RangeFile::here(&self.snapshot.as_ref()?.join(name)).ok()?;
+        let file = RangeFile::open_local(&self.snapshot.as_ref()?.join(name)).ok()?;
         // A commit never changes, wherever its files are.
-        length.is_none_or(|length| length == file.length).then(|| file.unchanging())
+        length.is_none_or(|length| length == file.length).then(|| file.into_immutable())
     }
 }
 

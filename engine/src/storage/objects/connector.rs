@@ -15,11 +15,11 @@ use reqwest::Url;
 
 use super::failure::incomplete;
 use crate::base::text::quoted;
-use crate::storage::http::SILENCE;
+use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
 
 /// Timeout of connecting.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum upload speed that is not a timeout.
 const MIN_BYTES_PER_SECOND: u64 = 20_000;
 
@@ -29,12 +29,12 @@ tokio::task_local! {
 }
 
 /// Returns an attempt's answer, and the delay before a retry that the server requests.
-pub(super) async fn listening<T>(attempt: impl Future<Output = T>) -> (T, Option<Duration>) {
-    let heard = async { (attempt.await, RETRY_AFTER.with(Cell::get)) };
-    RETRY_AFTER.scope(Cell::new(None), heard).await
+pub(super) async fn with_retry_after<T>(attempt: impl Future<Output = T>) -> (T, Option<Duration>) {
+    let recorded = async { (attempt.await, RETRY_AFTER.with(Cell::get)) };
+    RETRY_AFTER.scope(Cell::new(None), recorded).await
 }
 
-/// Creates [`Listening`] clients.
+/// Creates [`RetryAfterService`] clients.
 #[derive(Debug)]
 pub(super) struct Connector;
 
@@ -46,7 +46,7 @@ impl HttpConnector for Connector {
             let builder = reqwest::Client::builder()
                 .user_agent(concat!("longsift/", env!("CARGO_PKG_VERSION")))
                 .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT)
+                .connect_timeout(CONNECT_TIMEOUT)
                 .danger_accept_invalid_certs(
                     option(ClientConfigKey::AllowInvalidCertificates).as_deref() == Some("true"),
                 );
@@ -56,9 +56,9 @@ impl HttpConnector for Connector {
             Ok(builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(&excluded))))
         };
         // A read timeout also ends a request that is still being sent.
-        let reads = builder().and_then(|builder| builder.read_timeout(SILENCE).build());
+        let reads = builder().and_then(|builder| builder.read_timeout(READ_TIMEOUT).build());
         let writes = builder().and_then(reqwest::ClientBuilder::build);
-        Ok(HttpClient::new(Listening {
+        Ok(HttpClient::new(RetryAfterService {
             reads: HttpClient::new(reads.map_err(wrong)?),
             writes: HttpClient::new(writes.map_err(wrong)?),
         }))
@@ -66,36 +66,36 @@ impl HttpConnector for Connector {
 }
 
 #[derive(Debug)]
-struct Listening {
+struct RetryAfterService {
     reads: HttpClient,
     writes: HttpClient,
 }
 
 #[async_trait]
-impl HttpService for Listening {
+impl HttpService for RetryAfterService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let token = token_of_list(request.uri().to_string().as_str());
+        let token = continuation_token(request.uri().to_string().as_str());
         let bytes = request.body().content_length() as u64;
         let answer = if bytes == 0 {
             self.reads.execute(request).await?
         } else {
-            let limit = SILENCE + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND);
+            let limit = READ_TIMEOUT + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND);
             let sent = tokio::time::timeout(limit, self.writes.execute(request)).await;
             sent.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))??
         };
         let text = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let asked = retry_after(text);
         // Credentials are also requested outside attempts.
-        let _ = RETRY_AFTER.try_with(|heard| heard.set(asked));
+        let _ = RETRY_AFTER.try_with(|recorded| recorded.set(asked));
         match token {
-            Some(token) if answer.status().is_success() => checked_list(answer, &token).await,
+            Some(token) if answer.status().is_success() => check_list(answer, &token).await,
             _ => Ok(answer),
         }
     }
 }
 
 /// Returns the continuation token of a list request, empty for the first page; `None` for other requests.
-fn token_of_list(uri: &str) -> Option<String> {
+fn continuation_token(uri: &str) -> Option<String> {
     let url = Url::parse(uri).ok()?;
     let value = |names: &[&str]| {
         let mut pairs = url.query_pairs();
@@ -106,11 +106,11 @@ fn token_of_list(uri: &str) -> Option<String> {
 }
 
 /// Returns a page of a list, or an error if it announces more pages without a new token.
-async fn checked_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
+async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
     let (parts, body) = answer.into_parts();
     let bytes = body.bytes().await?;
     let page = String::from_utf8_lossy(&bytes);
-    if let Some(why) = wrong_page(&page, token) {
+    if let Some(why) = page_error(&page, token) {
         return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(&why)));
     }
     let (page, left_out) = with_usable_names(&page);
@@ -187,7 +187,7 @@ fn unescaped(name: &str) -> String {
     text
 }
 
-fn wrong_page(page: &str, token: &str) -> Option<String> {
+fn page_error(page: &str, token: &str) -> Option<String> {
     let element = |name: &str| {
         let (_, rest) = page.split_once(&format!("<{name}>"))?;
         Some(rest.split_once("</")?.0.trim())
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_cannot_be_the_last_needs_a_new_token() {
-        let wrong = |page: &str, token: &str| wrong_page(page, token).is_some();
+    fn a_page_that_is_not_the_last_requires_a_new_token() {
+        let wrong = |page: &str, token: &str| page_error(page, token).is_some();
         let next =
             "<IsTruncated>true</IsTruncated><NextContinuationToken>b</NextContinuationToken>";
         assert!(!wrong(next, "") && !wrong(next, "a") && wrong(next, "b"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_paths_and_marks_of_folders_are_left_out() {
+    fn invalid_names_and_folder_markers_are_left_out() {
         let object = |key: &str, size: u64| {
             format!("<Contents><Key>{key}</Key><Size>{size}</Size></Contents>")
         };
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_told_from_other_requests() {
-        let token = |query: &str| token_of_list(&format!("http://host/bucket{query}"));
+    fn list_requests_are_detected() {
+        let token = |query: &str| continuation_token(&format!("http://host/bucket{query}"));
         assert_eq!(token("/x.parquet"), None);
         assert_eq!(token("?list-type=2&prefix=d%2F").as_deref(), Some(""));
         assert_eq!(token("?list-type=2&continuation-token=a%2Bb").as_deref(), Some("a+b"));

@@ -10,13 +10,15 @@ use object_store::{Error, ObjectMeta, ObjectStoreExt, PutMode};
 use super::upload::Uploading;
 use crate::storage;
 use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
-use crate::storage::objects::{Place, ReadOn, Version, answered, ask, list, place, put, runtime};
+use crate::storage::objects::{
+    ObjectLocation, ObjectReader, Version, answered, list, locate, put, request, runtime,
+};
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::{Store, Upload};
 use crate::storage::web;
 
 /// Largest object that a store can copy by itself; larger ones are read and written.
-const LARGEST_COPY: u64 = 5_000_000_000;
+const MAX_COPY_BYTES: u64 = 5_000_000_000;
 
 /// All object stores.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Store for ObjectStores {
 
     fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError> {
         let file = storage::open(&Location::parse(address))?;
-        Ok(Box::new(ReadOn { file, at: 0 }))
+        Ok(Box::new(ObjectReader { file, at: 0 }))
     }
 
     fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError> {
@@ -41,23 +43,23 @@ impl Store for ObjectStores {
     }
 
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError> {
-        let (source, target) = (place("copy", from)?, place("copy", to)?);
-        let opened = ask("copy", from, || source.client.objects.head(&source.path))?;
-        if opened.size > LARGEST_COPY || source.root != target.root {
+        let (source, target) = (locate("copy", from)?, locate("copy", to)?);
+        let opened = request("copy", from, || source.client.objects.head(&source.path))?;
+        if opened.size > MAX_COPY_BYTES || source.root != target.root {
             return copy_by_hand(from, to);
         }
-        ask("copy", from, || source.client.objects.copy(&source.path, &target.path))
+        request("copy", from, || source.client.objects.copy(&source.path, &target.path))
     }
 
     fn remove(&self, address: &str) -> Result<(), StorageError> {
-        let Place { client, path, .. } = place("remove", address)?;
-        if_present(ask("remove", address, || client.objects.delete(&path))).map(drop)
+        let ObjectLocation { client, path, .. } = locate("remove", address)?;
+        if_present(request("remove", address, || client.objects.delete(&path))).map(drop)
     }
 
     fn remove_folder(&self, address: &str) -> Result<(), StorageError> {
-        let Place { client, path, .. } = place("remove", address)?;
+        let ObjectLocation { client, path, .. } = locate("remove", address)?;
         let store = &client.objects;
-        ask("remove", address, || async {
+        request("remove", address, || async {
             let found: Vec<ObjectMeta> = store.list(Some(&path)).try_collect().await?;
             let paths = found.into_iter().map(|object| Ok(object.location));
             let removed = store.delete_stream(futures_util::stream::iter(paths).boxed());
@@ -72,15 +74,15 @@ impl Store for ObjectStores {
         if Address::parse(address).is_some_and(|address| address.scheme.is_web()) {
             return web::size(address);
         }
-        let Place { client, path, .. } = place("read", address)?;
-        let found = if_present(ask("read", address, || client.objects.head(&path)))?;
+        let ObjectLocation { client, path, .. } = locate("read", address)?;
+        let found = if_present(request("read", address, || client.objects.head(&path)))?;
         Ok(found.map(|object| object.size))
     }
 
     fn list(&self, address: &str) -> Result<Vec<String>, StorageError> {
-        let Place { client, path, .. } = place("list", address)?;
+        let ObjectLocation { client, path, .. } = locate("list", address)?;
         let prefix = (!path.is_root()).then_some(&path);
-        let found = ask("list", address, || client.objects.list_with_delimiter(prefix))?;
+        let found = request("list", address, || client.objects.list_with_delimiter(prefix))?;
         let files = found.objects.iter().map(|object| &object.location);
         let names = files.chain(&found.common_prefixes).filter_map(Path::filename);
         let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -93,8 +95,8 @@ impl Store for ObjectStores {
     }
 
     fn is_folder(&self, address: &str) -> Result<bool, StorageError> {
-        let Place { client, path, .. } = place("list", address)?;
-        let first = ask("list", address, || async {
+        let ObjectLocation { client, path, .. } = locate("list", address)?;
+        let first = request("list", address, || async {
             client.objects.list(Some(&path)).next().await.transpose()
         });
         first.map(|found| found.is_some())
@@ -106,7 +108,7 @@ pub(crate) fn read_version(
     address: &str,
     policy: RetryPolicy,
 ) -> Result<(Vec<u8>, Version), StorageError> {
-    let Place { client, path, .. } = place("read", address)?;
+    let ObjectLocation { client, path, .. } = locate("read", address)?;
     runtime().block_on(answered("read", address, policy, || async {
         let answer = client.objects.get(&path).await?;
         let (e_tag, version) = (answer.meta.e_tag.clone(), answer.meta.version.clone());

@@ -10,7 +10,9 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use crate::storage::error::StorageError;
-use crate::storage::objects::{Place, ReadOn, answered, ask, open, place, put, runtime};
+use crate::storage::objects::{
+    ObjectLocation, ObjectReader, answered, locate, open, put, request, runtime,
+};
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::Upload;
 
@@ -22,38 +24,39 @@ const PARTS_AT_ONCE: usize = 4;
 /// Upload of an object. An object that fits into one part is sent in one request when it is complete.
 pub(super) struct Uploading {
     address: Arc<str>,
-    place: Place,
-    parts: Option<Parts>,
+    location: ObjectLocation,
+    parts: Option<UploadParts>,
     buffer: Vec<u8>,
     hash: Sha256,
 }
 
-struct Parts {
+struct UploadParts {
     store: Arc<dyn MultipartStore>,
     id: Arc<MultipartId>,
     begun: usize,
-    under_way: JoinSet<Result<(usize, PartId), StorageError>>,
+    pending: JoinSet<Result<(usize, PartId), StorageError>>,
     /// Completed parts: index and identifier.
     done: Vec<(usize, PartId)>,
 }
 
 impl Uploading {
     pub(super) fn new(address: &str) -> Result<Self, StorageError> {
-        let place = place("create", address)?;
+        let location = locate("create", address)?;
         let (buffer, hash) = (Vec::new(), Sha256::new());
-        Ok(Self { address: address.into(), place, parts: None, buffer, hash })
+        Ok(Self { address: address.into(), location, parts: None, buffer, hash })
     }
 
     /// Sends the buffer as a part.
     fn send(&mut self) -> Result<(), StorageError> {
-        let path = &self.place.path;
+        let path = &self.location.path;
         let parts = match &mut self.parts {
             Some(parts) => parts,
             none => {
-                let store = Arc::clone(&self.place.client.parts);
-                let id = Arc::new(ask("write", &self.address, || store.create_multipart(path))?);
-                let (under_way, done) = (JoinSet::new(), Vec::new());
-                none.insert(Parts { store, id, begun: 0, under_way, done })
+                let store = Arc::clone(&self.location.client.parts);
+                let id =
+                    Arc::new(request("write", &self.address, || store.create_multipart(path))?);
+                let (pending, done) = (JoinSet::new(), Vec::new());
+                none.insert(UploadParts { store, id, begun: 0, pending, done })
             }
         };
         let payload = PutPayload::from(std::mem::take(&mut self.buffer));
@@ -65,14 +68,15 @@ impl Uploading {
             });
             Ok((index, sent.await?))
         };
-        parts.under_way.spawn_on(part, runtime().handle());
+        parts.pending.spawn_on(part, runtime().handle());
         parts.begun += 1;
         parts.wait(PARTS_AT_ONCE)
     }
 
     /// Whether the object exists with the written bytes, for lost answers.
     fn is_complete(&self) -> io::Result<bool> {
-        let (mut found, mut hash) = (ReadOn { file: open(&self.address)?, at: 0 }, Sha256::new());
+        let (mut found, mut hash) =
+            (ObjectReader { file: open(&self.address)?, at: 0 }, Sha256::new());
         let mut piece = vec![0; 1 << 20];
         loop {
             match found.read(&mut piece)? {
@@ -83,12 +87,12 @@ impl Uploading {
     }
 }
 
-impl Parts {
+impl UploadParts {
     /// Waits until fewer than `most` parts are being sent.
     fn wait(&mut self, most: usize) -> Result<(), StorageError> {
         runtime().block_on(async {
-            while self.under_way.len() >= most.max(1) {
-                let Some(done) = self.under_way.join_next().await else { break };
+            while self.pending.len() >= most.max(1) {
+                let Some(done) = self.pending.join_next().await else { break };
                 self.done.push(done.expect("a request does not panic")?);
             }
             Ok(())
@@ -129,8 +133,8 @@ impl Upload for Uploading {
         }
         let parts = self.parts.as_mut().expect("parts were sent");
         parts.wait(1)?;
-        let (path, ids) = (&self.place.path, parts.ids());
-        let done = ask("write", &self.address, || {
+        let (path, ids) = (&self.location.path, parts.ids());
+        let done = request("write", &self.address, || {
             parts.store.complete_multipart(path, &parts.id, ids.clone())
         });
         // If the store has already completed it, the upload no longer exists.
@@ -150,8 +154,8 @@ impl Drop for Uploading {
         let Some(mut parts) = self.parts.take() else { return };
         // Best effort: parts of a killed process remain until the store's own rules remove them.
         runtime().block_on(async {
-            parts.under_way.shutdown().await;
-            let _ = parts.store.abort_multipart(&self.place.path, &parts.id).await;
+            parts.pending.shutdown().await;
+            let _ = parts.store.abort_multipart(&self.location.path, &parts.id).await;
         });
     }
 }

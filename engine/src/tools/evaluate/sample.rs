@@ -20,7 +20,7 @@ use crate::base::error::Result;
 use crate::base::random::{key, mix};
 use crate::base::stop::Stop;
 use crate::base::text::bytes;
-use crate::dataset::documents::{DocumentContent, Text, content_digest, document_contents};
+use crate::dataset::documents::{DocumentContent, DocumentText, content_digest, document_contents};
 use crate::dataset::labels::{read_labels, values};
 use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
@@ -377,7 +377,7 @@ pub(crate) struct Natural {
 /// Token ids without BOS, and the text; the text is `None` for pre-tokenised documents.
 struct Encoded {
     ids: Vec<u32>,
-    text: Option<(Text, EncodedText)>,
+    text: Option<(DocumentText, EncodedText)>,
 }
 
 impl Natural {

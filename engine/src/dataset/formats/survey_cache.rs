@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::survey::Survey;
+use super::survey::LineSurvey;
 use crate::base::text::sha256_hex;
 use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
@@ -11,18 +11,18 @@ use crate::storage::{atomic, files};
 /// Increased when the survey of unchanged bytes changes.
 const VERSION: u32 = 2;
 /// A file modified more recently can be modified again without a change of its timestamps.
-const SETTLED_NS: i128 = 2_000_000_000;
+const MIN_AGE_NS: i128 = 2_000_000_000;
 
 /// Cache location of the survey of one version of a file.
 #[derive(Clone, Debug)]
-pub(in crate::dataset) struct Kept(Option<PathBuf>);
+pub(in crate::dataset) struct SurveyCacheEntry(Option<PathBuf>);
 
-impl Kept {
+impl SurveyCacheEntry {
     /// Returns the location for the file at `path`, an absolute path or an address. `version`: see
     /// [`RangeFile::version`]; `read_as`: form and compression.
     ///
     /// [`RangeFile::version`]: crate::storage::range_file::RangeFile::version
-    pub(in crate::dataset) fn of(
+    pub(in crate::dataset) fn new(
         folder: Option<&Path>,
         path: &Path,
         stamp: Stamp,
@@ -32,7 +32,7 @@ impl Kept {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
         let Stamp { size, modified_ns, changed_ns, .. } = stamp;
-        let settled = now - modified_ns.max(changed_ns) > SETTLED_NS;
+        let settled = now - modified_ns.max(changed_ns) > MIN_AGE_NS;
         let Some((folder, version)) = folder.filter(|_| settled).zip(version) else {
             return Self(None);
         };
@@ -43,13 +43,13 @@ impl Kept {
     }
 
     /// Reads the survey, if it is cached.
-    pub(in crate::dataset) fn read(&self) -> Option<Survey> {
+    pub(in crate::dataset) fn read(&self) -> Option<LineSurvey> {
         let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 
     /// Caches a survey. If that fails, the next run surveys the file again.
-    pub(in crate::dataset) fn write(&self, survey: &Survey) {
+    pub(in crate::dataset) fn write(&self, survey: &LineSurvey) {
         let Some(path) = &self.0 else { return };
         let json = serde_json::to_vec(survey).expect("plain data");
         let folder = path.parent().expect("it is below a folder");

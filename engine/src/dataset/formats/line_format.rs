@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use arrow_schema::Fields;
 use longsift_stages::contract::RowError;
 
-use super::fits::{self, Value};
-use super::shape::Shape;
+use super::fits::{self, ColumnValue};
+use super::shape::JsonShape;
 use crate::dataset::types::is_text;
 
 /// Name of the column before the first tab.
@@ -14,13 +14,13 @@ const KEY: &str = "tsv_key";
 
 /// Content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::dataset) enum Form {
+pub(in crate::dataset) enum LineFormat {
     Json,
     /// Key without a tab, a tab, a JSON object.
     Tsv,
 }
 
-impl Form {
+impl LineFormat {
     /// Returns a description of a line for messages.
     pub(super) fn line(self) -> &'static str {
         match self {
@@ -38,13 +38,13 @@ impl Form {
     }
 
     /// Returns the shape of a line; `None` if the line does not have this form.
-    pub(super) fn shape(self, line: &[u8]) -> Option<Shape> {
+    pub(super) fn shape(self, line: &[u8]) -> Option<JsonShape> {
         match self {
-            Self::Json => Shape::of_line(line),
+            Self::Json => JsonShape::from_line(line),
             Self::Tsv => {
                 let tab = memchr::memchr(b'\t', line)?;
-                let key = Shape::of_text(KEY);
-                Some(key.with(Shape::of_line(&line[tab + 1..])?))
+                let key = JsonShape::from_text_field(KEY);
+                Some(key.merge(JsonShape::from_line(&line[tab + 1..])?))
             }
         }
     }
@@ -59,7 +59,7 @@ impl Form {
         line: &'a [u8],
         columns: &Fields,
         strict: bool,
-    ) -> Result<Value<'a>, RowError> {
+    ) -> Result<ColumnValue<'a>, RowError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let bad = |code, byte: usize, why: &str| {
             let message = format!("line {number}, column {}: {why}", byte + 1);
@@ -79,7 +79,8 @@ impl Form {
                 if column.is_some_and(|column| !is_text(column.data_type())) {
                     return Err(bad("bad_line", 0, "the key is a string, and its column is not"));
                 }
-                let key = column.map(|_| (Cow::Borrowed(KEY), Value::Text(Cow::Borrowed(key))));
+                let key =
+                    column.map(|_| (Cow::Borrowed(KEY), ColumnValue::Text(Cow::Borrowed(key))));
                 (key.into_iter().collect(), json)
             }
         };
@@ -88,7 +89,7 @@ impl Form {
         let values =
             values.map_err(|misfit| bad("bad_line", start + misfit.at, &misfit.to_string()))?;
         fields.extend(values);
-        Ok(Value::Object(fields))
+        Ok(ColumnValue::Object(fields))
     }
 }
 
@@ -99,11 +100,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_table_is_a_field_before_the_others() {
+    fn the_tsv_key_is_the_first_field() {
         let columns = ["tsv_key", "x"].map(|name| Field::new(name, DataType::Utf8, true));
         let columns = Fields::from(columns.to_vec());
         let row = |line: &'static str| {
-            let row = Form::Tsv.row(1, line.as_bytes(), &columns, true);
+            let row = LineFormat::Tsv.row(1, line.as_bytes(), &columns, true);
             row.map(|row| serde_json::to_string(&row).unwrap()).map_err(|problem| problem.message)
         };
         assert_eq!(row("a\"b\t{\"x\": \"1\"}\r").unwrap(), r#"{"tsv_key":"a\"b","x":"1"}"#);
@@ -113,13 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_has_its_place_and_the_reason() {
+    fn a_bad_line_has_its_number_and_the_reason() {
         let columns = Fields::from(vec![Field::new("a", DataType::Int64, true)]);
-        let of = |form: Form, line: &[u8]| match form.row(7, line, &columns, false) {
+        let of = |line_format: LineFormat, line: &[u8]| match line_format
+            .row(7, line, &columns, false)
+        {
             Err(RowError { code, message }) => format!("{code} {message}"),
             Ok(_) => "fine".to_owned(),
         };
-        let json = |line: &[u8]| of(Form::Json, line);
+        let json = |line: &[u8]| of(LineFormat::Json, line);
         assert_eq!(json(b"{\"a\": 1, \"b\": [2]}\r"), "fine");
         assert_eq!(json(b"{\"a\": }"), "bad_line line 7, column 7: expected value");
         assert_eq!(json(b"{\"a\": 1} x"), "bad_line line 7, column 10: trailing characters");
@@ -133,14 +136,17 @@ mod tests {
             json(b"{\"\xff\": 1}"),
             "invalid_utf8 line 7, column 3: bytes that are not UTF-8"
         );
-        assert_eq!(of(Form::Tsv, b"key\t{\"a\": 1}"), "fine");
-        assert_eq!(of(Form::Tsv, b"key\t{\"a\" 1}"), "bad_line line 7, column 10: expected `:`");
+        assert_eq!(of(LineFormat::Tsv, b"key\t{\"a\": 1}"), "fine");
         assert_eq!(
-            of(Form::Tsv, b"key\t{\"a\": \"1\"}"),
+            of(LineFormat::Tsv, b"key\t{\"a\" 1}"),
+            "bad_line line 7, column 10: expected `:`"
+        );
+        assert_eq!(
+            of(LineFormat::Tsv, b"key\t{\"a\": \"1\"}"),
             "bad_line line 7, column 11: field `a`: int64 cannot hold `\"1\"`"
         );
         assert_eq!(
-            of(Form::Tsv, b"{}"),
+            of(LineFormat::Tsv, b"{}"),
             "bad_line line 7, column 3: there is no tab: the second column holds the JSON"
         );
     }
