@@ -31,6 +31,7 @@ def write_run(
     format: str = "megatron",  # noqa: A002
     document_prefix: str | None = None,
     tokenizer: str = "tokenizer",
+    bos: int = 0,
     selection: dict[str, Any] | None = None,
 ) -> Path:
     """A run directory with these windows kept, one more dropped, and only the files that the ablation reads."""
@@ -72,7 +73,7 @@ def write_run(
             "output": {"samples": "windows", "format": format},
         },
         "identity": {
-            "windows": {"tokenizer": tokenizer, "window_tokens": ids.shape[1], "bos": 0},
+            "windows": {"tokenizer": tokenizer, "window_tokens": ids.shape[1] + bos, "bos": bos},
             "selection": selection or {},
         },
     }

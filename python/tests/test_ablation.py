@@ -94,6 +94,16 @@ def test_other_window_lengths_are_refused_by_name(tmp_path: Path) -> None:
     assert "window lengths differ: one 64, two 128, heldout 64" in refused(tmp_path, sequence_tokens=64)
 
 
+def test_windows_with_and_without_a_bos_are_cut_alike(tmp_path: Path) -> None:
+    arms = {"one": random_windows(80, 1), "two": random_windows(80, 2, WINDOW - 1)}
+    write_run(tmp_path, "two", arms["two"], bos=1)
+    path = write_experiment(tmp_path, arms, random_windows(12, 3))
+    with pytest.raises(longsift.PipelineError, match="one 64, two 63, heldout 64; set `sequence_tokens: 63`"):
+        prepare(read_settings(path))
+    path = write_experiment(tmp_path, arms, random_windows(12, 3), sequence_tokens=63)
+    assert {arm.ids.shape for arm in prepare(read_settings(path)).arms.values()} == {(80, 63)}
+
+
 def test_other_amounts_are_refused_with_the_amount_that_is_right(tmp_path: Path) -> None:
     write_run(tmp_path, "two", random_windows(70, 2))
     message = refused(tmp_path)
@@ -266,22 +276,32 @@ def test_a_figure_without_a_token_has_no_value() -> None:
     resampler = Resampler(["a", "b"], seeds=2, resamples=20)
     counts = np.zeros((2, 2))
     figures = DocumentFigures(counts, counts)
-    interval = resampler.interval(resampler.estimate(figures), resampler.draws(figures))
-    assert math.isnan(interval.value) and Difference("loss", interval, 0).answer == "not distinguishable"
+    interval = resampler.interval(figures)
+    assert math.isnan(interval.value) and Difference("loss", interval).answer == "not distinguishable"
     half = DocumentFigures(np.array([[6.0, 0], [10, 0]]), np.array([[2.0, 0], [2, 0]]))
     assert resampler.estimate(half) == 4
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+@pytest.mark.parametrize(("seeds", "of_seeds", "of_documents"), [(5, 0.3, 1), (3, 1, 0.05), (3, 0.2, 1), (3, 0.3, 1), (1, 0, 1)])
+def test_intervals_cover_the_truth_as_often_as_they_say(seeds: int, of_seeds: float, of_documents: float) -> None:
     random = np.random.default_rng(1)
-    covered, trials = 0, 200
-    resampler = Resampler(["a"] * 20, seeds=5, resamples=400)
+    covered, trials = 0, 300
+    resampler = Resampler(["a"] * 20, seeds=seeds, resamples=400)
     for _ in range(trials):
-        values = random.normal(size=(5, 1)) * 0.3 + random.normal(size=(1, 20))
-        figures = figures_of(values)
-        interval = resampler.interval(resampler.estimate(figures), resampler.draws(figures))
+        values = random.normal(size=(seeds, 1)) * of_seeds + random.normal(size=(1, 20)) * of_documents
+        interval = resampler.interval(figures_of(values))
         covered += interval.low <= 0 <= interval.high
-    assert 0.86 <= covered / trials <= 0.99
+    assert 0.92 <= covered / trials <= 0.99
+
+
+def test_few_seeds_take_the_quantile_of_students_t() -> None:
+    resampler = Resampler(["a"] * 8, seeds=3)
+    noise = np.array([[-1.0], [0], [1]])
+    interval = resampler.interval(figures_of(np.broadcast_to(noise, (3, 8))))
+    assert interval.error == pytest.approx(1 / math.sqrt(3), rel=0.05) and interval.quantile == pytest.approx(4.303, rel=0.05)
+    documents = resampler.interval(figures_of(np.broadcast_to(np.arange(8.0), (3, 8))))
+    assert 2.3 < documents.quantile < 2.4, "seven degrees of freedom"
+    assert interval.detectable == pytest.approx((interval.quantile + 0.84) * interval.error)
 
 
 def test_differences_are_paired_by_seed_and_document() -> None:
@@ -290,11 +310,11 @@ def test_differences_are_paired_by_seed_and_document() -> None:
     first, second = Figures({"loss": figures_of(noise)}, 9), Figures({"loss": figures_of(noise + 0.1)}, 9)
     found = difference("loss", first, second, Resampler(["a"] * 12, seeds=3))
     assert found.interval.value == pytest.approx(-0.1) and found.interval.high < 0 and found.answer == "better"
-    assert found.detectable < 1e-6
+    assert found.interval.detectable < 1e-6
 
 
 def one(figure: str, low: float, high: float) -> Difference:
-    return Difference(figure, Interval((low + high) / 2, low, high, 0.1), 0.3)
+    return Difference(figure, Interval((low + high) / 2, low, high, 0.1))
 
 
 def test_the_verdict_follows_the_rule() -> None:
@@ -352,15 +372,15 @@ def test_the_report_says_what_the_results_allow(tmp_path: Path, capsys: pytest.C
     def summary() -> Summary:
         return Summary(settings, plan)
 
-    assert summary().verdicts() == ["one against two: without a verdict: not finished"]
+    assert summary().verdicts() == ["one against two: without a verdict: 0 of 6 runs are finished"]
     for seed in (1, 2):
         write_results(path, "one", seed, 0.3, loss)
         write_results(path, "two", seed, 0.1, loss)
-    assert summary().verdicts() == ["one against two: without a verdict: 2 of 3 seeds"]
+    assert summary().verdicts() == ["one against two: without a verdict: 4 of 6 runs are finished"]
     assert {row[-1] for row in summary().difference_rows()} == {"–"}, "no answer without a verdict"
     write_results(path, "one", 3, 0.3, loss)
     write_results(path, "two", 3, 0.1, loss, final=False)
-    assert "2 of 3 seeds" in summary().verdicts()[0]
+    assert "5 of 6 runs are finished" in summary().verdicts()[0]
     write_results(path, "two", 3, 0.1, loss)
     assert summary().verdicts() == ["one against two: better"]
     text, html = markdown(summary()), page(summary())

@@ -54,6 +54,14 @@ def test_families_are_books_repositories_and_manuals(split: ModuleType) -> None:
         assert split.family({"name": name, "origin": "perl-doc"}, repositories) == family, name
 
 
+def test_half_of_a_pool_is_junk_at_most(split: ModuleType) -> None:
+    pool = [document("books", "a", ""), *(document("log", f"junk-{index}", "", real=False) for index in range(9))]
+    ids = {str(one["id"]): range(1000 if one["kind"] == "books" else 300) for one in pool}
+    kept = split.without_surplus(pool, ids)
+    assert kept[0] is pool[0] and len(kept) == 4
+    assert kept == split.without_surplus(pool, ids) != pool[:4], "drawn, and the same ones each time"
+
+
 def test_the_pool_shares_nothing_with_held_out_families(split: ModuleType, tmp_path: Path) -> None:
     corpora = tmp_path / "shared/corpora"
     corpora.mkdir(parents=True)

@@ -53,12 +53,27 @@ def family(document, repositories):
     return document["origin"] if "/" in name else name.split("#")[0]
 
 
+def rank(name):
+    """Place of a family or document in a random order."""
+    return hashlib.sha256(f"{SEED}:{name}".encode()).digest()
+
+
+def without_surplus(pool, ids):
+    """The pool with as many tokens of junk as of good classes at most; which junk stays is random."""
+    room = sum(len(ids[document["id"]]) for document in pool if document["kind"] in CLASSES)
+    kept = {document["id"] for document in pool if document["kind"] in CLASSES}
+    for document in sorted(pool, key=lambda one: rank(one["id"])):
+        if document["kind"] not in CLASSES and len(ids[document["id"]]) <= room:
+            kept.add(document["id"])
+            room -= len(ids[document["id"]])
+    return [document for document in pool if document["id"] in kept]
+
+
 def held_out_families(documents):
     """A quarter of each good class's families, those with the smallest hash of seed and name."""
     chosen = set()
     for kind in CLASSES:
-        families = {document["family"] for document in documents if document["kind"] == kind}
-        ranked = sorted(families, key=lambda one: hashlib.sha256(f"{SEED}:{one}".encode()).digest())
+        ranked = sorted({document["family"] for document in documents if document["kind"] == kind}, key=rank)
         chosen.update(ranked[: math.ceil(len(ranked) * HELDOUT_SHARE)])
     return chosen
 
@@ -116,6 +131,7 @@ def main(shared, longsift, folder):
             dropped.append({"id": document["id"], "name": document["name"], "why": why})
         else:
             pool.append(document)
+    everything, pool = pool, without_surplus(pool, ids)
     write(folder / "pool.parquet", pool)
     write(folder / "pool-good.parquet", [document for document in pool if document["kind"] in CLASSES])
     write(folder / "heldout.parquet", heldout)
@@ -134,6 +150,7 @@ def main(shared, longsift, folder):
         "seed": SEED,
         "heldout": count(heldout),
         "pool": count(pool),
+        "surplus_junk": len(everything) - len(pool),
         "heldout_families": sorted(families),
         "dropped": dropped,
     }

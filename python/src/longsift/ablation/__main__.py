@@ -82,6 +82,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "plan":
         return 0
 
+    from longsift.ablation.results import claim
     from longsift.ablation.train import Stopped, train
 
     signals: list[int] = []
@@ -94,10 +95,15 @@ def _dispatch(options: argparse.Namespace) -> int:
     def stop() -> bool:
         return bool(signals) or (options.minutes is not None and time.monotonic() - clock > 60 * options.minutes)
 
+    elsewhere = []
     try:
         for seed in options.seeds or settings.seeds:
             for arm in options.arms or settings.arms:
-                train(plan, arm, seed, stop, _Progress())
+                with claim(settings.output, arm, seed) as claimed:
+                    if not claimed:
+                        elsewhere.append(f"{arm} with seed {seed}")
+                        continue
+                    train(plan, arm, seed, stop, _Progress())
                 _report(options.experiment, quiet=True)
     except Stopped:
         print("\nstopped; the same command continues", file=sys.stderr)
@@ -105,6 +111,9 @@ def _dispatch(options: argparse.Namespace) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if elsewhere:
+        print(f"another process trains {', '.join(elsewhere)}; the same command continues", file=sys.stderr)
+        return STOPPED
     return _report(options.experiment)
 
 

@@ -65,6 +65,7 @@ class Settings:
 
 
 _PATHS = {"output", "heldout", "start"}
+_RATES = {"matrix_rate", "other_rate"}
 _POSITIVE = {
     "tokens", "batch_windows", "sequence_tokens", "near_tokens", "evaluate_tokens", "windows_per_document",
     "curve_windows_per_document", "threads",
@@ -87,7 +88,7 @@ def read_settings(path: Path) -> Settings:
             near = difflib.get_close_matches(str(key), known, n=1)
             problems.append(f"unknown setting `{key}`" + (f"; did you mean `{near[0]}`?" if near else ""))
     problems += [f"`{key}` is missing" for key in _REQUIRED if key not in content]
-    values = {key: value for key, value in content.items() if key in known}
+    values = {key: _number(value) if key in _RATES else value for key, value in content.items() if key in known}
     problems += [problem for key, value in values.items() if (problem := _problem_of(key, value)) is not None]
     if not problems:
         arms = values["arms"]
@@ -104,6 +105,14 @@ def read_settings(path: Path) -> Settings:
     values["seeds"] = tuple(values["seeds"])
     values["compare"] = tuple((first, second) for first, second in values.get("compare", []))
     return Settings(path=path.resolve(), **values)
+
+
+def _number(value: Any) -> Any:
+    """The number of a text like `8e-3`, which YAML 1.1 does not read as one."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _problem_of(key: str, value: Any) -> str | None:
@@ -131,7 +140,7 @@ def _problem_of(key: str, value: Any) -> str | None:
     if key == "decay_share":
         right = isinstance(value, int | float) and 0 <= value <= 1
         return None if right else f"expected `decay_share` to be from 0 to 1, got {value!r}"
-    if key in ("matrix_rate", "other_rate"):
+    if key in _RATES:
         right = isinstance(value, int | float) and value > 0
         return None if right else f"expected `{key}` to be above 0, got {value!r}"
     if key == "compile":

@@ -15,6 +15,8 @@ from longsift.ablation.sizes import Size
 
 HEAD_ROWS = 4096
 """Tokens whose logits are in memory at a time when losses are only measured."""
+TRAINED_ROWS = 256
+"""Tokens whose logits are in memory at a time in training: few enough for a processor's cache."""
 
 
 def norm(x: Tensor) -> Tensor:
@@ -83,6 +85,34 @@ class Layer(nn.Module):
         return x + functional.linear(functional.relu(functional.linear(norm(x), self.rise)).square(), self.fall)
 
 
+class HeadLoss(torch.autograd.Function):
+    """Mean cross-entropy of a linear head. The logits of all tokens are never in memory, and gradients are made on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        """Loss and gradients, `TRAINED_ROWS` tokens at a time."""
+        total = hidden.new_zeros(())
+        gradients = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
+        for start in range(0, len(hidden), TRAINED_ROWS):
+            rows, wanted = hidden[start : start + TRAINED_ROWS], targets[start : start + TRAINED_ROWS, None]
+            logits = torch.addmm(bias, rows, weight.T)
+            totals = logits.logsumexp(1, keepdim=True)
+            total += (totals - logits.gather(1, wanted)).sum()
+            slope = logits.sub_(totals).exp_()
+            slope.scatter_add_(1, wanted, torch.full_like(totals, -1.0))
+            slope /= len(hidden)
+            torch.mm(slope, weight, out=gradients[0][start : start + TRAINED_ROWS])
+            gradients[1].addmm_(slope.T, rows)
+            gradients[2].add_(slope.sum(0))
+        ctx.save_for_backward(*gradients)
+        return total / len(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of states, weight and bias."""
+        return *(gradient * above[0] for gradient in ctx.saved_tensors), None
+
+
 class Decoder(nn.Module):
     """The model. The head begins with the logarithms of the unigram shares of all arms together."""
 
@@ -116,7 +146,8 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Mean loss of the tokens after the first."""
-        return functional.cross_entropy(self.logits(self.hidden(ids[:, :-1])).flatten(0, 1), ids[:, 1:].flatten())
+        hidden = self.hidden(ids[:, :-1]).flatten(0, 1)
+        return cast(Tensor, HeadLoss.apply(hidden, self.head.weight, self.head.bias, ids[:, 1:].flatten()))
 
 
 def angles(tokens: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,15 +31,22 @@ class GramSet:
 
     def __init__(self, documents: list[npt.NDArray[np.int32]]) -> None:
         found = [gram_hashes(ids).ravel() for ids in documents]
-        self._hashes = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
+        self._hashes = np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
+        # One look into a table decides most 13-grams; a binary search of all of them takes minutes.
+        bits = max(self._hashes.size, 1).bit_length() + 4
+        self._shift = np.uint64(64 - bits)
+        self._possible = np.zeros(1 << bits, dtype=np.bool_)
+        self._possible[self._hashes >> self._shift] = True
 
     def hits(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Whether each 13-gram along the last axis is one of the held-out ones."""
         wanted = gram_hashes(ids)
-        if self._hashes.size == 0:
-            return np.zeros(wanted.shape, dtype=np.bool_)
-        places = np.searchsorted(self._hashes, wanted).clip(max=self._hashes.size - 1)
-        return np.asarray(self._hashes[places] == wanted)
+        found: npt.NDArray[np.bool_] = self._possible[wanted >> self._shift]
+        candidates = wanted[found]
+        if candidates.size:
+            indices = np.searchsorted(self._hashes, candidates).clip(max=self._hashes.size - 1)
+            found[found] = self._hashes[indices] == candidates
+        return found
 
 
 def largest_shared(hits: npt.NDArray[np.bool_], stretch_tokens: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,12 @@ def prepare(settings: Settings) -> Plan:
     heldout = read.pop("heldout")
     problems += _unequal("tokenizers", {name: one.tokenizer[:12] for name, one in [*read.items(), ("heldout", heldout)]})
     problems += _unequal("window lengths", {name: str(one.window_tokens) for name, one in [*read.items(), ("heldout", heldout)]})
+    widths = {name: one.ids.shape[1] for name, one in [*read.items(), ("heldout", heldout)]}
+    if not problems and len(set(widths.values())) > 1:
+        listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+        problems.append(
+            f"tokens of a window without its BOS differ: {listed}; set `sequence_tokens: {min(widths.values())}` in the experiment file"
+        )
     if not problems:
         problems += _amount_problems(read)
         problems += _schedule_problems(settings, read, heldout)
@@ -251,6 +258,6 @@ def write_plan(plan: Plan) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

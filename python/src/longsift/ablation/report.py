@@ -51,9 +51,11 @@ class Summary:
             for name, one in self.figures.items()
         }
         self.entry = {
-            name: entry_problems(self.intervals[name], self.figures[name].trigram_loss) if name in self.figures else ["not finished"]
+            name: entry_problems(self.intervals[name], self.figures[name].trigram_loss) if name in self.figures else []
             for name in settings.arms
         }
+        self.finished_runs = sum(map(len, self.finished.values()))
+        self.planned_runs = len(settings.arms) * len(settings.seeds)
         self.comparisons = [self._compare(*pair) for pair in settings.compare]
 
     def _classes(self, name: str) -> list[str]:
@@ -71,10 +73,14 @@ class Summary:
         return ArmFigures(figures, float(self.plan["arms"][name]["trigram_loss"]))
 
     def _compare(self, first: str, second: str) -> dict[str, Any]:
-        """The comparison of two arms, over the seeds that both have finished."""
+        """The comparison of two arms, over the seeds that both have finished.
+
+        Without a verdict until every run of the experiment is finished: stopping at a welcome answer makes it likelier than it is.
+        """
         seeds = sorted(self.finished[first].keys() & self.finished[second].keys())
+        unfinished = f"without a verdict: {self.finished_runs} of {self.planned_runs} runs are finished"
         if not seeds:
-            return {"first": first, "second": second, "seeds": 0, "differences": [], "verdict": "without a verdict: not finished"}
+            return {"first": first, "second": second, "seeds": 0, "differences": [], "verdict": unfinished}
         one, other = self._figures(first, seeds), self._figures(second, seeds)
         classes = self._classes(first)
         resampler = Resampler(classes, len(seeds))
@@ -90,7 +96,7 @@ class Summary:
             "seeds": len(seeds),
             "differences": differences,
             "by_class": by_class,
-            "verdict": verdict(differences, self.entry, len(seeds)),
+            "verdict": verdict(differences, self.entry, len(seeds)) if self.finished_runs == self.planned_runs else unfinished,
         }
 
     def mark_tokens(self, name: str) -> str:
@@ -133,7 +139,8 @@ class Summary:
                 row += ["–"] * (len(FIGURES) + 2)
             row += [f"{counted['trigram_loss']:.3f}", f"{counted['cache_loss']:.3f}"]
             row += [f"{np.mean(samples):.3f} ± {np.std(samples, ddof=1):.3f}", self.mark_tokens(name)]
-            rows.append([*row, "met" if not self.entry[name] else "; ".join(self.entry[name])])
+            met = "met" if name in self.intervals else "not finished"
+            rows.append([*row, "; ".join(self.entry[name]) or met])
         return rows
 
     ARM_COLUMNS = (
@@ -150,7 +157,7 @@ class Summary:
             for group, differences in [("all classes alike", one["differences"]), *one.get("by_class", {}).items()]:
                 for found in differences:
                     rows.append(
-                        [pair, FIGURES[found.figure], group, _text(found.interval), f"{found.detectable:.3f}", self._answer(one, found)]
+                        [pair, FIGURES[found.figure], group, _text(found.interval), f"{found.interval.detectable:.3f}", self._answer(one, found)]
                     )
         return rows
 
@@ -165,7 +172,7 @@ class Summary:
 
 def _interval(figures: DocumentFigures, classes: Sequence[str], seeds: int) -> Interval:
     resampler = Resampler(classes, seeds)
-    return resampler.interval(resampler.estimate(figures), resampler.draws(figures))
+    return resampler.interval(figures)
 
 
 def _text(interval: Interval) -> str:
@@ -174,7 +181,7 @@ def _text(interval: Interval) -> str:
 
 def markdown(summary: Summary) -> str:
     """The report as Markdown tables."""
-    parts = [f"# {summary.settings.name}", ""]
+    parts = [f"# {summary.settings.name}", "", f"{summary.finished_runs} of {summary.planned_runs} runs are finished.", ""]
     parts += [f"- {line}" for line in summary.verdicts()]
     for title, columns, rows in _tables(summary):
         parts += ["", f"## {title}", "", _row(columns), _row(["---"] * len(columns)), *(_row(row) for row in rows)]
@@ -238,7 +245,7 @@ def page(summary: Summary) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Ablation: {name}</title><style>{_STYLE}</style></head><body><h1>Ablation: {name}</h1>"
-        f"<p>{html.escape(size)}. Losses are in nats. Brackets are 95 % intervals over seeds and documents; with one seed, over documents "
+        f"<p>{html.escape(size)}; {summary.finished_runs} of {summary.planned_runs} runs are finished. Losses are in nats. Brackets are 95 % intervals over seeds and documents; with one seed, over documents "
         f"alone. The last point of a curve is measured on more windows of the same documents. Detectable: the smallest difference that this many seeds and documents could have shown.</p>"
         f"<h2>Verdicts</h2><ul>{verdicts}</ul><h2>Curves</h2><p class=key>{key}</p>"
         f'<div class="charts">{"".join(charts)}</div>{tables}<h2>Cost</h2><ul>{cost}</ul></body></html>\n'

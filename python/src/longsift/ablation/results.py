@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,20 @@ class Results:
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in records))
 
 
+@contextlib.contextmanager
+def claim(output: Path, arm: str, seed: int) -> Iterator[bool]:
+    """Whether this process alone may train an arm with a seed, until the block ends."""
+    path = output / "models" / f"{arm}.{seed}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 def results_path(output: Path, arm: str, seed: int) -> Path:
     """The results file of an arm and a seed."""
-    return output / "results" / f"{arm}.{seed}.jsonl"
+    return output / f"{arm}.{seed}.jsonl"

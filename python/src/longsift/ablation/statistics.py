@@ -23,8 +23,13 @@ MIN_RETRIEVAL_GAIN = 1.0
 MIN_SEEDS = 3
 """Fewer say nothing about the noise between seeds."""
 RESAMPLES = 2000
-DETECTABLE = 1.96 + 0.84
-"""Standard errors of a difference that a test at 5 % finds four times of five."""
+NORMAL_QUANTILE = 1.96
+T_QUANTILES = {
+    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 15: 2.131, 20: 2.086, 40: 2.021,
+}  # fmt: skip
+"""97.5 % quantiles of Student's t by degrees of freedom."""
+POWER_QUANTILE = 0.84
+"""Standard errors beyond the quantile at which a difference is found four times of five."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,6 +43,13 @@ class Interval:
     high: float
     error: float
     """Standard error."""
+    quantile: float = NORMAL_QUANTILE
+    """Standard errors from the estimate to either end."""
+
+    @property
+    def detectable(self) -> float:
+        """Smallest value that this many seeds and documents find four times of five."""
+        return (self.quantile + POWER_QUANTILE) * self.error
 
 
 @dataclass(frozen=True)
@@ -69,13 +81,38 @@ class Resampler:
         """The estimate in every resample."""
         return self._means(figures, self._seed_weights, self._document_weights)
 
-    def interval(self, value: float, draws: Floats) -> Interval:
-        """The interval around an estimate. A bootstrap of n seeds is too narrow by √((n − 1) / n), which is made up for."""
+    def interval(self, figures: DocumentFigures, other: DocumentFigures | None = None) -> Interval:
+        """The interval around the estimate of an arm, or of its difference from another one.
+
+        The bootstrap gives the standard error; of n seeds it is too small by √((n − 1) / n), which is corrected. The quantile is that of
+        Student's t: a few seeds say little about their own spread.
+        """
+        value, draws, by_seed = self.estimate(figures), self.draws(figures), self._by_seed(figures)
+        if other is not None:
+            value, draws, by_seed = value - self.estimate(other), draws - self.draws(other), by_seed - self._by_seed(other)
         if np.isnan(value):
             return Interval(value, value, value, value)
         wider = np.sqrt(self._seeds / (self._seeds - 1)) if self._seeds > 1 else 1.0
-        low, high = value + (np.nanquantile(draws, [0.025, 0.975]) - value) * wider
-        return Interval(value, float(low), float(high), float(np.nanstd(draws) * wider))
+        error = float(np.nanstd(draws) * wider)
+        quantile = self._quantile(error**2, by_seed)
+        return Interval(value, value - quantile * error, value + quantile * error, error, quantile)
+
+    def _quantile(self, variance: float, by_seed: Floats) -> float:
+        """Student's t with the degrees of freedom of seeds and documents together (Welch and Satterthwaite)."""
+        if variance <= 0:
+            return NORMAL_QUANTILE
+        of_seeds = min(variance, float(np.nanvar(by_seed, ddof=1)) / self._seeds) if self._seeds > 1 else 0.0
+        documents = sum(len(rows) - 1 for rows in self._members)
+        inverse = ((variance - of_seeds) / variance) ** 2 / max(documents, 1)
+        if self._seeds > 1:
+            inverse += (of_seeds / variance) ** 2 / (self._seeds - 1)
+        known = sorted((1 / freedom, quantile) for freedom, quantile in T_QUANTILES.items())
+        points, quantiles = zip((0.0, NORMAL_QUANTILE), *known, strict=True)
+        return float(np.interp(inverse, points, quantiles))
+
+    def _by_seed(self, figures: DocumentFigures) -> Floats:
+        """The estimate of each seed alone."""
+        return self._means(figures, np.eye(self._seeds), [np.ones((self._seeds, len(rows))) for rows in self._members])
 
     def _means(self, figures: DocumentFigures, seeds: Floats, documents: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> Floats:
         by_class = []
@@ -118,8 +155,6 @@ class Difference:
 
     figure: str
     interval: Interval
-    detectable: float
-    """Smallest difference that this many seeds and documents could have shown."""
 
     @property
     def answer(self) -> str:
@@ -132,14 +167,11 @@ class Difference:
 
 def difference(figure: str, first: ArmFigures, second: ArmFigures, resampler: Resampler) -> Difference:
     """Compares two arms by the same resamples."""
-    value = resampler.estimate(first.figures[figure]) - resampler.estimate(second.figures[figure])
-    draws = resampler.draws(first.figures[figure]) - resampler.draws(second.figures[figure])
-    interval = resampler.interval(value, draws)
-    return Difference(figure, interval, DETECTABLE * interval.error)
+    return Difference(figure, resampler.interval(first.figures[figure], second.figures[figure]))
 
 
 def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]], seeds: int) -> str:
-    """The verdict on a pair of arms; `entry` has the reasons of every arm that misses the entry condition."""
+    """The verdict on a pair of arms when every run is finished; `entry` has the reasons of every arm that misses the entry condition."""
     missing = [name for name, problems in entry.items() if problems]
     if missing:
         return f"without a verdict: too small to compare ({', '.join(missing)})"

@@ -122,6 +122,8 @@ def train(plan: Plan, arm: str, seed: int, stop: Callable[[], bool], progress: C
             save(training=True)
             last = step == plan.steps
             record = evaluate(model, final if last else on_the_way, settings.near_tokens, device)
+            if not last:
+                del record["documents"]  # only intervals need them
             saved_at = time.monotonic()
             evaluation_seconds += saved_at - clock
             clock = saved_at
