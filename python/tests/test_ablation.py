@@ -31,6 +31,7 @@ from longsift.ablation.statistics import (
     Resampler,
     difference,
     entry_problems,
+    t_quantile,
     verdict,
 )
 from longsift.ablation.statistics import ArmFigures as Figures
@@ -300,7 +301,7 @@ def test_few_seeds_take_the_quantile_of_students_t() -> None:
     interval = resampler.interval(figures_of(np.broadcast_to(noise, (3, 8))))
     assert interval.error == pytest.approx(1 / math.sqrt(3), rel=0.05) and interval.quantile == pytest.approx(4.303, rel=0.05)
     documents = resampler.interval(figures_of(np.broadcast_to(np.arange(8.0), (3, 8))))
-    assert 2.3 < documents.quantile < 2.4, "seven degrees of freedom"
+    assert documents.quantile == t_quantile(7) and 2.3 < t_quantile(7) < 2.4 and t_quantile(10**9) == pytest.approx(1.96)
     assert interval.detectable == pytest.approx((interval.quantile + 0.84) * interval.error)
 
 
@@ -311,6 +312,21 @@ def test_differences_are_paired_by_seed_and_document() -> None:
     found = difference("loss", first, second, Resampler(["a"] * 12, seeds=3))
     assert found.interval.value == pytest.approx(-0.1) and found.interval.high < 0 and found.answer == "better"
     assert found.interval.detectable < 1e-6
+
+
+@pytest.mark.parametrize(("of_seeds", "of_documents"), [(0.02, 0.02), (0.08, 0.02), (0.02, 0.1)])
+def test_arms_without_a_difference_seldom_differ(of_seeds: float, of_documents: float) -> None:
+    random = np.random.default_rng(2)
+    resampler = Resampler(["books"] * 12 + ["papers"] * 13 + ["code"] * 6, seeds=3, resamples=300)
+    wrong = 0
+    for _ in range(200):
+        documents = random.normal(size=(1, 31)) * 0.3
+        first, second = (
+            Figures({"loss": figures_of(5 + documents + random.normal(size=(1, 31)) * of_documents + random.normal(size=(3, 1)) * of_seeds)}, 9)
+            for _ in range(2)
+        )
+        wrong += difference("loss", first, second, resampler).answer != "not distinguishable"
+    assert wrong / 200 <= 0.08
 
 
 def one(figure: str, low: float, high: float) -> Difference:

@@ -60,6 +60,12 @@ class DocumentFigures:
     counts: Floats
 
 
+def t_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, interpolated in the inverse of the degrees of freedom."""
+    known = {0.0: NORMAL_QUANTILE} | {1 / key: T_QUANTILES[key] for key in sorted(T_QUANTILES, reverse=True)}
+    return float(np.interp(1 / max(freedom, 1), list(known), list(known.values())))
+
+
 class Resampler:
     """Draws seeds and documents together, the same ones for every arm and figure. Documents are drawn inside their class."""
 
@@ -84,31 +90,22 @@ class Resampler:
     def interval(self, figures: DocumentFigures, other: DocumentFigures | None = None) -> Interval:
         """The interval around the estimate of an arm, or of its difference from another one.
 
-        The bootstrap gives the standard error; of n seeds it is too small by √((n − 1) / n), which is corrected. The quantile is that of
-        Student's t: a few seeds say little about their own spread.
+        The bootstrap gives the variance. Draws of n seeds lack an nth of the variance between seeds, which is added. The interval is as
+        many standard errors wide as Student's t says for seeds and for documents, by their shares of the variance: one quantile with
+        the degrees of freedom of both (Welch and Satterthwaite) misses the truth twice as often as it says with three seeds.
         """
         value, draws, by_seed = self.estimate(figures), self.draws(figures), self._by_seed(figures)
         if other is not None:
             value, draws, by_seed = value - self.estimate(other), draws - self.draws(other), by_seed - self._by_seed(other)
         if np.isnan(value):
             return Interval(value, value, value, value)
-        wider = np.sqrt(self._seeds / (self._seeds - 1)) if self._seeds > 1 else 1.0
-        error = float(np.nanstd(draws) * wider)
-        quantile = self._quantile(error**2, by_seed)
+        of_seeds = float(np.nanvar(by_seed, ddof=1)) / self._seeds if self._seeds > 1 else 0.0
+        variance = float(np.nanvar(draws)) + of_seeds / self._seeds
+        share = min(1.0, of_seeds / variance) if variance > 0 else 0.0
+        documents = t_quantile(sum(len(rows) - 1 for rows in self._members))
+        quantile = float(np.sqrt(share * t_quantile(self._seeds - 1) ** 2 + (1 - share) * documents**2))
+        error = float(np.sqrt(variance))
         return Interval(value, value - quantile * error, value + quantile * error, error, quantile)
-
-    def _quantile(self, variance: float, by_seed: Floats) -> float:
-        """Student's t with the degrees of freedom of seeds and documents together (Welch and Satterthwaite)."""
-        if variance <= 0:
-            return NORMAL_QUANTILE
-        of_seeds = min(variance, float(np.nanvar(by_seed, ddof=1)) / self._seeds) if self._seeds > 1 else 0.0
-        documents = sum(len(rows) - 1 for rows in self._members)
-        inverse = ((variance - of_seeds) / variance) ** 2 / max(documents, 1)
-        if self._seeds > 1:
-            inverse += (of_seeds / variance) ** 2 / (self._seeds - 1)
-        known = sorted((1 / freedom, quantile) for freedom, quantile in T_QUANTILES.items())
-        points, quantiles = zip((0.0, NORMAL_QUANTILE), *known, strict=True)
-        return float(np.interp(inverse, points, quantiles))
 
     def _by_seed(self, figures: DocumentFigures) -> Floats:
         """The estimate of each seed alone."""
