@@ -69,31 +69,16 @@ impl SimdOp for CountingIds<'_> {
     fn run(self, _: impl Transpose) -> WindowCounts {
         let Self { ids, scan } = self;
         let tokens = ids.len() as u64;
-        let mut counts = WindowCounts {
+        let frequent = (tokens / FREQUENT_TOKENS).max(2) as usize;
+        // The scan's slots and chains are no longer needed.
+        let of_ids = scan.ids.count(ids, frequent, &mut scan.slots, &mut scan.chains);
+        WindowCounts {
             tokens,
             periodic: scan.periods.most(),
             repeated: scan.repeated,
-            ..WindowCounts::default()
-        };
-        let frequent = (tokens / FREQUENT_TOKENS).max(2);
-        // The scan's slots and chains are no longer needed.
-        let counted = scan.ids.count(ids, &mut scan.slots, &mut scan.chains);
-        for id in counted.counts {
-            let occurrences = u64::from(id.occurrences);
-            if occurrences >= frequent {
-                counts.frequent += occurrences;
-            }
-            let hits = match id.occurrences {
-                2 => counted.hits::<2>(id),
-                3 => counted.hits::<3>(id),
-                4 => counted.hits::<4>(id),
-                5 => counted.hits::<5>(id),
-                6 => counted.hits::<6>(id),
-                _ => continue,
-            };
-            counts.midrange_pairs += occurrences * (occurrences - 1) / 2;
-            counts.midrange_hits += hits;
+            frequent: of_ids.frequent,
+            midrange_pairs: of_ids.pairs,
+            midrange_hits: of_ids.hits,
         }
-        counts
     }
 }
