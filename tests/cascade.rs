@@ -354,12 +354,12 @@ fn a_selection_says_which_figures_are_missing_after_a_guard_is_loosened() {
     let select = ["run", "pipeline.yaml", "-q", "--phase", "select"];
     let refused = workspace.longsift(&select).expect(4).stderr;
     assert!(
-        refused.contains("work units in") && refused.contains("have no figures of a measure"),
+        refused.contains("work units in") && refused.contains("lack statistics of a measure"),
         "{refused}"
     );
-    let of_attention = format!("`{ATTENTION}` is missing of up to {spared} windows");
+    let of_attention = format!("`{ATTENTION}` is missing for up to {spared} windows");
     let of_lexical =
-        format!("`lexical` is missing of up to {} windows", count(&summary, "windows_total"));
+        format!("`lexical` is missing for up to {} windows", count(&summary, "windows_total"));
     assert!(refused.contains(&of_attention) && refused.contains(&of_lexical), "{refused}");
     assert!(refused.contains("score them first: `--phase score --shard i/n`"), "{refused}");
 }

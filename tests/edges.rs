@@ -59,7 +59,7 @@ fn a_budget_of_a_group_that_nobody_has_is_named() {
         let pipeline = Pipeline::tokens("model", 64).score("within: group").filter(amount);
         workspace.write("pipeline.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).success();
-        let expected = "the filter names `bb`, of which there is no sample";
+        let expected = "the filter names `bb`, but no sample has this group";
         assert!(answer.stderr.contains(expected), "{}", answer.stderr);
         assert_eq!(answer.summary()["kept"], 1);
     }
@@ -240,7 +240,7 @@ fn an_output_that_links_lead_into_the_input_is_refused() {
         workspace.write("pipeline.yaml", pipeline.replace("path: out", &format!("path: {output}")));
         let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
         assert!(
-            answer.stderr.contains("the output lies in the input"),
+            answer.stderr.contains("the output is inside the input"),
             "{input}: {}",
             answer.stderr
         );

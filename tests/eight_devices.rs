@@ -308,7 +308,7 @@ fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
     let mut one = with_gpus(&workspace, three, &["run", "pipeline.yaml"]);
     let refused = Answer::of(one.env("CUDA_VISIBLE_DEVICES", "2").output().unwrap()).expect(2);
     assert!(
-        refused.stderr.contains("there is no `cuda:1`; there are cuda:0"),
+        refused.stderr.contains("`cuda:1` does not exist; available are cuda:0"),
         "{}",
         refused.stderr
     );

@@ -157,7 +157,7 @@ fn a_spread_that_no_float_holds_is_refused_with_group_statistic_and_values() {
     let grouped = windows("beyond", "").replace("{stage: score,", "{stage: score, within: id,");
     let stderr = refused(&workspace, &grouped, 3);
     assert!(stderr.contains("`bytes` has no z-scores in group `document-"), "{stderr}");
-    let values = "its values lie between -1.7976931348623157e308 and 1.7976931348623157e308";
+    let values = "its values are between -1.7976931348623157e308 and 1.7976931348623157e308";
     assert!(stderr.contains(values), "{stderr}");
     assert!(stderr.contains("`standardise: percentile`"), "{stderr}");
     let percentiles = grouped.replace("within: id,", "within: id, standardise: percentile,");
@@ -274,7 +274,7 @@ fn a_quarantined_row_is_asked_about_again_on_request() {
 #[test]
 fn a_program_that_is_late_or_takes_too_much_memory_is_ended() {
     for (mode, more, expected) in [
-        ("sleep", "timeout_seconds: 1,", "had no answer after 1 s"),
+        ("sleep", "timeout_seconds: 1,", "did not answer within 1 s"),
         ("eat", "memory_limit_bytes: 200000000,", "of `memory_limit_bytes`"),
     ] {
         let workspace = workspace();
@@ -307,7 +307,8 @@ fn a_program_that_fails_after_its_last_answer_is_told_and_costs_nothing() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", windows("fails-at-the-end", ""));
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
-    let told = "a program did not end well after its last answer: it ended with exit status 1; its stderr is empty";
+    let told =
+        "a program failed after its last answer: it ended with exit status 1; its stderr is empty";
     assert!(answer.stderr.contains(told), "{}", answer.stderr);
     assert_eq!(count(&answer.summary(), "quarantined"), 0);
     assert!(grandchild_is_over(&workspace), "what it started ends, too");
@@ -316,16 +317,13 @@ fn a_program_that_fails_after_its_last_answer_is_told_and_costs_nothing() {
 #[test]
 fn answers_that_are_no_answers_end_the_run() {
     for (mode, expected) in [
-        ("garbage", "it wrote `Loading the model…` where an Arrow message begins"),
-        ("garbage-later", "it wrote `one batch done` where an Arrow message begins"),
-        ("twice", "rows where"),
-        ("repeated", "rows where"),
-        ("reversed", "keys come back in the order of the questions"),
-        ("short", "rows where"),
-        (
-            "other-columns",
-            "its columns are `row` Int64, `window` Int32, `bytes` Float64, `letters` Float64, not",
-        ),
+        ("garbage", "expected an Arrow message, got `Loading the model…`"),
+        ("garbage-later", "expected an Arrow message, got `one batch done`"),
+        ("twice", "rows, got"),
+        ("repeated", "rows, got"),
+        ("reversed", "answers must be in the order of the questions"),
+        ("short", "rows, got"),
+        ("other-columns", ", got `row` Int64, `window` Int32, `bytes` Float64, `letters` Float64"),
         ("negative", "`letters` of row"),
         ("null-key", "`window` of an answer is null"),
         ("compressed", "its record batches are compressed"),
@@ -333,7 +331,7 @@ fn answers_that_are_no_answers_end_the_run() {
         let workspace = workspace();
         let stderr = refused(&workspace, &windows(mode, ""), 3);
         assert!(stderr.contains(expected), "{mode}: {stderr}");
-        assert!(stderr.contains("does not answer what it is asked"), "{mode}: {stderr}");
+        assert!(stderr.contains("returned an invalid answer"), "{mode}: {stderr}");
         assert!(stderr.contains("pipeline.yaml:6"), "{mode}: {stderr}");
         assert!(!workspace.path("out/data").exists(), "{mode}");
     }
@@ -341,7 +339,7 @@ fn answers_that_are_no_answers_end_the_run() {
     let stderr = refused(&workspace, &documents("null-drop", ""), 3);
     assert!(stderr.contains("`drop` of an answer is null"), "{stderr}");
     let stderr = refused(&self::workspace(), &windows("more-at-the-end", ""), 3);
-    assert!(stderr.contains("it wrote more than it was asked for"), "{stderr}");
+    assert!(stderr.contains("it wrote more than its answers"), "{stderr}");
 }
 
 #[test]
@@ -362,7 +360,7 @@ fn a_program_that_cannot_start_is_a_mistake_of_the_pipeline() {
             "never-starts",
             "does not start: it ended with exit status 7 before it answered; the end of its stderr: no module",
         ),
-        ("hangs", "does not start: it had no answer after 1 s"),
+        ("hangs", "does not start: it did not answer within 1 s"),
     ] {
         let stderr = refused(&workspace, &windows(mode, "timeout_seconds: 1,"), 2);
         assert!(stderr.contains(expected), "{mode}: {stderr}");

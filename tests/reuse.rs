@@ -246,7 +246,7 @@ fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked"]).expect(2);
-    assert!(answer.stderr.contains("there is no lock"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("` not found"), "{}", answer.stderr);
     workspace.longsift(&["lock", "pipeline.yaml"]).success();
     let lock = fs::read_to_string(workspace.path("pipeline.lock")).unwrap();
     assert!(!lock.contains(workspace.path("").to_str().unwrap()), "no path of this machine");
@@ -301,7 +301,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
         (
             terms(&format!("{{{strength}}}")),
             Some("guards: [{statistic: dependency_strength, min: 0}]"),
-            "the bounds of 1 guards: it has those of 0",
+            "the bounds of 1 guards (it has those of 0",
         ),
     ] {
         let wrong = pipeline().measure("lexical").score(&score);
@@ -309,7 +309,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
         workspace.write("wrong.yaml", wrong.to_string());
         let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
         assert!(message.contains(missing) && message.contains("wrong.yaml:"), "{message}");
-        assert!(message.contains("calibrate anew"), "{message}");
+        assert!(message.contains("calibrate again"), "{message}");
     }
     let text = fs::read_to_string(workspace.path("saved.json")).unwrap();
     let text = text.replacen("\"standard_deviation\": ", "\"standard_deviation\": -", 1);
@@ -448,18 +448,18 @@ fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
         ),
         (
             |saved| saved["groups"][0]["guards"][0] = json!({"low": null, "high": 1}),
-            "does not have the bound that the quantile of the guard on `dependency_strength` came to",
+            "does not have the quantile bound of the guard on `dependency_strength` came to",
         ),
         (
             |saved| {
                 saved["groups"][0]["figures"]["dependency_strength"] =
                     json!({"mean": 0.5, "standard_deviation": -0.1, "min": 0.5, "max": 0.5});
             },
-            "this mean, deviation, least and greatest: 5e-1, -1e-1, 5e-1 and 5e-1",
+            "this mean, standard deviation, minimum and maximum: 5e-1, -1e-1, 5e-1 and 5e-1",
         ),
         (
             |saved| saved["groups"][0]["figures"]["dependency_strength"]["mean"] = json!(2),
-            "no values of `dependency_strength` have this mean, deviation, least and greatest: 2e0,",
+            "no values of `dependency_strength` have this mean, standard deviation, minimum and maximum: 2e0,",
         ),
         (
             |saved| {

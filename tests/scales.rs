@@ -323,7 +323,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
     workspace.write("saved.json", older.to_string());
     let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).all();
     assert!(
-        refused.contains("has format 3, not 4") && refused.contains("calibrate again"),
+        refused.contains("has format 3, expected 4") && refused.contains("calibrate again"),
         "{refused}"
     );
 }

@@ -84,7 +84,7 @@ fn main() -> Answer<()> {
     let wanted = lock.identity.fingerprints();
     timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
-    let standing = timed("records", || Ok(score::standing(&plan, directory, &wanted)?))?;
+    let standing = timed("records", || Ok(score::valid_records(&plan, directory, &wanted)?))?;
     let scored: Scored = timed("accounting", || Ok(score::reuse(&plan, directory, standing)?))?;
     scored.counts.check()?;
     assert_eq!((scored.counts.rows, scored.counts.windows), (plan.rows(), units * windows));

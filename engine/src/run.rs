@@ -2,10 +2,10 @@
 
 mod answers;
 mod begin;
-pub(crate) mod carry_over;
 mod committing;
-mod differing;
+pub(crate) mod empty_increment;
 pub(crate) mod finished;
+mod incompatible_scores;
 mod layer;
 mod measuring;
 pub(crate) mod missing;
@@ -56,18 +56,18 @@ pub struct RunOptions {
     pub write_shard: Option<Shard>,
 }
 
-/// Which part of a run a process does.
+/// Part of a run that a process executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Phase {
-    /// Everything, alone in the run directory.
+    /// Run all phases, with exclusive access to the run directory.
     #[default]
     All,
-    /// Scores the work units of a shard, beside other processes.
+    /// Score the work units of a shard, next to other processes.
     Score,
-    /// Once every work unit has scores: writes what is kept of the work units of a shard, beside other processes. The
-    /// selection uses it.
+    /// After all work units are scored: write the kept samples of a shard's work units, next to other processes. The selection
+    /// uses them.
     Write,
-    /// Once every work unit has scores: selects, writes what no shard has written, commits.
+    /// After all work units are scored: select, write what no shard has written, and commit.
     Select,
 }
 
@@ -84,7 +84,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Outcome without warnings.
-    fn of(summary: Summary) -> Self {
+    fn new(summary: Summary) -> Self {
         Self { summary, labels: None, warnings: Vec::new(), refused: None }
     }
 
@@ -92,7 +92,7 @@ impl Outcome {
     ///
     /// # Errors
     /// The result was refused.
-    pub fn accepted(self) -> Result<Self> {
+    pub fn into_result(self) -> Result<Self> {
         match self.refused {
             Some(refused) => Err(refused),
             None => Ok(self),
@@ -128,7 +128,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     let started = Instant::now();
     let directory = &plan.directory;
     let scores = match &plan.options.scores_from {
-        Some(path) => RunDirectory::at(path)?,
+        Some(path) => RunDirectory::open(path)?,
         None => directory.clone(),
     };
     let mut run = Run {
@@ -148,37 +148,37 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     // Written however the run ends.
     let _events = events::Finish(directory);
     if matches!(options.phase, Phase::Score | Phase::Write) {
-        commit::finish_open(directory)?;
-        let _shared = directory.share()?;
+        commit::finish_interrupted(directory)?;
+        let _shared = directory.lock_shared()?;
         return match options.phase {
             Phase::Score => run.score_shard(options),
             _ => run.write_shard(options),
         };
     }
-    let alone = directory.take()?;
+    let run_lock = directory.lock_exclusive()?;
     events::cut_torn_line(directory)?;
-    match commit::replay(directory, &alone) {
+    match commit::replay(directory, &run_lock) {
         // A fresh start replaces everything that the record refers to.
         Err(failure) if options.fresh && failure.exit_code() == error::DATA => {
             run.is_intent_damaged = true;
         }
         replayed => drop(replayed?),
     }
-    let done = run.whole(options, &alone);
+    let done = run.whole(options, &run_lock);
     // If another run replaces the borrowed scores meanwhile, reading them can look like corruption.
     if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
         borrowed.check()?;
     }
     // Concurrent writes of another process can look like corruption, so recheck the lock.
     if done.as_ref().is_err_and(|failure| failure.exit_code() == error::DATA) {
-        alone.check()?;
+        run_lock.check()?;
     }
     done
 }
 
 impl Run<'_> {
     /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
-    fn whole(&mut self, options: &RunOptions, alone: &RunLock) -> Result<Outcome> {
+    fn whole(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<Outcome> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &self.ours)?;
@@ -187,12 +187,12 @@ impl Run<'_> {
             let files = plan.dataset.bad_files.len();
             let message = format!("the input has no readable rows: {files} files cannot be opened");
             return Err(Diagnostic::error(Blame::Data, message)
-                .hint("write these files again, or take them out of the input")
+                .hint("replace these files, or remove them from the input")
                 .into());
         }
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
-            self.carry_over()?;
+            self.record_empty_increment()?;
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }
         let directory = self.directory;
@@ -201,45 +201,45 @@ impl Run<'_> {
         if !may_be_done {
             plan.check_space()?;
         }
-        let mut begun = self.begin(options)?;
-        let lock = lock::with_command(begun.lock, plan);
-        let known = lock::with_model(lock.clone(), plan, &begun.digests);
+        let mut state = self.begin(options)?;
+        let lock = lock::with_command(state.lock, plan);
+        let known = lock::with_model(lock.clone(), plan, &state.digests);
         if options.only_quarantined {
             let rows =
-                reopen::reopen_quarantined(plan, &self.scores, &mut begun.standing, &begun.wanted)?;
+                reopen::reopen_quarantined(plan, &self.scores, &mut state.valid, &state.wanted)?;
             tracing::info!(rows, "quarantined rows are tried again");
         }
-        let standing = begun.standing;
-        let complete = standing.iter().all(Option::is_some);
-        tolerance::check_standing(plan, &standing, &self.scores)?;
+        let valid = state.valid;
+        let complete = valid.iter().all(Option::is_some);
+        tolerance::check_valid_records(plan, &valid, &self.scores)?;
         if complete
             && self.scores.root != directory.fresh().root
-            && let Some(summary) = finished(plan, &lock.identity, &standing)?
+            && let Some(summary) = finished(plan, &lock.identity, &valid)?
         {
             self.directory.remove_working_files()?;
-            self.restore_plan_and_lock(&known, &standing)?;
+            self.restore_plan_and_lock(&known, &valid)?;
             return self.checked_again(summary);
         }
         if may_be_done {
             plan.check_space()?;
         }
         if options.phase == Phase::Select {
-            missing::refuse_missing(plan, &standing, &begun.wanted)?;
+            missing::refuse_missing(plan, &valid, &state.wanted)?;
         }
-        self.write_plan(&standing)?;
+        self.write_plan(&valid)?;
         self.write_lock(&known)?;
         let facts =
-            json!({ "units": plan.units.len(), "units_scored": standing.iter().flatten().count() });
+            json!({ "units": plan.units.len(), "units_scored": valid.iter().flatten().count() });
         events::append(self.directory, "run_started", facts)?;
         if plan.options.scores_from.is_none() {
-            reopen::reopen_for_measures(plan, &self.scores, &standing, &begun.wanted, true)?;
+            reopen::reopen_for_measures(plan, &self.scores, &valid, &state.wanted, true)?;
         }
-        let scored = self.score(standing, &begun.wanted)?;
+        let scored = self.score(valid, &state.wanted)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)
         })?;
-        self.write(&lock, &known, &scored, selection, alone)
+        self.write(&lock, &known, &scored, selection, run_lock)
     }
 
     /// Writes the lock before scoring. A lock next to a valid selection that agrees on scores is replaced only together with

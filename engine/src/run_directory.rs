@@ -1,5 +1,6 @@
 //! Files of a run: layout, locks, records and tables.
 
+pub(crate) mod anonymous_file;
 pub(crate) mod borrowed;
 pub(crate) mod calibration;
 pub mod counts;
@@ -13,7 +14,6 @@ pub(crate) mod layout;
 #[cfg(feature = "cloud")]
 pub(crate) mod lease;
 pub(crate) mod manifest;
-pub(crate) mod nameless;
 pub mod pipeline_lock;
 pub(crate) mod quarantine;
 pub mod scores;

@@ -28,16 +28,16 @@ use crate::run_directory::units::{self, UnitRecord};
 use context::{ScoreContext, Scored, ScoredUnit};
 use tolerance::check_quarantine;
 
-/// Scores every unit without a record in `standing`; the others are reused.
+/// Scores every unit without a record in `valid`; the others are reused.
 ///
 /// Units are scored in order and the windows of a unit in parallel, while the next documents are read and tokenised.
-pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
-    let units = context.plan.units.iter().zip(&standing);
+pub fn score(context: ScoreContext<'_>, valid: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let units = context.plan.units.iter().zip(&valid);
     let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
         scope.spawn(move || unit::read_ahead(&context, &open, &sender));
-        let scored = score_all(&context, standing, &batches);
+        let scored = score_all(&context, valid, &batches);
         if scored.is_err() {
             context.programs.abandon();
         }
@@ -49,11 +49,11 @@ pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Re
 
 fn score_all(
     context: &ScoreContext<'_>,
-    standing: Vec<Option<UnitRecord>>,
+    valid: Vec<Option<UnitRecord>>,
     batches: &Receiver<unit::FromReader>,
 ) -> Result<Scored> {
     let mut scored = Scored::default();
-    for (unit, record) in context.plan.units.iter().zip(standing) {
+    for (unit, record) in context.plan.units.iter().zip(valid) {
         context.stop.check()?;
         if let Some(record) = record {
             context.reused(unit, &record.counts);
@@ -76,10 +76,10 @@ fn score_all(
 pub fn reuse(
     plan: &Plan,
     directory: &RunDirectory,
-    standing: Vec<Option<UnitRecord>>,
+    valid: Vec<Option<UnitRecord>>,
 ) -> Result<Scored> {
     let mut scored = Scored::default();
-    for record in standing.into_iter().flatten() {
+    for record in valid.into_iter().flatten() {
         scored.add(record, 0);
     }
     check_quarantine(plan, &scored.counts, directory)?;
@@ -87,10 +87,10 @@ pub fn reuse(
 }
 
 /// Valid records of the units of `plan`, for the wanted statistics.
-pub fn standing(
+pub fn valid_records(
     plan: &Plan,
     directory: &RunDirectory,
     wanted: &Fingerprints,
 ) -> Result<Vec<Option<UnitRecord>>> {
-    units::standing(directory, &plan.dataset, &plan.units, wanted)
+    units::valid_records(directory, &plan.dataset, &plan.units, wanted)
 }

@@ -20,9 +20,9 @@ mod radix;
 mod rank;
 mod repeated_ids;
 mod runs;
+mod sample_state;
 pub(crate) mod samples;
 mod score_percentiles;
-mod standing;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warnings;
@@ -65,7 +65,7 @@ pub struct Selection {
     percentiles: ScorePercentiles,
     /// Scores of `output.compare`.
     compared: Vec<Compared>,
-    /// Columns of score tables that [`Selection::of_unit`] needs.
+    /// Columns of score tables that [`Selection::unit_samples`] needs.
     columns: Vec<String>,
     groups_of_samples: GroupsOfSamples,
     /// Number of the first sample of every unit, then the number of all samples.
@@ -99,7 +99,7 @@ impl Selection {
     ///
     /// # Errors
     /// The windows changed since they were selected from, or a temporary file cannot be read.
-    pub fn of_unit(
+    pub fn unit_samples(
         &self,
         plan: &Plan,
         unit: usize,
@@ -116,10 +116,10 @@ impl Selection {
                 samples.len(),
                 numbers.end - numbers.start
             );
-            let hint = "let no other program write into the run directory, and run again";
+            let hint = "make sure that no other program writes to the run directory, and run again";
             return Err(Diagnostic::error(Blame::Machine, message).hint(hint).into());
         }
-        let groups = self.groups_of_samples.of(numbers.clone())?;
+        let groups = self.groups_of_samples.read_range(numbers.clone())?;
         let decided = samples.into_iter().zip(groups).zip(numbers);
         let file = &plan.units[unit].file_path;
         decided.map(|((sample, group), number)| self.decided(sample, file, group, number)).collect()
@@ -138,8 +138,8 @@ impl Selection {
             self.compared.iter().map(|of| of.keeps(windows, file, group, number)).collect();
         let (group, rule) = &self.rules[group as usize];
         let mut used = criteria.values(windows, file);
-        let (standing, tokens) = (rule.standing(criteria, &used), criteria.tokens(windows));
-        let keep = rule.keeps(criteria, group.as_deref(), standing, tokens, number);
+        let (sample_state, tokens) = (rule.sample_state(criteria, &used), criteria.tokens(windows));
+        let keep = rule.keeps(criteria, group.as_deref(), sample_state, tokens, number);
         used.truncate(criteria.statistics.len());
         let value = |statistic| criteria.value(statistic, windows);
         Ok(Sample {
@@ -149,10 +149,12 @@ impl Selection {
             group: group.clone(),
             used,
             statistics: criteria.written.iter().map(value).collect(),
-            score: standing.score(),
-            percentile: self.percentiles.of(&rule.percentiles, standing.passing_score())?,
+            score: sample_state.score(),
+            percentile: self
+                .percentiles
+                .percentile(&rule.percentiles, sample_state.passing_score())?,
             compared,
-            reason: if keep { None } else { Some(criteria.reason(standing)) },
+            reason: if keep { None } else { Some(criteria.reason(sample_state)) },
         })
     }
 
@@ -166,7 +168,7 @@ impl Selection {
         self.criteria.written.len()
     }
 
-    /// Columns of score tables that [`Selection::of_unit`] needs.
+    /// Columns of score tables that [`Selection::unit_samples`] needs.
     pub fn columns(&self) -> Vec<&str> {
         self.columns.iter().map(String::as_str).collect()
     }
@@ -184,7 +186,7 @@ impl Selection {
 /// `identity` and all other settings; which groups exist is only known later.
 pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
     let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
-    fitting_calibration(plan, &Criteria::of(plan), path, identity).map(drop)
+    fitting_calibration(plan, &Criteria::from_plan(plan), path, identity).map(drop)
 }
 
 /// Scores and ranks the samples of all units, whose score tables are in `directory`.
@@ -195,14 +197,14 @@ pub fn select(
     identity: &Identity,
     stop: &Stop,
 ) -> Result<Selection> {
-    let criteria = Criteria::of(plan);
+    let criteria = Criteria::from_plan(plan);
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
     let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();
     let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
     warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
-    let mut warnings = warnings::of_samples(&gathered);
-    warnings.extend(warnings::of_random(plan, &gathered));
-    warnings.extend(warnings::of_absent(plan.spec.filter(), &gathered));
+    let mut warnings = warnings::sample_warnings(&gathered);
+    warnings.extend(warnings::random_score_warnings(plan, &gathered));
+    warnings.extend(warnings::absent_group_warning(plan.spec.filter(), &gathered));
     let percentiles = PercentilesOfGroups::new(&plan.directory)?;
     let histograms = HistogramsOfGroups::new(&plan.directory)?;
     let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
@@ -236,37 +238,38 @@ pub fn select(
             let scorer = calibration::scorer(&criteria, known);
             let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
             let (rule, totals, sums) =
-                ranking(index).by(scorer, bounds, &known.thresholds, deciles)?;
+                ranking(index).by_calibration(scorer, bounds, &known.thresholds, deciles)?;
             let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
             let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
             let means = means.map(|(name, sums)| (name, sums.mean()));
-            let moved = drift::of_group(known, means, &totals);
+            let moved = drift::compare_group(known, means, &totals);
             Ok((rule, totals, moved))
         })?;
         for (index, (rule, totals, moved)) in decided.into_iter().enumerate() {
             decide(index, rule, &totals);
             drift.push(moved);
         }
-        warnings.extend(warnings::of_drift(&drift));
+        warnings.extend(warnings::drift_warning(&drift));
         saved
     } else {
-        let ranked = parallel::in_order(groups.len(), threads, |index| ranking(index).own())?;
+        let ranked =
+            parallel::in_order(groups.len(), threads, |index| ranking(index).by_own_statistics())?;
         let histograms = histograms.finish()?;
         for (index, ranked) in ranked.iter().enumerate() {
             decide(index, ranked.rule(&criteria, &histograms), &ranked.totals);
         }
         let values = groups.iter().map(|(value, _)| *value).zip(&ranked);
-        let groups = calibration::groups(&criteria, values, &histograms);
-        calibration::of_groups(&criteria, identity, groups)
+        let groups = calibration::calibrate_groups(&criteria, values, &histograms);
+        calibration::build(&criteria, identity, groups)
     };
     let guards = guards.finish();
-    warnings.extend(warnings::of_guards(plan, &guards));
-    warnings.extend(warnings::of_empty(&gathered, empty));
+    warnings.extend(warnings::guard_warnings(plan, &guards));
+    warnings.extend(warnings::empty_group_warning(&gathered, empty));
     let rules = rules.into_iter().flatten().collect();
     let kept = kept.into_iter().map(AtomicU64::into_inner).collect();
-    let Gathered { groups_of_samples, units, repeated_ids, spared, .. } = gathered;
-    let spared = criteria.spared.iter().map(|of| of.measure.clone()).zip(spared);
-    let not_measured = spared.filter(|(_, windows)| *windows > 0).collect();
+    let Gathered { groups_of_samples, units, repeated_ids, skipped, .. } = gathered;
+    let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(skipped);
+    let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {
         criteria,
         rules,

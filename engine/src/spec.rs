@@ -1,7 +1,7 @@
 //! A pipeline file, parsed with positions.
 //!
 //! [`Spec::read`] opens only the pipeline file: it parses the YAML, applies the overrides of the command line and checks
-//! everything that does not need the input or the model. The plan checks the rest, and uses [`Spec::at`] to report at the
+//! everything that does not need the input or the model. The plan checks the rest, and uses [`Spec::locate`] to report at the
 //! location of a setting.
 
 pub(crate) mod assertions;
@@ -73,7 +73,7 @@ impl Spec {
     pub fn read(path: &Path, overrides: &Overrides) -> Checked {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
-        let limit = yaml::LARGEST_FILE as u64 + 1;
+        let limit = yaml::MAX_FILE_BYTES as u64 + 1;
         let reading = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
         if let Err(error) = reading {
             return Err(vec![unreadable(&name, &error)]);
@@ -101,11 +101,11 @@ impl Spec {
     /// assert!(render(&mistakes, false).starts_with("error: `bos` is 3, above its maximum 2"));
     /// ```
     pub fn parse(name: &str, text: &str, overrides: &Overrides) -> Checked {
-        if text.len() > yaml::LARGEST_FILE {
+        if text.len() > yaml::MAX_FILE_BYTES {
             let message = format!(
                 "pipeline file {} is larger than {} bytes",
                 quoted(name),
-                yaml::LARGEST_FILE
+                yaml::MAX_FILE_BYTES
             );
             let hint = "is it the right file? a pipeline has about a hundred lines";
             return Err(vec![Diagnostic::error(Blame::Pipeline, message).hint(hint)]);
@@ -190,17 +190,17 @@ impl Spec {
 
     /// Creates an error at the location of a setting.
     pub fn error(&self, path: &str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::error(Blame::Pipeline, message).at(self.at(path))
+        Diagnostic::error(Blame::Pipeline, message).at(self.locate(path))
     }
 
     /// Creates a warning at the location of a setting.
     pub fn warning(&self, path: &str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::warning(Blame::Pipeline, message).at(self.at(path))
+        Diagnostic::warning(Blame::Pipeline, message).at(self.locate(path))
     }
 
     /// Location of a setting: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the command line is
     /// located there, one that is not set at the nearest enclosing item.
-    pub fn at(&self, path: &str) -> Place {
+    pub fn locate(&self, path: &str) -> Place {
         let mut node = &self.root;
         let mut span = check::head(node);
         let mut in_stages = false;

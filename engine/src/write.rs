@@ -43,11 +43,11 @@ use crate::select::Selection;
 use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
-use cuts::{Series, SeriesName, Share, Stretch};
+use cuts::{Series, SeriesName, Share, UnitRange};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
-use staged::{Fates, Staged, StagedStretch};
+use staged::{Outcomes, Staged, StagedRange};
 
 /// Maximum rows per batch when kept rows are read again.
 const BATCH_ROWS: usize = 256;
@@ -75,19 +75,19 @@ impl Writer<'_> {
     /// Writes the parts of the selection into `folders`. Replaces parts that an interrupted run staged there; they have the
     /// same bytes.
     pub fn stage(&self, folders: &PartFolders, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
-        let (stretches, format) = (self.stretches(), self.format());
+        let (ranges, format) = (self.ranges(), self.format());
         let schema = format.schema(self.plan);
         let by_shards = files::is_folder(&self.written.records)?;
-        let units = parallel::in_order(stretches.len(), self.writers(), |index| {
+        let units = parallel::in_order(ranges.len(), self.writers(), |index| {
             self.stop.check()?;
-            let stretch = &stretches[index];
-            let shared = by_shards && !stretch.units.is_empty();
-            let before = if shared { self.written_before(stretch, &format)? } else { None };
+            let range = &ranges[index];
+            let shared = by_shards && !range.units.is_empty();
+            let before = if shared { self.written_before(range, &format)? } else { None };
             if let Some(before) = before {
-                self.plan.units[stretch.units.clone()].iter().for_each(&each);
+                self.plan.units[range.units.clone()].iter().for_each(&each);
                 return Ok((before, &self.written));
             }
-            Ok((self.stage_stretch(stretch, &schema, &format, folders, &each)?, folders))
+            Ok((self.stage_range(range, &schema, &format, folders, &each)?, folders))
         })?;
         let directory = &self.plan.directory;
         let mut staged = Staged::default();
@@ -105,9 +105,9 @@ impl Writer<'_> {
     }
 
     /// Splits the units into ranges whose rows go to the same files.
-    fn stretches(&self) -> Vec<Stretch> {
+    fn ranges(&self) -> Vec<UnitRange> {
         let shares: Vec<Share> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
-        cuts::stretches(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
+        cuts::ranges(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
     }
 
     /// Groups units by the name of their files: all units or, with `output.mirror`, the units of each input file.
@@ -157,18 +157,18 @@ impl Writer<'_> {
     }
 
     /// Writes the rows of a range of units to its files, and the selection's result for the samples of each unit.
-    fn stage_stretch(
+    fn stage_range(
         &self,
-        stretch: &Stretch,
+        range: &UnitRange,
         schema: &SchemaRef,
         format: &Format,
         folders: &PartFolders,
         each: impl Fn(&WorkUnit),
-    ) -> Result<StagedStretch> {
-        let rows = stretch.units.clone().map(|unit| self.share(unit).rows).sum();
-        let mut output = OutputFiles::new(stretch, rows, &folders.data, schema, format);
-        let (mut staged, mut labels) = (StagedStretch::default(), staged::Labels::new());
-        for index in stretch.units.clone() {
+    ) -> Result<StagedRange> {
+        let rows = range.units.clone().map(|unit| self.share(unit).rows).sum();
+        let mut output = OutputFiles::new(range, rows, &folders.data, schema, format);
+        let (mut staged, mut labels) = (StagedRange::default(), staged::Labels::new());
+        for index in range.units.clone() {
             self.stop.check()?;
             self.stage_unit(index, folders, schema, &mut output, &mut staged, &mut labels)?;
             each(&self.plan.units[index]);
@@ -184,35 +184,35 @@ impl Writer<'_> {
         folders: &PartFolders,
         schema: &SchemaRef,
         output: &mut OutputFiles<'_>,
-        staged: &mut StagedStretch,
+        staged: &mut StagedRange,
         labels: &mut staged::Labels,
     ) -> Result<()> {
         let unit = &self.plan.units[index];
         let windows = self.windows(index)?;
-        let samples = self.selection.of_unit(self.plan, index, &windows)?;
+        let samples = self.selection.unit_samples(self.plan, index, &windows)?;
         let without_sample = match &self.records[index].dropped {
             Some(part) if self.marks() => dropped::read(&self.scores.root.join(&part.path))?,
             _ => Vec::new(),
         };
         let before = output.written();
         self.write_rows(unit, &samples, &without_sample, &windows, schema, output)?;
-        let fates = Fates::of(&samples, |row| windows[&row].len() as u64);
+        let outcomes = Outcomes::count(&samples, |row| windows[&row].len() as u64);
         let all = (samples.len() + without_sample.len()) as u64;
-        let expected = if self.marks() { all } else { fates.kept };
+        let expected = if self.marks() { all } else { outcomes.kept };
         let written = output.written() - before;
-        fates.check(&self.records[index].counts, expected, written).map_err(|violation| {
+        outcomes.check(&self.records[index].counts, expected, written).map_err(|violation| {
             Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
         })?;
         staged.dropped.extend(write_dropped(unit, &samples, &windows, &folders.records)?);
         staged.selection.extend(self.write_selected(unit, &samples, &windows, &folders.records)?);
-        staged.fates.add(&fates);
+        staged.outcomes.add(&outcomes);
         self.add_labels(index, &samples, labels)
     }
 
     /// Format of the output.
     fn format(&self) -> Format {
         let metadata = output_metadata(&self.plan.dataset.metadata, &added(self.plan));
-        Format::of(self.plan, metadata)
+        Format::from_plan(self.plan, metadata)
     }
 
     /// Reads the measured windows of a unit, by row.
@@ -268,7 +268,7 @@ impl Writer<'_> {
                         rows.push(OutputRow::without_sample(position, dropped));
                     }
                     for sample in written.get(row).into_iter().flatten() {
-                        rows.push(OutputRow::of(position, sample, &windows[row]));
+                        rows.push(OutputRow::from_sample(position, sample, &windows[row]));
                     }
                 }
                 let others = self.other_bytes(&batch)?;
@@ -326,7 +326,7 @@ impl Writer<'_> {
                     ),
                 )
                 .hint(
-                    "the file was changed between scoring and writing; run again to score it anew, with `--fresh` if its size and time did not change",
+                    "the file was changed between scoring and writing; run again to score it again, with `--fresh` if its size and time did not change",
                 )
                 .into());
             }

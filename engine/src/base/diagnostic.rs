@@ -138,13 +138,13 @@ impl Diagnostic {
 }
 
 /// Maximum bytes of a message: names in files may have any length.
-const LONGEST_MESSAGE: usize = 8_000;
+const MAX_MESSAGE_BYTES: usize = 8_000;
 
-/// Removes secret parts of addresses and truncates to [`LONGEST_MESSAGE`].
+/// Removes secret parts of addresses and truncates to [`MAX_MESSAGE_BYTES`].
 fn cut(text: &str) -> String {
     let mut text = secrets::shown(text).into_owned();
-    if text.len() > LONGEST_MESSAGE {
-        text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+    if text.len() > MAX_MESSAGE_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_MESSAGE_BYTES));
         text.push('…');
     }
     text

@@ -31,7 +31,7 @@ pub struct Progress {
 
 /// Snapshot of the progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct ProgressSnapshot {
     /// Current phase: `plan` at first, then `table`, `score`, `select`, `write`.
     pub phase: &'static str,
     /// Finished share of the phase, 0 to 1.
@@ -145,7 +145,7 @@ impl Progress {
     }
 
     /// Hides the bars while `print` runs.
-    pub fn beside(&self, print: impl FnOnce()) {
+    pub fn suspend(&self, print: impl FnOnce()) {
         self.rows.suspend(print);
     }
 
@@ -182,9 +182,9 @@ impl Progress {
     }
 
     /// Returns a snapshot of the progress.
-    pub fn standing(&self) -> Standing {
+    pub fn snapshot(&self) -> ProgressSnapshot {
         let (position, length) = (self.bar.position(), self.bar.length());
-        Standing {
+        ProgressSnapshot {
             phase: *lock(&self.phase),
             share: length.map_or(0.0, |length| (position as f64 / length.max(1) as f64).min(1.0)),
             windows: self.windows.load(Ordering::Relaxed),
@@ -223,7 +223,7 @@ mod tests {
         progress.phase("write", 2);
         progress.step();
         assert_eq!((progress.bar.position(), progress.bar.length()), (1, Some(2)));
-        let standing = Standing { phase: "write", share: 0.5, windows: 0, tokens: 0 };
-        assert_eq!(progress.standing(), standing);
+        let snapshot = ProgressSnapshot { phase: "write", share: 0.5, windows: 0, tokens: 0 };
+        assert_eq!(progress.snapshot(), snapshot);
     }
 }

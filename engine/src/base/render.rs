@@ -8,9 +8,9 @@ use super::diagnostic::{Diagnostic, Place, Severity, TextPlace};
 use super::text::{line_safe, printable};
 
 /// Maximum width of the displayed part of a source line, in terminal columns.
-const WIDEST_LINE: usize = 100;
+const MAX_LINE_WIDTH: usize = 100;
 /// Maximum characters of a line that are examined on either side of the caret.
-const MOST_CHARACTERS: usize = 4 * WIDEST_LINE;
+const MAX_CHARACTERS: usize = 4 * MAX_LINE_WIDTH;
 /// Width of a long line that stays visible before the caret, in terminal columns.
 const BEFORE_CARET: usize = 40;
 
@@ -30,14 +30,14 @@ fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
         Severity::Error => ("error", Style::Error),
         Severity::Warning => ("warning", Style::Warning),
     };
-    let message = paint.with(Style::Strong, &line_safe(&diagnostic.message));
-    let mut out = format!("{}: {message}\n", paint.with(style, word));
+    let message = paint.styled(Style::Strong, &line_safe(&diagnostic.message));
+    let mut out = format!("{}: {message}\n", paint.styled(style, word));
     match &diagnostic.place {
         Some(Place::Text(place)) => {
             out.push_str(&source(place, diagnostic.label.as_deref(), style, paint));
         }
         Some(Place::Data(place)) => {
-            let _ = writeln!(out, " {} {}", paint.with(Style::Frame, "-->"), line_safe(place));
+            let _ = writeln!(out, " {} {}", paint.styled(Style::Frame, "-->"), line_safe(place));
             if let Some(label) = &diagnostic.label {
                 let _ = writeln!(out, "     {}", line_safe(label));
             }
@@ -52,10 +52,10 @@ fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
         out.push('\n');
     }
     for note in &diagnostic.notes {
-        let _ = writeln!(out, "{}: {}", paint.with(Style::Strong, "note"), line_safe(note));
+        let _ = writeln!(out, "{}: {}", paint.styled(Style::Strong, "note"), line_safe(note));
     }
     if let Some(hint) = &diagnostic.hint {
-        let _ = writeln!(out, "{}: {}", paint.with(Style::Hint, "hint"), line_safe(hint));
+        let _ = writeln!(out, "{}: {}", paint.styled(Style::Hint, "hint"), line_safe(hint));
     }
     out
 }
@@ -65,17 +65,17 @@ fn source(place: &TextPlace, label: Option<&str>, style: Style, paint: &Paint) -
     let number = place.line.map_or(String::new(), |line| line.to_string());
     let margin = " ".repeat(number.len().max(1));
     let position = place.line.map_or(String::new(), |line| format!(":{line}:{}", place.column));
-    let bar = paint.with(Style::Frame, "|");
+    let bar = paint.styled(Style::Frame, "|");
     let shown = shown_line(place);
-    let carets = paint.with(style, &"^".repeat(shown.carets));
+    let carets = paint.styled(style, &"^".repeat(shown.carets));
     let label =
-        label.map_or(String::new(), |label| format!(" {}", paint.with(style, &line_safe(label))));
+        label.map_or(String::new(), |label| format!(" {}", paint.styled(style, &line_safe(label))));
     let number = format!("{number:>width$}", width = margin.len());
-    let number = paint.with(Style::Frame, &number);
+    let number = paint.styled(Style::Frame, &number);
     let text = if shown.text.is_empty() { String::new() } else { format!(" {}", shown.text) };
     format!(
         "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
-        arrow = paint.with(Style::Frame, "-->"),
+        arrow = paint.styled(Style::Frame, "-->"),
         name = line_safe(&place.name),
         gap = " ".repeat(shown.gap),
     )
@@ -90,14 +90,14 @@ struct ShownLine {
 
 fn shown_line(place: &TextPlace) -> ShownLine {
     // Of a very long line only the part around the caret is examined.
-    let skipped = place.column.saturating_sub(1 + MOST_CHARACTERS);
-    let characters = place.text.chars().skip(skipped).take(2 * MOST_CHARACTERS);
+    let skipped = place.column.saturating_sub(1 + MAX_CHARACTERS);
+    let characters = place.text.chars().skip(skipped).take(2 * MAX_CHARACTERS);
     let cells: Vec<String> = characters.map(cell).collect();
     let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
     let first = (place.column.saturating_sub(1) - skipped).min(cells.len());
     let last = first.saturating_add(place.length).min(cells.len());
     let mut start = 0;
-    if skipped > 0 || widths.iter().sum::<usize>() > WIDEST_LINE {
+    if skipped > 0 || widths.iter().sum::<usize>() > MAX_LINE_WIDTH {
         let mut before = widths[..first].iter().sum::<usize>();
         while before > BEFORE_CARET {
             before -= widths[start];
@@ -108,7 +108,7 @@ fn shown_line(place: &TextPlace) -> ShownLine {
     let gap = text.width() + widths[start..first].iter().sum::<usize>();
     let mut width = text.width();
     let mut end = start;
-    while end < cells.len() && width + widths[end] <= WIDEST_LINE {
+    while end < cells.len() && width + widths[end] <= MAX_LINE_WIDTH {
         width += widths[end];
         text.push_str(&cells[end]);
         end += 1;
@@ -139,7 +139,7 @@ struct Paint {
 }
 
 impl Paint {
-    fn with(&self, style: Style, text: &str) -> String {
+    fn styled(&self, style: Style, text: &str) -> String {
         if !self.color || text.is_empty() {
             return text.to_string();
         }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::base::diagnostic::Blame;
 
-    fn at(text: &str, column: usize, length: usize) -> Diagnostic {
+    fn diagnostic_at(text: &str, column: usize, length: usize) -> Diagnostic {
         let place =
             TextPlace { name: "p.yaml".into(), line: Some(21), column, length, text: text.into() };
         Diagnostic::error(Blame::Pipeline, "no").at(Place::Text(place))
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_diagnostic_shows_message_place_line_caret_and_hint() {
-        let diagnostic = at("    column: attention", 13, 9)
+        let diagnostic = diagnostic_at("    column: attention", 13, 9)
             .label("the input of this stage has: doc_id, tokens, attn")
             .hint("did you mean `attn`?");
         insta::assert_snapshot!(render(&[diagnostic], false), @r"
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_caret_stands_under_its_text_behind_tabs_and_wide_characters() {
-        insta::assert_snapshot!(render(&[at("\t名前: 値段", 6, 2)], false), @r"
+        insta::assert_snapshot!(render(&[diagnostic_at("\t名前: 値段", 6, 2)], false), @r"
         error: no
           --> p.yaml:21:6
            |
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn terminal_escapes_in_a_line_are_shown_and_not_sent() {
-        let text = render(&[at("a: \u{1b}[2J\u{202e}", 4, 1)], false);
+        let text = render(&[diagnostic_at("a: \u{1b}[2J\u{202e}", 4, 1)], false);
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
         assert!(text.contains("^^^^^^") && text.contains("\\u{1b}"), "{text}");
     }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_around_the_caret() {
         let text = format!("{}needle{}", "a".repeat(100_000), "b".repeat(100_000));
-        let shown = render(&[at(&text, 100_001, 6)], false);
+        let shown = render(&[diagnostic_at(&text, 100_001, 6)], false);
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines[3].chars().count() < 120, "{}", lines[3]);
         let needle = lines[3].find("needle").map(|at| lines[3][..at].chars().count());
@@ -228,13 +228,13 @@ mod tests {
     #[test]
     fn a_place_outside_its_line_still_gets_a_caret() {
         for (column, length) in [(0, 0), (7, 3), (1, usize::MAX), (usize::MAX, usize::MAX)] {
-            assert!(render(&[at("abc", column, length)], false).contains('^'));
+            assert!(render(&[diagnostic_at("abc", column, length)], false).contains('^'));
         }
     }
 
     #[test]
     fn colour_adds_escapes_and_changes_no_text() {
-        let diagnostic = at("a: b", 4, 1).label("c").hint("d");
+        let diagnostic = diagnostic_at("a: b", 4, 1).label("c").hint("d");
         let colored = render(std::slice::from_ref(&diagnostic), true);
         assert!(colored.starts_with("\u{1b}[1;31merror\u{1b}[0m: "));
         let mut plain = colored;

@@ -15,7 +15,7 @@ use super::error::{Failure, Result};
 use super::machine;
 
 /// Process-wide stop flag, once handlers are installed.
-static OF_PROCESS: OnceLock<Stop> = OnceLock::new();
+static GLOBAL: OnceLock<Stop> = OnceLock::new();
 
 fn no_handlers(error: &io::Error) -> Failure {
     Diagnostic::error(Blame::Machine, format!("cannot install signal handlers: {error}")).into()
@@ -47,25 +47,25 @@ impl Stop {
             signal_hook::flag::register(signal, second)?;
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
         }
-        Ok(OF_PROCESS.get_or_init(|| stop).clone())
+        Ok(GLOBAL.get_or_init(|| stop).clone())
     }
 
     /// Returns the process-wide flag, or one that is never set if no handlers are installed. For waiting code that has no
     /// access to the run.
-    pub(crate) fn of_process() -> Self {
-        OF_PROCESS.get().cloned().unwrap_or_default()
+    pub(crate) fn global() -> Self {
+        GLOBAL.get().cloned().unwrap_or_default()
     }
 
     /// Makes a write beyond the file size limit (`ulimit -f`) fail with a message, like a full disk, instead of ending the
     /// process.
-    pub fn not_on_file_size() -> Result<()> {
+    pub fn ignore_file_size_signal() -> Result<()> {
         signal_hook::flag::register(SIGXFSZ, Arc::default())
             .map(drop)
             .map_err(|error| no_handlers(&error))
     }
 
     /// Requests SIGTERM for this process when its parent ends, however it ends.
-    pub fn with_parent() -> io::Result<()> {
+    pub fn terminate_with_parent() -> io::Result<()> {
         Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
     }
 
@@ -76,7 +76,7 @@ impl Stop {
     }
 
     /// Sleeps for `time`, checking for a signal ten times. Returns whether none arrived.
-    pub fn lets_pass(&self, time: Duration) -> bool {
+    pub fn sleep_unless_stopped(&self, time: Duration) -> bool {
         (0..10).all(|_| {
             let goes_on = self.check().is_ok();
             if goes_on {

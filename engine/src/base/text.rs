@@ -7,13 +7,13 @@ use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
 /// Maximum characters of the user's text in a message.
-const LONGEST_QUOTE: usize = 80;
+const MAX_QUOTED_CHARACTERS: usize = 80;
 
 /// Quotes the user's text in backticks: escapes control characters and truncates long text.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("`");
     for (index, character) in text.chars().enumerate() {
-        if index == LONGEST_QUOTE {
+        if index == MAX_QUOTED_CHARACTERS {
             out.push('…');
             break;
         }
@@ -72,7 +72,7 @@ fn is_unsafe_to_print(character: char) -> bool {
 
 /// Returns the candidate that a mistyped `text` most likely means, if any is similar enough.
 pub fn suggest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if text.is_empty() || text.chars().count() > LONGEST_QUOTE {
+    if text.is_empty() || text.chars().count() > MAX_QUOTED_CHARACTERS {
         return None;
     }
     let typed = normalised(text);
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn quoted_text_cannot_reach_the_terminal() {
         assert_eq!(quoted("a\u{1b}[31m\u{202e}b\n"), "`a\\u{1b}[31m\\u{202e}b\\u{a}`");
-        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), LONGEST_QUOTE + 3);
+        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), MAX_QUOTED_CHARACTERS + 3);
     }
 
     #[test]

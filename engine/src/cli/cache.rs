@@ -131,7 +131,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
         let mut found = Vec::new();
         run_directories(runs, &mut found)?;
         for path in found {
-            let directory = RunDirectory::at(&path)?;
+            let directory = RunDirectory::open(&path)?;
             let state = match (directory.holder()?, directory.is_finished()?) {
                 (Some(_), _) => "running",
                 (None, true) => "finished",
@@ -140,7 +140,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
             let entry = Entry::of(path, now)?;
             if state == "finished" && clear.takes(RUNS, &entry) {
                 // Fails if a process has started to work in the directory in the meantime.
-                match directory.take() {
+                match directory.lock_exclusive() {
                     Ok(_alone) => {
                         let foreign = directory.foreign_files()?;
                         if foreign.is_empty() {
@@ -224,7 +224,7 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Collects the run directories below a folder, or the folder itself, without following links.
 fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    if RunDirectory::is(folder) {
+    if RunDirectory::exists_at(folder) {
         let is_one = |name: &str| folder.join(name).exists();
         if is_one("pipeline.lock") || is_one("events.jsonl") {
             found.push(folder.to_owned());

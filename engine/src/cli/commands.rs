@@ -53,7 +53,7 @@ pub fn main(cli: &Cli) -> u8 {
         && cli.log_format == LogFormat::Text;
     logging::start(cli, bars);
     // Any command may write files.
-    let answered = Stop::not_on_file_size().and_then(|()| command(cli, bars));
+    let answered = Stop::ignore_file_size_signal().and_then(|()| command(cli, bars));
     match answered {
         Ok(code) => code,
         Err(failure) => {
@@ -77,7 +77,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         }
         Command::Status(arguments) if arguments.watch => super::status::watch(arguments),
         Command::Status(arguments) => {
-            let status = status::read(&RunDirectory::at(&arguments.run_dir)?)?;
+            let status = status::read(&RunDirectory::open(&arguments.run_dir)?)?;
             answer(
                 arguments.format,
                 || status.to_string(),
@@ -85,7 +85,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             )
         }
         Command::Verify { run_dir, format } => {
-            let found = verify(&RunDirectory::at(run_dir)?)?;
+            let found = verify(&RunDirectory::open(run_dir)?)?;
             answer(
                 *format,
                 || found.to_string(),
@@ -94,7 +94,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(found.exit_code())
         }
         Command::Diff { first, second, documents, format } => {
-            let (first, second) = (RunDirectory::at(first)?, RunDirectory::at(second)?);
+            let (first, second) = (RunDirectory::open(first)?, RunDirectory::open(second)?);
             let difference = diff(&first, &second, *documents)?;
             answer(
                 *format,
@@ -105,7 +105,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         }
         Command::Report { run_dir, html, no_text, format } => {
             check_places([(html.as_deref(), Mark::PAGE)])?;
-            let overview = overview::read(&RunDirectory::at(run_dir)?, !no_text)?;
+            let overview = overview::read(&RunDirectory::open(run_dir)?, !no_text)?;
             answer(*format, || overview.to_string(), || overview.json())?;
             // Last, so that the answer is printed even if the page cannot be written.
             if let Some(path) = html {
@@ -116,7 +116,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Whatif { run_dir, set, list, format } => {
             let overrides = Overrides { set: set.clone(), ..Overrides::default() };
             let stop = Stop::on_signals()?;
-            let found = whatif(&RunDirectory::at(run_dir)?, &overrides, *list, &stop)?;
+            let found = whatif(&RunDirectory::open(run_dir)?, &overrides, *list, &stop)?;
             report_warnings(cli, found.warnings.iter());
             answer(
                 *format,

@@ -42,7 +42,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         if !printed(shown)? || arguments.looks.is_some_and(|most| looks >= most) {
             return Ok(DONE);
         }
-        if !stop.lets_pass(Duration::from_secs(arguments.seconds.into())) {
+        if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
             return Ok(DONE);
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     start_threads(&arguments.plan)?;
     let plan = planned(cli, &arguments.plan)?;
     let path = &arguments.plan.pipeline.pipeline;
-    let run = if RunDirectory::is(path) { Some(RunDirectory::at(path)?) } else { None };
+    let run = if RunDirectory::exists_at(path) { Some(RunDirectory::open(path)?) } else { None };
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
     answer(
         arguments.format,

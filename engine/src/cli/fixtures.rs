@@ -181,8 +181,8 @@ fn run(
     ]);
     let options = PlanOptions { stop: stop.clone(), ..PlanOptions::default() };
     let plan = crate::plan(pipeline, &overrides, options)?;
-    crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?.accepted()?;
-    let fates = documents::fates_of(&plan.directory, &Manifest::of_finished(&plan.directory)?)?;
+    crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?.into_result()?;
+    let fates = documents::fates_of(&plan.directory, &Manifest::read_finished(&plan.directory)?)?;
     let different = test.rows.iter().enumerate().filter_map(|(row, expected)| {
         let found = fates.get(&(row as i64));
         let same = found.is_some_and(|found| expected.holds(found));

@@ -140,7 +140,7 @@ impl LiveMetrics {
         let write = move || {
             loop {
                 // A failure to write is reported once, when the run ends.
-                let _ = metrics::write_running(&path, &pipeline, progress.standing());
+                let _ = metrics::write_running(&path, &pipeline, progress.snapshot());
                 if stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

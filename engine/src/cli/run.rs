@@ -118,7 +118,7 @@ struct Prepared {
 /// Plans the run, including everything that can fail before the plan exists.
 fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared> {
     if arguments.stop_with_parent {
-        Stop::with_parent().map_err(|error| {
+        Stop::terminate_with_parent().map_err(|error| {
             Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
         })?;
     }
@@ -190,7 +190,7 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
                 .hint("leave `--phase`, `--fresh` and `--scores-from` out")
                 .into())
         }
-        _ if arguments.locked && RunDirectory::is(&arguments.plan.pipeline.pipeline) => {
+        _ if arguments.locked && RunDirectory::exists_at(&arguments.plan.pipeline.pipeline) => {
             Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
                 .hint("name the pipeline file")
                 .into())

@@ -24,7 +24,7 @@ struct Pace {
 /// Polls a run and prints one line each time, until no process works in the directory or a signal arrives, which is
 /// not a failure. Only completed work units count, so a speed is known once one has completed between two polls.
 pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
-    let directory = RunDirectory::at(&arguments.run_dir)?;
+    let directory = RunDirectory::open(&arguments.run_dir)?;
     let stop = Stop::on_signals()?;
     let first = (status::read(&directory)?, Instant::now());
     let (mut now, mut looks) = (first.0.clone(), 1);
@@ -40,7 +40,7 @@ pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
         if !printed(shown)? || is_last || now.state != "running" {
             return Ok(DONE);
         }
-        if !stop.lets_pass(Duration::from_secs(arguments.seconds.into())) {
+        if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
             return Ok(DONE);
         }
         now = status::read(&directory)?;

@@ -107,15 +107,21 @@ mod tests {
     #[test]
     fn a_shard_takes_a_run_directory_that_holds_nothing_but_footers() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         fs::create_dir(&directory.root).unwrap();
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/corpus.parquet");
         write(&Dataset::open(Path::new(corpus)).unwrap(), &directory.footers()).unwrap();
-        drop(directory.take().unwrap());
-        let foreign = RunDirectory::of_output(&folder.path().join("other"));
+        drop(directory.lock_exclusive().unwrap());
+        let foreign = RunDirectory::for_output(&folder.path().join("other"));
         fs::create_dir(&foreign.root).unwrap();
         fs::write(foreign.footers(), "page numbers").unwrap();
-        assert!(foreign.take().unwrap_err().to_string().contains("was not written by longsift"));
+        assert!(
+            foreign
+                .lock_exclusive()
+                .unwrap_err()
+                .to_string()
+                .contains("was not written by longsift")
+        );
     }
 
     #[test]

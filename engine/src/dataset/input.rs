@@ -90,7 +90,7 @@ impl Dataset {
         // A corpus has tens of thousands of footers, and a store takes a tenth of a second for each.
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
-            Stop::of_process().check()?;
+            Stop::global().check()?;
             Ok(InputFile::open(&found, &found.files[index], reading))
         });
         let Ok(opened) = opened else {

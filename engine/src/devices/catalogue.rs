@@ -50,7 +50,7 @@ const CARDS: [Row; 17] = [
 ];
 
 impl Card {
-    fn of((name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock): Row) -> Self {
+    fn from_row((name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock): Row) -> Self {
         let exponentials = 16.0 * multiprocessors * clock * 1e9;
         let speed =
             Speed { bytes: bandwidth * 1e9, bf16: bf16 * 1e12, f32: f32 * 1e12, exponentials };
@@ -77,7 +77,7 @@ pub fn cards(list: &str) -> Result<Vec<Card>> {
             let names: Vec<&str> = CARDS.iter().map(|row| row.0).collect();
             Diagnostic::error(Blame::Pipeline, format!("`{entry}` is not a known card")).hint(
                 format!(
-                    "write `8xA800-80GB`, or `2xNAME:GB` for one with so much memory; known are {}",
+                    "write `8xA800-80GB`, or `2xNAME:GB` with its memory; known cards are {}",
                     names.join(", ")
                 ),
             )
@@ -94,7 +94,7 @@ fn card(name: &str) -> Option<Card> {
         let memory_bytes = (gigabytes * 1e9) as u64;
         return sensible.then(|| Card { name: name.to_owned(), memory_bytes, speed: None });
     }
-    CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(Card::of)
+    CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(Card::from_row)
 }
 
 #[cfg(test)]

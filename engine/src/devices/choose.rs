@@ -15,7 +15,7 @@ use super::simulated::{self, Reading, Simulated};
 use super::visible::visible_gpus;
 
 /// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; or the reason for their absence.
-struct Found {
+struct GpuSearch {
     gpus: Vec<Device>,
     why: String,
 }
@@ -29,7 +29,7 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
     let (mut list, why) = match &settings.devices {
         DeviceSettings::Kind(DeviceKind::Cpu) => (vec![cpu(choice)], "as set".to_owned()),
         DeviceSettings::Kind(DeviceKind::Auto) => {
-            let Found { gpus, why } = find(choice)?;
+            let GpuSearch { gpus, why } = find(choice)?;
             if gpus.is_empty() { (vec![cpu(choice)], why) } else { (gpus, why) }
         }
         DeviceSettings::Names(names) if names.iter().all(|name| name == "cpu") => {
@@ -51,7 +51,7 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
         return Err(NoDevices {
             key: "devices",
             message: format!(
-                "the kernel `{}` was asked for, but the devices ({why}) run `{}`",
+                "the kernel `{}` was requested, but the devices ({why}) run `{}`",
                 named.name(),
                 kernel.name()
             ),
@@ -64,28 +64,27 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
 fn cpu(choice: Choice<'_>) -> Device {
     Device {
         compute: Arc::new(Cpu::new(choice.kernel, choice.threads)),
-        ledger: Ledger::with_one_always(Box::new(Limit(choice.window_memory_bytes))),
+        ledger: Ledger::with_oversized_allowed(Box::new(Limit(choice.window_memory_bytes))),
         workers: choice.threads,
         uuid: None,
     }
 }
 
-fn find(choice: Choice<'_>) -> Result<Found, NoDevices> {
+fn find(choice: Choice<'_>) -> Result<GpuSearch, NoDevices> {
     if let Ok(value) = std::env::var(simulated::VARIABLE) {
         return simulate(choice, &value).map_err(|message| NoDevices {
             key: "devices",
             message: format!("{}: {message}", simulated::VARIABLE),
-            hint: "this variable is for tests and rehearsals: take it out of the environment"
-                .to_owned(),
+            hint: "unset this variable: it is for tests and rehearsals".to_owned(),
         });
     }
     if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
-        let why = format!("the kernel `{}` is the processor's", named.name());
-        return Ok(Found { gpus: Vec::new(), why });
+        let why = format!("the kernel `{}` is for processors", named.name());
+        return Ok(GpuSearch { gpus: Vec::new(), why });
     }
     if choice.element_type == ElementType::Int16 {
         let why = "`precision: int16` is for processors".to_owned();
-        return Ok(Found { gpus: Vec::new(), why });
+        return Ok(GpuSearch { gpus: Vec::new(), why });
     }
     let (gpus, why) = match real_gpus(choice) {
         Ok(gpus) if gpus.is_empty() => (gpus, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
@@ -96,7 +95,7 @@ fn find(choice: Choice<'_>) -> Result<Found, NoDevices> {
         Err(why) => (Vec::new(), why),
     };
     tracing::debug!(gpus = gpus.len(), why, "looked for GPUs");
-    Ok(Found { gpus, why })
+    Ok(GpuSearch { gpus, why })
 }
 
 #[cfg(feature = "cuda")]
@@ -108,11 +107,13 @@ fn real_gpus(choice: Choice<'_>) -> Result<Vec<Device>, String> {
 fn real_gpus(_: Choice<'_>) -> Result<Vec<Device>, String> {
     match visible_gpus()?.len() {
         0 => Ok(Vec::new()),
-        gpus => Err(format!("{gpus} GPUs are here, but this build of longsift has no GPU support")),
+        gpus => {
+            Err(format!("{gpus} GPUs were found, but this build of longsift has no GPU support"))
+        }
     }
 }
 
-fn simulate(choice: Choice<'_>, value: &str) -> Result<Found, String> {
+fn simulate(choice: Choice<'_>, value: &str) -> Result<GpuSearch, String> {
     let descriptions = simulated::describe(value, visible_gpus)?;
     let why = format!("{} simulated devices", descriptions.len());
     let Decimal(headroom_fraction) = choice.settings.headroom_fraction;
@@ -130,16 +131,16 @@ fn simulate(choice: Choice<'_>, value: &str) -> Result<Found, String> {
     };
     let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;
     tracing::warn!("{} is set: {why}, no real ones", simulated::VARIABLE);
-    Ok(Found { gpus, why })
+    Ok(GpuSearch { gpus, why })
 }
 
 /// Selects devices by name, each at most once.
-fn named(names: &[String], wanted: &str, found: Found) -> Result<Vec<Device>, NoDevices> {
+fn named(names: &[String], wanted: &str, found: GpuSearch) -> Result<Vec<Device>, NoDevices> {
     let refused = |why: String| {
         NoDevices {
         key: "devices",
         message: format!("{wanted} cannot be used: {why}"),
-        hint: "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs where there are any".to_owned(),
+        hint: "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs if there are any".to_owned(),
     }
     };
     let known: Vec<String> =
@@ -154,7 +155,7 @@ fn named(names: &[String], wanted: &str, found: Found) -> Result<Vec<Device>, No
                 "the processor runs another kernel than GPUs, and their scores are never mixed"
                     .to_owned()
             } else {
-                format!("there is no `{name}`; there are {}", known.join(", "))
+                format!("`{name}` does not exist; available are {}", known.join(", "))
             };
             return Err(refused(why));
         };

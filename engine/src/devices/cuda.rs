@@ -34,7 +34,7 @@ pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
             opened: RwLock::new(None),
         });
         let nvml = by_nvml.iter().find(|known| known.uuid() == gpu.uuid).copied();
-        let card = Card { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
+        let card = GpuMemory { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
         let headroom = (gpu.total_bytes as f64 * headroom_fraction) as u64;
         let ledger = Ledger::new(Box::new(card), headroom);
         Device { compute, ledger, workers: GPU_WORKERS, uuid: Some(gpu.uuid.clone()) }
@@ -79,7 +79,7 @@ fn lacking(gpus: &[Gpu], what: &str) -> String {
             format!("{} (compute capability {major}.{minor})", gpu.name)
         })
         .collect();
-    format!("this build does not have {what} for every one of {}", described.join(", "))
+    format!("this build does not have {what} for all of {}", described.join(", "))
 }
 
 /// One GPU, opened when the table is loaded, so that planning uses none of its memory.
@@ -170,13 +170,13 @@ fn failure(failure: Failure) -> DeviceFailure {
 }
 
 /// Memory of a GPU, as reported by NVML, or by CUDA if NVML does not know the GPU.
-struct Card {
+struct GpuMemory {
     compute: Arc<Cuda>,
     total: u64,
     nvml: Option<nvml::Gpu>,
 }
 
-impl MemorySource for Card {
+impl MemorySource for GpuMemory {
     fn read(&self) -> Result<Memory, String> {
         if let Some(gpu) = self.nvml {
             return gpu.memory();

@@ -26,9 +26,9 @@ pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 /// First and longest pause between two checks of insufficient memory.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// Windows that must succeed before a device may run one more concurrently again.
-const PATIENCE: u32 = 32;
+const RECOVERY_WINDOWS: u32 = 32;
 /// Failures other than of memory after which a window is given up, or a device retired.
-const FAILURES: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 
 /// Scheduling decisions.
 pub struct Dispatcher {
@@ -130,7 +130,7 @@ impl Dispatcher {
             return load;
         }
         if self.queue.is_empty() {
-            return Next::Wait(self.next_look(now));
+            return Next::Wait(self.next_check(now));
         }
         if let Some(piece) = self.place(now) {
             self.pause = BACK_OFF.0;
@@ -144,13 +144,13 @@ impl Dispatcher {
         }
         let busy = |device: &Device| device.in_flight > 0 || device.state == State::Loading;
         if self.devices.iter().any(busy) {
-            return Next::Wait(self.next_look(now));
+            return Next::Wait(self.next_check(now));
         }
         self.wait_for_memory(now)
     }
 
     /// Time until the next check if nothing ends: memory of other programs may be released.
-    fn next_look(&mut self, now: Duration) -> Option<Duration> {
+    fn next_check(&mut self, now: Duration) -> Option<Duration> {
         let waits = |device: &Device| match device.state {
             State::Empty => true,
             State::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
@@ -240,7 +240,7 @@ impl Dispatcher {
                 .refused
                 .is_some_and(|(changes, room)| changes == asked.0 && asked.1 <= room)
             {
-                self.came_up_short(index);
+                self.note_no_capacity(index);
                 continue;
             }
             let (mut refused_tokens, mut taken_meanwhile) = (None, false);
@@ -262,7 +262,7 @@ impl Dispatcher {
                 taken_meanwhile = true;
             }
             self.devices[index].refused = (!taken_meanwhile).then_some(asked);
-            self.came_up_short(index);
+            self.note_no_capacity(index);
         }
         None
     }
@@ -349,7 +349,7 @@ impl Dispatcher {
     }
 
     /// Notes that nothing fits on a device that could take another piece.
-    fn came_up_short(&mut self, index: usize) {
+    fn note_no_capacity(&mut self, index: usize) {
         let device = &mut self.devices[index];
         if device.in_flight > 0 && !device.short {
             device.short = true;
@@ -420,7 +420,7 @@ impl Dispatcher {
         let device = &mut self.devices[index];
         device.failed_windows.clear();
         device.well += 1;
-        if device.limit < device.site.workers && device.well >= PATIENCE {
+        if device.limit < device.site.workers && device.well >= RECOVERY_WINDOWS {
             (device.limit, device.well) = (device.limit + 1, 0);
             self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
         }

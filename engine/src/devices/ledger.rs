@@ -40,9 +40,9 @@ pub struct Ledger {
     source: Box<dyn MemorySource>,
     headroom: u64,
     /// Whether a reservation that does not fit is granted if it is the only one.
-    one_always: bool,
+    oversized_allowed: bool,
     reserved: Mutex<u64>,
-    most_reserved: AtomicU64,
+    peak_reserved: AtomicU64,
 }
 
 /// Reading of a device's memory with the reservations, in bytes.
@@ -108,13 +108,13 @@ impl Ledger {
 
     /// Returns an account that grants a reservation that does not fit if it is the only one: for the processor, which has no
     /// alternative.
-    pub fn with_one_always(source: Box<dyn MemorySource>) -> Arc<Self> {
+    pub fn with_oversized_allowed(source: Box<dyn MemorySource>) -> Arc<Self> {
         Self::open(source, 0, true)
     }
 
-    fn open(source: Box<dyn MemorySource>, headroom: u64, one_always: bool) -> Arc<Self> {
-        let (reserved, most_reserved) = (Mutex::new(0), AtomicU64::new(0));
-        Arc::new(Self { source, headroom, one_always, reserved, most_reserved })
+    fn open(source: Box<dyn MemorySource>, headroom: u64, oversized_allowed: bool) -> Arc<Self> {
+        let (reserved, peak_reserved) = (Mutex::new(0), AtomicU64::new(0));
+        Arc::new(Self { source, headroom, oversized_allowed, reserved, peak_reserved })
     }
 
     /// Reads the memory.
@@ -122,10 +122,10 @@ impl Ledger {
     /// # Errors
     /// The device does not respond.
     pub fn memory_state(&self) -> Result<MemoryState, String> {
-        self.reckon(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
+        self.compute_state(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reckon(&self, reserved: u64) -> Result<MemoryState, String> {
+    fn compute_state(&self, reserved: u64) -> Result<MemoryState, String> {
         // Memory may be allocated or freed between the two readings: the smaller one never underestimates others.
         let before = self.source.held();
         let Memory { total, used } = self.source.read()?;
@@ -143,7 +143,7 @@ impl Ledger {
     /// # Errors
     /// The device does not respond.
     pub fn ceiling(&self, resident: u64) -> Result<u64, String> {
-        if self.one_always {
+        if self.oversized_allowed {
             return Ok(u64::MAX);
         }
         let total = self.source.read()?.total;
@@ -152,7 +152,7 @@ impl Ledger {
 
     /// Whether `bytes` could be reserved in this state.
     pub fn fits(&self, state: &MemoryState, bytes: u64) -> bool {
-        bytes <= state.available || (self.one_always && state.reserved == 0)
+        bytes <= state.available || (self.oversized_allowed && state.reserved == 0)
     }
 
     /// Reserves bytes until the reservation is dropped.
@@ -161,19 +161,19 @@ impl Ledger {
     /// They do not fit, or the device does not respond.
     pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, Refusal> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.reckon(*reserved).map_err(Refusal::Unreadable)?;
+        let state = self.compute_state(*reserved).map_err(Refusal::Unreadable)?;
         if !self.fits(&state, wanted) {
             let MemoryState { reserved, free, headroom, .. } = state;
             return Err(Refusal::NotEnough(NotEnough { wanted, reserved, free, headroom }));
         }
         *reserved += wanted;
-        self.most_reserved.fetch_max(*reserved, Ordering::Relaxed);
+        self.peak_reserved.fetch_max(*reserved, Ordering::Relaxed);
         Ok(Reservation { ledger: Arc::clone(self), bytes: wanted })
     }
 
     /// Peak of reserved bytes.
-    pub fn most_reserved(&self) -> u64 {
-        self.most_reserved.load(Ordering::Relaxed)
+    pub fn peak_reserved(&self) -> u64 {
+        self.peak_reserved.load(Ordering::Relaxed)
     }
 
     /// Recent utilisation in per cent, if known.
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(ledger.memory_state().unwrap().reserved, 300);
         drop(second);
         assert_eq!(ledger.memory_state().unwrap().available, 900);
-        assert_eq!(ledger.most_reserved(), 900);
+        assert_eq!(ledger.peak_reserved(), 900);
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_processor_always_gets_one_window() {
-        let ledger = Ledger::with_one_always(Box::new(Limit(100)));
+        let ledger = Ledger::with_oversized_allowed(Box::new(Limit(100)));
         let only = ledger.reserve(1000).unwrap();
         assert!(ledger.reserve(1).is_err());
         drop(only);

@@ -46,7 +46,7 @@ fn find() -> Result<Vec<Gpu>, NvmlError> {
 fn explain(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) => "no NVIDIA driver was found".to_owned(),
-        other => format!("the NVIDIA driver does not answer: {other}"),
+        other => format!("the NVIDIA driver does not respond: {other}"),
     }
 }
 

@@ -41,7 +41,7 @@ impl Presence {
     }
 
     /// Publishes the current reservations; errors are only logged.
-    pub(crate) fn tell(&mut self, claims: &[Claim]) {
+    pub(crate) fn publish(&mut self, claims: &[Claim]) {
         let text = serde_json::to_vec(claims).expect("plain data");
         let written = self
             .file

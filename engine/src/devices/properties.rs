@@ -174,11 +174,11 @@ fn simulate(world: &World) -> History {
         }
         let next_end = running.peek().map(|Reverse((at, _))| *at);
         let next_happening = happenings.last().map(|(at, _)| *at);
-        let next_look = wake.map(|wake| clock + (wake.as_micros() as u64).max(1));
-        if next_end.is_none() && (history.dead.is_some() || next_look.is_none()) {
+        let next_check = wake.map(|wake| clock + (wake.as_micros() as u64).max(1));
+        if next_end.is_none() && (history.dead.is_some() || next_check.is_none()) {
             break;
         }
-        let at = [next_end, next_happening, next_look].into_iter().flatten().min();
+        let at = [next_end, next_happening, next_check].into_iter().flatten().min();
         clock = at.expect("something is to come").max(clock);
         while let Some((_, happening)) = happenings.pop_if(|(at, _)| *at <= clock) {
             match happening {

@@ -82,7 +82,7 @@ struct State {
     windows: HashMap<u64, OpenWindow>,
     messages: VecDeque<Message>,
     next_id: u64,
-    look_at: Option<Instant>,
+    check_at: Option<Instant>,
     closing: bool,
     dead: bool,
     work: Vec<Work>,
@@ -135,7 +135,7 @@ impl<'a> Scheduler<'a> {
             windows: HashMap::new(),
             messages: VecDeque::new(),
             next_id: 0,
-            look_at: Some(now),
+            check_at: Some(now),
             closing: false,
             dead: false,
             work: vec![Work::default(); devices.len()],
@@ -271,13 +271,13 @@ impl<'a> Scheduler<'a> {
             if let Some(task) = state.tasks[device].pop_front() {
                 return Some(task);
             }
-            if state.look_at.is_some_and(|at| at <= Instant::now()) {
+            if state.check_at.is_some_and(|at| at <= Instant::now()) {
                 self.hand_out(&mut state);
                 if !state.tasks[device].is_empty() {
                     continue;
                 }
             }
-            state = match state.look_at {
+            state = match state.check_at {
                 Some(at) => {
                     let time = at.saturating_duration_since(Instant::now());
                     self.work.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
@@ -298,7 +298,7 @@ impl<'a> Scheduler<'a> {
                 Next::Start(piece) => state.start(piece, now),
                 Next::GiveUp { window, why } => state.give_up(window, why),
                 Next::Wait(time) => {
-                    state.look_at = time.map(|time| now + time);
+                    state.check_at = time.map(|time| now + time);
                     break;
                 }
                 Next::Dead(why) => {
@@ -306,7 +306,7 @@ impl<'a> Scheduler<'a> {
                         state.take_steps();
                         state.messages.push_back(Message::Dead(why));
                     }
-                    state.look_at = None;
+                    state.check_at = None;
                     break;
                 }
             }

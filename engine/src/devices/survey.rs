@@ -181,7 +181,7 @@ impl fmt::Display for Survey {
             None if cfg!(feature = "cuda") => Ok(()),
             None => writeln!(
                 f,
-                "this build of longsift measures on the processor alone: GPUs need one with `--features cuda`"
+                "this build of longsift measures only on the processor: GPUs need a build with `--features cuda`"
             ),
         }
     }

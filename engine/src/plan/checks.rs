@@ -44,8 +44,9 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
     match opened {
         Ok(value) => Some(value),
         Err(found) => {
-            problems
-                .extend(found.into_iter().map(|problem| problem.into().or_at(spec.at(setting))));
+            problems.extend(
+                found.into_iter().map(|problem| problem.into().or_at(spec.locate(setting))),
+            );
             None
         }
     }
@@ -90,7 +91,7 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     let absent = settings.into_iter().filter_map(|(path, setting)| {
         let path = path.filter(|path| path.is_address())?;
         let message = format!("`{path}` is in an object store, and this build has none");
-        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.at(setting));
+        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.locate(setting));
         Some(problem.hint("build with `--features cloud`"))
     });
     if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
@@ -100,7 +101,8 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
 /// run.
 pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     let Some(path) = &spec.score().calibration else { return Ok(()) };
-    let (file, setting) = (spec.resolve(path).to_path_buf(), spec.at("stages.score.calibration"));
+    let (file, setting) =
+        (spec.resolve(path).to_path_buf(), spec.locate("stages.score.calibration"));
     if files::size(&file)?.is_none() {
         let problem =
             Diagnostic::error(Blame::Pipeline, format!("there is no calibration `{path}`"));
@@ -119,7 +121,7 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     }
     let status = |path: &Path| std::fs::metadata(path).ok();
     let problem = |message: String, hint: &str| {
-        Diagnostic::error(Blame::Pipeline, message).at(spec.at("output.path")).hint(hint)
+        Diagnostic::error(Blame::Pipeline, message).at(spec.locate("output.path")).hint(hint)
     };
     let (data, root) = (directory.data(), &directory.root);
     let mut folders = vec![(&directory.output, data)];
@@ -220,7 +222,7 @@ pub(super) fn devices(
         }
         Ok(devices) => Some(devices),
         Err(none) => {
-            let setting = spec.at(&format!("stages.shard-across-devices.{}", none.key));
+            let setting = spec.locate(&format!("stages.shard-across-devices.{}", none.key));
             let problem = Diagnostic::error(Blame::Pipeline, none.message);
             problems.push(problem.at(setting).hint(none.hint));
             None
@@ -366,7 +368,7 @@ pub(super) fn content(
                 quoted(column)
             );
             let problem =
-                Diagnostic::error(Blame::Pipeline, message).at(spec.at("input.tokens_column"));
+                Diagnostic::error(Blame::Pipeline, message).at(spec.locate("input.tokens_column"));
             problems
                 .push(problem.hint("name a pipeline with a tokenizer, or leave the messages out"));
             return;
@@ -376,7 +378,7 @@ pub(super) fn content(
         }
     };
     if let Err(problem) = found {
-        problems.push(Diagnostic::from(problem).or_at(spec.at(setting)));
+        problems.push(Diagnostic::from(problem).or_at(spec.locate(setting)));
     }
 }
 
@@ -407,7 +409,7 @@ pub(super) fn columns(
 ) {
     let mut check = |found: Result<(), crate::dataset::problem::DataProblem>, setting: &str| {
         if let Err(problem) = found {
-            problems.push(Diagnostic::from(problem).or_at(spec.at(setting)));
+            problems.push(Diagnostic::from(problem).or_at(spec.locate(setting)));
         }
     };
     if let Some(column) = &columns.id {
@@ -434,7 +436,7 @@ pub(super) fn columns(
                 Blame::Pipeline,
                 format!("the input already has the columns `{}`", taken.join("`, `")),
             )
-            .at(spec.at("input.path"))
+            .at(spec.locate("input.path"))
             .hint("it is the output or the quarantine of an earlier run; rename or drop these columns first"),
         );
     }
@@ -464,7 +466,7 @@ pub(super) fn bos(
                     "the BOS token is {id}, but the model's vocabulary has {vocabulary} entries"
                 ),
             )
-            .at(spec.at("stages.tokenize.bos"))
+            .at(spec.locate("stages.tokenize.bos"))
             .hint("set `bos: 0`, or use the tokenizer that came with this checkpoint"),
         );
         return None;
@@ -479,7 +481,7 @@ pub(super) fn bos(
                     Blame::Pipeline,
                     format!("`bos` is {count}, but the model has no BOS token"),
                 )
-                .at(spec.at("stages.tokenize.bos"))
+                .at(spec.locate("stages.tokenize.bos"))
                 .hint("set `bos: 0`"),
             );
             None
@@ -503,7 +505,7 @@ pub(super) fn tokens(
             Diagnostic::error(Blame::Pipeline, format!(
                 "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
             ))
-            .at(spec.at(setting))
+            .at(spec.locate(setting))
             .hint("the tokenizer belongs to another model; use the one that came with this checkpoint"),
         );
     }
@@ -513,7 +515,7 @@ pub(super) fn tokens(
 pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
     let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
     let warning = |message| {
-        Diagnostic::warning(Blame::Pipeline, message).at(spec.at(tokenizer_setting(spec))).hint(
+        Diagnostic::warning(Blame::Pipeline, message).at(spec.locate(tokenizer_setting(spec))).hint(
             "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
         )
     };
@@ -551,19 +553,19 @@ pub(super) fn distance(
             Diagnostic::error(Blame::Pipeline, format!(
                 "the far distance is {distance} tokens, but a window has only {window}: no token is that far away"
             ))
-            .at(spec.at("stages.first-layer-attention"))
+            .at(spec.locate("stages.first-layer-attention"))
             .hint("lower `min_distance_tokens` (or the fraction), or raise `window_tokens`"),
         );
     }
     if let Some(problem) = layer.distance_problem(distance) {
-        problems.push(Diagnostic::from(problem).at(spec.at("stages.load-partial-model.model")));
+        problems.push(Diagnostic::from(problem).at(spec.locate("stages.load-partial-model.model")));
     }
     if let Some(problem) = layer.window_problem(window) {
-        problems.push(Diagnostic::from(problem).at(spec.at("stages.tokenize.window_tokens")));
+        problems.push(Diagnostic::from(problem).at(spec.locate("stages.tokenize.window_tokens")));
         return;
     }
     if let Some(message) = layer.positions_warning(window) {
-        let setting = spec.at("stages.tokenize.window_tokens");
+        let setting = spec.locate("stages.tokenize.window_tokens");
         if reading.strict_positions {
             problems.push(Diagnostic::error(Blame::Pipeline, message).at(setting).hint(
                 "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",

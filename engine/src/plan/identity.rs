@@ -28,7 +28,7 @@ use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::calibration;
-use crate::run_directory::facts::{Facts, Identity, MeasureFacts, OF_DOCUMENTS};
+use crate::run_directory::facts::{DOCUMENTS_PREFIX, Facts, Identity, MeasureFacts};
 use crate::run_directory::pipeline_lock::ModelIdentity;
 
 use crate::spec::pipeline::{Input, Output, OutputFormat, Pipeline};
@@ -96,7 +96,7 @@ impl Kernels {
 
     /// Returns the recorded kernels of existing scores, possibly from another machine.
     pub fn recorded(identity: &Identity) -> Option<Self> {
-        let name = |fact| Some(identity.of_any_measure(fact)?.as_str()?.to_owned());
+        let name = |fact| Some(identity.find_in_measures(fact)?.as_str()?.to_owned());
         Some(Self { windows: name("kernel")?, weights: name("table_kernel")? })
     }
 }
@@ -199,7 +199,7 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             Role::Measure(_) => {}
             Role::Rows(stage) => {
                 for (fact, value) in measure_facts(stage, digests, Map::new()) {
-                    parts.window(&format!("{OF_DOCUMENTS}{}.{fact}", stage.name), value);
+                    parts.window(&format!("{DOCUMENTS_PREFIX}{}.{fact}", stage.name), value);
                 }
             }
             Role::Score(stage) => score_facts(stage, digests, &mut parts),
@@ -223,8 +223,8 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
     parts.selection("output.statistics", json!(written));
     let IdentityParts { windows, attention, selection } = parts;
     let facts_of = |index: u16, measure: &dyn Measure| {
-        let of_attention = measure.needs().attention().is_some();
-        let mut all = if of_attention { attention.clone() } else { Map::new() };
+        let needs_attention = measure.needs().attention().is_some();
+        let mut all = if needs_attention { attention.clone() } else { Map::new() };
         if let Some(whole) = plan.whole_models.get(&index) {
             all.extend(whole_model_facts(whole, digests.whole_models.get(&whole.measure)));
         }

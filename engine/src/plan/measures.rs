@@ -121,7 +121,9 @@ pub(super) fn check(
         }
         let mut statistics = columns.columns.iter().map(|column| column.name.as_ref());
         let is_taken = |name: &&str| {
-            scores::is_of_windows(name) || selected::is_of_samples(name) || is_output_column(name)
+            scores::is_window_column(name)
+                || selected::is_sample_column(name)
+                || is_output_column(name)
         };
         if let Some(name) = statistics.find(is_taken) {
             let message =

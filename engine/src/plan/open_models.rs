@@ -72,7 +72,7 @@ pub(super) fn open(
         );
         let tokens = u64::from(window);
         if let Some(problem) = layer.window_problem(tokens) {
-            let setting = spec.at("stages.tokenize.window_tokens");
+            let setting = spec.locate("stages.tokenize.window_tokens");
             problems.push(Diagnostic::from(problem).at(setting));
             continue;
         }

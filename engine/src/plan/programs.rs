@@ -113,7 +113,7 @@ fn find_one(
         executable: executable.ok()?,
         folder,
         environment,
-        place: spec.at(&at("command")),
+        place: spec.locate(&at("command")),
         files: read,
     })
 }

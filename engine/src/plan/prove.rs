@@ -50,7 +50,7 @@ impl Plan {
             named.clone()
         } else {
             let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
-            RunDirectory::of_output(&output).of_rows(options.limit_rows)
+            RunDirectory::for_output(&output).with_row_limit(options.limit_rows)
         };
         problems.extend(checks::output_paths(&spec, &directory));
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
@@ -255,7 +255,7 @@ impl Plan {
                 crate::base::text::bytes(free)
             );
             let hint = "free some space, or put it on another disk (`cache_folder`, `output.path`)";
-            Diagnostic::error(Blame::Machine, message).at(self.spec.at(setting)).hint(hint)
+            Diagnostic::error(Blame::Machine, message).at(self.spec.locate(setting)).hint(hint)
         };
         Ok((bytes > free).then(problem))
     }
@@ -350,7 +350,7 @@ fn open_encoder(
             (path, Some(Some(encoder)))
         }
         Some(Err(problem)) => {
-            problems.push(Diagnostic::from(problem).at(spec.at(setting)));
+            problems.push(Diagnostic::from(problem).at(spec.locate(setting)));
             (path, None)
         }
     }

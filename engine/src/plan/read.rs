@@ -17,11 +17,11 @@ use crate::spec::{Overrides, Spec};
 /// # Errors
 /// All problems of the pipeline, its input or its model, before any work.
 pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
-    if !RunDirectory::is(pipeline) {
+    if !RunDirectory::exists_at(pipeline) {
         let (spec, warnings) = Spec::read(pipeline, overrides)?;
         return Plan::new(spec, options, warnings);
     }
-    let directory = RunDirectory::at(pipeline)?;
+    let directory = RunDirectory::open(pipeline)?;
     let lock = match Manifest::read(&directory)? {
         Some(manifest) => Some(manifest.lock),
         None => PipelineLock::read(&directory.lock_file())?,
@@ -38,15 +38,15 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     // Another kernel would compute other bits.
     let kernel = ["kernel", "model_kernel"]
         .into_iter()
-        .find_map(|fact| lock.identity.of_any_measure(fact)?.as_str());
+        .find_map(|fact| lock.identity.find_in_measures(fact)?.as_str());
     options.kernel = options.kernel.or(kernel.map(str::to_owned));
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &lock.settings, overrides)?;
     // A copy of a run directory continues in the copy; the original is not touched.
     let output = &spec.pipeline.output.path;
     if lock.settings["output"]["path"].as_str() == Some(&*output.to_string()) {
-        let of_pipeline = RunDirectory::of_output(&spec.resolve(output).to_path_buf());
-        if of_pipeline.of_rows(recorded.limit_rows).absolute() != directory.absolute() {
-            options.directory = directory.for_limit(recorded.limit_rows, options.limit_rows);
+        let of_pipeline = RunDirectory::for_output(&spec.resolve(output).to_path_buf());
+        if of_pipeline.with_row_limit(recorded.limit_rows).absolute() != directory.absolute() {
+            options.directory = directory.change_row_limit(recorded.limit_rows, options.limit_rows);
         }
     }
     Plan::new(spec, options, warnings)

@@ -24,7 +24,7 @@ pub(super) fn exclude(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Vec<KnownFile>> {
     let Some(since) = &spec.pipeline.input.since else { return Ok(Vec::new()) };
-    let setting = || spec.at("input.since");
+    let setting = || spec.locate("input.since");
     let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(setting());
     if spec.score().calibration.is_none() {
         return Err(problem(
@@ -34,7 +34,7 @@ pub(super) fn exclude(
         .into());
     }
     let path = spec.resolve(since).to_path_buf();
-    let directory = RunDirectory::at(&path).map_err(|failure| failure.or_at(&setting()))?;
+    let directory = RunDirectory::open(&path).map_err(|failure| failure.or_at(&setting()))?;
     let same =
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
@@ -77,7 +77,7 @@ pub(super) fn exclude(
             return Err(problem(message).hint(hint).into());
         }
     }
-    let own = KnownFile::all_of(dataset);
+    let own = KnownFile::for_dataset(dataset);
     let mut new = own.iter().map(|file| !set.contains(file));
     dataset.files.retain(|_| new.next() == Some(true));
     let new = || own.iter().filter(|file| !set.contains(file));

@@ -71,15 +71,15 @@ pub fn check(
         match check.severity {
             CheckSeverity::Warn => warned.push(plan.spec.warning(&path, message)),
             CheckSeverity::Error => {
-                let problem = Diagnostic::error(Blame::Check, message).at(plan.spec.at(&path));
+                let problem = Diagnostic::error(Blame::Check, message).at(plan.spec.locate(&path));
                 broken.push(problem.hint(HINT));
             }
         }
     }
     if plan.spec.score().on_drift == Some(OnDrift::Fail)
-        && let Some(moved) = warnings::of_drift(&summary.drift)
+        && let Some(moved) = warnings::drift_warning(&summary.drift)
     {
-        let place = plan.spec.at("stages.score.on_drift");
+        let place = plan.spec.locate("stages.score.on_drift");
         let problem = Diagnostic::error(Blame::Check, moved.message).at(place);
         broken.push(problem.hint(moved.hint.unwrap_or_default()));
     }

@@ -59,7 +59,7 @@ impl Difference {
 /// # Errors
 /// Fails if a run has no manifest, or score tables cannot be read.
 pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
-    let (manifest_a, manifest_b) = (Manifest::of_finished(a)?, Manifest::of_finished(b)?);
+    let (manifest_a, manifest_b) = (Manifest::read_finished(a)?, Manifest::read_finished(b)?);
     let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
     let flat = |lock: &PipelineLock| {
         let mut settings = pipeline_lock::flat(&lock.settings);
@@ -73,7 +73,7 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         program.insert("device".to_owned(), manifest.device.clone());
         let identity = &manifest.lock.identity;
         for fact in ["kernel", "table_kernel"] {
-            let value = identity.of_any_measure(fact).cloned();
+            let value = identity.find_in_measures(fact).cloned();
             program.extend(value.map(|value| (fact.to_owned(), value)));
         }
         for (name, measure) in &identity.measures {
@@ -83,7 +83,7 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         program
     };
     let model = |lock: &PipelineLock| {
-        let facts = ["weights", "layer"].map(|fact| (fact, lock.identity.of_any_measure(fact)));
+        let facts = ["weights", "layer"].map(|fact| (fact, lock.identity.find_in_measures(fact)));
         let tokenizer = ("tokenizer", lock.identity.windows.get("tokenizer"));
         let all = facts.into_iter().chain([tokenizer]);
         let all = all.filter_map(|(fact, value)| Some((fact.to_owned(), value?.clone())));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::base::clock;
 use crate::base::error::Result;
-use crate::base::progress::Standing;
+use crate::base::progress::ProgressSnapshot;
 use crate::run_directory::summary::Summary;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
@@ -19,13 +19,13 @@ const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
 const RUNNING: &str = "longsift_running";
 
 /// Writes the progress of a run of `pipeline` to the file at `path`, and keeps the metrics of the last run.
-pub fn write_running(path: &Path, pipeline: &str, standing: Standing) -> Result<()> {
+pub fn write_running(path: &Path, pipeline: &str, standing: ProgressSnapshot) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
     marked::write(path, Mark::METRICS, text.as_bytes())
 }
 
-fn running(pipeline: &str, standing: Standing, before: &str) -> String {
+fn running(pipeline: &str, standing: ProgressSnapshot, before: &str) -> String {
     let of_last = |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
         !line.starts_with(RUNNING)
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn a_run_under_way_stands_beside_the_last_one() {
         let last = text("web", &summary("done"), 100, "");
-        let standing = Standing { phase: "score", share: 0.25, windows: 3, tokens: 96 };
+        let standing = ProgressSnapshot { phase: "score", share: 0.25, windows: 3, tokens: 96 };
         let first = running("web", standing, &last);
-        let now = running("web", Standing { windows: 5, ..standing }, &first);
+        let now = running("web", ProgressSnapshot { windows: 5, ..standing }, &first);
         for line in [
             r#"longsift_running{pipeline="web",phase="score"} 1"#,
             r#"longsift_running_phase_share{pipeline="web"} 0.25"#,

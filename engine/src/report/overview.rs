@@ -151,7 +151,7 @@ const MOST_LABELS: usize = 24;
 /// Fails if the run is not finished, or records cannot be read.
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let unfinished = || not_finished(directory);
-    let manifest = Manifest::of_finished(directory)?;
+    let manifest = Manifest::read_finished(directory)?;
     let calibration = directory.read_json(&directory.calibration())?.ok_or_else(unfinished)?;
     let summary = directory.read_json(&directory.summary())?.ok_or_else(unfinished)?;
     let scores = manifest.scores_directory(directory)?;

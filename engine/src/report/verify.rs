@@ -223,7 +223,8 @@ impl Verification {
         let documents = manifest.lock.settings["output"]["samples"]
             == serde_json::to_value(Samples::Documents).expect("a word");
         let reasons = if documents { &summary.rows_dropped } else { &summary.windows_dropped };
-        let not_selected = reasons.iter().filter(|(reason, _)| dropped::is_of_selection(reason));
+        let not_selected =
+            reasons.iter().filter(|(reason, _)| dropped::is_selection_reason(reason));
         let not_selected: u64 = not_selected.map(|(_, samples)| samples).sum();
         let without_sample: u64 = counts.rows_dropped.values().sum();
         let beside = if manifest.mark_only { not_selected + without_sample } else { 0 };
@@ -311,7 +312,7 @@ impl Verification {
             "not checked: the model folder cannot be opened".clone_into(&mut self.table);
             return;
         };
-        let kernel = lock.identity.of_any_measure("kernel").and_then(|name| name.as_str());
+        let kernel = lock.identity.find_in_measures("kernel").and_then(|name| name.as_str());
         let kernel = kernel.and_then(Kernel::from_name);
         let weights = folder.as_ref().ok().and_then(|folder| known_weights_digest(&model, folder));
         let cached = folder.ok().zip(kernel).and_then(|(folder, kernel)| {
@@ -321,7 +322,7 @@ impl Verification {
             "not checked: it is not in the cache".clone_into(&mut self.table);
             return;
         };
-        let fact = |name| lock.identity.of_any_measure(name).and_then(|digest| digest.as_str());
+        let fact = |name| lock.identity.find_in_measures(name).and_then(|digest| digest.as_str());
         if fact("weights") != weights.as_deref() || fact("layer") != Some(&model.spec().digest()) {
             "not checked: the model folder holds another model now".clone_into(&mut self.table);
             return;

@@ -101,7 +101,7 @@ pub(crate) fn whatif(
     listed: usize,
     stop: &Stop,
 ) -> Result<WhatIf> {
-    let manifest = Manifest::of_finished(directory)?;
+    let manifest = Manifest::read_finished(directory)?;
     let recorded = manifest.lock.recorded()?;
     let overrides = instead(overrides, &manifest);
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &manifest.lock.settings, &overrides)?;
@@ -117,7 +117,7 @@ pub(crate) fn whatif(
     // The run directory may have been moved.
     plan.directory = directory.clone();
     let before = &manifest.lock.identity;
-    let weights = before.of_any_measure("weights").and_then(|digest| digest.as_str());
+    let weights = before.find_in_measures("weights").and_then(|digest| digest.as_str());
     let attention = weights.zip(Kernels::recorded(before));
     let attention = attention
         .map(|(weights, kernels)| AttentionDigests { weights: weights.to_owned(), kernels });
@@ -129,14 +129,14 @@ pub(crate) fn whatif(
     let identity = identity(&plan, &digests);
     let scores = manifest.scores_directory(directory)?;
     let wanted = identity.fingerprints();
-    let standing = units::standing(&scores, &plan.dataset, &plan.units, &wanted)?;
+    let standing = units::valid_records(&scores, &plan.dataset, &plan.units, &wanted)?;
     let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
     if records.len() != plan.units.len() || records.len() != manifest.units.len() {
         let mut why = Vec::new();
         for (name, now) in &identity.measures {
             match before.measures.get(name) {
                 None => why.push(format!("{name}: it was not measured")),
-                Some(then) if !then.only.let_pass(&now.only) => why
+                Some(then) if !then.only.is_no_stricter_than(&now.only) => why
                     .push(format!("{name}: a guard before it spared windows that would be needed")),
                 Some(_) => {}
             }
@@ -315,7 +315,7 @@ impl Counting<'_> {
                 Ok(())
             },
         )?;
-        let mut samples = self.selection.of_unit(self.plan, unit, &windows)?.into_iter();
+        let mut samples = self.selection.unit_samples(self.plan, unit, &windows)?.into_iter();
         let path = format!("selection/part-{}.parquet", record.unit);
         let path = self.directory.root.join(path);
         selected::read(&path, |now| {

@@ -8,7 +8,7 @@ use crate::run::{Outcome, Run};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::score::context::Scored;
-use crate::write::staged::{Fates, Staged};
+use crate::write::staged::{Outcomes, Staged};
 
 impl Run<'_> {
     pub(super) fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
@@ -17,15 +17,15 @@ impl Run<'_> {
         summary.rows_in = counts.rows;
         summary.rows_dropped.clone_from(&counts.rows_dropped);
         summary.windows_dropped.clone_from(&counts.windows_dropped);
-        summary.rows_dropped.extend(staged.fates.rows_dropped.clone());
-        summary.windows_dropped.extend(staged.fates.windows_dropped.clone());
+        summary.rows_dropped.extend(staged.outcomes.rows_dropped.clone());
+        summary.windows_dropped.extend(staged.outcomes.windows_dropped.clone());
         summary.quarantined = counts.quarantined_rows();
         summary.files_quarantined = self.plan.dataset.bad_files.len() as u64;
         summary.windows_total = counts.windows_total();
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
         summary.windows_not_sampled = scored.not_sampled(self.plan);
-        note_kept(&mut summary, &staged.fates);
+        note_kept(&mut summary, &staged.outcomes);
         summary.tokens_total = counts.tokens_total;
         summary.tokens_scored = counts.tokens_scored;
         summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
@@ -59,7 +59,7 @@ impl Run<'_> {
     /// changed.
     pub(super) fn checked_again(&self, before: Summary) -> Result<Outcome> {
         let tables = || {
-            let manifest = Manifest::of_finished(self.directory)?;
+            let manifest = Manifest::read_finished(self.directory)?;
             let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
             Ok(tables.collect())
         };
@@ -83,14 +83,14 @@ impl Run<'_> {
             windows_scored: 0,
             ..before
         };
-        Outcome::of(summary)
+        Outcome::new(summary)
     }
 }
 
 /// Copies the counts of the output into a summary.
-pub(super) fn note_kept(summary: &mut Summary, fates: &Fates) {
-    summary.rows_kept = fates.rows_kept;
-    summary.kept = fates.kept;
-    summary.windows_kept = fates.windows_kept;
-    summary.windows_kept_not_measured = fates.windows_kept_not_measured;
+pub(super) fn note_kept(summary: &mut Summary, outcomes: &Outcomes) {
+    summary.rows_kept = outcomes.rows_kept;
+    summary.kept = outcomes.kept;
+    summary.windows_kept = outcomes.windows_kept;
+    summary.windows_kept_not_measured = outcomes.windows_kept_not_measured;
 }

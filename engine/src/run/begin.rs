@@ -2,7 +2,7 @@
 
 use longsift_stages::model::known_weights_digest;
 
-use super::differing::differing;
+use super::incompatible_scores::incompatible_scores;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::attention::Attention;
@@ -16,53 +16,50 @@ use crate::run_directory::units::UnitRecord;
 use crate::{score, select};
 
 /// Identity of a run, and the records of units that are already scored.
-pub(super) struct Begun {
+pub(super) struct RunState {
     pub(super) digests: Digests,
     pub(super) lock: PipelineLock,
     pub(super) wanted: Fingerprints,
-    pub(super) standing: Vec<Option<UnitRecord>>,
+    pub(super) valid: Vec<Option<UnitRecord>>,
 }
 
 impl Run<'_> {
     /// Refuses a pipeline that differs from the lock, and scores of other settings; chooses the directory for scores.
-    pub(super) fn begin(&mut self, options: &RunOptions) -> Result<Begun> {
+    pub(super) fn begin(&mut self, options: &RunOptions) -> Result<RunState> {
         let digests = self.digests(options)?;
         let lock = lock::lock(self.plan, &digests);
         if let Some(pipeline) = &options.locked {
             lock.check(&pipeline_lock::path_beside(pipeline))?;
         }
         select::check_calibration(self.plan, &lock.identity)?;
-        self.choose_place(options, &lock.identity)?;
+        self.choose_scores_directory(options, &lock.identity)?;
         if let Some(refused) =
-            differing(self.plan, &self.scores, &lock.identity, &options.remeasure)?
+            incompatible_scores(self.plan, &self.scores, &lock.identity, &options.remeasure)?
         {
             return Err(refused.into());
         }
         let wanted = lock.identity.fingerprints();
-        let standing = score::standing(self.plan, &self.scores, &wanted)?;
+        let valid = score::valid_records(self.plan, &self.scores, &wanted)?;
         if self.plan.options.scores_from.is_some() {
-            let records: Vec<&UnitRecord> = standing.iter().flatten().collect();
+            let records: Vec<&UnitRecord> = valid.iter().flatten().collect();
             let borrowed = BorrowedScores::new(&self.scores, &records)?;
-            if score::standing(self.plan, &self.scores, &wanted)? != standing {
+            if score::valid_records(self.plan, &self.scores, &wanted)? != valid {
                 return Err(borrowed.changed("units"));
             }
             self.borrowed = Some(borrowed);
         }
-        Ok(Begun { digests, lock, wanted, standing })
+        Ok(RunState { digests, lock, wanted, valid })
     }
 
     /// Chooses the directory for scores. A fresh start has a nested one; a later run with the same scores resumes it there.
-    fn choose_place(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
+    fn choose_scores_directory(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
             let is_own = self.scores.absolute() == self.directory.absolute();
             if options.fresh && is_own {
-                let message =
-                    "`--fresh` starts again without the scores that `--scores-from` names";
+                let message = "`--fresh` excludes `--scores-from` with the same run directory";
                 return Err(Diagnostic::error(Blame::Pipeline, message)
-                    .hint(
-                        "leave `--fresh` out to select from the scores of this run directory again",
-                    )
+                    .hint("omit `--fresh` to select from the scores of this run directory again")
                     .into());
             }
         } else if options.fresh {

@@ -35,11 +35,11 @@ impl Run<'_> {
         known: &PipelineLock,
         scored: &Scored,
         selection: Selection,
-        alone: &RunLock,
+        run_lock: &RunLock,
     ) -> Result<Outcome> {
         let (plan, directory) = (self.plan, self.directory);
         self.progress.phase("write", plan.units.len() as u64);
-        alone.check()?;
+        run_lock.check()?;
         let folders = directory.begin_attempt()?;
         let selection_fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
@@ -52,18 +52,18 @@ impl Run<'_> {
         summary.windows_not_measured.clone_from(&selection.not_measured);
         let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
-        let lie: HashMap<&Path, &Path> =
+        let staged_paths: HashMap<&Path, &Path> =
             staged.moves.iter().map(|(from, to)| (to.as_path(), from.as_path())).collect();
         let tables = |part: &Part| {
             let path = directory.root.join(&part.path);
-            lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
+            staged_paths.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
         };
         let paths = || Ok(manifest.selection.iter().map(tables).collect());
         let found = checked::check(plan, &summary, paths)?;
         summary.checks = found.checks;
         if found.refused.is_some() {
             directory.remove_attempts()?;
-            return Ok(Outcome { refused: found.refused, ..Outcome::of(summary) });
+            return Ok(Outcome { refused: found.refused, ..Outcome::new(summary) });
         }
         if plan.spec.pipeline.output.report {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
@@ -77,7 +77,7 @@ impl Run<'_> {
         if let Some(borrowed) = &self.borrowed {
             borrowed.check()?;
         }
-        alone.check()?;
+        run_lock.check()?;
         self.commit(Committed {
             folder: &folders.records,
             manifest,
@@ -86,10 +86,10 @@ impl Run<'_> {
             staged: &staged,
             selection: &selection,
             summary: &summary,
-            alone,
+            run_lock,
         })?;
         let warnings = [selection.warnings, found.warnings].concat();
-        Ok(Outcome { labels, warnings, ..Outcome::of(summary) })
+        Ok(Outcome { labels, warnings, ..Outcome::new(summary) })
     }
 
     /// Returns the writer of a selection. Shards write their parts to a folder that only the same selection of the same version
@@ -107,7 +107,7 @@ impl Run<'_> {
             scores: &self.scores,
             records,
             selection,
-            written: self.directory.written_of(written),
+            written: self.directory.written_folders(written),
             stop: self.stop,
         }
     }
@@ -142,7 +142,7 @@ impl Run<'_> {
 
     /// Stages the records of the selection next to its parts, and moves everything into place together.
     fn commit(&self, committed: Committed<'_>) -> Result<()> {
-        let Committed { folder, mut manifest, lock, scored, staged, selection, summary, alone } =
+        let Committed { folder, mut manifest, lock, scored, staged, selection, summary, run_lock } =
             committed;
         let directory = self.directory;
         let starts_again = self.scores.root == directory.fresh().root;
@@ -220,7 +220,7 @@ impl Run<'_> {
             directory.remove_intent()?;
         }
         let replaced = summary_before.filter(|_| replaces);
-        commit::commit(directory, &intent, alone)?;
+        commit::commit(directory, &intent, run_lock)?;
         if let Some(before) = replaced {
             tracing::info!(
                 "the selection of {} samples replaces one of {}",
@@ -250,5 +250,5 @@ struct Committed<'a> {
     staged: &'a Staged,
     selection: &'a Selection,
     summary: &'a Summary,
-    alone: &'a RunLock,
+    run_lock: &'a RunLock,
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
-use super::differing::differing;
+use super::incompatible_scores::incompatible_scores;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text;
@@ -46,11 +46,11 @@ pub(super) fn selection_fingerprint(
 pub fn finished(
     plan: &Plan,
     identity: &Identity,
-    standing: &[Option<UnitRecord>],
+    valid: &[Option<UnitRecord>],
 ) -> Result<Option<Summary>> {
     let directory = &plan.directory;
     let Some(manifest) = Manifest::read(directory)? else { return Ok(None) };
-    let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
+    let records: Vec<UnitRecord> = valid.iter().flatten().cloned().collect();
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
         && manifest.is_in_place(directory)?
@@ -68,7 +68,7 @@ pub fn finished(
 /// a model.
 pub fn done(plan: &Plan) -> Result<CompletedWork> {
     let directory = match &plan.options.scores_from {
-        Some(path) => RunDirectory::at(path)?,
+        Some(path) => RunDirectory::open(path)?,
         None => plan.directory.clone(),
     };
     let before = PipelineLock::read(&directory.lock_file())?;
@@ -90,15 +90,15 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
     if before.is_none() || identity.measures.len() < all {
         return Ok(CompletedWork::default());
     }
-    let refused = differing(plan, &directory, &identity, &[])?;
+    let refused = incompatible_scores(plan, &directory, &identity, &[])?;
     if refused.is_some() {
         return Ok(CompletedWork { refused, ..CompletedWork::default() });
     }
-    let standing = score::standing(plan, &directory, &identity.fingerprints())?;
-    let records: Vec<_> = standing.iter().flatten().collect();
+    let valid = score::valid_records(plan, &directory, &identity.fingerprints())?;
+    let records: Vec<_> = valid.iter().flatten().collect();
     let (units, windows) =
         (records.len(), records.iter().map(|record| record.counts.windows).sum());
-    let finished = finished(plan, &identity, &standing)?.is_some();
+    let finished = finished(plan, &identity, &valid)?.is_some();
     Ok(CompletedWork { units, windows, finished, refused })
 }
 
@@ -137,7 +137,7 @@ pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
     }
     let message = format!("`{}` was not written by longsift", path.display());
     Err(Diagnostic::error(Blame::Pipeline, message)
-        .at(plan.spec.at("output.card"))
+        .at(plan.spec.locate("output.card"))
         .hint("move it away, or remove `output.card`")
         .into())
 }
@@ -161,12 +161,12 @@ pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> 
     Err(Diagnostic::error(
         Blame::Pipeline,
         format!(
-            "`{}` holds {} files that no run of this output wrote, for example `{}`",
+            "`{}` holds {} files that no run of this output wrote, such as `{}`",
             directory.data().display(),
             foreign.len(),
             foreign[0]
         ),
     )
-    .hint("move them away, or give the pipeline another `output.path`")
+    .hint("move them away, or use another `output.path`")
     .into())
 }

@@ -40,19 +40,19 @@ impl Run<'_> {
 
     pub(super) fn score(
         &mut self,
-        standing: Vec<Option<UnitRecord>>,
+        valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
     ) -> Result<Scored> {
         let plan = self.plan;
         let missing: Vec<String> = plan
             .units
             .iter()
-            .zip(&standing)
+            .zip(&valid)
             .filter(|(_, record)| record.is_none())
             .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
             .collect();
         if missing.is_empty() {
-            return score::reuse(plan, &self.scores, standing);
+            return score::reuse(plan, &self.scores, valid);
         }
         if plan.options.scores_from.is_some() {
             let mut problem = Diagnostic::error(
@@ -68,15 +68,15 @@ impl Run<'_> {
             }
             return Err(problem.hint("run the pipeline that makes these scores first").into());
         }
-        self.measure(wanted, true, |context| score::score(context, standing))
+        self.measure(wanted, true, |context| score::score(context, valid))
     }
 
-    /// Runs `work`, which measures windows, with the plan's devices if a measure needs them. `alone`: this process has
+    /// Runs `work`, which measures windows, with the plan's devices if a measure needs them. `exclusive`: this process has
     /// exclusive access to the run directory.
     pub(super) fn measure<T>(
         &mut self,
         wanted: &Fingerprints,
-        alone: bool,
+        exclusive: bool,
         work: impl FnOnce(ScoreContext<'_>) -> Result<T>,
     ) -> Result<T> {
         let plan = self.plan;
@@ -92,14 +92,14 @@ impl Run<'_> {
             devices: None,
             programs: &programs,
             wanted,
-            alone,
+            exclusive,
             progress,
             stop,
         };
         let done = match plan.attention.as_ref().zip(self.layer.as_ref()) {
             None => work(context),
             Some((attention, open)) => {
-                let (done, device_use) = on_devices::with(context, attention, &open.layer, work);
+                let (done, device_use) = on_devices::run(context, attention, &open.layer, work);
                 self.device_use = Some(device_use);
                 done
             }

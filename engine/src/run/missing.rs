@@ -12,20 +12,19 @@ use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::{self, UnitRecord};
 
 /// Maximum units and shards that a message names.
-const NAMED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 /// Refuses a selection while work units lack scores or statistics: names the first ones and their shards, and lists all in
 /// `missing.json`. Removes the list if nothing is missing.
 pub(super) fn refuse_missing(
     plan: &Plan,
-    standing: &[Option<UnitRecord>],
+    valid: &[Option<UnitRecord>],
     wanted: &Fingerprints,
 ) -> Result<()> {
     let list = plan.directory.missing();
-    let missing: Vec<usize> =
-        (0..standing.len()).filter(|&unit| standing[unit].is_none()).collect();
+    let missing: Vec<usize> = (0..valid.len()).filter(|&unit| valid[unit].is_none()).collect();
     if missing.is_empty() {
-        return plan.directory.nothing_missing();
+        return plan.directory.remove_missing_list();
     }
     let count = plan
         .directory
@@ -47,33 +46,33 @@ pub(super) fn refuse_missing(
     plan.directory.write_json(&list, &all)?;
     let (opened, figures) = missing_figures(plan, &missing, wanted)?;
     let what =
-        if opened == missing.len() { "have no figures of a measure" } else { "have no scores" };
+        if opened == missing.len() { "lack statistics of a measure" } else { "have no scores" };
     let mut problem = Diagnostic::error(
         Blame::Machine,
         format!(
             "{} of {} work units in `{}` {what}",
             missing.len(),
-            standing.len(),
+            valid.len(),
             plan.directory.root.display()
         ),
     );
     for (measure, windows) in figures {
         let windows = text::count(windows);
-        problem = problem.note(format!("`{measure}` is missing of up to {windows} windows"));
+        problem = problem.note(format!("`{measure}` is missing for up to {windows} windows"));
     }
-    for &index in missing.iter().take(NAMED) {
+    for &index in missing.iter().take(MAX_LISTED) {
         let unit = &plan.units[index];
         let of = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
         problem = problem.note(format!("{}, row groups {:?}{of}", unit.file_path, unit.row_groups));
     }
-    if missing.len() > NAMED {
-        problem = problem.note(format!("all of them are in `{}`", list.display()));
+    if missing.len() > MAX_LISTED {
+        problem = problem.note(format!("the complete list is in `{}`", list.display()));
     }
     let hint = match count {
         Some(count) => {
             let shards: BTreeSet<u32> = missing.iter().filter_map(|&index| shard(index)).collect();
-            let more = if shards.len() > NAMED { ", …" } else { "" };
-            let shards: Vec<String> = shards.iter().take(NAMED).map(u32::to_string).collect();
+            let more = if shards.len() > MAX_LISTED { ", …" } else { "" };
+            let shards: Vec<String> = shards.iter().take(MAX_LISTED).map(u32::to_string).collect();
             format!(
                 "score them first: `--phase score --shard i/{count}` with i = {}{more}",
                 shards.join(", ")
@@ -91,7 +90,7 @@ fn missing_figures(
     wanted: &Fingerprints,
 ) -> Result<(usize, BTreeMap<String, u64>)> {
     let records = parallel::in_order(missing.len(), plan.directory.concurrency(1), |index| {
-        units::to_reopen(&plan.directory, &plan.dataset, &plan.units[missing[index]], wanted)
+        units::record_to_reopen(&plan.directory, &plan.dataset, &plan.units[missing[index]], wanted)
     })?;
     let (mut opened, mut figures) = (0, BTreeMap::<String, u64>::new());
     for record in records.into_iter().flatten() {

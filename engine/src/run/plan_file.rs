@@ -14,14 +14,14 @@ impl Run<'_> {
     pub(super) fn restore_plan_and_lock(
         &self,
         lock: &PipelineLock,
-        standing: &[Option<UnitRecord>],
+        valid: &[Option<UnitRecord>],
     ) -> Result<()> {
         let path = self.directory.lock_file();
         let written: Option<Value> = self.directory.read_json(&self.directory.plan())?;
-        let now = self.plan_json(standing);
+        let now = self.plan_json(valid);
         let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
         if !written.as_ref().is_some_and(same) {
-            self.write_plan(standing)?;
+            self.write_plan(valid)?;
         }
         match PipelineLock::read(&path) {
             Ok(Some(before)) if before == *lock => Ok(()),
@@ -29,17 +29,17 @@ impl Run<'_> {
         }
     }
 
-    fn plan_json(&self, standing: &[Option<UnitRecord>]) -> Value {
+    fn plan_json(&self, valid: &[Option<UnitRecord>]) -> Value {
         let done = CompletedWork {
-            units: standing.iter().flatten().count(),
-            windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
+            units: valid.iter().flatten().count(),
+            windows: valid.iter().flatten().map(|record| record.counts.windows).sum(),
             ..CompletedWork::default()
         };
         explain::json(&PlanExplanation::new(self.plan, done))
     }
 
     /// Writes the plan for `longsift status`.
-    pub(super) fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
-        self.directory.write_json(&self.directory.plan(), &self.plan_json(standing)).map(drop)
+    pub(super) fn write_plan(&self, valid: &[Option<UnitRecord>]) -> Result<()> {
+        self.directory.write_json(&self.directory.plan(), &self.plan_json(valid)).map(drop)
     }
 }

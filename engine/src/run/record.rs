@@ -17,7 +17,7 @@ pub(super) fn manifest(
     staged: &Staged,
     selection_fingerprint: String,
 ) -> Manifest {
-    let input = KnownFile::all_of(&plan.dataset).into_iter().zip(&plan.dataset.files);
+    let input = KnownFile::for_dataset(&plan.dataset).into_iter().zip(&plan.dataset.files);
     let input = input.map(|(known, file)| {
         let mut known = serde_json::to_value(known).expect("plain data");
         known["rows"] = file.rows.into();

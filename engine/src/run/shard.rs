@@ -21,28 +21,28 @@ impl Run<'_> {
         if plan.units.is_empty() {
             let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
             summary.shard = Some(shard_summary(shard, SharedWork::default(), 0));
-            return Ok(Outcome::of(summary));
+            return Ok(Outcome::new(summary));
         }
         let before = PipelineLock::read(&directory.lock_file())?;
-        let begun = self.begin(options)?;
-        let (standing, wanted) = (begun.standing, begun.wanted);
-        if standing.iter().any(Option::is_none) {
+        let state = self.begin(options)?;
+        let (valid, wanted) = (state.valid, state.wanted);
+        if valid.iter().any(Option::is_none) {
             plan.check_space()?;
         }
-        let lock = lock::with_model(begun.lock, plan, &begun.digests);
+        let lock = lock::with_model(state.lock, plan, &state.digests);
         self.write_shared_lock(&lock, before.as_ref())?;
         self.write_whole_plan(shard)?;
-        reopen::reopen_for_measures(plan, directory, &standing, &wanted, false)?;
-        let missing = standing.iter().filter(|record| record.is_none()).count();
+        reopen::reopen_for_measures(plan, directory, &valid, &wanted, false)?;
+        let missing = valid.iter().filter(|record| record.is_none()).count();
         let facts =
             json!({ "shard": shard.to_string(), "units": plan.units.len(), "missing": missing });
         events::append_shared(directory, "shard_started", facts)?;
         let (scored, work) = if missing > 0 {
-            self.measure(&wanted, false, |tools| shared::score_shared(tools, standing))?
+            self.measure(&wanted, false, |tools| shared::score_shared(tools, valid))?
         } else {
             let reused = plan.units.len() as u64;
             let work = SharedWork { reused, ..SharedWork::default() };
-            (score::reuse(plan, directory, standing)?, work)
+            (score::reuse(plan, directory, valid)?, work)
         };
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
@@ -51,7 +51,7 @@ impl Run<'_> {
         summary.shard = Some(shard_summary(shard, work, scored.counts.rows_scored));
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
-        Ok(Outcome::of(summary))
+        Ok(Outcome::new(summary))
     }
 
     /// Writes the lock of this shard, unless another shard that has started meanwhile uses a different one.

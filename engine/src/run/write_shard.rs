@@ -28,22 +28,22 @@ impl Run<'_> {
             ..ShardSummary::default()
         };
         if own.is_empty() {
-            return Ok(Outcome::of(Summary {
+            return Ok(Outcome::new(Summary {
                 shard: Some(shard),
                 ..self.base_summary("nothing_to_do")
             }));
         }
-        let begun = self.begin(options)?;
-        let (lock, standing) = (begun.lock, begun.standing);
-        missing::refuse_missing(plan, &standing, &begun.wanted)?;
+        let state = self.begin(options)?;
+        let (lock, valid) = (state.lock, state.valid);
+        missing::refuse_missing(plan, &valid, &state.wanted)?;
         let mut summary = self.base_summary("nothing_to_do");
         summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
-        if finished(plan, &lock.identity, &standing)?.is_some() {
+        if finished(plan, &lock.identity, &valid)?.is_some() {
             shard.units_reused = shard.units;
-            return Ok(Outcome::of(Summary { shard: Some(shard), ..summary }));
+            return Ok(Outcome::new(Summary { shard: Some(shard), ..summary }));
         }
         plan.check_space()?;
-        let scored = score::reuse(plan, &self.scores, standing)?;
+        let scored = score::reuse(plan, &self.scores, valid)?;
         self.progress.phase("select", 1);
         let selection =
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)?;
@@ -63,10 +63,10 @@ impl Run<'_> {
         let now = self.base_summary(&summary.status);
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
         summary.peak_memory_by_phase = now.peak_memory_by_phase;
-        note_kept(&mut summary, &done.fates);
+        note_kept(&mut summary, &done.outcomes);
         Ok(Outcome {
             warnings: selection.warnings,
-            ..Outcome::of(Summary { shard: Some(shard), ..summary })
+            ..Outcome::new(Summary { shard: Some(shard), ..summary })
         })
     }
 }

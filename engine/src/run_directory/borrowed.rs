@@ -56,7 +56,7 @@ impl BorrowedScores {
             self.directory.root.display()
         );
         Diagnostic::error(Blame::Machine, message)
-            .hint("run this again when nothing else works in that run directory")
+            .hint("run again when no other process uses that run directory")
             .into()
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_file_that_is_replaced_with_the_same_bytes_and_time_is_another_one() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });
         let record: UnitRecord = serde_json::from_value(json!({
             "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,

@@ -17,31 +17,31 @@ use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::storage::{atomic, files};
 
-/// The figures of a group, in `calibration.json`.
+/// Statistics of a group, in `calibration.json`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedGroup {
-    /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
+    /// Value of the `within` column; null for rows without one, and for the only group of a run without `within`.
     pub value: Option<String>,
-    /// Samples that pass every guard and have a score. All figures, deciles and parts are theirs.
+    /// Samples that pass every guard and have a score. Figures, deciles and parts are over these samples.
     pub count: u64,
-    /// Samples that `keep_fraction` is a share of: those that a guard rejects, too.
+    /// Samples that `keep_fraction` refers to, including those that a guard rejects.
     pub samples: u64,
-    /// Samples that were kept.
+    /// Kept samples.
     pub kept: u64,
-    /// By statistic that is used, of the samples that pass and have it; without a statistic that none of them has.
+    /// Totals by statistic that is used, over the samples that pass and have it; without statistics that no sample has.
     pub figures: BTreeMap<String, ColumnFigures>,
-    /// By statistic, where a term takes percentiles.
+    /// Histograms by statistic, if a term uses percentiles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
-    /// By guard, in the order of the filter: the bounds that its quantiles came to.
+    /// Bounds of each guard, in the order of the filter, with quantiles resolved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Bounds>,
-    /// Where what was kept ended: one, or one for each of `budgets`.
+    /// Thresholds: one, or one for each of `budgets`.
     pub thresholds: Vec<Threshold>,
     /// The nine scores that cut the group into ten parts of about equal size; empty for a group without scores.
     pub score_deciles: Vec<f64>,
-    /// Samples that pass in each of the ten parts: with equal scores they are not of equal size.
+    /// Samples that pass in each of the ten parts, which differ in size if scores are equal.
     pub score_parts: Vec<u64>,
 }
 
@@ -63,55 +63,55 @@ impl CalibratedGroup {
     }
 }
 
-/// Where what was kept of a group ended.
+/// Lowest kept score of a group.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Threshold {
-    /// The lowest score that was kept, or `min_score` where it decided; null where nothing was kept.
+    /// The lowest score that was kept, or `min_score` if it decided; null if nothing was kept.
     pub score: Option<f64>,
     /// Samples with exactly this score that passed all guards.
     pub ties: u64,
-    /// How many of these were kept, the first in input order. Of an increment the same share of such samples is kept, rounded
-    /// down: of the same data the same samples.
+    /// Number of these samples that were kept, the first in input order. An increment keeps the same share of such samples,
+    /// rounded down; for the same data these are the same samples.
     pub ties_kept: u64,
 }
 
-/// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
+/// Content of `calibration.json`: everything needed to score and filter an increment like the original corpus.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// Version of this file's format.
     pub version: u32,
-    /// What figures and scores depended on, and what a sample was: an increment has to have the same.
+    /// Facts that statistics, scores and the kind of sample depend on. Those of an increment must be equal.
     pub identity: Identity,
     /// The filter's budgets; empty without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub budgets: Vec<Budget>,
-    /// With `samples: documents`, by statistic: how a document's value follows from those of its windows.
+    /// With `samples: documents`: how a document's value is computed from those of its windows, by statistic.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub merge: BTreeMap<String, String>,
     /// One entry per group, ordered by value.
     pub groups: Vec<CalibratedGroup>,
 }
 
-/// What the scores of one group look like beside those of the calibration.
+/// Drift of the scores of one group from the calibration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupDrift {
     /// Value of the `within` column.
     pub value: Option<String>,
     /// Samples that pass every guard and have a score in this run.
     pub count: u64,
-    /// Samples that `keep_fraction` would be a share of.
+    /// Samples that `keep_fraction` would refer to.
     #[serde(default)]
     pub samples: u64,
-    /// The share of those that pass that was kept now.
+    /// Kept share of the samples that pass, in this run.
     pub kept_fraction: f64,
-    /// The same when the calibration was made.
+    /// Kept share of the samples that pass, when the calibration was made.
     pub calibrated_kept_fraction: f64,
-    /// By statistic: by how many of the calibration's standard deviations its mean has moved.
+    /// Shift of the mean by statistic, in standard deviations of the calibration.
     pub shifts: BTreeMap<String, f64>,
     /// Population stability index over the ten parts that the calibration's deciles cut scores into: Σ (now - then) · ln(now /
-    /// then) of their shares. 0 where nothing has moved, 0.1 some, 0.25 much. Null where the calibration had no scores.
+    /// then) of their shares. 0 means no change, 0.1 some, 0.25 much. Null if the calibration has no scores.
     pub stability_index: Option<f64>,
 }
 
@@ -126,7 +126,7 @@ pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
 
 /// Largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins each. The
 /// whole file is read into memory.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// Format version of the file.
 pub const VERSION: u32 = 4;
@@ -143,7 +143,7 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
     if let Ok(Versioned { version }) = serde_json::from_slice(bytes)
         && version != VERSION
     {
-        let message = format!("the calibration `{path}` has format {version}, not {VERSION}");
+        let message = format!("the calibration `{path}` has format {version}, expected {VERSION}");
         let hint = "another version of longsift wrote it; calibrate again: run the pipeline of that corpus with this version";
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place).hint(hint).into());
     }
@@ -157,7 +157,7 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
 
 /// Reads the bytes of a calibration file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
-    Ok(files::read_limited(path, MOST_BYTES)?)
+    Ok(files::read_limited(path, MAX_BYTES)?)
 }
 
 /// Writes a calibration into a run directory.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the score phase did with the rows of a unit (or of all units).
+/// Accounting of the rows of a unit, or of all units, in the score phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Counts {
     /// Rows read.
     pub rows: u64,
     /// Rows with at least one measured window.
     pub rows_scored: u64,
-    /// Rows without one, by reason.
+    /// Rows without measured windows, by reason.
     pub rows_dropped: BTreeMap<String, u64>,
     /// Rows that could not be scored, by code.
     pub quarantined: BTreeMap<String, u64>,
@@ -20,9 +20,9 @@ pub struct Counts {
     pub windows: u64,
     /// Windows cut but not measured, by reason.
     pub windows_dropped: BTreeMap<String, u64>,
-    /// Tokens of all documents that were tokenised.
+    /// Tokens of all tokenised documents.
     pub tokens_total: u64,
-    /// Tokens of all windows measured, BOS included.
+    /// Tokens of all measured windows, including BOS.
     pub tokens_scored: u64,
 }
 

@@ -22,7 +22,7 @@ pub const NOT_SELECTED: &str = "not_selected";
 pub const NOT_MEASURED: &str = "not_measured";
 
 /// Whether the selection dropped a sample for this reason: by rank, by a guard, or for a missing statistic.
-pub fn is_of_selection(reason: &str) -> bool {
+pub fn is_selection_reason(reason: &str) -> bool {
     [NOT_SELECTED, NOT_MEASURED].contains(&reason)
         || reason.starts_with("guard_")
         || reason.starts_with("no_")
@@ -52,7 +52,7 @@ impl DroppedRow {
 /// Reads all rows of a table into memory, without scores.
 pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
     let hint =
-        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+        "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
     let table = Table { path, what: "list of dropped rows", hint };
     let mut found = Vec::new();
     table.read(
@@ -63,7 +63,7 @@ pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
             let [ids, reasons] =
                 ["id", "reason"].map(|name| batch.column_by_name(name)?.as_string_opt::<i32>());
             let (Some(rows), Some(ids), Some(reasons)) = (rows, ids, reasons) else {
-                return Err(table.damaged(&"its columns are not those of such a list"));
+                return Err(table.damaged(&"its columns are not those of a list of dropped rows"));
             };
             for ((row, id), reason) in rows.values().iter().zip(ids).zip(reasons) {
                 let id = id.unwrap_or_default().to_owned();

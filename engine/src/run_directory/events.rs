@@ -16,7 +16,7 @@ use crate::base::error::Result;
 use crate::storage::{atomic, error, files, regular, store};
 
 /// Maximum bytes of a line.
-const LONGEST_LINE: u64 = 1 << 16;
+const MAX_LINE_BYTES: u64 = 1 << 16;
 
 /// Maximum age of events in memory when another event is appended, in an object store.
 const KEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,26 +46,30 @@ pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Res
 }
 
 /// Events of run directories in object stores, by directory.
-static KEPT: Mutex<BTreeMap<PathBuf, Kept>> = Mutex::new(BTreeMap::new());
+static BUFFERED: Mutex<BTreeMap<PathBuf, BufferedEvents>> = Mutex::new(BTreeMap::new());
 
-struct Kept {
+struct BufferedEvents {
     path: PathBuf,
     text: String,
     written: Option<Instant>,
 }
 
 fn keep(directory: &RunDirectory, line: &str) -> Result<()> {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
         let host = crate::base::machine::host_name();
         let name = format!("{}-{host}-{}.jsonl", clock::now_utc(), std::process::id());
-        Kept { path: directory.events_by_process().join(name), text: String::new(), written: None }
+        BufferedEvents {
+            path: directory.events_by_process().join(name),
+            text: String::new(),
+            written: None,
+        }
     });
     kept.text.push_str(line);
     if kept.written.is_some_and(|at| at.elapsed() < KEEP_INTERVAL) { Ok(()) } else { kept.write() }
 }
 
-impl Kept {
+impl BufferedEvents {
     fn write(&mut self) -> Result<()> {
         atomic::write_atomic(&self.path, self.text.as_bytes())?;
         self.written = Some(Instant::now());
@@ -78,8 +82,8 @@ pub struct Finish<'a>(pub &'a RunDirectory);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = kept.get_mut(&self.0.root).map_or(Ok(()), Kept::write);
+        let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = kept.get_mut(&self.0.root).map_or(Ok(()), BufferedEvents::write);
         if let Err(failure) = written {
             tracing::warn!("the last events are not in `events/`: {failure}");
         }
@@ -121,7 +125,7 @@ pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>))
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line);
+        let read = (&mut lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
         if read.map_err(error::failed("read", &path))? == 0 {
             return Ok(());
         }
@@ -145,11 +149,11 @@ pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
 /// Returns the length of the file up to its last line end: a killed run may have left a partial line.
 fn whole_lines(path: &Path) -> Result<u64> {
     let Some(length) = files::size(path)? else { return Ok(0) };
-    let start = length.saturating_sub(LONGEST_LINE);
+    let start = length.saturating_sub(MAX_LINE_BYTES);
     let mut file = regular::open(path)?;
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(start))
-        .and_then(|_| file.take(LONGEST_LINE).read_to_end(&mut tail))
+        .and_then(|_| file.take(MAX_LINE_BYTES).read_to_end(&mut tail))
         .map_err(error::failed("read", path))?;
     Ok(tail.iter().rposition(|byte| *byte == b'\n').map_or(start, |end| start + end as u64 + 1))
 }
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn half_a_line_that_a_killed_run_left_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         files::create_folder(&directory.root).unwrap();
         append(&directory, "first", json!({ "n": 1 })).unwrap();
         let whole = std::fs::read(directory.events()).unwrap();

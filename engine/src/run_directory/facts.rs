@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 
 use crate::base::text;
 
-/// What something depends on, by name.
+/// Facts that something depends on, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Facts(Map<String, Value>);
 
 /// Prefix of the names of facts about stages that process documents before they are cut into windows.
-pub const OF_DOCUMENTS: &str = "documents.";
+pub const DOCUMENTS_PREFIX: &str = "documents.";
 
 impl Facts {
     /// Takes the facts of a JSON object, sorted by name; any other value has no facts.
@@ -53,15 +53,15 @@ impl Facts {
     ///
     /// True if each of these bounds exists in `other`, on the same statistic, and is at least as strict there. The bounds that
     /// decide which windows have the statistic are compared in the same way.
-    pub fn let_pass(&self, other: &Self) -> bool {
-        bounds_let_pass(&self.0, &other.0)
+    pub fn is_no_stricter_than(&self, other: &Self) -> bool {
+        are_bounds_no_stricter(&self.0, &other.0)
     }
 
     /// Fingerprints of the facts called `documents.<stage>.…`, by stage.
-    fn of_documents(&self) -> BTreeMap<String, String> {
+    fn document_fingerprints(&self) -> BTreeMap<String, String> {
         let mut stages: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for (name, value) in &self.0 {
-            let Some(rest) = name.strip_prefix(OF_DOCUMENTS) else { continue };
+            let Some(rest) = name.strip_prefix(DOCUMENTS_PREFIX) else { continue };
             let (stage, fact) = rest.split_once('.').unwrap_or((rest, ""));
             stages.entry(stage.to_owned()).or_default().insert(fact.to_owned(), value.clone());
         }
@@ -82,25 +82,25 @@ impl Facts {
     }
 }
 
-/// What the figures of a measure depend on.
+/// Facts that the statistics of a measure depend on.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MeasureFacts {
-    /// What a figure depends on besides its window.
+    /// Facts that a statistic depends on in addition to its window.
     pub facts: Facts,
-    /// What decides which windows have figures, and never a figure; empty where all have.
+    /// Conditions for a window to have these statistics, which never change their values; empty if all windows have them.
     #[serde(default)]
     pub only: Facts,
 }
 
-/// Everything that a run's results depend on besides its input, in three parts: a changed selection measures nothing, a
-/// changed measure cuts no window anew.
+/// Everything that a run's results depend on, except its input, in three parts: changing the selection measures nothing again,
+/// and changing a measure does not affect how windows are cut.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Identity {
-    /// What windows depend on: the document's column, the tokenizer, how they are cut.
+    /// Facts that windows depend on: the document's column, the tokenizer, how windows are cut.
     pub windows: Facts,
-    /// What figures depend on, by measure.
+    /// Facts that statistics depend on, by measure.
     pub measures: BTreeMap<String, MeasureFacts>,
-    /// What the selection and the written samples depend on besides the figures.
+    /// Facts that the selection and the written samples depend on in addition to the statistics.
     pub selection: Facts,
 }
 
@@ -113,13 +113,13 @@ impl Identity {
         };
         Fingerprints {
             windows: self.windows.fingerprint(),
-            documents: self.windows.of_documents(),
+            documents: self.windows.document_fingerprints(),
             measures: self.measures.iter().map(|(name, facts)| (name.clone(), of(facts))).collect(),
         }
     }
 
     /// Returns the first fact with this name of any measure.
-    pub fn of_any_measure(&self, name: &str) -> Option<&Value> {
+    pub fn find_in_measures(&self, name: &str) -> Option<&Value> {
         self.measures.values().find_map(|measure| measure.facts.get(name))
     }
 
@@ -177,8 +177,8 @@ pub struct MeasureFingerprint {
     pub only: Facts,
 }
 
-/// Implements [`Facts::let_pass`] for bounds by statistic, each `{min, max, of, only, merge}`.
-fn bounds_let_pass(bounds: &Map<String, Value>, others: &Map<String, Value>) -> bool {
+/// Implements [`Facts::is_no_stricter_than`] for bounds by statistic, each `{min, max, of, only, merge}`.
+fn are_bounds_no_stricter(bounds: &Map<String, Value>, others: &Map<String, Value>) -> bool {
     bounds.iter().all(|(statistic, own)| {
         let Some(other) = others.get(statistic) else { return false };
         let number = |bound: &Value, key: &str| bound[key].as_f64();
@@ -187,7 +187,7 @@ fn bounds_let_pass(bounds: &Map<String, Value>, others: &Map<String, Value>) -> 
             Some(own) => number(other, key).is_some_and(|other| reaches(own, other)),
         };
         let before = match (own["only"].as_object(), other["only"].as_object()) {
-            (Some(own), Some(other)) => bounds_let_pass(own, other),
+            (Some(own), Some(other)) => are_bounds_no_stricter(own, other),
             (own, other) => own == other,
         };
         before
@@ -267,10 +267,13 @@ mod tests {
             (only(None, 0.2, None), false),
             (only(Some(0.5), 0.2, Some("mean")), false),
         ] {
-            assert_eq!(loose.let_pass(&stricter), passes, "{stricter:?}");
+            assert_eq!(loose.is_no_stricter_than(&stricter), passes, "{stricter:?}");
         }
-        assert!(only(None, 0.2, None).let_pass(&loose), "without a guard there is more");
-        assert!(Facts::default().let_pass(&loose) && !loose.let_pass(&Facts::default()));
+        assert!(only(None, 0.2, None).is_no_stricter_than(&loose), "without a guard there is more");
+        assert!(
+            Facts::default().is_no_stricter_than(&loose)
+                && !loose.is_no_stricter_than(&Facts::default())
+        );
     }
 
     #[test]

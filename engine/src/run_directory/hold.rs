@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::holder::{Holder, held_file, is_of_holder};
+use super::holder::{Holder, held_file, is_lock_content};
 use super::layout::RunDirectory;
 use crate::base::error::Result;
 use crate::run_directory::manifest::Manifest;
@@ -55,7 +55,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// The folder is not a run directory, or another process has locked it.
-    pub fn take(&self) -> Result<RunLock> {
+    pub fn lock_exclusive(&self) -> Result<RunLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let lock = self.lock()?;
@@ -86,7 +86,8 @@ impl RunDirectory {
     pub fn refuse_foreign(&self) -> Result<()> {
         let names = files::list_if_present(&self.root)?;
         let is_run = names.is_empty()
-            || files::read_if_present(&self.lock_path())?.is_some_and(|bytes| is_of_holder(&bytes))
+            || files::read_if_present(&self.lock_path())?
+                .is_some_and(|bytes| is_lock_content(&bytes))
             || marked::carries(&self.lock_file(), PipelineLock::MARK)?
             || marked::carries(&self.manifest(), Manifest::MARK)?
             || marked::carries(&self.missing(), Self::MISSING_MARK)?
@@ -94,7 +95,7 @@ impl RunDirectory {
             || store::is_address(&self.root) && names.contains(&self.events_by_process());
         if !is_run && !files::below_if_present(&self.root)?.is_empty() {
             return Err(marked::foreign(&self.root)
-                .note(format!("it holds `{}`, and no run of longsift", names[0].display()))
+                .note(format!("it holds `{}`, but no run of longsift", names[0].display()))
                 .into());
         }
         for folder in [self.staged_data(), self.written_data()] {
@@ -110,7 +111,7 @@ impl RunDirectory {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            let holder = super::lease::said(&path)?;
+            let holder = super::lease::read_holder(&path)?;
             return Ok(holder.map(|holder| serde_json::to_value(holder).expect("plain data")));
         }
         if files::size(&path)?.is_none() {
@@ -133,7 +134,7 @@ impl RunDirectory {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            return Ok(RunLock(Held::Lease(super::lease::Lease::take(&path, &self.root)?)));
+            return Ok(RunLock(Held::Lease(super::lease::Lease::acquire(&path, &self.root)?)));
         }
         let mut file = files::open_read_write(&path)?;
         let begun = Instant::now();

@@ -28,7 +28,7 @@ impl Holder {
 const MAX_LOCK_BYTES: usize = 4096;
 
 /// Whether `content` is that of a lock file, possibly a partial one.
-pub(super) fn is_of_holder(content: &[u8]) -> bool {
+pub(super) fn is_lock_content(content: &[u8]) -> bool {
     let begins = content.first().is_none_or(|first| *first == b'{') || content == SHARDS;
     begins && content.len() < MAX_LOCK_BYTES
 }
@@ -39,7 +39,7 @@ pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     let read = file.take(4096).read_to_string(&mut content).ok();
     let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok());
     if holder.is_none() && content.as_bytes() == SHARDS {
-        return in_use(root, "processes that work on shards of it");
+        return in_use(root, "processes that work on its shards");
     }
     held(root, holder)
 }

@@ -20,7 +20,7 @@ use crate::storage::{atomic, files, marked};
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Whether a file in a folder of scores or of a selection has a name that runs create.
-fn is_of_run(path: &Path) -> bool {
+fn is_run_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
     let (prefixes, extension): (&[&str], &str) = match &*folder.to_string_lossy() {
@@ -77,7 +77,7 @@ impl RunDirectory {
     }
 
     /// Removes the list of missing work units.
-    pub fn nothing_missing(&self) -> Result<()> {
+    pub fn remove_missing_list(&self) -> Result<()> {
         Ok(files::remove_file(&self.missing())?)
     }
 
@@ -124,7 +124,7 @@ impl RunDirectory {
         let mut found = Vec::new();
         for folder in self.committed_folders() {
             found.extend(
-                files::list_if_present(&folder)?.into_iter().filter(|path| is_of_run(path)),
+                files::list_if_present(&folder)?.into_iter().filter(|path| is_run_file(path)),
             );
         }
         Ok(found)

@@ -53,7 +53,7 @@ pub struct RunDirectory {
 
 impl RunDirectory {
     /// Returns the run directory of an output folder.
-    pub fn of_output(output: &Path) -> Self {
+    pub fn for_output(output: &Path) -> Self {
         // Removes a trailing slash.
         let output: PathBuf = match output.to_str() {
             Some(address) if store::is_address(output) => address.trim_end_matches('/').into(),
@@ -66,32 +66,32 @@ impl RunDirectory {
 
     /// Returns the run directory of a trial run (`--limit`), or `self` if all rows are read.
     #[must_use]
-    pub fn of_rows(&self, limit: Option<u64>) -> Self {
-        limit.map_or_else(|| self.clone(), |rows| self.of_trial(rows))
+    pub fn with_row_limit(&self, limit: Option<u64>) -> Self {
+        limit.map_or_else(|| self.clone(), |rows| self.trial(rows))
     }
 
     /// Inverse of [`Self::of_rows`].
-    fn of_all_rows(&self, limit: Option<u64>) -> Option<Self> {
+    fn without_row_limit(&self, limit: Option<u64>) -> Option<Self> {
         let Some(rows) = limit else { return Some(self.clone()) };
         let output = self.output.to_str()?.strip_suffix(&format!(".limit-{rows}"))?;
-        Some(Self::of_output(Path::new(output)))
+        Some(Self::for_output(Path::new(output)))
     }
 
     /// Converts the run directory of a run with limit `before` to that of a run with limit `now`.
-    pub fn for_limit(&self, before: Option<u64>, now: Option<u64>) -> Option<Self> {
+    pub fn change_row_limit(&self, before: Option<u64>, now: Option<u64>) -> Option<Self> {
         if before == now {
             return Some(self.clone());
         }
-        Some(self.of_all_rows(before)?.of_rows(now))
+        Some(self.without_row_limit(before)?.with_row_limit(now))
     }
 
     /// Returns the run directory of a trial over the first `rows` of the input (`--limit`): `out.limit-7` and
     /// `out.limit-7.run`, so that a trial never replaces the whole corpus.
     #[must_use]
-    pub fn of_trial(&self, rows: u64) -> Self {
+    pub fn trial(&self, rows: u64) -> Self {
         let mut output = self.output.clone().into_os_string();
         output.push(format!(".limit-{rows}"));
-        Self::of_output(Path::new(&output))
+        Self::for_output(Path::new(&output))
     }
 
     /// Returns the nested run directory in which `--fresh` scores. Its scores replace the current ones when the new selection
@@ -108,16 +108,16 @@ impl RunDirectory {
     }
 
     /// Whether the command line names a run directory instead of a pipeline file.
-    pub fn is(pipeline: &Path) -> bool {
+    pub fn exists_at(pipeline: &Path) -> bool {
         pipeline.extension().is_some_and(|extension| extension == "run")
             && files::is_folder(pipeline).unwrap_or(false)
     }
 
     /// Returns the run directory at `root`, named on the command line.
-    pub fn at(root: &Path) -> Result<Self> {
+    pub fn open(root: &Path) -> Result<Self> {
         let output = root.to_str().and_then(|path| path.trim_end_matches('/').strip_suffix(".run"));
         match output {
-            Some(output) if files::is_folder(root)? => Ok(Self::of_output(Path::new(output))),
+            Some(output) if files::is_folder(root)? => Ok(Self::for_output(Path::new(output))),
             _ => Err(Diagnostic::error(Blame::Pipeline, format!("`{}` is not a run directory", root.display()))
                 .hint("a run directory is a folder named `<output.path>.run`; `longsift run` prints it as `run_dir`")
                 .into()),
@@ -225,7 +225,7 @@ impl RunDirectory {
         sizes.map(size).sum()
     }
     /// Folder of anonymous temporary files, always on this machine.
-    pub fn nameless(&self) -> PathBuf {
+    pub fn temporary_folder(&self) -> PathBuf {
         if store::is_address(&self.root) { self.journal() } else { self.root.clone() }
     }
     /// Folder of a selection that is not committed yet.
@@ -261,7 +261,7 @@ impl RunDirectory {
         self.output.join(".written")
     }
     /// Folders in which shards write their parts of the selection `name`.
-    pub fn written_of(&self, name: &str) -> PartFolders {
+    pub fn written_folders(&self, name: &str) -> PartFolders {
         let records = self.written().join(name);
         let address = store::is_address(&self.root);
         let data = if address { records.join("data") } else { self.written_data().join(name) };

@@ -23,13 +23,13 @@ use crate::storage::objects::stored::{read_version, write_version};
 use crate::storage::retry::RetryPolicy;
 
 /// Interval between renewals.
-const BEAT: Duration = Duration::from_secs(5);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 /// A lease that stays unchanged for this long has expired: three missed renewals and a late one.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// A lease renewed this recently is valid without a request. Must be much shorter than [`PATIENCE`].
-const SURE: Duration = Duration::from_secs(2);
+const EXPIRY: Duration = Duration::from_secs(20);
+/// A lease renewed this recently is valid without a request. Must be much shorter than [`EXPIRY`].
+const RECENT: Duration = Duration::from_secs(2);
 /// Interval between reads of another process's lease.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Content of the object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,9 +81,10 @@ impl Lease {
     ///
     /// # Errors
     /// Another process has the lease and renews it.
-    pub(super) fn take(path: &Path, root: &Path) -> Result<Self> {
+    pub(super) fn acquire(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
-        let claim = Claim { holder: Holder::this_process(), place: place(), number, beats: 0 };
+        let claim =
+            Claim { holder: Holder::this_process(), place: process_namespace(), number, beats: 0 };
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(version) = write(path, &claim, None, RetryPolicy::default())? {
@@ -94,7 +95,7 @@ impl Lease {
                 break (version, begun);
             }
             let Some((before, version)) = read(path)? else { continue };
-            if let Use::By(holder) = wait_for_end(path, before.as_ref(), &version)? {
+            if let Use::InUse(holder) = wait_for_end(path, before.as_ref(), &version)? {
                 return Err(super::holder::held(root, holder).into());
             }
             let begun = Instant::now();
@@ -108,8 +109,8 @@ impl Lease {
         let heart = {
             let (path, shared) = (path.to_owned(), Arc::clone(&shared));
             std::thread::spawn(move || {
-                while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                    beat(&path, &shared);
+                while ended.recv_timeout(RENEWAL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    renew(&path, &shared);
                 }
             })
         };
@@ -125,25 +126,25 @@ impl Lease {
     /// Like [`Lease::check`], but without a request if the lease was renewed a moment ago.
     pub(super) fn confirm(&self) -> Result<()> {
         let known = self.shared.known();
-        let sure = !known.lost && known.written.elapsed() < SURE;
+        let sure = !known.lost && known.written.elapsed() < RECENT;
         drop(known);
         if sure { Ok(()) } else { self.check() }
     }
 
     /// Checks that no other process has acquired the directory meanwhile.
     pub(super) fn check(&self) -> Result<()> {
-        beat(&self.path, &self.shared);
+        renew(&self.path, &self.shared);
         if !self.shared.known().lost {
             return Ok(());
         }
         Err(Diagnostic::error(
             Blame::Machine,
             format!(
-                "this process lost the lease of the run directory `{}`: it was not renewed in time, and another process took it",
+                "this process lost the lease of the run directory `{}`: it was not renewed in time, and another process acquired it",
                 self.root.display()
             ),
         )
-        .hint("nothing of the other run is lost; run again once it has ended")
+        .hint("run again after the other run has ended; its results are kept")
         .into())
     }
 }
@@ -163,13 +164,13 @@ impl Drop for Lease {
 }
 
 /// Renews the lease. A failure is retried with the next renewal.
-fn beat(path: &Path, shared: &Shared) {
+fn renew(path: &Path, shared: &Shared) {
     let mut object = shared.object.lock().unwrap_or_else(PoisonError::into_inner);
     let (claim, version) = &mut *object;
     claim.beats += 1;
     let begun = Instant::now();
     // A renewal that takes longer than the interval is too late.
-    let policy = RetryPolicy { deadline: BEAT, ..RetryPolicy::default() };
+    let policy = RetryPolicy { deadline: RENEWAL_INTERVAL, ..RetryPolicy::default() };
     match write(path, claim, Some(version.clone()), policy) {
         Ok(Some(written)) => {
             *version = written;
@@ -194,49 +195,49 @@ fn unconditional(root: &Path) -> Failure {
 /// Whether a directory is in use.
 pub(super) enum Use {
     /// No process uses it.
-    Over,
+    Free,
     /// A live process uses it; `None` if the lease does not say which.
-    By(Option<Holder>),
+    InUse(Option<Holder>),
 }
 
 /// Checks whether the directory with the lease at `path` is in use: see [`wait_for_end`].
-pub(super) fn look(path: &Path) -> Result<Use> {
+pub(super) fn current_use(path: &Path) -> Result<Use> {
     match read(path)? {
         Some((claim, version)) => wait_for_end(path, claim.as_ref(), &version),
-        None => Ok(Use::Over),
+        None => Ok(Use::Free),
     }
 }
 
 /// Reads the holder of a lease, without waiting to see whether it is alive.
-pub(super) fn said(path: &Path) -> Result<Option<Holder>> {
+pub(super) fn read_holder(path: &Path) -> Result<Option<Holder>> {
     let claim = read(path)?.and_then(|(claim, _)| claim);
-    Ok(claim.filter(|claim| !is_over(claim)).map(|claim| claim.holder))
+    Ok(claim.filter(|claim| !has_ended(claim)).map(|claim| claim.holder))
 }
 
 /// Polls a lease until it is renewed, is removed, or has expired.
 fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Result<Use> {
-    if before.is_some_and(is_over) {
-        return Ok(Use::Over);
+    if before.is_some_and(has_ended) {
+        return Ok(Use::Free);
     }
     let since = Instant::now();
     tracing::info!("lease `{}` exists: waiting to see whether its owner is alive", path.display());
-    while since.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK_INTERVAL);
+    while since.elapsed() < EXPIRY {
+        std::thread::sleep(POLL_INTERVAL);
         match read(path)? {
-            None => return Ok(Use::Over),
+            None => return Ok(Use::Free),
             Some((claim, now)) if now != *version => {
-                return Ok(Use::By(claim.map(|claim| claim.holder)));
+                return Ok(Use::InUse(claim.map(|claim| claim.holder)));
             }
             Some(_) => {}
         }
     }
-    Ok(Use::Over)
+    Ok(Use::Free)
 }
 
 /// Whether the process is known to be gone: a process of this machine that has ended, or an earlier process with this number.
-fn is_over(claim: &Claim) -> bool {
+fn has_ended(claim: &Claim) -> bool {
     let pid = claim.holder.pid;
-    claim.place == place() && (pid == std::process::id() || !is_running(pid))
+    claim.place == process_namespace() && (pid == std::process::id() || !is_running(pid))
 }
 
 /// Whether a process of this machine runs. A zombie counts as ended.
@@ -251,7 +252,7 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// Identifies the namespace of process numbers: this boot of this machine, and the container.
-fn place() -> String {
+fn process_namespace() -> String {
     let boot = machine::read_system("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), namespace.display())
@@ -286,7 +287,12 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_just_written_is_sure_while_the_next_beat_waits_for_its_store() {
-        let claim = Claim { holder: Holder::this_process(), place: place(), number: 1, beats: 0 };
+        let claim = Claim {
+            holder: Holder::this_process(),
+            place: process_namespace(),
+            number: 1,
+            beats: 0,
+        };
         let version = Version { e_tag: None, version: None };
         let known = Mutex::new(Known { written: Instant::now(), lost: true });
         let shared = Arc::new(Shared { object: Mutex::new((claim, version)), known });

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layout::RunDirectory;
-use super::pipeline_lock::{PipelineLock, of_this_version};
+use super::pipeline_lock::{PipelineLock, check_version};
 use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -26,46 +26,46 @@ pub struct Manifest {
     pub version: u32,
     /// Version of longsift.
     pub longsift: String,
-    /// When the selection was committed, UTC.
+    /// Time of the commit of the selection, UTC.
     pub committed: String,
     /// Settings, parameters and identities.
     pub lock: PipelineLock,
-    /// Decides whether another run would write the same: of the selection's facts and the records of all units.
+    /// Fingerprint of the selection's facts and the records of all units: if it is equal, another run would write the same.
     pub selection_fingerprint: String,
-    /// The device that measured windows.
+    /// Device that measured windows.
     pub device: Value,
-    /// The layer-zero table, as far as the committing run used it; null where it measured nothing.
+    /// Use of the layer-zero table by the committing run; null if it measured nothing.
     #[serde(default)]
     pub table: Option<TableUse>,
-    /// The input files: what identifies them, and their rows.
+    /// Input files: their identity and number of rows.
     pub input: Vec<Value>,
-    /// Files of the input that could not be opened and are left out: path, size, what is wrong.
+    /// Input files that could not be opened and are left out: path, size, error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bad_files: Vec<Value>,
-    /// Their records in `quarantine/`.
+    /// File in `quarantine/` with their records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_files: Option<Part>,
-    /// The input files that `input.since` left out: filtered by the run it names, or before that.
+    /// Input files that `input.since` left out: filtered by the run it names, or before that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_before: Vec<KnownFile>,
     /// One record per work unit.
     pub units: Vec<UnitRecord>,
-    /// Whether the output has all samples and says which are kept (`filter.mark_only`).
+    /// Whether the output contains all samples and marks which are kept (`filter.mark_only`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark_only: bool,
-    /// The files of `data/`.
+    /// Files of `data/`.
     pub data: Vec<Part>,
-    /// The files of `dropped/` that belong to the selection.
+    /// Files of `dropped/` that belong to the selection.
     pub dropped: Vec<Part>,
-    /// The files of `selection/`.
+    /// Files of `selection/`.
     pub selection: Vec<Part>,
-    /// The calibration that a later increment is filtered with.
+    /// Calibration for later increments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Part>,
-    /// The dataset card of `output.card`, in the output.
+    /// Dataset card of `output.card`, in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Part>,
-    /// The page of `output.report` and its figures as JSON.
+    /// Report of `output.report`, as HTML and JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub report: Vec<Part>,
 }
@@ -78,13 +78,13 @@ impl Manifest {
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
         let path = directory.manifest();
         let Some(bytes) = files::read_if_present(&path)? else { return Ok(None) };
-        of_this_version(&path, &bytes)?;
+        check_version(&path, &bytes)?;
         let manifest = serde_json::from_slice(&bytes).map_err(|error| {
             Diagnostic::error(
                 Blame::Data,
                 format!("the manifest `{}` cannot be read: {error}", path.display()),
             )
-            .hint("it was damaged after it was written; `--fresh` starts the run anew")
+            .hint("it was damaged after it was written; `--fresh` starts from scratch")
         })?;
         Ok(Some(manifest))
     }
@@ -93,7 +93,7 @@ impl Manifest {
     ///
     /// # Errors
     /// The run is not finished, or the manifest cannot be read.
-    pub fn of_finished(directory: &RunDirectory) -> Result<Self> {
+    pub fn read_finished(directory: &RunDirectory) -> Result<Self> {
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
 
@@ -115,7 +115,7 @@ impl Manifest {
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
         match other {
-            Some(path) => RunDirectory::at(Path::new(path)),
+            Some(path) => RunDirectory::open(Path::new(path)),
             None => Ok(own.clone()),
         }
     }
@@ -148,11 +148,11 @@ impl Manifest {
 pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
     let message = format!("`{}` has no finished run", directory.root.display());
     Diagnostic::error(Blame::Pipeline, message)
-        .hint("let it finish first; `longsift status` says how far it is")
+        .hint("wait until it finishes; `longsift status` shows its progress")
         .into()
 }
 
-/// Identifies an input file of an earlier run.
+/// Identity of an input file of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
 pub struct KnownFile {
     /// Path relative to the input root.
@@ -176,7 +176,7 @@ impl Manifest {
 
 impl KnownFile {
     /// Identities of all files of `dataset`, in order.
-    pub fn all_of(dataset: &Dataset) -> Vec<Self> {
+    pub fn for_dataset(dataset: &Dataset) -> Vec<Self> {
         // Links are resolved: `current` may point to another folder every day.
         let root = files::canonical(&dataset.root).unwrap_or_else(|_| dataset.root.clone());
         let known = |file: &InputFile| Self {

@@ -24,32 +24,32 @@ pub const VERSION: u32 = 2;
 pub struct PipelineLock {
     /// Version of this file's format.
     pub version: u32,
-    /// Settings as resolved, with defaults filled in.
+    /// Resolved settings, with defaults filled in.
     pub settings: Value,
     /// `--set` as given.
     pub overrides: Vec<String>,
     /// Values of the parameters.
     pub params: Map<String, Value>,
-    /// What everything depends on besides the input.
+    /// Everything that results depend on, except the input.
     pub identity: Identity,
-    /// The commits that branches and tags of the hub meant, by `hf://owner/name@branch`.
+    /// Commits that branches and tags of the hub resolved to, by `hf://owner/name@branch`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hub_commits: BTreeMap<String, String>,
-    /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
+    /// Identity of the model folder, and the digest of its weights. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
-    /// The same of the whole models, by measure. Only in a run directory.
+    /// Identities of whole models, by measure. Only in a run directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub whole_models: BTreeMap<String, ModelIdentity>,
-    /// What the command line said besides the settings. Only in a run directory.
+    /// Options of the command line that are not settings. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
 }
 
-/// What a run needs besides its settings to be repeated.
+/// Values, other than the settings, that repeat a run.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Recorded {
-    /// The pipeline file, absolute: paths in the settings are relative to its folder.
+    /// Absolute path of the pipeline file: paths in the settings are relative to its folder.
     pub pipeline: String,
     /// `--limit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub struct Recorded {
     pub scores_from: Option<String>,
 }
 
-/// What tells that a model folder still holds what it held, without reading its weights.
+/// Identity of a model folder, which detects changes without reading weights.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct ModelIdentity {
     /// Hash of what the first layer computes, of headers, sizes and modification times.
@@ -79,10 +79,15 @@ impl PipelineLock {
     /// Reads a lock; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
-        of_this_version(path, &bytes)?;
+        check_version(path, &bytes)?;
         let lock = serde_json::from_slice(&bytes).map_err(|error| {
-            Diagnostic::error(Blame::Data, format!("the lock `{}` cannot be read: {error}", path.display()))
-                .hint("remove it, or write it anew with `longsift lock`; a run directory is started anew by `--fresh`")
+            Diagnostic::error(
+                Blame::Data,
+                format!("the lock `{}` cannot be read: {error}", path.display()),
+            )
+            .hint(
+                "remove it, or rewrite it with `longsift lock`; in a run directory, use `--fresh`",
+            )
         })?;
         Ok(Some(lock))
     }
@@ -99,9 +104,9 @@ impl PipelineLock {
     /// The lock does not have them: an older version wrote it, or it is next to a pipeline file.
     pub fn recorded(&self) -> Result<&Recorded> {
         self.recorded.as_ref().ok_or_else(|| {
-            let message = "the run directory does not say which pipeline it was";
+            let message = "the run directory does not record its pipeline";
             Diagnostic::error(Blame::Pipeline, message)
-                .hint("it is of an older version of longsift; name the pipeline file")
+                .hint("an older version of longsift wrote it; name the pipeline file")
                 .into()
         })
     }
@@ -139,7 +144,7 @@ impl PipelineLock {
         let Some(locked) = Self::read(path)? else {
             return Err(Diagnostic::error(
                 Blame::Pipeline,
-                format!("there is no lock `{}`", path.display()),
+                format!("lock `{}` not found", path.display()),
             )
             .hint("`longsift lock PIPELINE` writes it")
             .into());
@@ -156,7 +161,7 @@ impl PipelineLock {
         }
         let mut problem = Diagnostic::error(
             Blame::Pipeline,
-            format!("the pipeline is not what `{}` locks", path.display()),
+            format!("the pipeline differs from `{}`", path.display()),
         );
         for line in different {
             problem = problem.note(line);
@@ -169,7 +174,7 @@ impl PipelineLock {
 ///
 /// # Errors
 /// The version differs. Invalid JSON is left to the caller.
-pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
@@ -181,8 +186,8 @@ pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
                 path.display(),
                 env!("CARGO_PKG_VERSION")
             );
-            let hint = "start anew with `--fresh`, or use the longsift that wrote it; a lock beside a pipeline file is \
-                        written anew by `longsift lock`";
+            let hint = "start from scratch with `--fresh`, or use the longsift that wrote it; a lock next to a pipeline file is \
+                        rewritten by `longsift lock`";
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
         }
         _ => Ok(()),

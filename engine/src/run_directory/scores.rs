@@ -80,7 +80,7 @@ fn window_fields() -> Vec<Field> {
 }
 
 /// Whether a column with this name identifies a window.
-pub fn is_of_windows(name: &str) -> bool {
+pub fn is_window_column(name: &str) -> bool {
     window_fields().iter().any(|field| field.name() == name)
 }
 
@@ -283,8 +283,8 @@ pub fn read(
     table.read(
         |name| WINDOW_COLUMNS.contains(&name) || statistics.contains(&name),
         |batch| {
-            let columns =
-                Columns::of(batch, statistics).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            let columns = Columns::from_batch(batch, statistics)
+                .ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
             (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
         },
     )
@@ -292,7 +292,7 @@ pub fn read(
 
 /// Location of a measured window in its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WindowLocation {
     /// Row of the document in its file.
     pub input_row: u64,
     /// Index of the window in the document.
@@ -307,14 +307,14 @@ pub struct Place {
 
 /// Locations of the windows of a score file, and statistics that are lists.
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct WindowLocations {
     /// Locations in order.
-    pub places: Vec<Place>,
+    pub locations: Vec<WindowLocation>,
     /// Chunks of the column of each requested list; empty if the file does not have it.
     lists: Vec<Vec<ListArray>>,
 }
 
-impl Placed {
+impl WindowLocations {
     /// Calls `each` with the index of every window that has the list, and its values.
     pub fn each(&self, list: usize, mut each: impl FnMut(usize, &[f64])) {
         let mut first = 0;
@@ -330,11 +330,12 @@ impl Placed {
 }
 
 /// Reads the locations of the windows of a score file, and those of `lists` that it has.
-pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
+pub fn read_locations(path: &Path, lists: &[&str]) -> Result<WindowLocations> {
     const NUMBERS: [&str; 6] =
         ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
     let table = table(path);
-    let mut placed = Placed { places: Vec::new(), lists: vec![Vec::new(); lists.len()] };
+    let mut located =
+        WindowLocations { locations: Vec::new(), lists: vec![Vec::new(); lists.len()] };
     table.read(
         |name| name == "window" || NUMBERS.contains(&name) || lists.contains(&name),
         |batch| {
@@ -345,9 +346,9 @@ pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
             else {
                 return Err(damaged());
             };
-            placed.places.extend((0..batch.num_rows()).map(|row| {
+            located.locations.extend((0..batch.num_rows()).map(|row| {
                 let at = |numbers: &Int64Array| numbers.value(row) as u64;
-                Place {
+                WindowLocation {
                     input_row: at(rows),
                     window: windows.value(row) as u32,
                     tokens: (at(first), at(end)),
@@ -355,7 +356,7 @@ pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
                     tokens_total: at(total),
                 }
             }));
-            for (pieces, name) in placed.lists.iter_mut().zip(lists) {
+            for (pieces, name) in located.lists.iter_mut().zip(lists) {
                 if batch.column_by_name(name).is_some() {
                     pieces.push(list(batch, name).ok_or_else(damaged)?.clone());
                 }
@@ -363,7 +364,7 @@ pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
             Ok(())
         },
     )?;
-    Ok(placed)
+    Ok(located)
 }
 
 /// Reads the statistics of those of `measures` that a score file has and calls `each` with the row, the index of the window,
@@ -387,7 +388,7 @@ pub fn read_figures(
                 continue;
             }
             let columns: Option<Vec<Statistic<'_>>> =
-                measure.columns.iter().map(|own| Statistic::of(batch, own)).collect();
+                measure.columns.iter().map(|own| Statistic::from_column(batch, own)).collect();
             let columns = columns.ok_or_else(damaged)?;
             for row in 0..batch.num_rows() {
                 let values = columns.iter().map(|column| column.value(row)).collect();
@@ -403,7 +404,7 @@ const OTHER_COLUMNS: &str = "its columns are not those of a score file";
 
 fn table(path: &Path) -> Table<'_> {
     let hint =
-        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+        "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
     Table { path, what: "score file", hint }
 }
 
@@ -415,7 +416,7 @@ enum Statistic<'a> {
 }
 
 impl<'a> Statistic<'a> {
-    fn of(batch: &'a RecordBatch, own: &Column) -> Option<Self> {
+    fn from_column(batch: &'a RecordBatch, own: &Column) -> Option<Self> {
         Some(match own.kind {
             Kind::Number => Self::Number(column(batch, &own.name)?),
             Kind::Count => Self::Count(column(batch, &own.name)?),
@@ -468,7 +469,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
+    fn from_batch(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
         let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
             Some(numbers) => Some(Statistic::Number(numbers)),
             None => column(batch, name).map(Statistic::Count),
@@ -579,11 +580,11 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        let places = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
+        let locations = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
         let of = |(window, place): (usize, usize)| {
             (7, window as u32, place, rows[window].figures[place].clone())
         };
-        assert_eq!(read_back, places.map(of));
+        assert_eq!(read_back, locations.map(of));
         let mut light = Vec::new();
         read(&path, &["k", "near"], |window| {
             light.push(window.statistics);
@@ -592,14 +593,14 @@ mod tests {
         .unwrap();
         let first = vec![Some((1_u64 << 40) as f64), Some(0.1 + 0.2)];
         assert_eq!(light, [first, vec![None, None], vec![Some(0.0), None]]);
-        let placed = read_places(&path, &["bins", "absent"]).unwrap();
-        let places = placed.places.iter();
-        let places = places.map(|at| (at.window, at.tokens, at.bytes, at.tokens_total));
-        assert!(places.eq([0, 1, 2].map(|window| (window, (0, 4), None, 12))));
+        let located = read_locations(&path, &["bins", "absent"]).unwrap();
+        let locations = located.locations.iter();
+        let locations = locations.map(|at| (at.window, at.tokens, at.bytes, at.tokens_total));
+        assert!(locations.eq([0, 1, 2].map(|window| (window, (0, 4), None, 12))));
         let mut lists = Vec::new();
-        placed.each(0, |window, numbers| lists.push((window, numbers.to_vec())));
+        located.each(0, |window, numbers| lists.push((window, numbers.to_vec())));
         assert_eq!(lists, [(0, vec![0.1, -0.0, f64::MIN_POSITIVE]), (1, Vec::new())]);
-        placed.each(1, |_, _| unreachable!("there is no such column"));
+        located.each(1, |_, _| unreachable!("there is no such column"));
         let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
         // A measure that the file does not have is skipped.

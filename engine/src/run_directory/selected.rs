@@ -71,7 +71,7 @@ pub fn is_table(schema: &Schema) -> bool {
 }
 
 /// Whether the column exists independent of the measures.
-pub fn is_of_samples(name: &str) -> bool {
+pub fn is_sample_column(name: &str) -> bool {
     first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
 }
 
@@ -124,7 +124,8 @@ pub fn read(path: &Path, mut each: impl FnMut(&SelectedRow<'_>) -> Result<()>) -
     table.read(
         |name| name != "input_file",
         |batch| {
-            let columns = Columns::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            let columns =
+                Columns::from_batch(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
             let mut statistics = Vec::with_capacity(columns.statistics.len());
             (0..batch.num_rows()).try_for_each(|row| each(&columns.row(row, &mut statistics)))
         },
@@ -134,7 +135,7 @@ pub fn read(path: &Path, mut each: impl FnMut(&SelectedRow<'_>) -> Result<()>) -
 const OTHER_COLUMNS: &str = "its columns are not those of a selection";
 
 fn table(path: &Path) -> Table<'_> {
-    let hint = "run the pipeline again after a small change of its filter, or with `--fresh`: the selection is made anew";
+    let hint = "run the pipeline again after a small change of its filter, or with `--fresh`, to repeat the selection";
     Table { path, what: "table of the selection", hint }
 }
 
@@ -148,7 +149,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(batch: &'a RecordBatch) -> Option<Self> {
+    fn from_batch(batch: &'a RecordBatch) -> Option<Self> {
         fn column<'a, A: 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
             batch.column_by_name(name)?.as_any().downcast_ref()
         }

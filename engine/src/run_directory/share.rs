@@ -12,7 +12,7 @@ use crate::storage::store;
 use crate::storage::{error, files};
 
 /// Maximum wait for a process that has exclusive access only briefly, to finish the commit of an interrupted selection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXCLUSIVE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Shared access to a run directory, until it is dropped.
 #[derive(Debug)]
@@ -27,18 +27,18 @@ impl RunDirectory {
     ///
     /// # Errors
     /// A process has exclusive access: a whole run, or a selection.
-    pub fn share(&self) -> Result<SharedLock> {
+    pub fn lock_shared(&self) -> Result<SharedLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let path = self.lock_path();
         // In an object store, sharing processes write no lease: a concurrent whole run only duplicates work.
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
-            return match super::lease::look(&path)? {
-                super::lease::Use::By(holder) => {
+            return match super::lease::current_use(&path)? {
+                super::lease::Use::InUse(holder) => {
                     Err(super::holder::held(&self.root, holder).into())
                 }
-                super::lease::Use::Over => {
+                super::lease::Use::Free => {
                     self.create_working_folders()?;
                     Ok(SharedLock { _file: None })
                 }
@@ -49,7 +49,7 @@ impl RunDirectory {
         loop {
             match file.try_lock_shared() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                Err(TryLockError::WouldBlock) if begun.elapsed() < EXCLUSIVE_LOCK_WAIT => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(TryLockError::WouldBlock) => {

@@ -11,7 +11,7 @@ use super::counts::is_zero;
 use crate::base::text::{count, quoted_value};
 
 /// Maximum groups in a summary line: schedulers keep the line, and some accept only 48 kB.
-const GROUPS_OF_A_LINE: usize = 100;
+const MAX_GROUPS_IN_LINE: usize = 100;
 
 /// Maximum groups named in a sentence about a guard.
 const MAX_NAMED: usize = 10;
@@ -21,9 +21,9 @@ const MAX_NAMED: usize = 10;
 pub struct Summary {
     /// `done`, `scored` or `written` (a shard), `nothing_to_do`, `failed` or `stopped`.
     pub status: String,
-    /// The run directory, absolute.
+    /// Absolute path of the run directory.
     pub run_dir: String,
-    /// The name given by `--run-id`.
+    /// Name given by `--run-id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     /// Rows read.
@@ -34,7 +34,7 @@ pub struct Summary {
     pub rows_dropped: BTreeMap<String, u64>,
     /// Rows that could not be scored.
     pub quarantined: u64,
-    /// Files of the input that could not be opened and are left out; how many rows they have is not known.
+    /// Input files that could not be opened and are left out; their number of rows is unknown.
     #[serde(default)]
     pub files_quarantined: u64,
     /// Windows cut.
@@ -43,17 +43,16 @@ pub struct Summary {
     pub windows_scored: u64,
     /// Windows measured by an earlier run.
     pub windows_reused: u64,
-    /// Windows that a measure was spared, by measure: a guard before it refused them, whether or not an earlier run with other
-    /// guards has measured them. They have been scored, but for that. Of a shard: as its units were scored.
+    /// Windows that guards skip for a measure, by measure, even if an earlier run with other guards measured them. They have
+    /// been scored otherwise. For a shard: as its units were scored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub windows_not_measured: BTreeMap<String, u64>,
-    /// Windows that are not in the sample which a measure is taken of, by measure (`sample_fraction`).
+    /// Windows outside the sample of a measure, by measure (`sample_fraction`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub windows_not_sampled: BTreeMap<String, u64>,
     /// Windows in the output (of kept documents, with `samples: documents`).
     pub windows_kept: u64,
-    /// Those of them that have no score, because a measure of it was not taken of them by sampling (`filter.not_measured:
-    /// keep`).
+    /// Windows in the output without a score, because sampling excluded them from a measure (`filter.not_measured: keep`).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub windows_kept_not_measured: u64,
     /// Windows that are not in the output, by reason.
@@ -62,47 +61,46 @@ pub struct Summary {
     pub kept: u64,
     /// Tokens of all documents.
     pub tokens_total: u64,
-    /// Tokens of all scored windows, BOS included.
+    /// Tokens of all scored windows, including BOS.
     pub tokens_scored: u64,
-    /// The kernel that measures windows; null where the run ended before one was chosen.
+    /// Kernel that measures windows; null if the run ended before one was chosen.
     #[serde(default)]
     pub kernel: Option<String>,
     /// Wall-clock seconds of this run.
     pub seconds: f64,
-    /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
-    /// tell.
+    /// Peak resident memory of this run in bytes, including the mapped table; null if the system does not report it.
     pub peak_memory_bytes: Option<u64>,
-    /// The same by phase of this run: `plan`, `table`, `score`, `select`, `write`. Where the system cannot begin to count anew
-    /// (other than Linux), a phase has the largest up to its end. Empty where the system does not tell.
+    /// Peak memory by phase of this run: `plan`, `table`, `score`, `select`, `write`. If the system cannot reset the peak
+    /// (other than Linux), the peak up to the end of each phase. Empty if the system does not report it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peak_memory_by_phase: BTreeMap<String, u64>,
-    /// The layer-zero table; null where this run measured nothing and opened none.
+    /// Layer-zero table; null if this run measured nothing and opened none.
     #[serde(default)]
     pub table: Option<TableUse>,
-    /// What a process did with its shard; only after `--phase score`. Nothing is selected then: `kept` and
-    /// `windows_kept` are 0, and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
+    /// Work of a process on its shard; only after `--phase score`. Nothing is selected then: `kept` and `windows_kept` are 0,
+    /// and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<ShardSummary>,
-    /// What measured windows; null where this run measured none.
+    /// Devices that measured windows; null if this run measured none.
     #[serde(default)]
     pub devices: Option<DeviceUse>,
-    /// With a saved calibration: how far the scores of each group have moved from it. The line has the 100 groups that moved
-    /// most, `summary.json` all.
+    /// With a saved calibration: drift of the scores of each group. The line has the 100 groups that moved most, `summary.json`
+    /// all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<GroupDrift>,
     /// Groups that moved less and are left out of `drift`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drift_left_out: u64,
-    /// What each guard rejects, in the order of the filter. One that rejects more than half of all samples, or of those of a
-    /// group, is a warning.
+    /// Rejected samples of each guard, in the order of the filter. A guard that rejects more than half of all samples, or of
+    /// those of a group, causes a warning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<GuardUse>,
-    /// What the pipeline's checks found, in its order. Where one refuses the result, the counts are those of what was refused.
+    /// Results of the pipeline's checks, in order. If a check refuses the result, the counts are those of the refused result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
     /// The exit code.
     pub exit_code: u8,
-    /// What went wrong, if anything.
+    /// Error message, if the run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -183,10 +181,10 @@ impl Summary {
 
     /// Formats the summary as one line of JSON with bounded length for any number of groups.
     pub fn to_line(&self) -> String {
-        let left_out = self.drift.len().saturating_sub(GROUPS_OF_A_LINE);
+        let left_out = self.drift.len().saturating_sub(MAX_GROUPS_IN_LINE);
         let mut line = Cow::Borrowed(self);
         if left_out > 0 {
-            let most = moved_most(&self.drift, GROUPS_OF_A_LINE).into_iter().cloned().collect();
+            let most = moved_most(&self.drift, MAX_GROUPS_IN_LINE).into_iter().cloned().collect();
             let line = line.to_mut();
             (line.drift, line.drift_left_out) = (most, left_out as u64);
         }
@@ -194,14 +192,14 @@ impl Summary {
     }
 }
 
-/// What a guard rejects.
+/// Rejected samples of a guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardUse {
-    /// Its setting: `stages.filter.guards.0`.
+    /// Setting of the guard: `stages.filter.guards.0`.
     pub setting: String,
-    /// The statistic that it bounds.
+    /// Statistic that it bounds.
     pub statistic: String,
-    /// Its bounds in words: `at most 0.4`.
+    /// Bounds in words: `at most 0.4`.
     pub bounds: String,
     /// Samples out of its bounds, including those that other guards reject.
     pub rejected: u64,
@@ -218,7 +216,7 @@ pub struct GuardUse {
     pub groups_left_out: u64,
 }
 
-/// What a guard rejects of a group.
+/// Rejected samples of a guard in one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardedGroup {
     /// Value of the `within` column.
@@ -270,52 +268,52 @@ impl GuardUse {
     }
 }
 
-/// What a check of the pipeline found.
+/// Result of a check of the pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Checked {
-    /// What it looks at: `rows_kept_share`, `mean copy_share of kept samples`.
+    /// Checked value: `rows_kept_share`, `mean copy_share of kept samples`.
     pub check: String,
-    /// What was found; null where no sample has the statistic.
+    /// Value found; null if no sample has the statistic.
     pub value: Option<f64>,
-    /// The lowest value that holds, where there is one.
+    /// Lowest accepted value, if there is a bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// The highest value that holds, where there is one.
+    /// Highest accepted value, if there is a bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// Whether it holds.
+    /// Whether the check holds.
     pub holds: bool,
 }
 
-/// The layer-zero table, as far as a run used it.
+/// Use of the layer-zero table by a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TableUse {
     /// Whether it was in the cache.
     pub from_cache: bool,
-    /// Bytes of weights read to build it: 0 from the cache, else what `longsift plan` promised.
+    /// Bytes of weights read to build it: 0 from the cache, otherwise the estimate of `longsift plan`.
     pub checkpoint_bytes_read: u64,
-    /// Its bytes: every row of the vocabulary.
+    /// Bytes of the table: every row of the vocabulary.
     pub bytes: u64,
     /// Bytes of one row.
     pub row_bytes: u64,
     /// Rows whose ids occurred in a window that this run measured.
     pub rows_used: u64,
-    /// What those rows take. The table is mapped, so this much of it is in memory.
+    /// Bytes of those rows. The table is memory-mapped, so this much of it is in memory.
     pub bytes_used: u64,
 }
 
-/// What a process did with the work units of its shard.
+/// Work of a process on the units of its shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardSummary {
-    /// Which shard, from 0.
+    /// Index of the shard, from 0.
     pub index: u32,
-    /// How many there are.
+    /// Number of shards.
     pub count: u32,
-    /// Its work units.
+    /// Work units of the shard.
     pub units: u64,
     /// Units scored and committed by this process.
     pub units_scored: u64,
-    /// Units that had scores before.
+    /// Units that already had scores.
     pub units_reused: u64,
     /// Units that another process committed first.
     pub units_by_others: u64,
@@ -326,33 +324,33 @@ pub struct ShardSummary {
     pub units_written: u64,
 }
 
-/// What the devices of a run did.
+/// Work of the devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceUse {
-    /// Each device.
+    /// Devices of the run.
     pub list: Vec<DeviceWork>,
-    /// How often the scheduler had to do something besides measuring, by kind: `out_of_memory`, `fewer_in_flight`,
-    /// `head_groups`, `memory_wait`, `window_given_up`, `device_failed`, `device_retired`, … Each is an event, too.
+    /// Steps of the scheduler other than measuring, by kind: `out_of_memory`, `fewer_in_flight`, `head_groups`, `memory_wait`,
+    /// `window_given_up`, `device_failed`, `device_retired`, … Each is also an event.
     pub steps: BTreeMap<String, u64>,
 }
 
-/// What one device of a run did.
+/// Work of one device of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceWork {
     /// `cpu`, `cuda:0`.
     pub name: String,
-    /// The GPU's own name, where there is one.
+    /// UUID of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Windows, and pieces of windows, that it measured.
     pub pieces: u64,
     /// Tokens of those windows; of a piece, in proportion to its heads.
     pub tokens: u64,
-    /// Seconds in which it was at work.
+    /// Seconds in which it was busy.
     pub busy_seconds: f64,
-    /// The most bytes that were reserved on it at a time.
+    /// Peak of bytes reserved on it.
     pub most_reserved_bytes: u64,
-    /// Why it was given up, if it was.
+    /// Reason for retiring it; null if it was not retired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<String>,
 }

@@ -62,7 +62,8 @@ impl Table<'_> {
         let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file))
             .map_err(|why| self.failed(&source, &why))?;
         let rows = builder.metadata().file_metadata().num_rows();
-        let rows = u64::try_from(rows).map_err(|_| self.damaged(&"it claims negative rows"))?;
+        let rows =
+            u64::try_from(rows).map_err(|_| self.damaged(&"its number of rows is negative"))?;
         Ok((builder.schema().clone(), rows))
     }
 

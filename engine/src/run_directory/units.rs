@@ -20,7 +20,7 @@ use crate::dataset::units::WorkUnit;
 use crate::storage::error::StorageError;
 use crate::storage::{atomic, files};
 
-/// What identifies the input of a unit: if any of it changes, the unit is scored anew.
+/// Identity of the input of a unit: if any of it changes, the unit is scored again.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InputIdentity {
     /// Size of the file in bytes.
@@ -29,17 +29,17 @@ pub struct InputIdentity {
     pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
-    /// Hash of the entity tag of a file that is elsewhere.
+    /// Hash of the entity tag of a remote file.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub version: u64,
 }
 
-/// A file that a unit wrote into the run directory.
+/// File that a unit wrote into the run directory.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Part {
-    /// Path below the run directory (or below `data/`).
+    /// Path relative to the run directory (or to `data/`).
     pub path: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
     /// Size in bytes.
     pub bytes: u64,
@@ -67,22 +67,23 @@ impl Part {
     }
 }
 
-/// What a measure did with the windows of a unit.
+/// Accounting of a measure for the windows of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct MeasuredBy {
-    /// Fingerprint of what its figures depend on besides the window.
+    /// Fingerprint of the facts that its statistics depend on in addition to the window.
     pub fingerprint: String,
-    /// What decided which windows have figures; empty where all have. Others may have some, of a run with other guards.
+    /// Conditions for a window to have statistics; empty if all windows have them. Others may have some, from a run with other
+    /// guards.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub only: Facts,
-    /// Whether windows that `only` lets pass may have no figures, too: nothing has asked for them since it was stopped, or
-    /// since their row was set aside. What there is of them is not measured again.
+    /// Whether windows that meet `only` may lack statistics, because the measure was removed from the pipeline while the unit
+    /// was open, or because their row was quarantined. Existing statistics are not computed again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
-    /// Windows that a guard before it refused.
+    /// Windows skipped by a guard before it.
     #[serde(default)]
     pub not_measured: u64,
-    /// Windows that are not in the sample that it is taken of.
+    /// Windows outside its sample.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_sampled: u64,
     /// Rows that are quarantined because it could not measure them.
@@ -98,15 +99,15 @@ impl MeasuredBy {
     }
 
     /// Whether the measure ran on every window of the scores, so that nulls are its results.
-    pub fn is_of_all(&self) -> bool {
+    pub fn covers_all_windows(&self) -> bool {
         !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
     }
 
     /// Whether all wanted statistics exist, possibly with more.
-    fn has(&self, wanted: &MeasureFingerprint) -> bool {
+    fn has_statistics(&self, wanted: &MeasureFingerprint) -> bool {
         self.fingerprint == wanted.fingerprint
             && !self.incomplete
-            && self.only.let_pass(&wanted.only)
+            && self.only.is_no_stricter_than(&wanted.only)
     }
 }
 
@@ -117,25 +118,25 @@ pub struct UnitRecord {
     pub unit: String,
     /// Input file, relative to the input root.
     pub file: String,
-    /// First row group and the one behind the last.
+    /// Range of row groups: the first, and the end (exclusive).
     pub row_groups: (usize, usize),
     /// First row in the file.
     pub first_row: u64,
-    /// The input as it was when it was read.
+    /// Identity of the input when it was read.
     pub input: InputIdentity,
-    /// Fingerprint of what its windows depend on besides the input.
+    /// Fingerprint of the facts that its windows depend on, except the input.
     pub windows: String,
-    /// What measured them, by measure.
+    /// Measures of its windows, by name.
     pub measures: BTreeMap<String, MeasuredBy>,
-    /// Where the rows went.
+    /// Accounting of its rows.
     pub counts: Counts,
-    /// The raw statistics.
+    /// Raw statistics.
     pub scores: Part,
     /// Rows without a window to score, if any.
     pub dropped: Option<Part>,
     /// Rows that could not be scored, if any.
     pub quarantine: Option<Part>,
-    /// Runs of rows of the file that do not decode: the first row and the one behind the last.
+    /// Ranges of rows of the file that cannot be decoded: the first row, and the end (exclusive).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<(u64, u64)>,
 }
@@ -179,7 +180,7 @@ impl UnitRecord {
     /// measures.
     fn serves(&self, wanted: &Fingerprints) -> bool {
         let has = |(name, measure): (&String, &MeasureFingerprint)| {
-            self.measures.get(name).is_some_and(|own| own.has(measure))
+            self.measures.get(name).is_some_and(|own| own.has_statistics(measure))
         };
         let mut others =
             self.measures.iter().filter(|(name, _)| !wanted.measures.contains_key(*name));
@@ -193,7 +194,7 @@ impl UnitRecord {
         let missing = |(name, measure): (&String, &MeasureFingerprint)| {
             let own = self.measures.get(name).filter(|own| own.fingerprint == measure.fingerprint);
             let windows = match own {
-                Some(own) if own.has(measure) => 0,
+                Some(own) if own.has_statistics(measure) => 0,
                 Some(own) if !own.incomplete => own.not_measured,
                 Some(_) | None => self.counts.windows,
             };
@@ -203,7 +204,7 @@ impl UnitRecord {
     }
 
     /// Whether the record is valid for `unit` as it is now, and all its files exist.
-    fn stands(
+    fn is_valid(
         &self,
         directory: &RunDirectory,
         dataset: &Dataset,
@@ -240,7 +241,7 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
 }
 
 /// Valid record of each unit.
-pub fn standing(
+pub fn valid_records(
     directory: &RunDirectory,
     dataset: &Dataset,
     units: &[WorkUnit],
@@ -248,7 +249,7 @@ pub fn standing(
 ) -> Result<Vec<Option<UnitRecord>>> {
     let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
     parallel::in_order(units.len(), concurrency, |unit| {
-        standing_of(directory, dataset, &units[unit], wanted)
+        valid_record(directory, dataset, &units[unit], wanted)
     })
 }
 
@@ -259,20 +260,20 @@ fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitR
 }
 
 /// Valid record of one unit.
-pub fn standing_of(
+pub fn valid_record(
     directory: &RunDirectory,
     dataset: &Dataset,
     unit: &WorkUnit,
     wanted: &Fingerprints,
 ) -> Result<Option<UnitRecord>> {
     match read_record(directory, unit)? {
-        Some(record) if record.stands(directory, dataset, unit, wanted)? => Ok(Some(record)),
+        Some(record) if record.is_valid(directory, dataset, unit, wanted)? => Ok(Some(record)),
         _ => Ok(None),
     }
 }
 
 /// Returns the record of a unit that has the wanted input and windows but lacks statistics.
-pub fn to_reopen(
+pub fn record_to_reopen(
     directory: &RunDirectory,
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -332,7 +333,7 @@ pub fn commit(
     if atomic::write_new(&path, &json)? {
         return Ok(None);
     }
-    let Some(earlier) = standing_of(directory, dataset, unit, wanted)? else {
+    let Some(earlier) = valid_record(directory, dataset, unit, wanted)? else {
         // A record of an earlier input or of other settings is replaced.
         atomic::write_atomic(&path, &json)?;
         return Ok(None);
@@ -357,7 +358,7 @@ mod tests {
     #[test]
     fn a_record_under_a_temporary_name_is_not_that_of_a_unit_that_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });
         let record = json!({
             "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,

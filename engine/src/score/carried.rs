@@ -11,55 +11,59 @@ use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
 /// Measure whose statistics a unit retains, even if the plan no longer has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carried {
+pub struct RetainedMeasure {
     /// Name in the pipeline that had it.
     pub measure: String,
     pub by: MeasuredBy,
-    columns: Vec<CarriedColumn>,
+    columns: Vec<RetainedColumn>,
 }
 
 /// Column as declared in a score file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct CarriedColumn {
+struct RetainedColumn {
     name: String,
-    kind: CarriedKind,
+    kind: RetainedKind,
     unit: String,
     doc: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum CarriedKind {
+enum RetainedKind {
     Number,
     Count,
     Numbers,
 }
 
-impl Carried {
+impl RetainedMeasure {
     /// Returns a measure that lacks some statistics.
     pub fn unfinished(columns: MeasureColumns, fingerprint: String) -> Self {
         let MeasureColumns { measure, columns } = columns;
         let by = MeasuredBy { fingerprint, incomplete: true, ..MeasuredBy::default() };
-        Self { measure, by, columns: columns.into_iter().map(CarriedColumn::of).collect() }
+        Self {
+            measure,
+            by,
+            columns: columns.into_iter().map(RetainedColumn::from_column).collect(),
+        }
     }
 
     /// Whether both are the same measure with the same fingerprint.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same_measure(&self, other: &Self) -> bool {
         self.measure == other.measure && self.by.fingerprint == other.by.fingerprint
     }
 
     pub fn columns(&self) -> MeasureColumns {
-        let columns = self.columns.iter().map(CarriedColumn::column).collect();
+        let columns = self.columns.iter().map(RetainedColumn::column).collect();
         MeasureColumns { measure: self.measure.clone(), columns }
     }
 }
 
-impl CarriedColumn {
-    fn of(column: Column) -> Self {
+impl RetainedColumn {
+    fn from_column(column: Column) -> Self {
         let kind = match column.kind {
-            Kind::Number => CarriedKind::Number,
-            Kind::Count => CarriedKind::Count,
-            Kind::Numbers => CarriedKind::Numbers,
+            Kind::Number => RetainedKind::Number,
+            Kind::Count => RetainedKind::Count,
+            Kind::Numbers => RetainedKind::Numbers,
         };
         let (name, unit, doc) = (column.name, column.unit, column.doc);
         Self { name: name.into(), kind, unit: unit.into(), doc: doc.into() }
@@ -70,9 +74,9 @@ impl CarriedColumn {
         Column {
             name: self.name.clone().into(),
             kind: match self.kind {
-                CarriedKind::Number => Kind::Number,
-                CarriedKind::Count => Kind::Count,
-                CarriedKind::Numbers => Kind::Numbers,
+                RetainedKind::Number => Kind::Number,
+                RetainedKind::Count => Kind::Count,
+                RetainedKind::Numbers => Kind::Numbers,
             },
             unit: self.unit.clone().into(),
             doc: self.doc.clone().into(),
@@ -85,11 +89,11 @@ impl CarriedColumn {
 
 /// Returns the measures of a record that are not among `planned`, with their columns in its part `path`. One that quarantined
 /// rows counts as incomplete, since it lacks statistics of those rows.
-pub(super) fn of_record(
+pub(super) fn from_record(
     path: &Path,
     record: &UnitRecord,
     planned: &[MeasureColumns],
-) -> Result<Vec<Carried>> {
+) -> Result<Vec<RetainedMeasure>> {
     let is_planned = |name: &str| planned.iter().any(|measure| measure.measure == name);
     if record.measures.keys().all(|name| is_planned(name)) {
         return Ok(Vec::new());
@@ -102,17 +106,17 @@ pub(super) fn of_record(
                 quarantined: 0,
                 ..by
             };
-            let columns = columns.into_iter().map(CarriedColumn::of).collect();
-            Some(Carried { measure, by, columns })
+            let columns = columns.into_iter().map(RetainedColumn::from_column).collect();
+            Some(RetainedMeasure { measure, by, columns })
         });
-    Ok(left(carried, planned))
+    Ok(without_conflicts(carried, planned))
 }
 
 /// Keeps the measures that are not planned and whose names and columns do not collide with planned ones; each only once.
-pub(super) fn left(
-    carried: impl IntoIterator<Item = Carried>,
+pub(super) fn without_conflicts(
+    carried: impl IntoIterator<Item = RetainedMeasure>,
     planned: &[MeasureColumns],
-) -> Vec<Carried> {
+) -> Vec<RetainedMeasure> {
     let mut taken: Vec<String> = Vec::new();
     for MeasureColumns { measure, columns } in planned {
         taken.push(measure.clone());

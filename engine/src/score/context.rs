@@ -41,13 +41,13 @@ impl Scored {
     }
 
     fn by_measure(&self, plan: &Plan, count: fn(&MeasuredBy) -> u64) -> BTreeMap<String, u64> {
-        let spared = |columns: &MeasureColumns| {
+        let skipped = |columns: &MeasureColumns| {
             let own =
                 self.records.iter().filter_map(|record| record.measures.get(&columns.measure));
             let windows = own.map(count).fold(0, u64::saturating_add);
             (windows > 0).then(|| (columns.measure.clone(), windows))
         };
-        plan.measures.columns.iter().filter_map(spared).collect()
+        plan.measures.columns.iter().filter_map(skipped).collect()
     }
 
     pub(super) fn add(&mut self, record: UnitRecord, windows_scored: u64) {
@@ -93,7 +93,7 @@ pub struct ScoreContext<'a> {
     /// Fingerprints of windows and statistics, without the input.
     pub wanted: &'a Fingerprints,
     /// Whether this process has exclusive access to the run directory.
-    pub alone: bool,
+    pub exclusive: bool,
     pub progress: &'a Progress,
     pub stop: &'a Stop,
 }

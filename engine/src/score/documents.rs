@@ -11,7 +11,7 @@ use std::time::Instant;
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Figures, Kind, Measure, Merge, Orientation, Value};
 
-use super::carried::Carried;
+use super::carried::RetainedMeasure;
 use super::context::ScoreContext;
 use super::journal::{FigureKey, Header, Journal};
 use super::programs::{Content, Question};
@@ -26,7 +26,7 @@ use crate::storage::files;
 
 /// Document with the verdict of the programs.
 #[derive(Debug)]
-pub struct Judged {
+pub struct JudgedDocument {
     /// Document as read.
     pub document: Document,
     pub verdict: Verdict,
@@ -43,7 +43,7 @@ pub enum Verdict {
     Failed(BadRow),
 }
 
-impl From<Document> for Judged {
+impl From<Document> for JudgedDocument {
     /// Keeps a document that no program read.
     fn from(document: Document) -> Self {
         Self { document, verdict: Verdict::Keep(Vec::new()) }
@@ -55,11 +55,11 @@ pub(super) struct Judge<'a> {
     context: &'a ScoreContext<'a>,
     programs: Vec<&'a Program>,
     /// `None` if no program reads documents.
-    kept: Option<Kept>,
+    kept: Option<StoredAnswers>,
 }
 
 /// Stored answers.
-struct Kept {
+struct StoredAnswers {
     journal: Journal,
     /// Answers by row and index of the program: 1 if the row is dropped else 0, then its statistics.
     known: HashMap<FigureKey, Figures>,
@@ -72,20 +72,24 @@ impl<'a> Judge<'a> {
         let plan = context.plan;
         let reads_documents = |program: &&Program| program.settings.reads == Reads::Document;
         let programs: Vec<&Program> = plan.programs.iter().filter(reads_documents).collect();
-        let kept =
-            if programs.is_empty() { None } else { Some(Kept::open(context, unit, &programs)?) };
+        let kept = if programs.is_empty() {
+            None
+        } else {
+            Some(StoredAnswers::open(context, unit, &programs)?)
+        };
         Ok(Self { context, programs, kept })
     }
 
     /// Judges documents, in order.
-    pub(super) fn judge(&mut self, documents: Vec<Document>) -> Result<Vec<Judged>> {
-        let mut judged: Vec<Judged> = documents.into_iter().map(Judged::from).collect();
+    pub(super) fn judge(&mut self, documents: Vec<Document>) -> Result<Vec<JudgedDocument>> {
+        let mut judged: Vec<JudgedDocument> =
+            documents.into_iter().map(JudgedDocument::from).collect();
         let Some(kept) = &mut self.kept else { return Ok(judged) };
         for (place, program) in self.programs.iter().enumerate() {
             let measure = self.context.plan.measure_index(program);
             let mut settled = Vec::new();
             let (mut asked, mut questions) = (Vec::new(), Vec::new());
-            for (index, Judged { document, verdict }) in judged.iter().enumerate() {
+            for (index, JudgedDocument { document, verdict }) in judged.iter().enumerate() {
                 let (Verdict::Keep(_), Ok(content)) = (verdict, &document.content) else {
                     continue;
                 };
@@ -101,7 +105,7 @@ impl<'a> Judge<'a> {
                 };
                 questions.push(Question { row: document.row, window: 0, content });
             }
-            self.context.programs.ask(program, &questions, &mut |answer| {
+            self.context.programs.query(program, &questions, &mut |answer| {
                 if let Some((question, answer)) = answer {
                     let (index, key) = asked[question];
                     let figures = answer.map(|reply| {
@@ -117,7 +121,7 @@ impl<'a> Judge<'a> {
             })?;
             let name = &program.settings.name;
             for (index, figures) in settled {
-                let Judged { document, verdict } = &mut judged[index];
+                let JudgedDocument { document, verdict } = &mut judged[index];
                 match figures {
                     Err(why) => {
                         let (row, stage) = (document.row, name.clone().into());
@@ -145,20 +149,23 @@ impl<'a> Judge<'a> {
     }
 }
 
-impl Kept {
+impl StoredAnswers {
     fn open(context: &ScoreContext<'_>, unit: &WorkUnit, programs: &[&Program]) -> Result<Self> {
         let plan = context.plan;
         let measures = programs.iter().map(|program| {
             let measure = program.settings.name.clone();
             let fingerprint = context.wanted.documents[&measure].clone();
             let columns = std::iter::once(drop_column()).chain(program.settings.columns());
-            Carried::unfinished(MeasureColumns { measure, columns: columns.collect() }, fingerprint)
+            RetainedMeasure::unfinished(
+                MeasureColumns { measure, columns: columns.collect() },
+                fingerprint,
+            )
         });
         let content = format!("{:?}", plan.columns.content);
         let windows = units::fingerprint(&plan.dataset, unit, &content);
         let header = Header { windows, measures: measures.collect(), carried: Vec::new() };
         let path = context.directory.answers().join(unit.name());
-        let (journal, known) = Journal::open(&path, &header, context.alone)?;
+        let (journal, known) = Journal::open(&path, &header, context.exclusive)?;
         let is_own = journal.path() == path;
         Ok(Self { journal, known, is_own })
     }

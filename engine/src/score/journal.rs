@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use longsift_stages::contract::Figures;
 use serde::{Deserialize, Serialize};
 
-use super::carried::Carried;
+use super::carried::RetainedMeasure;
 use crate::base::clock;
 use crate::base::error::Result;
 use crate::run_directory::scores::MeasureColumns;
@@ -45,19 +45,19 @@ pub struct Header {
     /// Fingerprint of the unit's input and of what its windows depend on.
     pub windows: String,
     /// Measures of the plan in order, in the form in which they are retained if the next plan does not have them.
-    pub measures: Vec<Carried>,
+    pub measures: Vec<RetainedMeasure>,
     /// Measures after those of the plan, which the unit retains.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<RetainedMeasure>,
 }
 
 impl Header {
     /// All measures by index.
-    fn all(&self) -> impl Iterator<Item = &Carried> {
+    fn all(&self) -> impl Iterator<Item = &RetainedMeasure> {
         self.measures.iter().chain(&self.carried)
     }
 
     /// Reads the measures of the journal at `path`; empty if it belongs to other windows.
-    pub(super) fn measures_at(path: &Path, windows: &str) -> Result<Vec<Carried>> {
+    pub(super) fn measures_at(path: &Path, windows: &str) -> Result<Vec<RetainedMeasure>> {
         let bytes = files::read_if_present(path)?.unwrap_or_default();
         let header =
             next_record(&bytes).and_then(|(header, _)| serde_json::from_slice(header).ok());
@@ -80,14 +80,14 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal of a unit and returns the statistics that it holds of measures in the header.
     ///
-    /// A journal of other windows is replaced. If another process writes to it, a separate journal is created. `alone`: the
+    /// A journal of other windows is replaced. If another process writes to it, a separate journal is created. `exclusive`: the
     /// caller has exclusive access, which matters on a file system without locks.
     pub fn open(
         path: &Path,
         header: &Header,
-        alone: bool,
+        exclusive: bool,
     ) -> Result<(Self, HashMap<FigureKey, Figures>)> {
-        let (path, claim) = claim(path, alone)?;
+        let (path, claim) = claim(path, exclusive)?;
         let bytes = files::read_if_present(&path)?.unwrap_or_default();
         let Replayed { finished, whole, same } = replay(&bytes, header);
         if same {
@@ -101,7 +101,7 @@ impl Journal {
             return Ok((journal, finished));
         }
         // The measures differ and some statistics are still needed: the new journal is synced before it replaces the old one.
-        let new = beside(&path);
+        let new = unique_name(&path);
         let claim = files::open_read_write(&new)?;
         let _ = claim.try_lock();
         let mut journal = Self::begin(&new, header, claim)?;
@@ -168,20 +168,20 @@ pub fn is_claimed(path: &Path) -> Result<bool> {
 
 /// Locks the journal at `path`, or a new one next to it with a unique name. On a file system without locks, other writers
 /// cannot be detected: every process uses its own journal unless it is alone.
-fn claim(path: &Path, alone: bool) -> Result<(PathBuf, File)> {
+fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
     let file = files::open_read_write(path)?;
     match file.try_lock() {
         Ok(()) => return Ok((path.to_owned(), file)),
-        Err(TryLockError::Error(_)) if alone => return Ok((path.to_owned(), file)),
+        Err(TryLockError::Error(_)) if exclusive => return Ok((path.to_owned(), file)),
         Err(_) => {}
     }
-    let own = beside(path);
+    let own = unique_name(path);
     let file = files::open_read_write(&own)?;
     Ok((own, file))
 }
 
 /// Returns a unique name next to `path`.
-fn beside(path: &Path) -> PathBuf {
+fn unique_name(path: &Path) -> PathBuf {
     let mut own = path.to_owned().into_os_string();
     own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
     PathBuf::from(own)
@@ -223,9 +223,9 @@ fn replay(bytes: &[u8], now: &Header) -> Replayed {
         return replayed;
     }
     replayed.same = before == *now;
-    let place = |of: &Carried| now.all().position(|now| now.is(of));
+    let place = |of: &RetainedMeasure| now.all().position(|now| now.is_same_measure(of));
     let places: Vec<Option<usize>> = before.all().map(place).collect();
-    let columns: Vec<MeasureColumns> = now.all().map(Carried::columns).collect();
+    let columns: Vec<MeasureColumns> = now.all().map(RetainedMeasure::columns).collect();
     while let Some((payload, after)) = next_record(rest) {
         let Some(((key, measure), figures)) = decode(payload) else { break };
         match places.get(usize::from(measure)) {
@@ -276,13 +276,13 @@ mod tests {
     }
 
     /// Returns one of two measures with different columns.
-    fn measure(&(name, fingerprint): &(&str, &str)) -> Carried {
+    fn measure(&(name, fingerprint): &(&str, &str)) -> RetainedMeasure {
         let columns = match name {
             "one" => vec![column(Kind::Number), column(Kind::Numbers)],
             _ => vec![column(Kind::Count)],
         };
         let columns = MeasureColumns { measure: name.to_owned(), columns };
-        Carried::unfinished(columns, fingerprint.to_owned())
+        RetainedMeasure::unfinished(columns, fingerprint.to_owned())
     }
 
     fn header(windows: &str, measures: &[(&str, &str)]) -> Header {
@@ -356,7 +356,7 @@ mod tests {
         journal.append(((0, 1), 1), &Figures(vec![Value::Count(9)])).unwrap();
         journal.sync().unwrap();
         drop(journal);
-        let names = |measures: Vec<Carried>| -> Vec<String> {
+        let names = |measures: Vec<RetainedMeasure>| -> Vec<String> {
             measures.into_iter().map(|of| of.measure).collect()
         };
         assert_eq!(names(Header::measures_at(&path, "w").unwrap()), ["one", "two"]);

@@ -50,7 +50,7 @@ pub(super) struct Measuring<'a> {
 }
 
 /// Measure with its index in the plan.
-type Place<'m> = (u16, &'m dyn Measure);
+type IndexedMeasure<'m> = (u16, &'m dyn Measure);
 
 /// Window that is being measured.
 struct OpenWindow {
@@ -59,7 +59,7 @@ struct OpenWindow {
     /// By measure of the plan; `None` until it has finished.
     figures: Vec<Option<Measured>>,
     /// By measure, whether a guard before it skips the window. It may have statistics of a run with other guards all the same.
-    spared: Vec<bool>,
+    skipped: Vec<bool>,
     /// By measure that the plan does not have.
     carried: Vec<Figures>,
     /// Whether this run computed any of the statistics.
@@ -67,11 +67,11 @@ struct OpenWindow {
 }
 
 /// A fully measured window.
-pub(super) struct TakenWindow {
+pub(super) struct MeasuredWindow {
     /// By measure: those of the plan, then the retained ones.
     pub(super) figures: Vec<Figures>,
     /// By measure of the plan, whether a guard before it skips the window.
-    pub(super) spared: Vec<bool>,
+    pub(super) skipped: Vec<bool>,
 }
 
 impl OpenWindow {
@@ -119,16 +119,16 @@ impl<'a> Measuring<'a> {
                     found.unwrap_or(NOT_MEASURED)
                 });
                 let carried = of_carried.collect();
-                let spared = vec![false; figures.len()];
-                let open = OpenWindow { tokens, figures, spared, carried, new: false };
+                let skipped = vec![false; figures.len()];
+                let open = OpenWindow { tokens, figures, skipped, carried, new: false };
                 self.windows.insert(key, open);
             }
         }
-        self.settle_answers(documents)?;
+        self.store_answers(documents)?;
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
         let measures: Vec<_> = self.context.plan.measures().collect();
         for (place, _) in measures.iter().filter(|(_, of)| of.needs().attention().is_some()) {
-            self.spare(documents, *place);
+            self.skip_rejected(documents, *place);
         }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
@@ -168,7 +168,7 @@ impl<'a> Measuring<'a> {
                     self.submitted.insert(id, (key, place));
                     self.next_id = id + 1;
                 }
-                Err(why) => self.ended((key, place), Err(why))?,
+                Err(why) => self.record_result((key, place), Err(why))?,
             }
         }
         Ok(())
@@ -179,8 +179,8 @@ impl<'a> Measuring<'a> {
     ///
     /// Statistics computed with other guards are kept if this process has exclusive access. Otherwise they are discarded,
     /// because several processes must produce the same parts.
-    fn spare(&mut self, documents: &[Prepared], place: u16) {
-        self.leave_out(documents, place);
+    fn skip_rejected(&mut self, documents: &[Prepared], place: u16) {
+        self.skip_unsampled(documents, place);
         let cascade = &self.context.plan.cascade;
         let guards = cascade.before(place);
         if guards.is_empty() {
@@ -190,13 +190,13 @@ impl<'a> Measuring<'a> {
             let key = |window: &TokenWindow| (document.row, window.index);
             let keys: Vec<WindowKey> = cut.windows.iter().map(key).collect();
             for sample in cascade.samples(&keys) {
-                if guards.iter().any(|guard| self.refuses(guard, sample)) {
+                if guards.iter().any(|guard| self.rejects(guard, sample)) {
                     for key in sample {
                         let open =
                             self.windows.get_mut(key).expect("windows of the batch are open");
-                        open.spared[usize::from(place)] = true;
-                        if open.figures[usize::from(place)].is_none() || !self.context.alone {
-                            self.settle((*key, place), Ok(NOT_MEASURED));
+                        open.skipped[usize::from(place)] = true;
+                        if open.figures[usize::from(place)].is_none() || !self.context.exclusive {
+                            self.store_result((*key, place), Ok(NOT_MEASURED));
                         }
                     }
                 }
@@ -205,7 +205,7 @@ impl<'a> Measuring<'a> {
     }
 
     /// Skips a measure for windows of a batch outside its sample.
-    fn leave_out(&mut self, documents: &[Prepared], place: u16) {
+    fn skip_unsampled(&mut self, documents: &[Prepared], place: u16) {
         let sample = self.context.plan.measure(place).sample();
         if sample.is_none() {
             return;
@@ -213,15 +213,15 @@ impl<'a> Measuring<'a> {
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 if !sampling::contains(sample, &document.id, window.index) {
-                    self.settle(((document.row, window.index), place), Ok(NOT_MEASURED));
+                    self.store_result(((document.row, window.index), place), Ok(NOT_MEASURED));
                 }
             }
         }
     }
 
-    fn refuses(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> bool {
+    fn rejects(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> bool {
         let reads = usize::from(guard.reads);
-        let is_spared = |key| self.windows[key].spared[reads];
+        let is_spared = |key| self.windows[key].skipped[reads];
         let value = |key| match &self.windows[key].figures[reads] {
             Some(Ok(figures)) => figures.0.get(guard.column).and_then(Value::finite),
             Some(Err(_)) | None => None,
@@ -231,13 +231,13 @@ impl<'a> Measuring<'a> {
     }
 
     /// Assigns to all windows of a document the statistics that programs returned for the document.
-    fn settle_answers(&mut self, documents: &[Prepared]) -> Result<()> {
+    fn store_answers(&mut self, documents: &[Prepared]) -> Result<()> {
         for (document, cut) in to_measure(documents) {
             for (place, figures) in &cut.answers {
                 for window in &cut.windows {
                     let key = (document.row, window.index);
                     if self.windows[&key].figures[usize::from(*place)].is_none() {
-                        self.ended((key, *place), Ok(figures.clone()))?;
+                        self.record_result((key, *place), Ok(figures.clone()))?;
                     }
                 }
             }
@@ -249,10 +249,10 @@ impl<'a> Measuring<'a> {
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
         let plan = self.context.plan;
         for place in places {
-            self.spare(documents, *place);
+            self.skip_rejected(documents, *place);
         }
         let all = places.iter().map(|place| (*place, plan.measure(*place)));
-        let (elsewhere, here): (Vec<Place<'_>>, Vec<Place<'_>>) =
+        let (elsewhere, here): (Vec<IndexedMeasure<'_>>, Vec<IndexedMeasure<'_>>) =
             all.partition(|(_, measure)| !measure.needs().evidence.is_empty());
         let windows = &self.windows;
         let of_document = |(document, cut): (&Prepared, &CutDocument)| {
@@ -285,15 +285,20 @@ impl<'a> Measuring<'a> {
             let all: Vec<_> = to_measure(documents).collect();
             all.into_par_iter().flat_map_iter(of_document).collect()
         });
-        measured.into_iter().try_for_each(|(key, figures)| self.ended(key, figures))?;
+        measured.into_iter().try_for_each(|(key, figures)| self.record_result(key, figures))?;
         elsewhere.into_iter().try_for_each(|(place, measure)| match plan.whole_models.get(&place) {
             Some(whole) => self.run_whole_model(documents, place, whole),
-            None => self.ask(documents, place, measure),
+            None => self.query_program(documents, place, measure),
         })
     }
 
     /// Queries the program of a measure for the windows of a batch that have no statistics of it.
-    fn ask(&mut self, documents: &[Prepared], place: u16, measure: &dyn Measure) -> Result<()> {
+    fn query_program(
+        &mut self,
+        documents: &[Prepared],
+        place: u16,
+        measure: &dyn Measure,
+    ) -> Result<()> {
         let (plan, progress) = (self.context.plan, self.context.progress);
         let program = plan.program(place);
         let mut questions = Vec::new();
@@ -314,10 +319,10 @@ impl<'a> Measuring<'a> {
         }
         let programs = self.context.programs;
         progress.timed("external", || {
-            programs.ask(program, &questions, &mut |answer| {
-                let Some((index, answer)) = answer else { return self.look() };
+            programs.query(program, &questions, &mut |answer| {
+                let Some((index, answer)) = answer else { return self.poll() };
                 let Question { row, window, .. } = questions[index];
-                self.ended(((row, window), place), of_answers(measure, answer))
+                self.record_result(((row, window), place), figures_from_answer(measure, answer))
             })
         })
     }
@@ -348,27 +353,27 @@ impl<'a> Measuring<'a> {
                 .progress
                 .timed("language-model", || passes::run(whole, measure, &ids, self.context.stop))?;
             for ((key, _), figures) in pass.iter().zip(measured) {
-                self.ended((*key, place), figures)?;
+                self.record_result((*key, place), figures)?;
             }
-            self.look()?;
+            self.poll()?;
         }
         Ok(())
     }
 
     /// Records a result that this run computed.
-    fn ended(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
+    fn record_result(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
         if let Ok(figures) = &figures {
             self.journal.append(key, figures)?;
         }
         if let Some(open) = self.windows.get_mut(&key.0) {
             open.new |= figures.is_ok();
         }
-        self.settle(key, figures);
+        self.store_result(key, figures);
         Ok(())
     }
 
     /// Stores the result of a measure for a window.
-    fn settle(&mut self, (window, place): FigureKey, figures: Measured) {
+    fn store_result(&mut self, (window, place): FigureKey, figures: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
         let was_whole = open.is_whole();
         open.figures[usize::from(place)] = Some(figures);
@@ -386,15 +391,15 @@ impl<'a> Measuring<'a> {
         if let Some(message) = devices.and_then(|on| on.scheduler.wait(STOP_INTERVAL)) {
             self.receive(message)?;
         }
-        self.look()
+        self.poll()
     }
 
     /// Checks the stop signal, and syncs the journal and samples device memory if due.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(super) fn poll(&mut self) -> Result<()> {
         self.context.stop.check()?;
         self.journal.sync_if_due(Instant::now())?;
         match self.context.devices {
-            Some(OnDevices { scheduler, watch, .. }) => watch.look(scheduler),
+            Some(OnDevices { scheduler, watch, .. }) => watch.poll(scheduler),
             None => Ok(()),
         }
     }
@@ -405,7 +410,7 @@ impl<'a> Measuring<'a> {
             Message::Window { id, result } => {
                 let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
                 let measure = self.context.plan.measure(key.1);
-                self.ended(key, of_attention(measure, result))
+                self.record_result(key, figures_from_attention(measure, result))
             }
             Message::Step { device, step } => match self.context.devices {
                 Some(OnDevices { watch, .. }) => watch.step(device, &step),
@@ -420,10 +425,10 @@ impl<'a> Measuring<'a> {
     ///
     /// # Errors
     /// A measure failed: its index and the reason.
-    pub(super) fn take(
+    pub(super) fn take_window(
         &mut self,
         window: WindowKey,
-    ) -> std::result::Result<TakenWindow, (usize, RowError)> {
+    ) -> std::result::Result<MeasuredWindow, (usize, RowError)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
         let figures = open.figures.into_iter().enumerate().map(|(place, figures)| {
             let figures = figures.expect("every window of a finished batch has ended");
@@ -432,7 +437,7 @@ impl<'a> Measuring<'a> {
         let figures = figures
             .chain(open.carried.into_iter().map(Ok))
             .collect::<std::result::Result<_, _>>()?;
-        Ok(TakenWindow { figures, spared: open.spared })
+        Ok(MeasuredWindow { figures, skipped: open.skipped })
     }
 
     /// For each measure that the plan does not have, whether statistics that may have existed are missing.
@@ -457,7 +462,7 @@ impl<'a> Measuring<'a> {
 }
 
 /// Computes the statistics of a window from attention sums of a device.
-pub(crate) fn of_attention(
+pub(crate) fn figures_from_attention(
     measure: &dyn Measure,
     result: std::result::Result<(Arc<WindowTokens>, HeadSums), RowError>,
 ) -> Measured {
@@ -468,7 +473,7 @@ pub(crate) fn of_attention(
 }
 
 /// Computes the statistics of a window from the answer of a program.
-pub(crate) fn of_answers(measure: &dyn Measure, answer: Answer) -> Measured {
+pub(crate) fn figures_from_answer(measure: &dyn Measure, answer: Answer) -> Measured {
     let evidence = [Evidence::Answers(answer?.values)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids: &[], text, text_half, document, evidence: &evidence })
@@ -477,7 +482,7 @@ pub(crate) fn of_answers(measure: &dyn Measure, answer: Answer) -> Measured {
 /// Error: no device is left.
 pub(crate) fn no_device(why: &str) -> Failure {
     let message = format!("no device is left to measure windows on: {why}");
-    let hint = "what was measured is kept; check the devices and run the same command to resume";
+    let hint = "results so far are kept; check the devices and run the same command to resume";
     Diagnostic::error(Blame::Machine, message).hint(hint).into()
 }
 

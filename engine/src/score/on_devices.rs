@@ -10,7 +10,7 @@ use crate::plan::attention::Attention;
 use crate::run_directory::summary::DeviceUse;
 
 /// Runs `work` with devices in its context; returns its result and the use of the devices.
-pub fn with<T>(
+pub fn run<T>(
     context: ScoreContext<'_>,
     attention: &Attention,
     layer: &FirstLayer,

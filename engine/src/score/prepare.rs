@@ -8,7 +8,7 @@ use longsift_stages::tokenize::encoder::EncodedText;
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
-use super::documents::{Judged, Verdict};
+use super::documents::{JudgedDocument, Verdict};
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
@@ -95,10 +95,10 @@ impl CutDocument {
 }
 
 /// Tokenises and cuts a batch of documents in parallel; results are in the order of the documents.
-pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared> {
+pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<Prepared> {
     documents
         .into_par_iter()
-        .map(|Judged { document, verdict }| {
+        .map(|JudgedDocument { document, verdict }| {
             let row = document.row;
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let place = format!("{file}, row {row}");
@@ -128,9 +128,8 @@ fn outcome(
     let content = document.content.map_err(|error| ("input", error))?;
     let id_bytes = document.id.as_ref().map_or(0, String::len);
     if id_bytes > MAX_ID_BYTES {
-        let message = format!(
-            "the id has {id_bytes} bytes; at most {MAX_ID_BYTES} are kept beside every window"
-        );
+        let message =
+            format!("the id has {id_bytes} bytes, more than the maximum of {MAX_ID_BYTES}");
         return Err(("input", RowError::new("id_too_long", message)));
     }
     let content_hash = content_hash(&content);

@@ -62,16 +62,16 @@ impl<'a> Programs<'a> {
         Self { stop, idle, digests, is_abandoned: AtomicBool::new(false) }
     }
 
-    /// Queries a program. Calls `hear` for each answer with the index of its question, in any order, and with `None` at
+    /// Queries a program. Calls `on_answer` for each answer with the index of its question, in any order, and with `None` at
     /// intervals without an answer.
     ///
     /// # Errors
-    /// The program does not start or breaks the protocol, a signal stopped the run, or `hear` fails.
-    pub(crate) fn ask(
+    /// The program does not start or breaks the protocol, a signal stopped the run, or `on_answer` fails.
+    pub(crate) fn query(
         &self,
         program: &Program,
         questions: &[Question<'_>],
-        hear: &mut dyn FnMut(Option<(usize, Answer)>) -> Result<()>,
+        on_answer: &mut dyn FnMut(Option<(usize, Answer)>) -> Result<()>,
     ) -> Result<()> {
         let batches = batches(program, questions);
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -79,17 +79,17 @@ impl<'a> Programs<'a> {
         std::thread::scope(|scope| {
             let (sender, answers) = channel();
             for _ in 0..workers {
-                let asker = Asker { programs: self, program, questions, is_over: &is_over };
+                let runner = BatchRunner { programs: self, program, questions, is_over: &is_over };
                 let (sender, batches, next) = (sender.clone(), &batches, &next);
-                scope.spawn(move || asker.work(batches, next, &sender));
+                scope.spawn(move || runner.work(batches, next, &sender));
             }
             drop(sender);
             let heard = loop {
-                let heard = match answers.recv_timeout(child::LOOK_INTERVAL) {
+                let heard = match answers.recv_timeout(child::POLL_INTERVAL) {
                     Err(RecvTimeoutError::Disconnected) => break Ok(()),
-                    Err(RecvTimeoutError::Timeout) => hear(None),
+                    Err(RecvTimeoutError::Timeout) => on_answer(None),
                     Ok(Err(failure)) => Err(failure),
-                    Ok(Ok((place, answer))) => hear(Some((place, answer))),
+                    Ok(Ok((place, answer))) => on_answer(Some((place, answer))),
                 };
                 if heard.is_err() {
                     break heard;
@@ -134,7 +134,7 @@ impl<'a> Programs<'a> {
         Err(Diagnostic::error(Blame::Pipeline, message)
             .at(program.place.clone())
             .hint(format!(
-                "run again: answers of the old program are kept only if the old file comes back; `--remeasure {name}` asks \
+                "run again: answers of the old program are kept only if the old file is restored; `--remeasure {name}` asks \
                  the new one about all rows"
             ))
             .into())
@@ -171,7 +171,7 @@ fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
 }
 
 /// Queries one process of a program, batch by batch.
-struct Asker<'a> {
+struct BatchRunner<'a> {
     programs: &'a Programs<'a>,
     program: &'a Program,
     questions: &'a [Question<'a>],
@@ -179,7 +179,7 @@ struct Asker<'a> {
     is_over: &'a AtomicBool,
 }
 
-impl Asker<'_> {
+impl BatchRunner<'_> {
     fn work(
         &self,
         batches: &[Range<usize>],
@@ -217,7 +217,7 @@ impl Asker<'_> {
         again: bool,
     ) -> Result<Vec<Answer>> {
         let was_asked = child.is_some();
-        let how = match self.ask(child, questions) {
+        let how = match self.query(child, questions) {
             Ok(replies) => return Ok(replies.into_iter().map(Ok).collect()),
             Err(Failed::Ended(how)) => how,
             Err(failed) => return Err(failure(self.program, failed)),
@@ -237,7 +237,7 @@ impl Asker<'_> {
         Ok(vec![Err(RowError { code: "stage_failed", message })])
     }
 
-    fn ask(
+    fn query(
         &self,
         child: &mut Option<Child>,
         questions: &[Question<'_>],
@@ -246,7 +246,7 @@ impl Asker<'_> {
             Some(child) => child,
             None => child.insert(self.start()?),
         };
-        let batch = running.ask(questions, &|| self.interrupted())?;
+        let batch = running.query(questions, &|| self.interrupted())?;
         stream::replies(self.program, questions, &batch).map_err(Failed::Wrong)
     }
 
@@ -262,8 +262,7 @@ impl Asker<'_> {
                 match blame {
                     Blame::Machine => problem.hint("check this machine, and run the same command to resume"),
                     _ => problem.hint(
-                        "run it by itself, in the pipeline's folder and with the stage's `environment` alone; it is asked a \
-                         batch without rows first",
+                        "run it in the pipeline's folder with only the stage's `environment`; its first batch has no rows",
                     ),
                 }
                 .into(),
@@ -277,7 +276,7 @@ impl Asker<'_> {
             refuse(blame, format!("does not start: {error}"))
         })?;
         let answered = child
-            .ask(&[], &|| self.interrupted())
+            .query(&[], &|| self.interrupted())
             .and_then(|batch| stream::replies(self.program, &[], &batch).map_err(Failed::Wrong));
         match answered {
             Ok(_) => {
@@ -320,13 +319,13 @@ fn failure(program: &Program, failed: Failed) -> Failure {
             Diagnostic::error(Blame::Machine, message).at(program.place.clone()).into()
         }
         Failed::Wrong(what) => {
-            let message = format!("the program of {name} does not answer what it is asked: {what}");
+            let message = format!("the program of {name} returned an invalid answer: {what}");
             let columns = stream::in_words(&stream::answer_fields(program));
             Diagnostic::error(Blame::Data, message)
                 .at(program.place.clone())
                 .hint(format!(
-                    "it answers each batch with one batch of as many rows, in their order, of the columns {columns}; what it \
-                     prints for people goes to stderr"
+                    "answer each batch with one batch of the same rows in the same order, with the columns {columns}; write \
+                     messages for people to stderr"
                 ))
                 .into()
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Figures, Value};
 
-use super::carried::{self, Carried};
+use super::carried::{self, RetainedMeasure};
 use super::journal::{FigureKey, Header, Journal, NOT_MEASURED};
 use crate::base::error::Result;
 use crate::dataset::units::WorkUnit;
@@ -23,7 +23,7 @@ pub(super) struct OpenJournal {
     /// Statistics in the journal.
     pub(super) finished: HashMap<FigureKey, Figures>,
     /// Measures whose indexes follow those of the plan.
-    pub(super) carried: Vec<Carried>,
+    pub(super) carried: Vec<RetainedMeasure>,
 }
 
 /// Opens the journal of a unit.
@@ -35,24 +35,24 @@ pub(super) fn open_journal(
     directory: &RunDirectory,
     wanted: &Fingerprints,
     unit: &WorkUnit,
-    carried: Option<Vec<Carried>>,
+    carried: Option<Vec<RetainedMeasure>>,
 ) -> Result<OpenJournal> {
     let measures = plan.measures.columns.iter().map(|columns| {
         let fingerprint = wanted.measures[&columns.measure].fingerprint.clone();
-        Carried::unfinished(columns.clone(), fingerprint)
+        RetainedMeasure::unfinished(columns.clone(), fingerprint)
     });
     let windows = units::fingerprint(&plan.dataset, unit, &wanted.windows);
     let path = journal_path(directory, unit);
-    let alone = carried.is_some();
+    let exclusive = carried.is_some();
     let carried = match carried {
         Some(more) => {
             let known = Header::measures_at(&path, &windows)?;
-            carried::left(more.into_iter().chain(known), &plan.measures.columns)
+            carried::without_conflicts(more.into_iter().chain(known), &plan.measures.columns)
         }
         None => Vec::new(),
     };
     let header = Header { windows, measures: measures.collect(), carried: carried.clone() };
-    let (journal, finished) = Journal::open(&path, &header, alone)?;
+    let (journal, finished) = Journal::open(&path, &header, exclusive)?;
     Ok(OpenJournal { journal, finished, carried })
 }
 
@@ -65,11 +65,11 @@ fn journal_path(directory: &RunDirectory, unit: &WorkUnit) -> PathBuf {
 pub fn reopen_quarantined(
     plan: &Plan,
     directory: &RunDirectory,
-    standing: &mut [Option<UnitRecord>],
+    valid: &mut [Option<UnitRecord>],
     wanted: &Fingerprints,
 ) -> Result<u64> {
     let mut rows = 0;
-    for (unit, slot) in plan.units.iter().zip(standing) {
+    for (unit, slot) in plan.units.iter().zip(valid) {
         let Some(record) = slot.take_if(|record| record.counts.quarantined_rows() > 0) else {
             continue;
         };
@@ -84,23 +84,23 @@ pub fn reopen_quarantined(
 /// its journal, and only the others are computed.
 ///
 /// If other processes are active, the one that has the journal of a unit reopens it or works on it, and leaves a record that
-/// need not be reopened. `alone`: there are none, and statistics of measures that the plan does not have are retained as well.
+/// need not be reopened. `exclusive`: there are none, and statistics of measures that the plan does not have are retained as well.
 pub fn reopen_for_measures(
     plan: &Plan,
     directory: &RunDirectory,
-    standing: &[Option<UnitRecord>],
+    valid: &[Option<UnitRecord>],
     wanted: &Fingerprints,
-    alone: bool,
+    exclusive: bool,
 ) -> Result<()> {
     let mut any = false;
-    for (unit, slot) in plan.units.iter().zip(standing) {
+    for (unit, slot) in plan.units.iter().zip(valid) {
         if slot.is_some() {
             continue;
         }
-        let found = || units::to_reopen(directory, &plan.dataset, unit, wanted);
+        let found = || units::record_to_reopen(directory, &plan.dataset, unit, wanted);
         if let Some(record) = found()? {
             let still_stands = || Ok(found()?.as_ref() == Some(&record));
-            any |= reopen(plan, directory, wanted, unit, &record, alone, Some(&still_stands))?;
+            any |= reopen(plan, directory, wanted, unit, &record, exclusive, Some(&still_stands))?;
         }
     }
     if any { Ok(files::fsync_folder(&directory.units())?) } else { Ok(()) }
@@ -116,14 +116,14 @@ fn reopen(
     wanted: &Fingerprints,
     unit: &WorkUnit,
     record: &UnitRecord,
-    alone: bool,
+    exclusive: bool,
     still_stands: Option<&dyn Fn() -> Result<bool>>,
 ) -> Result<bool> {
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
     let is_whole = files::digest(&path)?.sha256 == record.scores.sha256;
-    let carried = match (alone, is_whole) {
-        (true, true) => Some(carried::of_record(&path, record, &plan.measures.columns)?),
+    let carried = match (exclusive, is_whole) {
+        (true, true) => Some(carried::from_record(&path, record, &plan.measures.columns)?),
         (true, false) => Some(Vec::new()),
         (false, _) => None,
     };
@@ -151,7 +151,7 @@ fn copy_figures(
     wanted: &Fingerprints,
     record: &UnitRecord,
     path: &Path,
-    carried: &[Carried],
+    carried: &[RetainedMeasure],
     journal: &mut Journal,
 ) -> Result<()> {
     let planned = plan.measures.columns.iter();
@@ -163,12 +163,12 @@ fn copy_figures(
         let own = record.measures.get(&columns.measure);
         if let Some(own) = own.filter(|own| own.fingerprint == *fingerprint) {
             kept.push(columns);
-            places.push((place, own.is_of_all()));
+            places.push((place, own.covers_all_windows()));
         }
     }
     scores::read_figures(path, &kept, |row, window, index, figures| {
-        let (place, is_of_all) = places[index];
-        let has_figures = is_of_all || figures.0.iter().any(|value| *value != Value::Null);
+        let (place, covers_all_windows) = places[index];
+        let has_figures = covers_all_windows || figures.0.iter().any(|value| *value != Value::Null);
         let key = ((row, window), place as u16);
         if has_figures {
             journal.append(key, &figures)

@@ -21,15 +21,15 @@ pub struct SharedWork {
     pub by_others: u64,
 }
 
-/// Scores every unit without a record in `standing`. Units that another process is working on come last and are mostly finished
+/// Scores every unit without a record in `valid`. Units that another process is working on come last and are mostly finished
 /// by then: two processes share a shard, and if one hangs the other finishes.
 pub fn score_shared(
     context: ScoreContext<'_>,
-    standing: Vec<Option<UnitRecord>>,
+    valid: Vec<Option<UnitRecord>>,
 ) -> Result<(Scored, SharedWork)> {
     let (mut scored, mut work) = (Scored::default(), SharedWork::default());
     let mut open = Vec::new();
-    for (unit, record) in context.plan.units.iter().zip(standing) {
+    for (unit, record) in context.plan.units.iter().zip(valid) {
         match record {
             Some(record) => {
                 context.reused(unit, &record.counts);
@@ -69,7 +69,7 @@ fn score_one(
                 unit = record.unit,
                 file = record.file,
                 windows = windows_measured,
-                "another process committed this unit first; what was measured here is dropped"
+                "another process committed this unit first; the results of this one are discarded"
             );
             let facts = json!({ "unit": record.unit, "windows": windows_measured });
             events::append_shared(&context.plan.directory, "unit_late", facts)?;

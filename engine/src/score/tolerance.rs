@@ -9,22 +9,22 @@ use crate::run_directory::units::UnitRecord;
 use crate::spec::pipeline::{OnBadFile, OnBadRow};
 
 /// Checks that the pipeline accepts the rows that earlier runs quarantined.
-pub fn check_standing(
+pub fn check_valid_records(
     plan: &Plan,
-    standing: &[Option<UnitRecord>],
+    valid: &[Option<UnitRecord>],
     directory: &RunDirectory,
 ) -> Result<()> {
-    let damaged = standing.iter().flatten().find(|record| !record.unreadable.is_empty());
+    let damaged = valid.iter().flatten().find(|record| !record.unreadable.is_empty());
     if let (Some(record), OnBadFile::Fail) = (damaged, plan.spec.pipeline.input.on_bad_file) {
         let message = format!(
-            "an earlier run has set aside what it could not read of `{}`, and `on_bad_file: fail` accepts no damaged file",
+            "an earlier run quarantined unreadable parts of `{}`, but `on_bad_file: fail` accepts no damaged file",
             record.file
         );
-        let hint = "write the file again, or set `input.on_bad_file: quarantine`";
+        let hint = "replace the file, or set `input.on_bad_file: quarantine`";
         return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
     }
     let mut counts = Counts::default();
-    standing.iter().flatten().for_each(|record| counts.add(&record.counts));
+    valid.iter().flatten().for_each(|record| counts.add(&record.counts));
     check_quarantine(plan, &counts, directory)
 }
 

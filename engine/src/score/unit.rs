@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_ch
 
 use longsift_stages::contract::RowError;
 
-use super::carried::Carried;
+use super::carried::RetainedMeasure;
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
-use super::measuring::{Measuring, STOP_INTERVAL, TakenWindow};
+use super::measuring::{MeasuredWindow, Measuring, STOP_INTERVAL};
 use super::prepare::{CutDocument, Outcome, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -153,11 +153,11 @@ pub(super) fn score_from(
 ) -> Result<ScoredUnit> {
     let mut measured = Vec::new();
     loop {
-        let carried = context.alone.then(Vec::new);
+        let carried = context.exclusive.then(Vec::new);
         let opened =
             reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
         let journal_path = opened.journal.path().to_owned();
-        if let Some(record) = standing(context, unit)? {
+        if let Some(record) = existing_record(context, unit)? {
             files::remove_file(&journal_path)?;
             // Discards the rest of this unit, so that it is not taken for the next one.
             while let Ok(FromReader::Batch(Ok(_)) | FromReader::Restart) = batches.recv() {}
@@ -165,7 +165,7 @@ pub(super) fn score_from(
             return Ok(ScoredUnit { record, windows_measured, by_another: true });
         }
         let mut open = OpenUnit::create(context, unit, opened)?;
-        let scored = open.take(batches);
+        let scored = open.measure_batches(batches);
         measured.append(&mut open.measuring.measured);
         match scored {
             Ok(Some(lost)) => {
@@ -191,8 +191,8 @@ pub(super) fn score_from(
 }
 
 /// Returns the valid record of a unit.
-fn standing(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
-    units::standing_of(context.directory, &context.plan.dataset, unit, context.wanted)
+fn existing_record(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    units::valid_record(context.directory, &context.plan.dataset, unit, context.wanted)
 }
 
 /// A unit while it is being scored.
@@ -207,7 +207,7 @@ struct OpenUnit<'a> {
     /// Those of the plan, then the retained ones.
     measures: Vec<MeasureColumns>,
     /// Measures that the plan does not have.
-    carried: Vec<Carried>,
+    carried: Vec<RetainedMeasure>,
     /// Windows skipped by a guard, by measure of the plan.
     not_measured: Vec<u64>,
     /// Windows outside the sample, by measure of the plan.
@@ -228,11 +228,11 @@ impl<'a> OpenUnit<'a> {
         opened: OpenJournal,
     ) -> Result<Self> {
         let OpenJournal { journal, finished, carried } = opened;
-        let behind = carried.iter().map(Carried::columns);
+        let behind = carried.iter().map(RetainedMeasure::columns);
         let measures: Vec<MeasureColumns> =
             context.plan.measures.columns.iter().cloned().chain(behind).collect();
         let mut fingerprints = context.wanted.clone();
-        for Carried { measure, by, .. } in &carried {
+        for RetainedMeasure { measure, by, .. } in &carried {
             let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
             let of_measure = MeasureFingerprint { fingerprint, only };
             fingerprints.measures.insert(measure.clone(), of_measure);
@@ -264,10 +264,10 @@ impl<'a> OpenUnit<'a> {
 
     /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit must be restarted
     /// without one of them.
-    fn take(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
+    fn measure_batches(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
         let mut in_work = VecDeque::new();
         let lost = loop {
-            self.measuring.look()?;
+            self.measuring.poll()?;
             match batches.recv_timeout(STOP_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -330,7 +330,7 @@ impl<'a> OpenUnit<'a> {
         let mut all = Vec::with_capacity(cut.windows.len());
         let mut problem = None;
         for window in &cut.windows {
-            match self.measuring.take((row, window.index)) {
+            match self.measuring.take_window((row, window.index)) {
                 Ok(taken) => all.push(taken),
                 Err((place, why)) => {
                     let message = format!("window {}: {}", window.index, why.message);
@@ -352,11 +352,11 @@ impl<'a> OpenUnit<'a> {
         let windows = cut.windows.len() as u32;
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
-        for (window, TakenWindow { figures, spared }) in cut.windows.iter().zip(all) {
-            for (place, (sample, spared)) in samples.iter().zip(spared).enumerate() {
+        for (window, MeasuredWindow { figures, skipped }) in cut.windows.iter().zip(all) {
+            for (place, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
                 let holds = sampling::contains(*sample, id, window.index);
                 self.not_sampled[place] += u64::from(!holds);
-                self.not_measured[place] += u64::from(holds && spared);
+                self.not_measured[place] += u64::from(holds && skipped);
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
@@ -386,7 +386,7 @@ impl<'a> OpenUnit<'a> {
                 "{}, row {}: {} ({})",
                 self.unit.file_path, bad.row, bad.error.message, bad.error.code
             ))
-            .hint("fix the row, or set `input.on_bad_row: quarantine` to set such rows aside and go on")
+            .hint("fix the row, or set `input.on_bad_row: quarantine` to quarantine such rows and continue")
             .into());
         }
         count(&mut self.counts.quarantined, bad.error.code);
@@ -438,7 +438,7 @@ impl<'a> OpenUnit<'a> {
         };
         let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
         let behind = carried.into_iter().zip(measuring.lost()).map(|(carried, lost)| {
-            let Carried { measure, by, .. } = carried;
+            let RetainedMeasure { measure, by, .. } = carried;
             (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
         });
         let record = UnitRecord {

@@ -19,13 +19,13 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::{DeviceUse, DeviceWork};
 
 /// Interval of memory samples for the progress display.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of memory samples in `events.jsonl`.
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum warnings per kind of step; later ones are only events and counts.
-const STEPS_TOLD: u64 = 5;
+const MAX_STEP_WARNINGS: u64 = 5;
 /// Growth of memory that causes a warning, as a fraction of the device's memory.
-const GROWTH_TOLD: f64 = 0.05;
+const MIN_REPORTED_GROWTH: f64 = 0.05;
 /// Bytes that an idle device may hold in addition to the table: buffers kept for the next window.
 const IDLE_SLACK: u64 = 64 << 20;
 
@@ -39,7 +39,7 @@ pub struct Watch<'a> {
 
 struct Notes {
     steps: BTreeMap<&'static str, u64>,
-    looked: Option<Instant>,
+    sampled: Option<Instant>,
     written: Option<Instant>,
     /// Last reported memory of other programs, by device.
     others_told: Vec<Option<u64>>,
@@ -53,7 +53,7 @@ impl<'a> Watch<'a> {
     pub fn new(directory: &'a RunDirectory, progress: &'a Progress, devices: &'a [Device]) -> Self {
         let notes = Notes {
             steps: BTreeMap::new(),
-            looked: None,
+            sampled: None,
             written: None,
             others_told: vec![None; devices.len()],
             leak_told: vec![false; devices.len()],
@@ -79,8 +79,9 @@ impl<'a> Watch<'a> {
         };
         let facts = step.facts();
         let on = device.unwrap_or("all devices");
-        if step.is_warning() && count <= STEPS_TOLD {
-            let last = if count == STEPS_TOLD { "; more of this are only counted" } else { "" };
+        if step.is_warning() && count <= MAX_STEP_WARNINGS {
+            let last =
+                if count == MAX_STEP_WARNINGS { "; further ones are only counted" } else { "" };
             tracing::warn!("{on}: {}: {facts}{last}", name.replace('_', " "));
         } else {
             tracing::debug!("{on}: {}: {facts}", name.replace('_', " "));
@@ -91,13 +92,13 @@ impl<'a> Watch<'a> {
     }
 
     /// Samples memory if due.
-    pub fn look(&self, scheduler: &Scheduler<'_>) -> Result<()> {
+    pub fn poll(&self, scheduler: &Scheduler<'_>) -> Result<()> {
         let due = |at: Option<Instant>, interval| at.is_none_or(|at| at.elapsed() >= interval);
-        let (look, write) = {
+        let (poll, write) = {
             let notes = self.notes();
-            (due(notes.looked, LOOK_INTERVAL), due(notes.written, TIMELINE_INTERVAL))
+            (due(notes.sampled, SAMPLE_INTERVAL), due(notes.written, TIMELINE_INTERVAL))
         };
-        if look { self.look_now(scheduler, write) } else { Ok(()) }
+        if poll { self.sample_memory(scheduler, write) } else { Ok(()) }
     }
 
     /// Samples memory a last time and records the work of each device.
@@ -110,12 +111,12 @@ impl<'a> Watch<'a> {
             pieces: work.pieces,
             tokens: work.tokens.round() as u64,
             busy_seconds: work.busy.as_secs_f64(),
-            most_reserved_bytes: device.ledger.most_reserved(),
+            most_reserved_bytes: device.ledger.peak_reserved(),
             retired,
         });
         let result = result.collect();
         self.notes().result = result;
-        self.look_now(scheduler, true)
+        self.sample_memory(scheduler, true)
     }
 
     /// Returns the devices' part of the summary.
@@ -125,7 +126,7 @@ impl<'a> Watch<'a> {
         DeviceUse { list: notes.result, steps: steps.collect() }
     }
 
-    fn look_now(&self, scheduler: &Scheduler<'_>, write: bool) -> Result<()> {
+    fn sample_memory(&self, scheduler: &Scheduler<'_>, write: bool) -> Result<()> {
         let in_flight = scheduler.in_flight();
         let mut timeline = Vec::new();
         let mut claims = Vec::new();
@@ -147,12 +148,12 @@ impl<'a> Watch<'a> {
             }
         }
         let mut notes = self.notes();
-        notes.looked = Some(Instant::now());
+        notes.sampled = Some(Instant::now());
         if let Some(presence) = &mut notes.presence {
-            presence.tell(&claims);
+            presence.publish(&claims);
         }
         if write {
-            notes.written = notes.looked;
+            notes.written = notes.sampled;
             drop(notes);
             return events::append_shared(
                 self.directory,
@@ -170,7 +171,7 @@ impl<'a> Watch<'a> {
             let told = &mut notes.others_told[index];
             let before = *told.get_or_insert(state.others);
             let grown = state.others.saturating_sub(before) as f64;
-            if grown < GROWTH_TOLD * state.total as f64 {
+            if grown < MIN_REPORTED_GROWTH * state.total as f64 {
                 // Memory that is released and then used again is reported again.
                 *told = Some(before.min(state.others));
                 return Ok(());

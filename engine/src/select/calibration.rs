@@ -22,7 +22,7 @@ use crate::run_directory::facts::Identity;
 use crate::spec::pipeline::Samples;
 
 /// Builds the calibrations of groups from their decisions.
-pub(super) fn groups<'r>(
+pub(super) fn calibrate_groups<'r>(
     criteria: &Criteria,
     ranked: impl Iterator<Item = (&'r Option<String>, &'r Ranked)>,
     histograms: &Histograms,
@@ -53,7 +53,7 @@ pub(super) fn groups<'r>(
 }
 
 /// Builds a calibration from those of its groups.
-pub(super) fn of_groups(
+pub(super) fn build(
     criteria: &Criteria,
     identity: &Identity,
     groups: Vec<CalibratedGroup>,
@@ -137,12 +137,12 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
         }
         let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);
         if takes && !known.histograms.contains_key(name) {
-            return Some(format!("the histogram of `{name}`, of which a term takes percentiles"));
+            return Some(format!("the histogram of `{name}`, whose percentiles a term uses"));
         }
     }
     let (guards, has) = (criteria.guards.len(), known.guards.len());
     if guards != has {
-        return Some(format!("the bounds of {guards} guards: it has those of {has}"));
+        return Some(format!("the bounds of {guards} guards (it has those of {has})"));
     }
     let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
         // If samples have scores, quantiles exist as well.
@@ -153,14 +153,14 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     });
     if let Some(((guard, _), _)) = without {
         let statistic = &guard.statistic;
-        return Some(format!("the bound that the quantile of the guard on `{statistic}` came to"));
+        return Some(format!("the quantile bound of the guard on `{statistic}` came to"));
     }
     let deciles = known.score_deciles.len();
-    (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores: it has {deciles}"))
+    (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores (it has {deciles})"))
 }
 
 /// Maximum samples in a calibration: integers that a float represents exactly.
-const MOST_SAMPLES: u64 = 1 << 53;
+const MAX_SAMPLES: u64 = 1 << 53;
 
 /// Describes why a calibration of a group is impossible for any samples; `None` if it is consistent. `cutoffs`: the required
 /// number of thresholds.
@@ -178,7 +178,7 @@ fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
         score_deciles: deciles,
     } = known;
     let parts = score_parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
-    if score_parts.len() != 10 || *count > MOST_SAMPLES || parts != *count {
+    if score_parts.len() != 10 || *count > MAX_SAMPLES || parts != *count {
         let number = score_parts.len();
         return Some(format!(
             "its `score_parts` are {number}, of {parts} samples, and {count} have a score"
@@ -225,7 +225,7 @@ fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
             return Some(format!("{of} lies between {low:e} and {high:e}, and its figures do not"));
         }
         // Samples without a score may have the statistic.
-        let values = values.filter(|values| !(*count..=MOST_SAMPLES).contains(values))?;
+        let values = values.filter(|values| !(*count..=MAX_SAMPLES).contains(values))?;
         Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
     })
 }
@@ -241,7 +241,7 @@ fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option
         let values =
             format!("{:e}, {:e}, {:e} and {:e}", of.mean, of.standard_deviation, of.min, of.max);
         (!is_between || !is_spread).then(|| {
-            format!("no values of `{name}` have this mean, deviation, least and greatest: {values}")
+            format!("no values of `{name}` have this mean, standard deviation, minimum and maximum: {values}")
         })
     })
 }
@@ -253,7 +253,7 @@ fn read(
     path: &Location,
     identity: &Identity,
 ) -> Result<Calibration> {
-    let place = || plan.spec.at("stages.score.calibration");
+    let place = || plan.spec.locate("stages.score.calibration");
     let bytes =
         calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place()))?;
     let mut calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
@@ -292,7 +292,7 @@ fn read(
         let groups = unfit.iter().map(|(_, value)| name(value.as_deref())).collect();
         let message =
             format!("the calibration `{path}` does not have {what} (group {})", listed(groups));
-        let hint = "calibrate anew: run a corpus with these terms, guards and budgets, and name the `calibration.json` of its run \
+        let hint = "calibrate again: run a corpus with these terms, guards and budgets, and use the `calibration.json` of its run \
                     directory";
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
     }
@@ -301,12 +301,12 @@ fn read(
 
 fn made_with_other_settings(path: &Location) -> Diagnostic {
     let message = format!("the calibration `{path}` was made with other settings");
-    let hint = "use the settings it was made with, or calibrate anew";
+    let hint = "use the settings it was made with, or calibrate again";
     Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
 fn damaged(message: String) -> Diagnostic {
-    let hint = "give the `calibration.json` of a finished run directory as it was written";
+    let hint = "use an unmodified `calibration.json` of a finished run directory";
     Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
@@ -319,7 +319,7 @@ pub(super) fn fitting_calibration(
     identity: &Identity,
 ) -> Result<Calibration> {
     let calibration = read(plan, criteria, path, identity)?;
-    let place = || plan.spec.at("stages.score.calibration");
+    let place = || plan.spec.locate("stages.score.calibration");
     let mut now = calibration_identity(identity);
     let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);
     let used = |measure: &String| {
@@ -355,10 +355,15 @@ pub(super) fn saved_calibration(
         .map(|value| name(value.as_deref()))
         .collect();
     if !unknown.is_empty() {
-        return Err(Diagnostic::error(Blame::Pipeline, format!("the calibration `{path}` has no figures for group {}", listed(unknown)))
-            .at(plan.spec.at("stages.score.calibration"))
-            .hint("calibrate anew over a corpus that has all groups, or leave these rows out of the input")
-            .into());
+        return Err(Diagnostic::error(
+            Blame::Pipeline,
+            format!("the calibration `{path}` has no figures for group {}", listed(unknown)),
+        )
+        .at(plan.spec.locate("stages.score.calibration"))
+        .hint(
+            "calibrate again on a corpus that has all groups, or leave these rows out of the input",
+        )
+        .into());
     }
     Ok(calibration)
 }

@@ -38,8 +38,9 @@ impl Compared {
         let criteria = &self.criteria;
         let (group, rule) = &self.rules[group as usize];
         let values = criteria.values(windows, file);
-        let (standing, tokens) = (rule.standing(criteria, &values), criteria.tokens(windows));
-        rule.keeps(criteria, group.as_deref(), standing, tokens, number)
+        let (sample_state, tokens) =
+            (rule.sample_state(criteria, &values), criteria.tokens(windows));
+        rule.keeps(criteria, group.as_deref(), sample_state, tokens, number)
     }
 }
 
@@ -55,7 +56,7 @@ pub(super) fn select(
     let mut columns = own.columns.clone();
     let mut compared = Vec::new();
     for formula in &plan.spec.pipeline.output.compare {
-        let criteria = Criteria::of_formula(plan, *formula, columns.clone());
+        let criteria = Criteria::for_formula(plan, *formula, columns.clone());
         columns.clone_from(&criteria.columns);
         let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
         let percentiles = &PercentilesOfGroups::new(&plan.directory)?;
@@ -69,7 +70,7 @@ pub(super) fn select(
             let (name, histograms) = (value.as_deref(), &of_groups);
             let ranking =
                 Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
-            Ok((group, (name.map(Arc::from), ranking.own()?)))
+            Ok((group, (name.map(Arc::from), ranking.by_own_statistics()?)))
         })?;
         ranked.sort_by_key(|(group, _)| *group);
         let histograms = of_groups.finish()?;

@@ -10,7 +10,7 @@ use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, DocumentScore};
 use longsift_stages::{Filter, Score};
 
-use super::standing::{NOT_SAMPLED, Standing};
+use super::sample_state::{NOT_SAMPLED, SampleState};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;
@@ -41,7 +41,7 @@ pub(super) struct Criteria {
     /// Generator of random scores.
     pub(super) random: Option<Draw>,
     /// Measures with guards before them.
-    pub(super) spared: Vec<Spared>,
+    pub(super) skipped: Vec<SkippedMeasure>,
     /// Statistics in the output.
     pub(super) written: Vec<Statistic>,
     pub(super) reasons: Reasons,
@@ -75,12 +75,12 @@ pub(super) struct Reasons {
     /// By statistic.
     missing: Vec<Arc<str>>,
     /// By guard.
-    refused: Vec<Arc<str>>,
+    rejected: Vec<Arc<str>>,
 }
 
 /// Measure that guards skip for some windows.
 #[derive(Clone, Debug)]
-pub(super) struct Spared {
+pub(super) struct SkippedMeasure {
     pub(super) measure: String,
     /// Indexes of the guards before it.
     guards: Vec<usize>,
@@ -107,13 +107,13 @@ pub(super) struct Statistic {
 }
 
 impl Reasons {
-    pub(super) fn of(statistics: &[Statistic], guards: &[(Guard, usize)]) -> Self {
+    pub(super) fn new(statistics: &[Statistic], guards: &[(Guard, usize)]) -> Self {
         let reason = |kind: &str, name: &str| Arc::from(format!("{kind}_{name}"));
         Self {
             not_selected: Arc::from(dropped::NOT_SELECTED),
             not_measured: Arc::from(dropped::NOT_MEASURED),
             missing: statistics.iter().map(|of| reason("no", &of.name)).collect(),
-            refused: guards.iter().map(|(of, _)| reason("guard", &of.statistic)).collect(),
+            rejected: guards.iter().map(|(of, _)| reason("guard", &of.statistic)).collect(),
         }
     }
 }
@@ -126,29 +126,29 @@ impl Criteria {
     }
 
     /// Returns the criteria of a plan, in which all statistics are known to exist.
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn from_plan(plan: &Plan) -> Self {
         let (score, filter) = (plan.spec.score(), plan.spec.filter());
         let declared = plan.measures.statistics();
         let mut criteria = Self::new(plan, score, filter, Vec::new());
         let statistic = |column: &Column| {
-            let (name, spared) = (&column.name, before(plan, &column.name));
+            let (name, skipped) = (&column.name, before(plan, &column.name));
             let (columns, merge) = (&mut criteria.columns, score.document_score);
-            Statistic::new(name, &declared, merge, columns, spared)
+            Statistic::new(name, &declared, merge, columns, skipped)
         };
         criteria.written = columns::output_statistics(&declared).map(statistic).collect();
-        let spared =
+        let skipped =
             plan.measures().zip(&plan.measures.columns).filter_map(|((_, of), columns)| {
                 let guards = guards_before(&filter.guards, &columns.measure);
                 let (measure, sample) = (columns.measure.clone(), of.sample());
-                (!guards.is_empty()).then_some(Spared { measure, guards, sample })
+                (!guards.is_empty()).then_some(SkippedMeasure { measure, guards, sample })
             });
-        criteria.spared = spared.collect();
+        criteria.skipped = skipped.collect();
         criteria
     }
 
     /// Returns the criteria of a named score with the groups and the amount of a plan but without its guards. `columns`:
     /// columns that are already read.
-    pub(super) fn of_formula(plan: &Plan, formula: Formula, columns: Vec<String>) -> Self {
+    pub(super) fn for_formula(plan: &Plan, formula: Formula, columns: Vec<String>) -> Self {
         let of_plan = plan.spec.score();
         let alpha = of_plan.alpha.filter(|_| formula == Formula::Longattn);
         let (formula, terms, combine) = (Some(formula), None, None);
@@ -175,9 +175,9 @@ impl Criteria {
             guards.push((guard.clone(), place));
         }
         Self {
-            reasons: Reasons::of(&statistics, &guards),
+            reasons: Reasons::new(&statistics, &guards),
             statistics,
-            spared: Vec::new(),
+            skipped: Vec::new(),
             written: Vec::new(),
             selects_by: columns.len(),
             columns,
@@ -195,12 +195,12 @@ impl Criteria {
     }
 
     /// Reason for not keeping a sample.
-    pub(super) fn reason(&self, standing: Standing) -> Arc<str> {
-        Arc::clone(match standing {
-            Standing::Missing(statistic) => &self.reasons.missing[statistic],
-            Standing::NotMeasured => &self.reasons.not_measured,
-            Standing::Refused(guard, _) => &self.reasons.refused[guard],
-            Standing::Ranked(_) => &self.reasons.not_selected,
+    pub(super) fn reason(&self, sample_state: SampleState) -> Arc<str> {
+        Arc::clone(match sample_state {
+            SampleState::Missing(statistic) => &self.reasons.missing[statistic],
+            SampleState::NotMeasured => &self.reasons.not_measured,
+            SampleState::Rejected(guard, _) => &self.reasons.rejected[guard],
+            SampleState::Ranked(_) => &self.reasons.not_selected,
         })
     }
 
@@ -258,7 +258,7 @@ impl Criteria {
     /// If guards skip its measure, the value is missing even if an earlier run with other guards computed it. If sampling
     /// excluded the measure, it is [`NOT_SAMPLED`].
     pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
-        if self.is_spared(&statistic.guards_before, sample) {
+        if self.is_skipped(&statistic.guards_before, sample) {
             f64::NAN
         } else if statistic.is_in_sample(sample) {
             self.measured(statistic, sample)
@@ -268,19 +268,19 @@ impl Criteria {
     }
 
     /// Whether one of these guards skips the measure that they come before.
-    fn is_spared(&self, guards: &[usize], sample: &[ScoredWindow]) -> bool {
+    fn is_skipped(&self, guards: &[usize], sample: &[ScoredWindow]) -> bool {
         guards.iter().any(|guard| {
             let (guard, place) = &self.guards[*guard];
             let own = &self.statistics[*place];
             let bounds = guard.bounds(None, None);
-            self.is_spared(&own.guards_before, sample)
+            self.is_skipped(&own.guards_before, sample)
                 || bounds.judge(self.measured(own, sample)) == Verdict::Refused
         })
     }
 
     /// Number of windows of a sample that guards skip for a measure.
-    pub(super) fn spared_windows(&self, of: &Spared, sample: &[ScoredWindow]) -> u64 {
-        if self.is_spared(&of.guards, sample) {
+    pub(super) fn skipped_windows(&self, of: &SkippedMeasure, sample: &[ScoredWindow]) -> u64 {
+        if self.is_skipped(&of.guards, sample) {
             let held = |own: &&ScoredWindow| sampling::contains(of.sample, &own.id, own.window);
             sample.iter().filter(held).count() as u64
         } else {
@@ -309,7 +309,7 @@ impl Criteria {
     pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
         for (statistic, error) in self.statistics.iter().zip(errors) {
             let Some(place) = statistic.error else { continue };
-            if self.is_spared(&statistic.guards_before, sample) {
+            if self.is_skipped(&statistic.guards_before, sample) {
                 continue;
             }
             for window in sample {
@@ -353,14 +353,14 @@ impl Criteria {
         else {
             return Ok(());
         };
-        let beyond = if max - min > 1.0 { "above" } else { "below" };
+        let fails = if max - min > 1.0 { "overflows" } else { "underflows" };
         let group = group.map_or(String::new(), |group| format!(" in group `{group}`"));
         let message = format!(
-            "`{statistic}` has no z-scores{group}: its values lie between {min:e} and {max:e}, and their standard \
-             deviation is {beyond} all numbers that a float holds"
+            "`{statistic}` has no z-scores{group}: its values are between {min:e} and {max:e}, and their standard \
+             deviation {fails}"
         );
-        let hint = "take its percentiles (`standardise: percentile`), or spare its measure such windows by a guard with `before`; \
-                    the scores are kept";
+        let hint = "use its percentiles (`standardise: percentile`), or skip such windows with a guard that has `before`; the scores \
+                    are kept";
         Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
     }
 }

@@ -6,8 +6,8 @@ use longsift_stages::score::terms::Scorer;
 
 use super::criteria::Criteria;
 use super::radix::key;
-use super::score_percentiles::OfGroup;
-use super::standing::{Standing, is_not_sampled};
+use super::sample_state::{SampleState, is_not_sampled};
+use super::score_percentiles::GroupPercentiles;
 
 /// Rule for the samples of one group.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Rule {
     /// One, or one for each of `budgets`.
     pub(super) cutoffs: Vec<Cutoff>,
     /// Location of the percentiles of the group's scores.
-    pub(super) percentiles: OfGroup,
+    pub(super) percentiles: GroupPercentiles,
 }
 
 /// Cutoff: the lowest scores that are kept.
@@ -49,8 +49,8 @@ impl Cutoff {
 
 impl Rule {
     /// State of a sample with these values, by statistic of the criteria.
-    pub(super) fn standing(&self, criteria: &Criteria, values: &[f64]) -> Standing {
-        standing(self.scorer.as_ref(), &self.bounds, criteria, values)
+    pub(super) fn sample_state(&self, criteria: &Criteria, values: &[f64]) -> SampleState {
+        sample_state(self.scorer.as_ref(), &self.bounds, criteria, values)
     }
 
     /// Whether a sample is kept. `group`: its value of the `within` column.
@@ -58,16 +58,17 @@ impl Rule {
         &self,
         criteria: &Criteria,
         group: Option<&str>,
-        standing: Standing,
+        sample_state: SampleState,
         tokens: u64,
         number: u64,
     ) -> bool {
-        let score = match standing {
-            Standing::NotMeasured => return criteria.filter.keeps_not_measured(),
-            Standing::Ranked(score) => score,
-            Standing::Missing(_) | Standing::Refused(..) => return false,
+        let score = match sample_state {
+            SampleState::NotMeasured => return criteria.filter.keeps_not_measured(),
+            SampleState::Ranked(score) => score,
+            SampleState::Missing(_) | SampleState::Rejected(..) => return false,
         };
-        let cutoff = place(criteria, group, tokens).and_then(|place| self.cutoffs.get(place));
+        let cutoff =
+            cutoff_index(criteria, group, tokens).and_then(|place| self.cutoffs.get(place));
         !score.is_nan() && cutoff.is_some_and(|cutoff| cutoff.keeps(key(score), number))
     }
 }
@@ -79,13 +80,13 @@ pub(super) fn passes(bounds: &[Bounds], criteria: &Criteria, values: &[f64]) -> 
 }
 
 /// State of a sample with these values, by a scorer and the bounds of the guards.
-pub(super) fn standing(
+pub(super) fn sample_state(
     scorer: Option<&Scorer>,
     bounds: &[Bounds],
     criteria: &Criteria,
     values: &[f64],
-) -> Standing {
-    let refused = |spares: bool| {
+) -> SampleState {
+    let rejected = |spares: bool| {
         let guards = criteria.guards.iter().zip(bounds).enumerate();
         guards
             .filter(|(_, ((guard, _), _))| guard.before.is_some() == spares)
@@ -95,23 +96,24 @@ pub(super) fn standing(
             .map(|(index, _)| index)
     };
     let score = || criteria.score(scorer, values);
-    if let Some(guard) = refused(true) {
-        return Standing::Refused(guard, score());
+    if let Some(guard) = rejected(true) {
+        return SampleState::Rejected(guard, score());
     }
     let is_missing = |value: &f64| !value.is_finite() && !is_not_sampled(*value);
     let mut missing = values.iter().enumerate().filter(|(_, value)| is_missing(value));
     if let Some((missing, _)) = missing.find(|(statistic, _)| criteria.requires(*statistic)) {
-        return Standing::Missing(missing);
+        return SampleState::Missing(missing);
     }
     if values.iter().any(|value| is_not_sampled(*value)) {
-        return refused(false)
-            .map_or(Standing::NotMeasured, |guard| Standing::Refused(guard, score()));
+        return rejected(false)
+            .map_or(SampleState::NotMeasured, |guard| SampleState::Rejected(guard, score()));
     }
-    refused(false).map_or(Standing::Ranked(score()), |guard| Standing::Refused(guard, score()))
+    rejected(false)
+        .map_or(SampleState::Ranked(score()), |guard| SampleState::Rejected(guard, score()))
 }
 
 /// Index of the cutoff for a sample with this many tokens; `None` if no budget covers it.
-pub(super) fn place(criteria: &Criteria, group: Option<&str>, tokens: u64) -> Option<usize> {
+pub(super) fn cutoff_index(criteria: &Criteria, group: Option<&str>, tokens: u64) -> Option<usize> {
     match &criteria.filter.budgets {
         Some(budgets) => budgets::deciding(budgets, group, tokens),
         None => Some(0),

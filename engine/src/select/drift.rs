@@ -7,10 +7,10 @@ use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
 
 /// Stability index above which drift causes a warning. The bounds 0.1 (some) and 0.25 (much) come from credit scoring, like the
 /// index (Siddiqi 2006).
-pub(super) const MUCH: f64 = 0.25;
+pub(super) const WARNING_INDEX: f64 = 0.25;
 
 /// Compares a group with its calibration. `means`: means of this run's raw statistics, by name, over the samples that pass.
-pub(super) fn of_group<'a>(
+pub(super) fn compare_group<'a>(
     calibrated: &CalibratedGroup,
     means: impl Iterator<Item = (&'a str, f64)>,
     now: &Totals,
@@ -80,7 +80,7 @@ mod tests {
     fn the_index_grows_with_the_shift() {
         assert!(index(20) < 0.1, "{}", index(20));
         assert!(index(100) > 0.1, "{}", index(100));
-        assert!(index(300) > MUCH, "{}", index(300));
+        assert!(index(300) > WARNING_INDEX, "{}", index(300));
         // A tenth of the samples has moved from the lowest part to the highest: computed by hand, with 0.5 added to each.
         let expected = {
             let part = |count: f64| {

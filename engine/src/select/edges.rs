@@ -40,15 +40,17 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    pub(super) fn of(cutoff: Cutoff) -> Self {
+    pub(super) fn from_cutoff(cutoff: Cutoff) -> Self {
         Self { cutoff, ties: None }
     }
 
     /// Returns the edge of a calibration. The amount for ties is set after they are counted.
     pub(super) fn calibrated(threshold: &Threshold) -> Self {
         match threshold.score {
-            None => Self::of(Cutoff::NONE),
-            Some(score) if threshold.ties_kept >= threshold.ties => Self::of(Cutoff::from(score)),
+            None => Self::from_cutoff(Cutoff::NONE),
+            Some(score) if threshold.ties_kept >= threshold.ties => {
+                Self::from_cutoff(Cutoff::from(score))
+            }
             Some(score) => {
                 let cutoff = Cutoff { key: key(score), last_tie: None };
                 Self { cutoff, ties: Some((0, Amount::Samples(0))) }
@@ -57,16 +59,16 @@ impl Edge {
     }
 
     /// Returns the edge that a search found.
-    pub(super) fn at(search: &Search, amount: Amount) -> Self {
+    pub(super) fn from_search(search: &Search, amount: Amount) -> Self {
         let most = match amount {
-            Amount::All => return Self::of(Cutoff::ALL),
-            Amount::From(score) => return Self::of(Cutoff::from(score)),
+            Amount::All => return Self::from_cutoff(Cutoff::ALL),
+            Amount::From(score) => return Self::from_cutoff(Cutoff::from(score)),
             Amount::Samples(most) | Amount::Tokens(most) => most,
         };
         match search.found() {
             // All fit; and a budget of `u64::MAX` is never exceeded.
-            None => Self::of(Cutoff::ALL),
-            Some(_) if most == u64::MAX => Self::of(Cutoff::ALL),
+            None => Self::from_cutoff(Cutoff::ALL),
+            Some(_) if most == u64::MAX => Self::from_cutoff(Cutoff::ALL),
             Some(found) => {
                 let cutoff = Cutoff { key: !found.key, last_tie: None };
                 Self { cutoff, ties: Some((most - found.below, amount)) }

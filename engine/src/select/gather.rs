@@ -29,7 +29,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(criteria: &Criteria) -> Self {
+    pub(super) fn from_criteria(criteria: &Criteria) -> Self {
         Self { tokens: criteria.weighs_tokens(), statistics: criteria.values_of_sample() }
     }
 
@@ -73,7 +73,7 @@ pub(super) struct Gathered {
     /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
     /// Windows that guards skip for a measure, by measure with guards before it.
-    pub(super) spared: Vec<u64>,
+    pub(super) skipped: Vec<u64>,
     /// Number of windows.
     pub(super) windows: u64,
     /// Number of windows that overlap the previous window.
@@ -171,7 +171,7 @@ pub(super) struct Gathering {
     groups: BTreeMap<Option<String>, u32>,
     of_groups: Vec<Group>,
     errors: Vec<RelativeError>,
-    spared: Vec<u64>,
+    skipped: Vec<u64>,
     windows: u64,
     overlapping: u64,
     without_id: u64,
@@ -180,7 +180,7 @@ pub(super) struct Gathering {
 
 impl Gathering {
     pub(super) fn new(directory: &RunDirectory, criteria: &Criteria) -> Result<Self> {
-        let layout = Layout::of(criteria);
+        let layout = Layout::from_criteria(criteria);
         Ok(Self {
             layout,
             statistics: criteria.values_of_sample(),
@@ -191,7 +191,7 @@ impl Gathering {
             groups: BTreeMap::new(),
             of_groups: Vec::new(),
             errors: vec![RelativeError::default(); criteria.terms.len()],
-            spared: vec![0; criteria.spared.len()],
+            skipped: vec![0; criteria.skipped.len()],
             windows: 0,
             overlapping: 0,
             without_id: 0,
@@ -217,7 +217,7 @@ impl Gathering {
         }
         unit.ids.iter().try_for_each(|id| self.ids.push(*id))?;
         self.errors.iter_mut().zip(&unit.errors).for_each(|(all, more)| all.append(more));
-        self.spared.iter_mut().zip(&unit.spared).for_each(|(all, more)| *all += more);
+        self.skipped.iter_mut().zip(&unit.skipped).for_each(|(all, more)| *all += more);
         self.windows += unit.windows;
         self.overlapping += unit.overlapping;
         self.without_id += unit.without_id;
@@ -247,7 +247,7 @@ impl Gathering {
             groups: self.groups,
             of_groups: self.of_groups,
             errors: self.errors,
-            spared: self.spared,
+            skipped: self.skipped,
             windows: self.windows,
             overlapping: self.overlapping,
             repeated_ids: self.ids.repeated(stop)?,
@@ -269,7 +269,7 @@ pub(super) struct UnitSamples {
     pub(super) values: Vec<f64>,
     pub(super) ids: Vec<u128>,
     errors: Vec<RelativeError>,
-    spared: Vec<u64>,
+    skipped: Vec<u64>,
     windows: u64,
     overlapping: u64,
     without_id: u64,
@@ -296,8 +296,8 @@ impl UnitSamples {
             labels.as_ref()?[row as usize].clone()
         };
         let errors = vec![RelativeError::default(); criteria.terms.len()];
-        let spared = vec![0; criteria.spared.len()];
-        let mut samples = Self { errors, spared, ..Self::default() };
+        let skipped = vec![0; criteria.skipped.len()];
+        let mut samples = Self { errors, skipped, ..Self::default() };
         let mut document: Vec<ScoredWindow> = Vec::new();
         scores::read(&directory.root.join(&record.scores.path), &criteria.columns(), |window| {
             if document.first().is_some_and(|first| first.input_row != window.input_row) {
@@ -337,8 +337,8 @@ impl UnitSamples {
         }
         for sample in criteria.samples(windows) {
             criteria.add_errors(sample, &mut self.errors);
-            for (windows, of) in self.spared.iter_mut().zip(&criteria.spared) {
-                *windows += criteria.spared_windows(of, sample);
+            for (windows, of) in self.skipped.iter_mut().zip(&criteria.skipped) {
+                *windows += criteria.skipped_windows(of, sample);
             }
             self.samples.push((group, criteria.tokens(sample)));
             self.values.extend(criteria.values(sample, file));

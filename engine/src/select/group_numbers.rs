@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::base::error::Result;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::nameless::Nameless;
 
 /// Numbers to buffer before they are written.
 const WAITING: usize = 1 << 18;
@@ -15,13 +15,13 @@ const BYTES: usize = size_of::<u32>();
 /// Group numbers that are being collected.
 #[derive(Debug)]
 pub(super) struct GroupNumbers {
-    file: Nameless,
+    file: AnonymousFile,
     waiting: Vec<u8>,
 }
 
 impl GroupNumbers {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self { file: Nameless::create(directory)?, waiting: Vec::new() })
+        Ok(Self { file: AnonymousFile::create(directory)?, waiting: Vec::new() })
     }
 
     /// Adds the group of the next sample.
@@ -45,11 +45,11 @@ impl GroupNumbers {
 
 /// Group of every sample.
 #[derive(Debug)]
-pub(super) struct GroupsOfSamples(Nameless);
+pub(super) struct GroupsOfSamples(AnonymousFile);
 
 impl GroupsOfSamples {
     /// Reads the groups of a range of samples.
-    pub(super) fn of(&self, samples: Range<u64>) -> Result<Vec<u32>> {
+    pub(super) fn read_range(&self, samples: Range<u64>) -> Result<Vec<u32>> {
         let mut bytes = vec![0; (samples.end - samples.start) as usize * BYTES];
         self.0.read(&mut bytes, samples.start * BYTES as u64)?;
         let numbers = bytes.as_chunks::<BYTES>().0.iter();
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn the_groups_of_any_samples_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let mut numbers = GroupNumbers::new(&directory).unwrap();
         let all: Vec<u32> = (0..WAITING as u32 * 2 + 7).map(|sample| sample * 31 % 1009).collect();
         for group in &all {
@@ -72,8 +72,11 @@ mod tests {
         }
         let groups = numbers.finish().unwrap();
         for range in [0..0, 0..3, 262_140..262_150, 524_290..524_295] {
-            assert_eq!(groups.of(range.start as u64..range.end as u64).unwrap(), all[range]);
+            assert_eq!(
+                groups.read_range(range.start as u64..range.end as u64).unwrap(),
+                all[range]
+            );
         }
-        assert!(groups.of(524_290..524_296).is_err(), "there is no such sample");
+        assert!(groups.read_range(524_290..524_296).is_err(), "there is no such sample");
     }
 }

@@ -27,7 +27,7 @@ impl GuardCounts {
 
     /// Adds the totals of a group with this value of the `within` column.
     pub(super) fn add(&mut self, value: Option<&String>, samples: u64, totals: &Totals) {
-        let counts = totals.refused.iter().copied().zip(totals.missing.iter().copied());
+        let counts = totals.rejected.iter().copied().zip(totals.missing.iter().copied());
         for (guard, (rejected, missing)) in self.0.iter_mut().zip(counts) {
             guard.rejected += rejected;
             guard.missing += missing;

@@ -8,8 +8,8 @@ use longsift_kernels::MappedFile;
 use longsift_stages::score::percentile::Histogram;
 
 use crate::base::error::Result;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::nameless::Nameless;
 
 /// Histograms that are being collected, from several threads.
 #[derive(Debug)]
@@ -17,30 +17,30 @@ pub(super) struct HistogramsOfGroups(Mutex<Filed>);
 
 #[derive(Debug)]
 struct Filed {
-    file: Nameless,
+    file: AnonymousFile,
     bytes: usize,
 }
 
 /// Location of one histogram in the file.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct HistogramLocation {
     range: (f64, f64),
     bytes: Range<usize>,
 }
 
 impl HistogramsOfGroups {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self(Mutex::new(Filed { file: Nameless::create(directory)?, bytes: 0 })))
+        Ok(Self(Mutex::new(Filed { file: AnonymousFile::create(directory)?, bytes: 0 })))
     }
 
     /// Stores a complete histogram.
-    pub(super) fn add(&self, histogram: &Histogram) -> Result<Place> {
+    pub(super) fn add(&self, histogram: &Histogram) -> Result<HistogramLocation> {
         let bytes: Vec<u8> = histogram.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut filed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         filed.file.append(&bytes)?;
         let first = filed.bytes;
         filed.bytes += bytes.len();
-        Ok(Place { range: histogram.range(), bytes: first..filed.bytes })
+        Ok(HistogramLocation { range: histogram.range(), bytes: first..filed.bytes })
     }
 
     /// Maps the file.
@@ -67,7 +67,7 @@ impl AsRef<[u64]> for Words {
 
 impl Histograms {
     /// Returns the histogram at a location, without copying; keeps the file mapped while it lives.
-    pub(super) fn at(&self, place: &Place) -> Histogram {
+    pub(super) fn get(&self, place: &HistogramLocation) -> Histogram {
         let words = Words { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
         Histogram::over(place.range.0, place.range.1, Arc::new(words))
     }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_histogram_is_read_back_as_it_was_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let all = HistogramsOfGroups::new(&directory).unwrap();
         let counted: Vec<Histogram> = (0..9_u32)
             .map(|group| {
@@ -91,11 +91,11 @@ mod tests {
                 counting.finish()
             })
             .collect();
-        let places: Vec<Place> =
+        let places: Vec<HistogramLocation> =
             counted.iter().map(|histogram| all.add(histogram).unwrap()).collect();
         let read = all.finish().unwrap();
         for (place, histogram) in places.iter().zip(&counted) {
-            assert_eq!(read.at(place), *histogram);
+            assert_eq!(read.get(place), *histogram);
         }
         assert!(counted[0].words().is_empty() && !counted[8].words().is_empty());
     }

@@ -16,7 +16,7 @@ pub(super) struct Quantiles<'a> {
 }
 
 impl<'a> Quantiles<'a> {
-    pub(super) fn of(guard: &'a Guard, statistic: usize, samples: u64) -> Self {
+    pub(super) fn new(guard: &'a Guard, statistic: usize, samples: u64) -> Self {
         let search = |quantile: Decimal| (quantile, Search::among(samples));
         let (low, high) = (guard.min_quantile.map(search), guard.max_quantile.map(search));
         Self { guard, statistic, weight: 0, low, high }
@@ -45,8 +45,8 @@ impl<'a> Quantiles<'a> {
         });
     }
 
-    pub(super) fn are_over(&self) -> bool {
-        self.low.iter().chain(&self.high).all(|(_, search)| search.is_over())
+    pub(super) fn are_finished(&self) -> bool {
+        self.low.iter().chain(&self.high).all(|(_, search)| search.is_finished())
     }
 
     pub(super) fn bounds(&self) -> Bounds {

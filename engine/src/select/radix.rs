@@ -18,7 +18,7 @@ pub(super) fn value(key: u64) -> f64 {
 }
 
 /// Up to this many keys are sorted instead.
-const FEW: u64 = 4096;
+const MAX_SORTED_KEYS: u64 = 4096;
 
 /// Search for the least key K such that the keys up to K have at least the wanted weight. Memory: 512 KiB while it runs.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Search {
     /// Weights by the next bits of the keys.
     Many(Narrowing),
     /// Finished. `None` if all keys together have less than the wanted weight.
-    Over(Option<Found>),
+    Finished(Option<SearchResult>),
 }
 
 /// Search of which some bits are determined.
@@ -45,7 +45,7 @@ pub(super) struct Narrowing {
 
 /// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct SearchResult {
     pub(super) key: u64,
     /// Weight of the keys below.
     pub(super) below: u64,
@@ -56,7 +56,7 @@ pub(super) struct Found {
 impl Search {
     /// Starts a search among at most `keys` keys.
     pub(super) fn among(keys: u64) -> Self {
-        if keys <= FEW {
+        if keys <= MAX_SORTED_KEYS {
             return Self::Few(Vec::new());
         }
         let weights = vec![0; 1 << BITS];
@@ -68,41 +68,41 @@ impl Search {
         match self {
             Self::Few(keys) => keys.push((key, weight)),
             Self::Many(narrowing) => narrowing.add(key, weight),
-            Self::Over(_) => {}
+            Self::Finished(_) => {}
         }
     }
 
     /// Ends a pass. `wanted`, above 0, must be the same after every pass.
     pub(super) fn end_pass(&mut self, wanted: u64) {
-        *self = match std::mem::replace(self, Self::Over(None)) {
-            Self::Few(keys) => Self::Over(among_few(keys, wanted)),
+        *self = match std::mem::replace(self, Self::Finished(None)) {
+            Self::Few(keys) => Self::Finished(among_few(keys, wanted)),
             Self::Many(narrowing) => narrowing.narrowed(wanted),
-            over @ Self::Over(_) => over,
+            over @ Self::Finished(_) => over,
         };
     }
 
     /// Returns the result; the search has ended after [`PASSES`] passes.
-    pub(super) fn found(&self) -> Option<Found> {
+    pub(super) fn found(&self) -> Option<SearchResult> {
         match self {
-            Self::Over(found) => *found,
+            Self::Finished(found) => *found,
             Self::Few(_) | Self::Many(_) => None,
         }
     }
 
     /// Whether no further pass is needed.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self, Self::Over(_))
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self, Self::Finished(_))
     }
 }
 
-fn among_few(mut keys: Vec<(u64, u64)>, wanted: u64) -> Option<Found> {
+fn among_few(mut keys: Vec<(u64, u64)>, wanted: u64) -> Option<SearchResult> {
     keys.sort_unstable();
     let mut below = 0_u64;
     for equal in keys.chunk_by(|(one, _), (other, _)| one == other) {
         let own = equal.iter().fold(0_u64, |sum, (_, weight)| sum.saturating_add(*weight));
         let sum = below.saturating_add(own);
         if sum >= wanted {
-            return Some(Found { key: equal[0].0, below, own });
+            return Some(SearchResult { key: equal[0].0, below, own });
         }
         below = sum;
     }
@@ -129,12 +129,16 @@ impl Narrowing {
             self.decided = self.decided << BITS | bits as u64;
             self.passes += 1;
             if self.passes == PASSES {
-                return Search::Over(Some(Found { key: self.decided, below: self.below, own }));
+                return Search::Finished(Some(SearchResult {
+                    key: self.decided,
+                    below: self.below,
+                    own,
+                }));
             }
             self.weights.fill(0);
             return Search::Many(self);
         }
-        Search::Over(None)
+        Search::Finished(None)
     }
 }
 
@@ -144,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    fn search(samples: &[(u64, u64)], wanted: u64) -> Option<Found> {
-        let both = [0, FEW + 1].map(|keys| {
+    fn search(samples: &[(u64, u64)], wanted: u64) -> Option<SearchResult> {
+        let both = [0, MAX_SORTED_KEYS + 1].map(|keys| {
             let mut search = Search::among(keys);
             for _ in 0..PASSES {
                 for (key, weight) in samples {
@@ -153,7 +157,7 @@ mod tests {
                 }
                 search.end_pass(wanted);
             }
-            assert!(search.is_over());
+            assert!(search.is_finished());
             search.found()
         });
         assert_eq!(both[0], both[1], "few keys and many are searched to the same end");
@@ -180,7 +184,7 @@ mod tests {
                 samples.iter().filter(|(key, _)| inside(*key)).map(|(_, weight)| weight).sum()
             };
             let expected = samples.iter().map(|(key, _)| *key).find(|own| weight(&|key| key <= *own) >= wanted);
-            let expected = expected.map(|own| Found {
+            let expected = expected.map(|own| SearchResult {
                 key: own, below: weight(&|key| key < own), own: weight(&|key| key == own),
             });
             prop_assert_eq!(got, expected);

@@ -18,14 +18,14 @@ use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
-use super::decided::{Cutoff, Rule, passes, place, standing};
+use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
 use super::edges::{Amount, Edge};
 use super::gather::{Gathered, Record};
-use super::histograms::{Histograms, HistogramsOfGroups, Place};
+use super::histograms::{HistogramLocation, Histograms, HistogramsOfGroups};
 use super::quantiles::Quantiles;
 use super::radix::{PASSES, Search, key, value};
-use super::score_percentiles::{OfGroup, PercentilesOfGroups, ScoreBins, ScoreRange};
-use super::standing::{Standing, is_not_sampled};
+use super::sample_state::{SampleState, is_not_sampled};
+use super::score_percentiles::{GroupPercentiles, PercentilesOfGroups, ScoreBins, ScoreRange};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::run_directory::calibration::Threshold;
@@ -57,11 +57,11 @@ pub(super) struct Ranked {
     /// By statistic, over the samples that pass the guards; `None` if no sample has it.
     pub(super) figures: Vec<Option<ColumnFigures>>,
     /// By term, if it uses percentiles; `None` without a scale.
-    histograms: Option<Vec<Option<Place>>>,
+    histograms: Option<Vec<Option<HistogramLocation>>>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
     cutoffs: Vec<Cutoff>,
-    percentiles: OfGroup,
+    percentiles: GroupPercentiles,
     /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores.
     pub(super) deciles: Vec<f64>,
     pub(super) totals: Totals,
@@ -75,7 +75,7 @@ impl Ranked {
         histograms: &Histograms,
     ) -> Option<Vec<Scale>> {
         let places = self.histograms.as_ref()?.iter();
-        let found = places.map(|place| place.as_ref().map(|place| histograms.at(place)));
+        let found = places.map(|place| place.as_ref().map(|place| histograms.get(place)));
         scales(criteria, &self.figures, found)
     }
 
@@ -119,7 +119,7 @@ pub(super) struct Totals {
     /// Samples that `keep_fraction` refers to.
     pub(super) counted: u64,
     /// By guard, samples out of its bounds, independent of other guards.
-    pub(super) refused: Vec<u64>,
+    pub(super) rejected: Vec<u64>,
     /// By guard, samples that no guard rejects and that lack its statistic.
     pub(super) missing: Vec<u64>,
     /// Kept samples with a score.
@@ -151,7 +151,7 @@ impl Totals {
 }
 
 /// Counts kept samples by unit; they come in input order.
-struct KeptOfUnits<'a> {
+struct KeptCounter<'a> {
     /// Number of the first sample of every unit, then the number of all samples.
     units: &'a [u64],
     kept: &'a [AtomicU64],
@@ -159,7 +159,7 @@ struct KeptOfUnits<'a> {
     count: u64,
 }
 
-impl KeptOfUnits<'_> {
+impl KeptCounter<'_> {
     fn add(&mut self, number: u64) {
         if number >= self.units[self.unit + 1] {
             self.note();
@@ -178,7 +178,7 @@ impl KeptOfUnits<'_> {
 
 impl Ranking<'_> {
     /// Decides by the group's own statistics.
-    pub(super) fn own(self) -> Result<Ranked> {
+    pub(super) fn by_own_statistics(self) -> Result<Ranked> {
         let bounds = self.bounds()?;
         let (figures, scales) = self.scales(&bounds)?;
         self.criteria.check_z_scores(self.name, &figures)?;
@@ -201,7 +201,7 @@ impl Ranking<'_> {
 
     /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the
     /// calibration.
-    pub(super) fn by(
+    pub(super) fn by_calibration(
         self,
         scorer: Option<Scorer>,
         bounds: Vec<Bounds>,
@@ -212,9 +212,9 @@ impl Ranking<'_> {
         let (mut ties, mut range) = (vec![0_u64; edges.len()], ScoreRange::default());
         let sums = self.sums(&bounds)?;
         self.gathered.visit(self.group, self.stop, |sample| {
-            let standing = standing(scorer.as_ref(), &bounds, self.criteria, sample.values);
-            range.add(standing.passing_score());
-            if let Some((place, score)) = self.ranked(standing, &sample) {
+            let sample_state = sample_state(scorer.as_ref(), &bounds, self.criteria, sample.values);
+            range.add(sample_state.passing_score());
+            if let Some((place, score)) = self.ranked(sample_state, &sample) {
                 ties[place] += u64::from(key(score) == edges[place].cutoff.key);
             }
         })?;
@@ -232,9 +232,9 @@ impl Ranking<'_> {
     }
 
     /// Index of a sample's cutoff and its score; `None` if it cannot be kept.
-    fn ranked(self, standing: Standing, sample: &Record<'_>) -> Option<(usize, f64)> {
-        let Standing::Ranked(score) = standing else { return None };
-        let place = place(self.criteria, self.name, sample.tokens)?;
+    fn ranked(self, sample_state: SampleState, sample: &Record<'_>) -> Option<(usize, f64)> {
+        let SampleState::Ranked(score) = sample_state else { return None };
+        let place = cutoff_index(self.criteria, self.name, sample.tokens)?;
         (!score.is_nan()).then_some((place, score))
     }
 
@@ -243,9 +243,9 @@ impl Ranking<'_> {
         let samples = self.gathered.of_groups[self.group as usize].samples;
         let guards = self.criteria.guards.iter();
         let mut quantiles: Vec<Quantiles> =
-            guards.map(|(guard, statistic)| Quantiles::of(guard, *statistic, samples)).collect();
+            guards.map(|(guard, statistic)| Quantiles::new(guard, *statistic, samples)).collect();
         for pass in 0..PASSES {
-            if quantiles.iter().all(Quantiles::are_over) {
+            if quantiles.iter().all(Quantiles::are_finished) {
                 break;
             }
             self.gathered.visit(self.group, self.stop, |sample| {
@@ -312,7 +312,7 @@ impl Ranking<'_> {
         // The number of samples that a fraction refers to is only known after the first pass.
         let amounts = self.amounts(0);
         let search = |amount: &Amount| match amount {
-            Amount::All | Amount::From(_) => Search::Over(None),
+            Amount::All | Amount::From(_) => Search::Finished(None),
             Amount::Samples(_) | Amount::Tokens(_) => Search::among(most),
         };
         let mut searches: Vec<Search> = amounts.iter().map(search).collect();
@@ -320,15 +320,15 @@ impl Ranking<'_> {
         let (mut scored, mut counted) = (0_u64, 0_u64);
         let mut range = ScoreRange::default();
         for pass in 0..PASSES {
-            if deciles.iter().chain(&searches).all(Search::is_over) {
+            if deciles.iter().chain(&searches).all(Search::is_finished) {
                 break;
             }
             self.gathered.visit(self.group, self.stop, |sample| {
-                let standing = standing(scorer, bounds, criteria, sample.values);
-                let score = standing.passing_score();
+                let sample_state = sample_state(scorer, bounds, criteria, sample.values);
+                let score = sample_state.passing_score();
                 if pass == 0 {
                     range.add(score);
-                    counted += u64::from(standing.counts());
+                    counted += u64::from(sample_state.counts());
                     scored += u64::from(!score.is_nan());
                 }
                 if score.is_nan() {
@@ -338,7 +338,7 @@ impl Ranking<'_> {
                 for search in &mut deciles {
                     search.add(key, 1);
                 }
-                if let Some(place) = place(criteria, self.name, sample.tokens) {
+                if let Some(place) = cutoff_index(criteria, self.name, sample.tokens) {
                     searches[place].add(!key, amounts[place].weight(sample.tokens));
                 }
             })?;
@@ -350,7 +350,7 @@ impl Ranking<'_> {
             }
         }
         let edges = searches.iter().zip(self.amounts(counted));
-        let edges = edges.map(|(search, amount)| Edge::at(search, amount)).collect();
+        let edges = edges.map(|(search, amount)| Edge::from_search(search, amount)).collect();
         let found = deciles.iter().filter_map(Search::found);
         Ok((edges, found.map(|found| value(found.key)).collect(), range))
     }
@@ -383,23 +383,23 @@ impl Ranking<'_> {
         let (criteria, units) = (self.criteria, &self.gathered.units[..]);
         let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
         let by_guard = || vec![0; criteria.guards.len()];
-        let (thresholds, refused, missing) = (vec![nothing; edges.len()], by_guard(), by_guard());
-        let mut totals = Totals { refused, missing, thresholds, ..Totals::default() };
-        let mut kept_of_unit = KeptOfUnits { units, kept: self.kept, unit: 0, count: 0 };
+        let (thresholds, rejected, missing) = (vec![nothing; edges.len()], by_guard(), by_guard());
+        let mut totals = Totals { rejected, missing, thresholds, ..Totals::default() };
+        let mut kept_of_unit = KeptCounter { units, kept: self.kept, unit: 0, count: 0 };
         self.gathered.visit(self.group, self.stop, |sample| {
-            let standing = standing(scorer, bounds, criteria, sample.values);
-            let score = standing.passing_score();
-            totals.counted += u64::from(standing.counts());
-            let is_rejected = matches!(standing, Standing::Refused(..));
+            let sample_state = sample_state(scorer, bounds, criteria, sample.values);
+            let score = sample_state.passing_score();
+            totals.counted += u64::from(sample_state.counts());
+            let is_rejected = matches!(sample_state, SampleState::Rejected(..));
             for (guard, ((_, statistic), bounds)) in criteria.guards.iter().zip(bounds).enumerate()
             {
                 let value = sample.values[*statistic];
                 let verdict = bounds.judge(value);
                 let is_missing = verdict == Verdict::Missing && !is_not_sampled(value);
-                totals.refused[guard] += u64::from(verdict == Verdict::Refused);
+                totals.rejected[guard] += u64::from(verdict == Verdict::Refused);
                 totals.missing[guard] += u64::from(is_missing && !is_rejected);
             }
-            if standing == Standing::NotMeasured && criteria.filter.keeps_not_measured() {
+            if sample_state == SampleState::NotMeasured && criteria.filter.keeps_not_measured() {
                 totals.kept_not_measured += 1;
                 kept_of_unit.add(sample.number);
             }
@@ -409,7 +409,7 @@ impl Ranking<'_> {
             totals.scored += 1;
             bins.add(score);
             totals.parts[deciles.partition_point(|decile| *decile <= score)] += 1;
-            let place = place(criteria, self.name, sample.tokens);
+            let place = cutoff_index(criteria, self.name, sample.tokens);
             let Some(place) = place else { return };
             let kept = edges[place].keeps(key(score), sample.tokens, sample.number);
             totals.note(place, score, kept);

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 use super::runs::Runs;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::nameless::Nameless;
 
 /// Number of parts, by first byte, that hashes are sorted in.
 const PARTS: usize = 256;
@@ -22,12 +22,15 @@ const BLOCK: usize = 1024;
 pub(super) struct Ids {
     hashes: Runs,
     /// File for the repeated hashes.
-    repeated: Nameless,
+    repeated: AnonymousFile,
 }
 
 impl Ids {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self { hashes: Runs::new(directory, BYTES)?, repeated: Nameless::create(directory)? })
+        Ok(Self {
+            hashes: Runs::new(directory, BYTES)?,
+            repeated: AnonymousFile::create(directory)?,
+        })
     }
 
     /// Adds the hash of a document's id.
@@ -63,7 +66,7 @@ fn hash_of(bytes: &[u8]) -> Option<u128> {
 /// Hashes of ids that more than one document has, ascending, in a file.
 #[derive(Debug)]
 pub(super) struct RepeatedIds {
-    file: Nameless,
+    file: AnonymousFile,
     /// First hash of every block.
     first: Vec<u128>,
     count: u64,
@@ -122,7 +125,7 @@ mod tests {
 
     fn repeated(ids: impl Iterator<Item = String>) -> RepeatedIds {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let mut all = Ids::new(&directory).unwrap();
         ids.for_each(|id| all.push(hash(&id)).unwrap());
         all.repeated(&Stop::default()).unwrap()

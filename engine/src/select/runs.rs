@@ -5,8 +5,8 @@
 
 use crate::base::error::Result;
 use crate::base::stop::Stop;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::nameless::Nameless;
 
 /// Bytes to buffer before they are written, as one range per group.
 const WAITING_BYTES: usize = 32 << 20;
@@ -17,7 +17,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Records that are being collected.
 #[derive(Debug)]
 pub(super) struct Runs {
-    file: Nameless,
+    file: AnonymousFile,
     /// Bytes of a record.
     record: usize,
     /// Buffered bytes by group.
@@ -25,15 +25,15 @@ pub(super) struct Runs {
     waiting_bytes: usize,
     written: u64,
     /// Ranges in the file, by group: start and length.
-    stretches: Vec<Vec<(u64, u64)>>,
+    ranges: Vec<Vec<(u64, u64)>>,
 }
 
 impl Runs {
     /// Creates an empty collection of records of `record` bytes.
     pub(super) fn new(directory: &RunDirectory, record: usize) -> Result<Self> {
-        let file = Nameless::create(directory)?;
-        let (waiting, stretches) = (Vec::new(), Vec::new());
-        Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, stretches })
+        let file = AnonymousFile::create(directory)?;
+        let (waiting, ranges) = (Vec::new(), Vec::new());
+        Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, ranges })
     }
 
     /// Adds a record to a group.
@@ -41,7 +41,7 @@ impl Runs {
         assert_eq!(record.len(), self.record);
         if group >= self.waiting.len() {
             self.waiting.resize_with(group + 1, Vec::new);
-            self.stretches.resize_with(group + 1, Vec::new);
+            self.ranges.resize_with(group + 1, Vec::new);
         }
         self.waiting[group].extend_from_slice(record);
         self.waiting_bytes += record.len();
@@ -49,11 +49,11 @@ impl Runs {
     }
 
     fn write_out(&mut self) -> Result<()> {
-        for (waiting, stretches) in self.waiting.iter_mut().zip(&mut self.stretches) {
+        for (waiting, ranges) in self.waiting.iter_mut().zip(&mut self.ranges) {
             let bytes = std::mem::take(waiting);
             if !bytes.is_empty() {
                 self.file.append(&bytes)?;
-                stretches.push((self.written, bytes.len() as u64));
+                ranges.push((self.written, bytes.len() as u64));
                 self.written += bytes.len() as u64;
             }
         }
@@ -64,16 +64,16 @@ impl Runs {
     /// Writes the rest.
     pub(super) fn finish(mut self) -> Result<Groups> {
         self.write_out()?;
-        Ok(Groups { file: self.file, record: self.record, stretches: self.stretches })
+        Ok(Groups { file: self.file, record: self.record, ranges: self.ranges })
     }
 }
 
 /// All records, by group.
 #[derive(Debug)]
 pub(super) struct Groups {
-    file: Nameless,
+    file: AnonymousFile,
     record: usize,
-    stretches: Vec<Vec<(u64, u64)>>,
+    ranges: Vec<Vec<(u64, u64)>>,
 }
 
 impl Groups {
@@ -89,7 +89,7 @@ impl Groups {
     ) -> Result<()> {
         let most = READ_BYTES / self.record * self.record;
         let mut buffer = Vec::new();
-        for &(start, bytes) in self.stretches.get(group).map_or(&[][..], Vec::as_slice) {
+        for &(start, bytes) in self.ranges.get(group).map_or(&[][..], Vec::as_slice) {
             for offset in (0..bytes).step_by(most) {
                 stop.check()?;
                 let length = (bytes - offset).min(most as u64) as usize;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn directory(folder: &tempfile::TempDir) -> RunDirectory {
-        RunDirectory::of_output(&folder.path().join("out"))
+        RunDirectory::for_output(&folder.path().join("out"))
     }
 
     proptest! {
@@ -150,7 +150,7 @@ mod tests {
         }
         assert!(runs.waiting_bytes < WAITING_BYTES);
         let groups = runs.finish().unwrap();
-        assert_eq!(groups.stretches[0].len(), 3);
+        assert_eq!(groups.ranges[0].len(), 3);
         let mut seen = 0;
         groups
             .visit(1, &Stop::default(), |record| {
@@ -160,7 +160,7 @@ mod tests {
             .unwrap();
         assert_eq!(seen, many / 2);
         assert_eq!(
-            std::fs::read_dir(directory(&folder).nameless()).unwrap().count(),
+            std::fs::read_dir(directory(&folder).temporary_folder()).unwrap().count(),
             0,
             "the file has no name"
         );

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use longsift_stages::score::percentile::share_of_range;
 
 use crate::base::error::Result;
+use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::nameless::Nameless;
 
 /// Bins per group.
 const BINS: usize = 1 << 16;
@@ -71,7 +71,7 @@ pub(super) struct PercentilesOfGroups(Mutex<ScorePercentiles>);
 
 /// Location of the percentiles of a group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OfGroup {
+pub(super) struct GroupPercentiles {
     range: ScoreRange,
     /// Index of its first bin in the file.
     first: u64,
@@ -82,12 +82,12 @@ pub(super) struct OfGroup {
 
 impl PercentilesOfGroups {
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        let (file, bins, blocks) = (Nameless::create(directory)?, 0, Vec::new());
+        let (file, bins, blocks) = (AnonymousFile::create(directory)?, 0, Vec::new());
         Ok(Self(Mutex::new(ScorePercentiles { file, bins, blocks })))
     }
 
     /// Adds the percentiles of a group whose scores are all counted; stores only bins that are not empty.
-    pub(super) fn add(&self, bins: &ScoreBins) -> Result<OfGroup> {
+    pub(super) fn add(&self, bins: &ScoreBins) -> Result<GroupPercentiles> {
         let total = bins.counts.iter().sum::<u64>() as f64;
         let mut below = 0_u64;
         let (mut bytes, mut blocks) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ impl PercentilesOfGroups {
         let (first, first_block) = (all.bins, all.blocks.len());
         all.bins += added;
         all.blocks.extend(blocks);
-        Ok(OfGroup { range: bins.range, first, bins: added, first_block })
+        Ok(GroupPercentiles { range: bins.range, first, bins: added, first_block })
     }
 
     pub(super) fn finish(self) -> ScorePercentiles {
@@ -118,7 +118,7 @@ impl PercentilesOfGroups {
 /// Percentiles of all groups.
 #[derive(Debug)]
 pub(super) struct ScorePercentiles {
-    file: Nameless,
+    file: AnonymousFile,
     /// Number of bins in the file.
     bins: u64,
     /// First bin of every block of every group.
@@ -128,7 +128,7 @@ pub(super) struct ScorePercentiles {
 impl ScorePercentiles {
     /// Computes (scores in lower bins + half of those in the same bin) ÷ scores of the group; `None` for `NaN`. Cost: one read
     /// of the file.
-    pub(super) fn of(&self, group: &OfGroup, score: f64) -> Result<Option<f64>> {
+    pub(super) fn percentile(&self, group: &GroupPercentiles, score: f64) -> Result<Option<f64>> {
         if score.is_nan() {
             return Ok(None);
         }
@@ -159,7 +159,7 @@ mod tests {
 
     fn percentiles(groups: &[&[f64]]) -> Vec<Vec<Option<f64>>> {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         let all = PercentilesOfGroups::new(&directory).unwrap();
         let add = |scores: &&[f64]| {
             let mut range = ScoreRange::default();
@@ -168,10 +168,10 @@ mod tests {
             scores.iter().filter(|score| !score.is_nan()).for_each(|score| bins.add(*score));
             all.add(&bins).unwrap()
         };
-        let places: Vec<OfGroup> = groups.iter().map(add).collect();
+        let places: Vec<GroupPercentiles> = groups.iter().map(add).collect();
         let all = all.finish();
-        let of = |(scores, place): (&&[f64], &OfGroup)| {
-            scores.iter().map(|score| all.of(place, *score).unwrap()).collect()
+        let of = |(scores, place): (&&[f64], &GroupPercentiles)| {
+            scores.iter().map(|score| all.percentile(place, *score).unwrap()).collect()
         };
         groups.iter().zip(&places).map(of).collect()
     }

@@ -51,8 +51,8 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
     let place = |guard: &Guard| guard.statistic.parse().unwrap();
     let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), place(guard))).collect();
     Criteria {
-        reasons: Reasons::of(&statistics, &guards),
-        spared: Vec::new(),
+        reasons: Reasons::new(&statistics, &guards),
+        skipped: Vec::new(),
         written: Vec::new(),
         statistics,
         columns: Vec::new(),
@@ -70,7 +70,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
 /// Gathers the samples in units of at most `unit` samples.
 fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
     let folder = tempfile::tempdir().unwrap();
-    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let directory = RunDirectory::for_output(&folder.path().join("out"));
     let mut gathering = Gathering::new(&directory, criteria).unwrap();
     for samples in samples.chunks(unit) {
         let mut unit = UnitSamples::default();
@@ -96,7 +96,7 @@ fn ranked<'g>(
 ) -> (BTreeMap<Option<&'g str>, Ranked>, Histograms, Vec<u64>) {
     let kept: Vec<AtomicU64> = gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect();
     let folder = tempfile::tempdir().unwrap();
-    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let directory = RunDirectory::for_output(&folder.path().join("out"));
     let percentiles = PercentilesOfGroups::new(&directory).unwrap();
     let histograms = HistogramsOfGroups::new(&directory).unwrap();
     let ranked = gathered.groups.iter().map(|(value, group)| {
@@ -104,7 +104,7 @@ fn ranked<'g>(
         let (group, kept, percentiles, histograms) = (*group, &kept[..], &percentiles, &histograms);
         let ranking =
             Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
-        (name, ranking.own().unwrap())
+        (name, ranking.by_own_statistics().unwrap())
     });
     let ranked = ranked.collect();
     (
@@ -191,9 +191,9 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         let decided: Vec<(f64, bool)> = numbers
             .zip(&of_group)
             .map(|(number, (_, tokens, values))| {
-                let standing = rule.standing(criteria, values);
-                let keep = rule.keeps(criteria, name, standing, *tokens, number);
-                (standing.score(), keep)
+                let sample_state = rule.sample_state(criteria, values);
+                let keep = rule.keeps(criteria, name, sample_state, *tokens, number);
+                (sample_state.score(), keep)
             })
             .collect();
         let (scores, keep): (Vec<f64>, Vec<bool>) = decided.into_iter().unzip();
@@ -213,10 +213,10 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         let is_outside = |(guard, bounds): (&(Guard, usize), &Bounds), (_, _, values): &Drawn| {
             bounds.judge(values[guard.1]) == Verdict::Refused
         };
-        for (guard, refused) in ranked.totals.refused.iter().enumerate() {
+        for (guard, rejected) in ranked.totals.rejected.iter().enumerate() {
             let of = (&criteria.guards[guard], &expected.bounds[guard]);
             let outside = of_group.iter().filter(|sample| is_outside(of, sample)).count();
-            assert_eq!(*refused, outside as u64);
+            assert_eq!(*rejected, outside as u64);
         }
         let part = |score: &f64| deciles.iter().filter(|decile| *decile <= score).count();
         for (index, count) in ranked.totals.parts.iter().enumerate() {
@@ -239,14 +239,15 @@ fn again_by_its_calibration(
     histograms: &Histograms,
 ) {
     let value = name.map(str::to_owned);
-    let mut groups = calibration::groups(criteria, [(&value, ranked)].into_iter(), histograms);
+    let mut groups =
+        calibration::calibrate_groups(criteria, [(&value, ranked)].into_iter(), histograms);
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
     let scorer = calibration::scorer(criteria, &known);
     let kept: Vec<AtomicU64> = gathered.units.iter().map(|_| AtomicU64::new(0)).collect();
     let (group, stop) = (gathered.groups[&value], &Stop::default());
     let folder = tempfile::tempdir().unwrap();
-    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let directory = RunDirectory::for_output(&folder.path().join("out"));
     let percentiles = &PercentilesOfGroups::new(&directory).unwrap();
     let (kept, histograms_now) = (&kept[..], &HistogramsOfGroups::new(&directory).unwrap());
     let ranking = Ranking {
@@ -261,7 +262,7 @@ fn again_by_its_calibration(
     };
     let bounds = known.guards.clone();
     let (rule, totals, sums) =
-        ranking.by(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
+        ranking.by_calibration(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
     assert_eq!(
         (totals.scored, totals.counted, totals.kept, totals.parts),
         (known.count, known.samples, known.kept, ranked.totals.parts)
@@ -274,14 +275,14 @@ fn again_by_its_calibration(
     gathered
         .visit(group, stop, |sample| {
             let keeps = |rule: &Rule| {
-                let standing = rule.standing(criteria, sample.values);
-                rule.keeps(criteria, name, standing, sample.tokens, sample.number)
+                let sample_state = rule.sample_state(criteria, sample.values);
+                rule.keeps(criteria, name, sample_state, sample.tokens, sample.number)
             };
             numbers.push((keeps(&own), keeps(&rule)));
         })
         .unwrap();
     assert!(numbers.iter().all(|(before, now)| before == now));
-    let moved = drift::of_group(&known, std::iter::empty(), &totals);
+    let moved = drift::compare_group(&known, std::iter::empty(), &totals);
     assert!(moved.stability_index.is_none_or(|index| index == 0.0));
 }
 
@@ -321,10 +322,15 @@ fn another_selection_is_another_version() {
                     gathered.groups[&name.map(str::to_owned)],
                     &Stop::default(),
                     |sample| {
-                        let standing = rule.standing(&criteria, sample.values);
-                        let keep =
-                            rule.keeps(&criteria, *name, standing, sample.tokens, sample.number);
-                        numbers.extend([standing.score().to_bits(), u64::from(keep)]);
+                        let sample_state = rule.sample_state(&criteria, sample.values);
+                        let keep = rule.keeps(
+                            &criteria,
+                            *name,
+                            sample_state,
+                            sample.tokens,
+                            sample.number,
+                        );
+                        numbers.extend([sample_state.score().to_bits(), u64::from(keep)]);
                     },
                 );
                 visited.unwrap();
@@ -424,10 +430,10 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
     let filter = format!(r#"{{"guards": [{guard}], "keep_fraction": 0.5}}"#);
     let criteria = criteria(Standardise::MinMax, Combine::Sum, &filter);
     // The second statistic is skipped for the first two; the third lacks it for another reason.
-    let spared = |far| (0, 1, [far, f64::NAN, 0.9]);
+    let skipped = |far| (0, 1, [far, f64::NAN, 0.9]);
     let samples = [
-        spared(9.0),
-        spared(8.0),
+        skipped(9.0),
+        skipped(8.0),
         (0, 1, [7.0, f64::NAN, 0.1]),
         (0, 1, [6.0, 0.0, 0.1]),
         (0, 1, [5.0, 0.0, 0.1]),
@@ -446,7 +452,7 @@ fn scores(standardise: Standardise, filter: &str, samples: &[Drawn]) -> Vec<f64>
     let gathered = gathered(&criteria, samples, 5);
     let (ranked, histograms, _) = ranked(&criteria, &gathered);
     let rule = ranked[&None].rule(&criteria, &histograms);
-    let score = |(_, _, values): &Drawn| rule.standing(&criteria, values).score();
+    let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     samples.iter().map(score).collect()
 }
 
@@ -520,7 +526,7 @@ fn an_optional_statistic_that_no_sample_that_passes_has_is_left_out() {
     let ranked = &ranked[&None];
     assert!(ranked.figures[1].is_none() && ranked.totals.scored == 2);
     let rule = ranked.rule(&criteria, &histograms);
-    let score = |(_, _, values): &Drawn| rule.standing(&criteria, values).score();
+    let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
     again_by_its_calibration(&criteria, &gathered, None, ranked, &histograms);
 }

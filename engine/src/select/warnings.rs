@@ -18,7 +18,7 @@ use crate::run_directory::summary::GuardUse;
 use crate::spec::pipeline::Samples;
 
 /// Maximum groups named in a message.
-const NAMED: usize = 10;
+const MAX_LISTED: usize = 10;
 
 /// Formats the name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
@@ -27,21 +27,21 @@ pub(super) fn name(value: Option<&str>) -> String {
 
 /// Lists the first names and the number of the others.
 pub(super) fn listed(mut things: Vec<String>) -> String {
-    let more = things.len().saturating_sub(NAMED);
-    things.truncate(NAMED);
+    let more = things.len().saturating_sub(MAX_LISTED);
+    things.truncate(MAX_LISTED);
     let named = things.join(", ");
     if more > 0 { format!("{named} and {} more", count(more as u64)) } else { named }
 }
 
 /// Warnings about the samples, before anything is selected.
-pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
+pub(super) fn sample_warnings(gathered: &Gathered) -> Vec<Diagnostic> {
     let warning = |message: String, hint: &str| {
         Diagnostic::warning(Blame::Pipeline, message).hint(hint.to_owned())
     };
     let mut warnings = Vec::new();
     if let Some(different) = different_lengths(gathered) {
         warnings.push(warning(
-            format!("{different}: scores of different lengths do not compare"),
+            format!("{different}: scores of different lengths are not comparable"),
             "use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class",
         ));
     }
@@ -49,10 +49,10 @@ pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
         let share = 100.0 * gathered.overlapping as f64 / gathered.windows as f64;
         warnings.push(warning(
             format!(
-                "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
+                "{} of {} windows ({share:.1} %) overlap the window before them, because of `windows: both-ends`",
                 gathered.overlapping, gathered.windows
             ),
-            "where a training token must not come twice, use `windows: disjoint`",
+            "use `windows: disjoint` if no training token may occur twice",
         ));
     }
     let repeated = gathered.repeated_ids.count();
@@ -73,7 +73,7 @@ pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
 }
 
 /// Warnings about random scores: documents that share an id, and documents without one.
-pub(super) fn of_random(plan: &Plan, gathered: &Gathered) -> Vec<Diagnostic> {
+pub(super) fn random_score_warnings(plan: &Plan, gathered: &Gathered) -> Vec<Diagnostic> {
     let is_drawn = plan.spec.score().random_seed().is_some()
         || plan.spec.pipeline.output.compare.contains(&Formula::Random);
     let mut warnings = Vec::new();
@@ -128,7 +128,7 @@ fn different_lengths(gathered: &Gathered) -> Option<String> {
 }
 
 /// Warns if the filter names groups without samples.
-pub(super) fn of_absent(filter: &Filter, gathered: &Gathered) -> Option<Diagnostic> {
+pub(super) fn absent_group_warning(filter: &Filter, gathered: &Gathered) -> Option<Diagnostic> {
     let mut absent: Vec<String> = filter
         .named_groups()
         .into_iter()
@@ -140,13 +140,13 @@ pub(super) fn of_absent(filter: &Filter, gathered: &Gathered) -> Option<Diagnost
         return None;
     }
     let groups = gathered.groups.keys().map(|group| name(group.as_deref())).collect();
-    let message = format!("the filter names {}, of which there is no sample", listed(absent));
+    let message = format!("the filter names {}, but no sample has this group", listed(absent));
     let hint = format!("the groups of this input are {}", listed(groups));
     Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
 }
 
 /// Warns if nothing was kept of some groups.
-pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagnostic> {
+pub(super) fn empty_group_warning(gathered: &Gathered, empty: Vec<String>) -> Option<Diagnostic> {
     if empty.is_empty() {
         return None;
     }
@@ -159,7 +159,7 @@ pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagno
 }
 
 /// Warns about each guard that rejects more than half of all samples or of those of a group.
-pub(super) fn of_guards(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
+pub(super) fn guard_warnings(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
     let samples = match plan.spec.pipeline.output.samples {
         Samples::Windows => "windows",
         Samples::Documents => "documents",
@@ -167,21 +167,21 @@ pub(super) fn of_guards(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
     let warning = |guard: &GuardUse| {
         let message = format!("the guard {}", guard.in_words(samples));
         let hint = format!(
-            "where this is text that you want, move its bound or remove `{}`; `longsift report` shows rejected {samples}",
+            "to keep this text, change its bound or remove `{}`; `longsift report` shows rejected {samples}",
             guard.setting
         );
-        let at = plan.spec.at(&guard.setting);
+        let at = plan.spec.locate(&guard.setting);
         Diagnostic::warning(Blame::Pipeline, message).at(at).hint(hint)
     };
     guards.iter().filter(|guard| guard.rejects_most()).map(warning).collect()
 }
 
 /// Warns if scores have moved far from the calibration.
-pub(crate) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
+pub(crate) fn drift_warning(drift: &[GroupDrift]) -> Option<Diagnostic> {
     let much = drift.iter().filter(|group| group.count >= 100);
     let much: Vec<(&GroupDrift, f64)> = much
         .filter_map(|group| {
-            Some((group, group.stability_index.filter(|&index| index > drift::MUCH)?))
+            Some((group, group.stability_index.filter(|&index| index > drift::WARNING_INDEX)?))
         })
         .collect();
     let (first, index) = much.first()?;
@@ -197,10 +197,10 @@ pub(crate) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
         (None, _) => (String::new(), format!("index {index:.2}")),
     };
     let message = format!(
-        "the scores{scores} have moved from the calibration: stability {index}, much from {} on",
-        drift::MUCH
+        "the scores{scores} have moved from the calibration: stability {index}, with a limit of {}",
+        drift::WARNING_INDEX
     );
-    let hint = "look at what has changed in the input; to accept it, calibrate anew over a corpus that has it";
+    let hint = "check what has changed in the input; to accept it, calibrate again on a corpus that includes the change";
     Some(Diagnostic::warning(Blame::Data, message).hint(hint))
 }
 
@@ -217,7 +217,7 @@ pub(super) fn check_noise(
             return None;
         }
         let message = format!(
-            "the {} of sampled rows is off by {:.0} % (root mean square over {} windows), and \
+            "the {} of sampled rows is off by {:.0} % (root mean square over {} windows), but \
              `score.max_relative_error` allows {:.0} %",
             term.statistic.replace('_', " "),
             100.0 * noise,

@@ -6,43 +6,43 @@ use longsift_stages::contract::BrokenRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What must hold of a run before its output takes its place: a figure of the run, or a statistic of its samples, within
-/// bounds. The run ends with exit code 6 where a check does not hold, and what stood in the output before stays; the scores
-/// are kept, so that another selection takes seconds. A finished run is checked again when it is asked for again.
+/// Condition that a run must meet before its output replaces the previous one: bounds for a figure of the run or for a
+/// statistic of its samples. If a check fails, the run ends with exit code 6 and the previous output stays; the scores are
+/// kept, so that another selection takes seconds. Running the pipeline again repeats the checks on a finished run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// A figure of the run.
+    /// Figure of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<Figure>,
-    /// With `rows_dropped` and `windows_dropped`: those of this reason alone, `guard_copy_share`, as the summary has it. A
-    /// reason that nothing was dropped for counts 0. Default: of all reasons.
+    /// With `rows_dropped` and `windows_dropped`: counts only this reason, such as `guard_copy_share`, as in the summary.
+    /// Counts 0 if nothing was dropped for it. Default: all reasons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Instead of a figure: `score`, or a statistic that a term or a guard uses, as in `selection/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistic: Option<String>,
-    /// What is taken of the values of the statistic. Default `mean`.
+    /// Aggregate of the statistic's values. Default `mean`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<Take>,
-    /// Of which samples the statistic is taken. Default `kept`.
+    /// Samples that the statistic is taken of. Default `kept`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// Only samples of this value of `score.within`; for statistics and for the figures of samples. Default: of all.
+    /// Only samples with this value of `score.within`; for statistics and for figures of samples. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The lowest value that holds. Default: none.
+    /// Lowest accepted value. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// The highest value that holds. Default: none.
+    /// Highest accepted value. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// What happens where it does not hold: `error` (default) ends the run, `warn` says so.
+    /// Effect of a failing check: `error` (default) ends the run, `warn` prints a warning.
     #[serde(default, skip_serializing_if = "CheckSeverity::is_error")]
     pub severity: CheckSeverity,
 }
 
-/// A figure of a run. A share of nothing is 0.
+/// Figure of a run. A share is 0 if its total is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -50,13 +50,13 @@ pub enum Figure {
     RowsIn,
     /// Rows with at least one sample in the output.
     RowsKept,
-    /// Their share of the rows read.
+    /// Rows with at least one sample in the output, as a share of the rows read.
     RowsKeptShare,
-    /// Rows that are not in the output, quarantined ones apart.
+    /// Rows that are not in the output, except quarantined ones.
     RowsDropped,
     /// Rows that could not be scored.
     Quarantined,
-    /// Their share of the rows read.
+    /// Rows that could not be scored, as a share of the rows read.
     QuarantinedShare,
     /// Files that could not be opened.
     FilesQuarantined,
@@ -64,54 +64,54 @@ pub enum Figure {
     WindowsTotal,
     /// Windows in the output.
     WindowsKept,
-    /// Their share of the windows cut.
+    /// Windows in the output, as a share of the windows cut.
     WindowsKeptShare,
     /// Windows that are not in the output.
     WindowsDropped,
     /// Tokens of all documents.
     TokensTotal,
-    /// Samples that were measured: windows, or documents.
+    /// Measured samples: windows, or documents.
     Samples,
-    /// Those that are kept.
+    /// Kept samples.
     SamplesKept,
-    /// Their share.
+    /// Kept samples, as a share of the measured ones.
     SamplesKeptShare,
 }
 
-/// What is taken of the values of a statistic.
+/// Aggregate of a statistic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
-    /// The mean of the samples that have it.
+    /// Mean over the samples that have it.
     #[default]
     Mean,
-    /// The smallest.
+    /// Smallest value.
     Min,
-    /// The largest.
+    /// Largest value.
     Max,
-    /// The share of the samples that do not have it.
+    /// Share of the samples that do not have it.
     MissingShare,
 }
 
-/// Of which samples a statistic is taken.
+/// Samples that a statistic is taken of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Of {
-    /// Those that are kept.
+    /// Kept samples.
     #[default]
     Kept,
-    /// All that were measured.
+    /// All measured samples.
     All,
 }
 
-/// What happens where a check does not hold.
+/// Effect of a failing check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckSeverity {
     /// The run ends with exit code 6.
     #[default]
     Error,
-    /// It is a warning.
+    /// The run prints a warning.
     Warn,
 }
 
@@ -178,19 +178,19 @@ impl Check {
         match (figure, statistic) {
             (None, None) => rule(
                 "",
-                "this check looks at nothing".to_owned(),
-                "name a `figure` or a `statistic`".to_owned(),
+                "the check has no figure and no statistic".to_owned(),
+                "set `figure` or `statistic`".to_owned(),
             ),
             (Some(_), Some(_)) => rule(
                 "statistic",
                 "`figure` and `statistic` exclude each other".to_owned(),
-                "make two checks of it".to_owned(),
+                "split it into two checks".to_owned(),
             ),
             (None, Some(name)) if name != "score" && !used.contains(name) => rule(
                 "statistic",
                 format!("no term and no guard uses `{name}`"),
                 format!(
-                    "a check looks at `score`, {}; a guard on another one adds it",
+                    "a check looks at `score`, {}; a guard on another statistic adds it",
                     listed(used)
                 ),
             ),
@@ -212,7 +212,7 @@ impl Check {
                 rule("group", "rows, windows and tokens are not counted by group".to_owned(), hint);
             } else if !has_groups {
                 let hint = "remove it, or name a column with `score.within`".to_owned();
-                rule("group", "there are no groups".to_owned(), hint);
+                rule("group", "the score has no groups".to_owned(), hint);
             }
         }
         match (min, max) {
@@ -223,7 +223,7 @@ impl Check {
             ),
             (Some(min), Some(max)) if min > max => rule(
                 "min",
-                format!("`min` {min} is above `max` {max}: nothing holds"),
+                format!("`min` {min} is above `max` {max}: no value is accepted"),
                 "swap them, or remove one".to_owned(),
             ),
             _ => {}

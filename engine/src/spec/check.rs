@@ -250,7 +250,7 @@ impl Checker<'_, '_> {
         let problem =
             self.problems.error(span, message).label(format!("known keys: {}", known.join(", ")));
         if let Some((_, now)) = REPLACED.iter().find(|(before, _)| *before == key) {
-            problem.hint(format!("`{now}` has taken its place"));
+            problem.hint(format!("`{now}` replaces it"));
         } else if let Some(meant) = meant {
             problem.hint(format!("did you mean `{meant}`?"));
         } else if let Some(home) = home {

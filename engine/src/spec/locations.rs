@@ -154,13 +154,13 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
                 let message = format!("`{key}` cannot be the address {}", quoted(text));
                 problems.error(node.span, message).hint(accepted(section, key, schemes));
             } else if section == "output" && name.trim_matches('/').contains("//") {
-                let message = format!("`{key}` has a folder without a name, {}", quoted(text));
+                let message = format!("`{key}` contains an empty folder name,  {}", quoted(text));
                 problems.error(node.span, message).hint("write one slash between two folders");
             } else if section == "output" && name.trim_matches('/').split_once('/').is_none() {
                 let message = format!("`{key}` is a whole bucket, {}", quoted(text));
                 problems
                     .error(node.span, message)
-                    .hint("name a folder in it: beside `<path>/data` there will be `<path>.run`");
+                    .hint("name a folder in it: `<path>.run` is written next to `<path>/data`");
             }
             continue;
         }
@@ -173,9 +173,9 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
         }
         let parent = matches!(Path::new(text).components().next_back(), Some(Component::ParentDir));
         if section == "output" && (parent || Path::new(text) == Path::new("/")) {
-            let message = format!("`{key}` is {}, no folder of its own", quoted(text));
+            let message = format!("`{key}` is {}, which is not a folder of its own", quoted(text));
             problems.error(node.span, message).hint(
-                "name a folder for the output: beside `<path>/data` there will be `<path>.run`",
+                "name a folder for the output: `<path>.run` is written next to `<path>/data`",
             );
         }
     }
@@ -237,19 +237,21 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
         (0..glob.components().count()).find_map(|literal| {
             let path = with_literal(&glob, literal);
             let linked =
-                || overlap(&glob_behind_links(&path), true, &behind_links(&output_path), written);
+                || overlap(&resolve_glob_links(&path), true, &resolve_links(&output_path), written);
             overlap(&path, true, &output_path, written).or_else(linked)
         })
     };
     // An existing path with wildcard characters is taken literally.
     let name = located(input, folder, sources);
     let as_name = overlap(&name, false, &output_path, written)
-        .or_else(|| overlap(&behind_links(&name), false, &behind_links(&output_path), written));
+        .or_else(|| overlap(&resolve_links(&name), false, &resolve_links(&output_path), written));
     let Some(why) = as_name.or_else(|| as_glob().filter(|_| is_glob)) else { return };
     let problem = problems
         .error(output.span, why)
         .label(format!("`input.path` is {}", sources.in_words(input.span)));
-    problem.hint("choose a folder of its own for the output: a second run would read what the first one wrote");
+    problem.hint(
+        "use a separate folder for the output: a second run would read the output of the first one",
+    );
 }
 
 /// Escapes the first `count` parts of a glob.
@@ -274,17 +276,17 @@ fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
 }
 
 /// Resolves links as far as the path exists.
-fn behind_links(path: &Path) -> PathBuf {
+fn resolve_links(path: &Path) -> PathBuf {
     let real = |above: &Path| Some((above.canonicalize().ok()?, path.strip_prefix(above).ok()?));
     let found = path.ancestors().find_map(real);
     found.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
 }
 
 /// Resolves links in the fixed part of a glob.
-fn glob_behind_links(glob: &Path) -> PathBuf {
+fn resolve_glob_links(glob: &Path) -> PathBuf {
     let fixed = wildcards::split(glob).0;
     let rest: PathBuf = glob.components().skip(fixed.components().count()).collect();
-    PathBuf::from(glob::Pattern::escape(&behind_links(&fixed).to_string_lossy())).join(rest)
+    PathBuf::from(glob::Pattern::escape(&resolve_links(&fixed).to_string_lossy())).join(rest)
 }
 
 /// Names of output files.
@@ -311,7 +313,7 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
     if fixed.starts_with(output.join("data"))
         || (output.file_name().is_some() && fixed.starts_with(beside(".run")))
     {
-        return Some("the input lies in the output");
+        return Some("the input is inside the output");
     }
     let inside = if is_glob {
         let options =
@@ -325,7 +327,7 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
         // A folder is read recursively.
         output.starts_with(input)
     };
-    inside.then_some("the output lies in the input")
+    inside.then_some("the output is inside the input")
 }
 
 /// Whether a glob can match files with extension `ending` below a folder.
@@ -415,7 +417,7 @@ mod tests {
         let overlaps = |input: &str| {
             let found = Spec::parse("p.yaml", &text(input), &Overrides::default());
             found.is_err_and(|all| {
-                all.iter().any(|one| one.message == "the output lies in the input")
+                all.iter().any(|one| one.message == "the output is inside the input")
             })
         };
         assert!(overlaps("run[1]/**/*.parquet") && !overlaps("run[1]/*.parquet"));
@@ -521,7 +523,9 @@ mod tests {
             let text = text.replace("INPUT", input).replace("OUTPUT", output);
             let problems = Spec::parse("/x/run[1]/p.yaml", &text, &Overrides::default());
             let problems = problems.expect_err("it has no stages");
-            problems.iter().any(|problem| problem.message.contains("the output lies in the input"))
+            problems
+                .iter()
+                .any(|problem| problem.message.contains("the output is inside the input"))
         };
         for input in ["data", "data/**/*.parquet", "../*/data/**/*.parquet", "/x/run[1]/data"] {
             assert!(is_wrong(input, "data/out"), "{input}");

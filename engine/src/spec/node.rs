@@ -115,11 +115,11 @@ impl Node {
 }
 
 /// 2^64: no setting accepts a larger integer.
-const LARGEST_WHOLE: f64 = 18_446_744_073_709_551_616.0;
+const MAX_WHOLE: f64 = 18_446_744_073_709_551_616.0;
 
 /// Converts a float without a fraction to an integer.
 pub(crate) fn whole(float: f64) -> Option<i128> {
-    (float.fract() == 0.0 && float.abs() <= LARGEST_WHOLE).then_some(float as i128)
+    (float.fract() == 0.0 && float.abs() <= MAX_WHOLE).then_some(float as i128)
 }
 
 fn integer_json(integer: i128) -> serde_json::Value {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::node::{Node, Value};
 use super::overrides::PARAM;
 use super::source::{Problems, Sources, Span};
-use super::yaml::LARGEST_FILE;
+use super::yaml::MAX_FILE_BYTES;
 use crate::base::text::{quoted, suggest};
 
 /// Replaces every `${name}` below `root` by its value, and `$${` by a literal `${`. Returns the values of declared parameters.
@@ -180,9 +180,10 @@ impl Replacer<'_, '_, '_> {
             let name = &behind[..end];
             if let Some(value) = self.values.get(name) {
                 self.bytes = self.bytes.saturating_add(value.len());
-                if self.bytes > LARGEST_FILE {
-                    let message =
-                        format!("parameters put more than {LARGEST_FILE} bytes into the pipeline");
+                if self.bytes > MAX_FILE_BYTES {
+                    let message = format!(
+                        "parameters put more than {MAX_FILE_BYTES} bytes into the pipeline"
+                    );
                     let problem = self.problems.error(place(name.chars().count() + 3), message);
                     problem.hint("is it the right file? a parameter is a date or a path");
                     return out + &rest[at..];

@@ -18,20 +18,20 @@ use crate::base::text::{quoted, suggest};
 /// Reports every rule that the pipeline breaks.
 pub(crate) fn check(root: &Node, problems: &mut Problems) {
     if root.get("stages").is_some_and(|stages| matches!(stages.value, Value::List(_))) {
-        each_stage_once(root, problems);
-        no_stage_is_missing(root, problems);
-        stages_are_in_order(root, problems);
+        check_duplicate_stages(root, problems);
+        check_missing_stages(root, problems);
+        check_stage_order(root, problems);
     }
-    one_document_column(root, problems);
-    no_tokenizer_without_text(root, problems);
-    nothing_comes_from_a_model_that_is_not_there(root, problems);
-    windows_hold_tokens(root, problems);
-    one_distance(root, problems);
-    names_are_words(root, problems);
-    one_way_to_keep(root, problems);
-    documents_are_scored_where_they_are_samples(root, problems);
-    formats_have_their_own_settings(root, problems);
-    devices_and_workers_agree(root, problems);
+    check_document_column(root, problems);
+    check_tokenizer_has_text(root, problems);
+    check_settings_without_model(root, problems);
+    check_window_tokens(root, problems);
+    check_distance(root, problems);
+    check_measure_names(root, problems);
+    check_filter_amount(root, problems);
+    check_document_score(root, problems);
+    check_format_settings(root, problems);
+    check_devices(root, problems);
 }
 
 /// Returns the first stage of that kind, otherwise the one with that `name`.
@@ -65,10 +65,10 @@ fn listed(root: &Node) -> Vec<(&str, Span)> {
 /// Stages that every pipeline has, in addition to a measure.
 const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
 /// Stages that a pipeline has only if a measure needs them; the first must then be listed.
-const OF_ATTENTION: [&str; 2] = ["load-partial-model", "shard-across-devices"];
+const ATTENTION_STAGES: [&str; 2] = ["load-partial-model", "shard-across-devices"];
 
 /// Reports duplicate stages. A measure may be repeated with another `name`.
-fn each_stage_once(root: &Node, problems: &mut Problems) {
+fn check_duplicate_stages(root: &Node, problems: &mut Problems) {
     let items = root.get("stages").map_or(&[][..], Node::items);
     let mut seen: BTreeMap<(&str, Option<&str>), Span> = BTreeMap::new();
     for item in items {
@@ -97,7 +97,7 @@ fn takes_a_name(stage: &str) -> bool {
     stages.iter().any(|(name, schema)| *name == stage && schema["properties"]["name"].is_object())
 }
 
-fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
+fn check_missing_stages(root: &Node, problems: &mut Problems) {
     let listed = listed(root);
     let stages = root.get("stages").map_or(&[][..], Node::items);
     // A stage without a readable name could be any stage, and an empty list lacks all; both are already reported.
@@ -119,7 +119,7 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
             .hint("add for example `- stage: recurrence`, which needs no model");
     } else if !needs_a_model {
         let unused = |name: &str| {
-            OF_ATTENTION.contains(&name) && !(name == OF_ATTENTION[0] && uses_the_model)
+            ATTENTION_STAGES.contains(&name) && !(name == ATTENTION_STAGES[0] && uses_the_model)
         };
         for (name, span) in listed.iter().filter(|(name, _)| unused(name)) {
             let users: Vec<&str> =
@@ -129,7 +129,7 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
             problems.error(*span, message).hint(hint);
         }
     }
-    let model = (needs_a_model || uses_the_model).then_some(OF_ATTENTION[0]);
+    let model = (needs_a_model || uses_the_model).then_some(ATTENTION_STAGES[0]);
     for name in model.into_iter().chain(REQUIRED) {
         if names.contains(&name) {
             continue;
@@ -224,7 +224,7 @@ fn writes(stage: &StageSettings) -> &'static str {
     }
 }
 
-fn stages_are_in_order(root: &Node, problems: &mut Problems) {
+fn check_stage_order(root: &Node, problems: &mut Problems) {
     let mut listed: Vec<(&str, Span)> = listed(root);
     // In a longer list most stages are duplicates, which are reported as such.
     listed.truncate(4 * stage_names().len());
@@ -237,7 +237,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
     for (settings, (name, span)) in stages.iter().zip(&listed).skip(windows.unwrap_or(usize::MAX)) {
         if settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Rows(_))) {
             let message = format!(
-                "stage `{name}` comes too late: it reads documents, which are windows by then"
+                "stage `{name}` comes too late: it reads documents, and `tokenize` cuts them into windows"
             );
             let problem = problems.error(*span, message);
             problem.hint("move it before `tokenize`, or measure windows with `reads: text`");
@@ -261,7 +261,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
                     format!("stage `{name}` reads `{read}`, which no earlier stage writes");
                 let problem =
                     problems.error(span, message).label(format!("`{writer}` {place} writes it"));
-                problem.hint(format!("move `{name}` behind `{writer}`"));
+                problem.hint(format!("move `{name}` after `{writer}`"));
             }
         }
     }
@@ -271,7 +271,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
         let measures = |settings: &StageSettings| matches!(settings.role(), Role::Measure(_));
         let earlier = stages[..score.unwrap_or(0)].iter().flatten().any(measures);
         if settings.as_ref().is_some_and(measures) && earlier {
-            let message = format!("stage `{name}` comes too late: the score is made before it");
+            let message = format!("stage `{name}` comes too late: it must come before `score`");
             problems.error(*span, message).hint(format!("move `{name}` before `score`"));
         }
     }
@@ -289,7 +289,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
     }
 }
 
-fn one_document_column(root: &Node, problems: &mut Problems) {
+fn check_document_column(root: &Node, problems: &mut Problems) {
     let Some(input) = root.get("input") else { return };
     if input.get("text_column").is_some() && input.get("tokens_column").is_some() {
         let place = problems.sources.in_words(key_span(input, "text_column"));
@@ -301,7 +301,7 @@ fn one_document_column(root: &Node, problems: &mut Problems) {
     }
 }
 
-fn no_tokenizer_without_text(root: &Node, problems: &mut Problems) {
+fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
     if root.get("input").and_then(|input| input.get("tokens_column")).is_none() {
         return;
     }
@@ -320,7 +320,7 @@ fn no_tokenizer_without_text(root: &Node, problems: &mut Problems) {
 }
 
 /// Reports settings that need a model if there is none: texts then need their own tokenizer, and no token is BOS.
-fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Problems) {
+fn check_settings_without_model(root: &Node, problems: &mut Problems) {
     let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
         return;
     };
@@ -329,7 +329,7 @@ fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Prob
     let measures = listed.iter().any(|(name, _)| is_measure(name));
     // A missing or unused model is reported elsewhere.
     let may_have_a_model = whole_models(root).next().is_some()
-        || listed.iter().any(|(name, _)| needs_a_model(name) || *name == OF_ATTENTION[0]);
+        || listed.iter().any(|(name, _)| needs_a_model(name) || *name == ATTENTION_STAGES[0]);
     if may_have_a_model || !measures || !listed.iter().all(known) {
         return;
     }
@@ -339,18 +339,18 @@ fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Prob
         let span = tokenize.get("stage").map_or(tokenize.span, |name| name.span);
         let problem = problems.error(span, "stage `tokenize` has no tokenizer");
         problem
-            .label("there is no model to take one from")
+            .label("no model provides one")
             .hint("add `tokenizer: FOLDER`, or read token ids with `input.tokens_column`");
     }
     if let Some((bos, count)) = integer(tokenize.get("bos"))
         && count > 0
     {
         let message = format!("`bos` is {count}, but without a model no token is a BOS token");
-        problems.error(bos.span, message).hint("remove it: windows are then text alone");
+        problems.error(bos.span, message).hint("remove it: windows then contain only text");
     }
 }
 
-fn windows_hold_tokens(root: &Node, problems: &mut Problems) {
+fn check_window_tokens(root: &Node, problems: &mut Problems) {
     let window = setting(root, "tokenize", "window_tokens");
     let Some((window, tokens)) =
         window.and_then(|node| Some((node, node.as_integer().filter(|tokens| *tokens > 1)?)))
@@ -372,7 +372,7 @@ fn windows_hold_tokens(root: &Node, problems: &mut Problems) {
         integer(setting(root, "first-layer-attention", "min_distance_tokens"))
         && far >= tokens
     {
-        let message = format!("no token of a window is {} tokens behind another", grouped(far));
+        let message = format!("no two tokens of a window are {} tokens apart", grouped(far));
         let problem = problems.error(distance.span, message).label(label);
         problem.hint(format!(
             "lower `min_distance_tokens` below {}, or use `min_distance_fraction`",
@@ -385,7 +385,7 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
     node.and_then(|node| Some((node, node.as_integer()?)))
 }
 
-fn one_distance(root: &Node, problems: &mut Problems) {
+fn check_distance(root: &Node, problems: &mut Problems) {
     for stage in root.get("stages").map_or(&[][..], Node::items) {
         if stage.get("min_distance_fraction").is_some()
             && stage.get("min_distance_tokens").is_some()
@@ -401,7 +401,7 @@ fn one_distance(root: &Node, problems: &mut Problems) {
 }
 
 /// Checks names of measures, which become prefixes of column names.
-fn names_are_words(root: &Node, problems: &mut Problems) {
+fn check_measure_names(root: &Node, problems: &mut Problems) {
     let word = |name: &str| {
         let mut letters = name.chars();
         let first = letters.next().is_some_and(|letter| letter.is_ascii_lowercase());
@@ -423,7 +423,7 @@ fn names_are_words(root: &Node, problems: &mut Problems) {
 }
 
 /// Reports settings of the output that do not apply to its format.
-fn formats_have_their_own_settings(root: &Node, problems: &mut Problems) {
+fn check_format_settings(root: &Node, problems: &mut Problems) {
     let Some(output) = root.get("output") else { return };
     let format = output.get("format").and_then(Node::as_str).unwrap_or("parquet");
     for (key, of) in
@@ -446,7 +446,7 @@ fn formats_have_their_own_settings(root: &Node, problems: &mut Problems) {
     }
 }
 
-fn one_way_to_keep(root: &Node, problems: &mut Problems) {
+fn check_filter_amount(root: &Node, problems: &mut Problems) {
     const WAYS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let Some(filter) = root.get("stages").and_then(|stages| stage(stages, "filter")) else {
         return;
@@ -469,7 +469,7 @@ fn one_way_to_keep(root: &Node, problems: &mut Problems) {
         let span = filter.entry(extra).map_or(filter.span, |entry| entry.span);
         let message = format!("`{}` and `{extra}` exclude each other", given[0]);
         let problem = problems.error(span, message).label(format!("`{}` is {place}", given[0]));
-        problem.hint("keep one; on the command line, `=null` takes a setting back");
+        problem.hint("keep one; on the command line, `=null` removes a setting");
     }
     if let Some(budgets) = filter.get("keep_tokens")
         && matches!(budgets.value, Value::Mapping(_))
@@ -483,7 +483,7 @@ fn one_way_to_keep(root: &Node, problems: &mut Problems) {
     }
 }
 
-fn documents_are_scored_where_they_are_samples(root: &Node, problems: &mut Problems) {
+fn check_document_score(root: &Node, problems: &mut Problems) {
     let Some(score) = root.get("stages").and_then(|stages| stage(stages, "score")) else { return };
     let samples = root.get("output").and_then(|output| output.get("samples"));
     let windows = samples.is_none_or(|samples| samples.as_str() == Some("windows"));
@@ -500,7 +500,7 @@ fn documents_are_scored_where_they_are_samples(root: &Node, problems: &mut Probl
     }
 }
 
-fn devices_and_workers_agree(root: &Node, problems: &mut Problems) {
+fn check_devices(root: &Node, problems: &mut Problems) {
     let devices = setting(root, "shard-across-devices", "devices");
     let names = devices.map_or(&[][..], Node::items);
     let mut seen = BTreeSet::new();

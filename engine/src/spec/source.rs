@@ -117,7 +117,7 @@ impl Added<'_> {
 }
 
 /// Maximum problems that are listed; a file with more is not a pipeline.
-const MOST_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 impl<'s> Problems<'s> {
     pub(crate) fn new(sources: &'s Sources) -> Self {
@@ -141,7 +141,7 @@ impl<'s> Problems<'s> {
 
     /// Whether there are so many problems that looking for more of the same kind is useless.
     pub(crate) fn is_full(&self) -> bool {
-        self.found.len() > MOST_PROBLEMS
+        self.found.len() > MAX_PROBLEMS
     }
 
     pub(crate) fn error_count(&self) -> usize {
@@ -155,8 +155,8 @@ impl<'s> Problems<'s> {
     /// Returns all problems in the order of the file, then those of the command line.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|(span, _)| *span);
-        let more = self.found.len().saturating_sub(MOST_PROBLEMS);
-        self.found.truncate(MOST_PROBLEMS);
+        let more = self.found.len().saturating_sub(MAX_PROBLEMS);
+        self.found.truncate(MAX_PROBLEMS);
         let sources = self.sources;
         let mut all: Vec<Diagnostic> = self
             .found
@@ -201,7 +201,7 @@ mod tests {
             problems.error(Span::default(), "again");
         }
         let all = problems.into_diagnostics();
-        assert_eq!(all.len(), MOST_PROBLEMS + 1);
-        assert_eq!(all[MOST_PROBLEMS].message, "900 more mistakes are not shown");
+        assert_eq!(all.len(), MAX_PROBLEMS + 1);
+        assert_eq!(all[MAX_PROBLEMS].message, "900 more mistakes are not shown");
     }
 }

@@ -42,7 +42,7 @@ fn parse(text: &str, set: &[&str], param: &[&str]) -> Checked {
 }
 
 /// Returns the valid pipeline with some text replaced; every piece must occur.
-fn with(changes: &[(&str, &str)]) -> String {
+fn right_with(changes: &[(&str, &str)]) -> String {
     let mut text = RIGHT.to_string();
     for (from, to) in changes {
         assert!(text.contains(from), "{from}");
@@ -59,7 +59,7 @@ fn wrong_with(text: &str, set: &[&str], param: &[&str]) -> String {
 }
 
 fn wrong(changes: &[(&str, &str)]) -> String {
-    wrong_with(&with(changes), &[], &[])
+    wrong_with(&right_with(changes), &[], &[])
 }
 
 fn right(text: &str, set: &[&str], param: &[&str]) -> Spec {
@@ -75,7 +75,7 @@ fn right(text: &str, set: &[&str], param: &[&str]) -> Spec {
 #[test]
 fn names_distances_and_replaced_keys_of_measures() {
     let stages = "  - stage: recurrence\n    name: A b/c\n    min_distance_fraction: 0.5\n    min_distance_tokens: 5\n  - stage: score\n    max_variance_error: 0.2\n";
-    let wrong = wrong_with(&with(&[("  - stage: score\n", stages)]), &[], &[]);
+    let wrong = wrong_with(&right_with(&[("  - stage: score\n", stages)]), &[], &[]);
     assert_snapshot!(wrong);
 }
 
@@ -192,7 +192,7 @@ fn what_only_a_model_could_give() {
     let bos = ("    window_tokens: 4096\n", "    window_tokens: 4096\n    bos: 1\n");
     assert_snapshot!(wrong(&[no_model, measure, bos]));
     let tokenizer = ("    window_tokens: 4096\n", "    window_tokens: 4096\n    tokenizer: t\n");
-    let spec = right(&with(&[no_model, measure, tokenizer]), &[], &[]);
+    let spec = right(&right_with(&[no_model, measure, tokenizer]), &[], &[]);
     assert!(spec.first_layer_attention().is_none() && spec.shard_across_devices().is_none());
 }
 
@@ -317,7 +317,7 @@ fn empty_texts() {
 
 #[test]
 fn parameters_that_are_not_declared_or_not_set() {
-    let text = with(&[
+    let text = right_with(&[
         (
             "name: test",
             "name: test\nparams:\n  date: {}\n  unused: {default: x}\n  1st: {default: x}\n  lang: en",
@@ -331,7 +331,7 @@ fn parameters_that_are_not_declared_or_not_set() {
 #[test]
 fn a_parameter_where_a_number_belongs() {
     let text =
-        with(&[("name: test", "name: test\nparams: {n: {default: '12'}}"), ("4096", "${n}")]);
+        right_with(&[("name: test", "name: test\nparams: {n: {default: '12'}}"), ("4096", "${n}")]);
     assert_snapshot!(wrong_with(&text, &[], &[]));
 }
 
@@ -378,7 +378,7 @@ fn texts_that_hold_no_pipeline() {
 
 #[test]
 fn positions_are_right_for_every_kind_of_line_break() {
-    let text = with(&[("4096", "many")]);
+    let text = right_with(&[("4096", "many")]);
     for line_break in ["\r\n", "\r"] {
         let diagnostics =
             parse(&text.replace('\n', line_break), &[], &[]).expect_err("a wrong type");
@@ -508,12 +508,12 @@ fn a_path_of_the_command_line_is_relative_to_the_current_folder() {
     assert_eq!(output.path(), Some(Path::new("pipelines/out")));
     // `out` of the file is `pipelines/out` relative to the current folder.
     let inside = parse(RIGHT, &["input.path=pipelines/out/data"], &[]).expect_err("an overlap");
-    assert_eq!(inside[0].message, "the input lies in the output");
+    assert_eq!(inside[0].message, "the input is inside the output");
 }
 
 #[test]
 fn parameters_are_replaced_once_and_can_be_escaped() {
-    let text = with(&[
+    let text = right_with(&[
         ("name: test", "name: $${a} ${a}${b} $1 $\nparams: {a: {default: '${b'}, b: {default: B}}"),
         ("path: out", "path: \"out/${b}\""),
     ]);
@@ -527,7 +527,7 @@ fn parameters_are_replaced_once_and_can_be_escaped() {
 
 #[test]
 fn an_unused_parameter_is_a_warning() {
-    let text = with(&[("name: test", "name: test\nparams: {date: {default: x}}")]);
+    let text = right_with(&[("name: test", "name: test\nparams: {date: {default: x}}")]);
     let (_, warnings) = parse(&text, &[], &[]).expect("a right pipeline");
     assert_eq!(warnings.len(), 1);
     assert_eq!(warnings[0].severity, Severity::Warning);
@@ -537,8 +537,8 @@ fn an_unused_parameter_is_a_warning() {
 #[test]
 fn a_calibration_needs_no_way_to_keep() {
     let calibrated = ("- stage: score", "- stage: score\n    calibration: c.json");
-    right(&with(&[calibrated, ("\n    keep_fraction: 0.5", "")]), &[], &[]);
-    right(&with(&[calibrated]), &[], &[]);
+    right(&right_with(&[calibrated, ("\n    keep_fraction: 0.5", "")]), &[], &[]);
+    right(&right_with(&[calibrated]), &[], &[]);
 }
 
 #[test]
@@ -548,7 +548,7 @@ fn a_setting_is_found_where_it_was_written() {
         &["stages.filter.keep_fraction=0.29", "stages.shard-across-devices.devices=cpu"],
         &[],
     );
-    let at = |path: &str| match spec.at(path) {
+    let at = |path: &str| match spec.locate(path) {
         Place::Text(place) => (place.line.unwrap_or(0), place.column, place.length),
         Place::Data(_) => panic!("a place in a text"),
     };
@@ -564,7 +564,7 @@ fn a_setting_is_found_where_it_was_written() {
     assert_eq!(at("nothing.at.all"), (1, 1, 7));
     assert_eq!(at("stages.filter.keep_fraction"), (0, 35, 4));
     assert_eq!(at("stages.shard-across-devices"), (0, 14, 20));
-    let Place::Text(place) = spec.at("stages.filter.keep_fraction") else {
+    let Place::Text(place) = spec.locate("stages.filter.keep_fraction") else {
         panic!("a place in a text")
     };
     assert_eq!(
@@ -652,7 +652,7 @@ fn the_engine_refuses_exactly_what_the_schema_refuses() {
     let validator = jsonschema::validator_for(schema::pipeline()).expect("a schema");
     let mut verdicts = [0, 0];
     for change in CHANGES {
-        let text = with(&[change]);
+        let text = right_with(&[change]);
         let mut sources = Sources::default();
         let source = sources.add_file("p.yaml", &text);
         let mut problems = Problems::new(&sources);

@@ -15,11 +15,11 @@ use super::source::{Problems, Span};
 use crate::base::text::{printable, quoted};
 
 /// Maximum bytes of a pipeline file. A long one has a hundred lines.
-pub(crate) const LARGEST_FILE: usize = 1 << 20;
+pub(crate) const MAX_FILE_BYTES: usize = 1 << 20;
 /// Maximum nesting depth of lists and mappings.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// Maximum number of keys and values.
-const MOST_NODES: usize = 20_000;
+const MAX_NODES: usize = 20_000;
 
 /// Start of a text inside its source, for positions: line and column, from 1.
 #[derive(Clone, Copy)]
@@ -167,16 +167,20 @@ impl<'t> Reader<'t, '_, '_> {
         depth: usize,
     ) -> Result<Node, Refusal> {
         self.nodes += 1;
-        if self.nodes > MOST_NODES {
-            let message = format!("more than {MOST_NODES} keys and values");
+        if self.nodes > MAX_NODES {
+            let message = format!("more than {MAX_NODES} keys and values");
             return Err(self.refuse(span, &message, "a pipeline has some dozens"));
         }
-        if depth > DEEPEST {
-            let message = format!("lists and mappings nested deeper than {DEEPEST} levels");
+        if depth > MAX_DEPTH {
+            let message = format!("lists and mappings nested deeper than {MAX_DEPTH} levels");
             return Err(self.refuse(span, &message, "a pipeline nests four levels deep"));
         }
-        let node =
-            |value, text, plain, origin: Origin| Node { span: origin.of(span), value, text, plain };
+        let node = |value, text, plain, origin: Origin| Node {
+            span: origin.convert(span),
+            value,
+            text,
+            plain,
+        };
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
@@ -195,8 +199,8 @@ impl<'t> Reader<'t, '_, '_> {
                 let entries = self.entries(depth)?;
                 Ok(node(Value::Mapping(entries), String::new(), true, self.origin))
             }
-            Event::Alias(_) => Err(self.alias(self.origin.of(span))),
-            _ => Err(self.refuse(span, "a value was expected here", "complete the file")),
+            Event::Alias(_) => Err(self.alias(self.origin.convert(span))),
+            _ => Err(self.refuse(span, "expected a value here", "complete the file")),
         }
     }
 
@@ -268,7 +272,7 @@ impl<'t> Reader<'t, '_, '_> {
 
     fn refuse(&self, span: YamlSpan, message: &str, hint: &str) -> Refusal {
         Refusal {
-            span: self.origin.of(span),
+            span: self.origin.convert(span),
             message: message.to_string(),
             hint: Some(hint.to_string()),
         }
@@ -305,7 +309,7 @@ impl<'t> Reader<'t, '_, '_> {
 
     fn alias(&self, span: Span) -> Refusal {
         let hint = if self.problems.sources.is_file(span) {
-            "text that begins with `*` needs quotes; of an alias write the value out"
+            "text that begins with `*` needs quotes; replace an alias by its value"
         } else {
             "text that begins with `*` needs quotes of its own: `--set 'PATH=\"*…\"'`"
         };
@@ -319,7 +323,7 @@ impl<'t> Reader<'t, '_, '_> {
 
 impl Origin {
     /// Converts a span of the library, whose columns count from 0. A span over several lines is cut at the end of the first.
-    fn of(self, span: YamlSpan) -> Span {
+    fn convert(self, span: YamlSpan) -> Span {
         let length = if span.end.line() == span.start.line() {
             span.end.col().saturating_sub(span.start.col())
         } else {
@@ -340,13 +344,13 @@ fn syntax_hint(info: &str, line: &str) -> &'static str {
     if info.contains("quoted scalar") {
         "close the quotes"
     } else if line.contains("${") {
-        "put text with `${…}` in quotes where it stands between `[ ]` or `{ }`"
+        "put text with `${…}` in quotes inside `[ ]` or `{ }`"
     } else if info.contains("flow") || info.contains("recursion") || info.contains("bracket") {
         "check that every `[` and `{` is closed"
     } else if info.contains("unexpected character") || info.contains("anchor") {
         "text that begins with one of * & ! % @ ` { [ needs quotes"
     } else {
-        "check the indentation of this line and of the one before it, and that each `key:` has a space behind it"
+        "check the indentation of this line and of the one before it, and that each `key:` is followed by a space"
     }
 }
 

@@ -157,7 +157,7 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
         let (at, why) = (Location::parse(address), "stopped by a signal");
         StorageError::new(operation, at, ErrorKind::Stopped, why)
     };
-    retry(&Stop::of_process(), &policy, stopped, || {
+    retry(&Stop::global(), &policy, stopped, || {
         let answer = attempt();
         async {
             let (answer, retry_after) = connector::with_retry_after(answer).await;

@@ -59,7 +59,7 @@ fn client(address: &str) -> Result<&'static HttpClient, StorageError> {
     if let Some(client) = CLIENT.get() {
         return Ok(client);
     }
-    let client = HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::of_process());
+    let client = HttpClient::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::global());
     let client = client.map_err(|problem: ModelProblem| {
         StorageError::new("open", Location::parse(address), ErrorKind::Transient, problem.message)
     })?;

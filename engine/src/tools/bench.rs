@@ -39,7 +39,7 @@ pub struct Bench {
 /// # Errors
 /// Fails if the pipeline cannot be planned or a run of it fails.
 pub fn bench(options: &BenchOptions, progress: &Progress, said: &dyn Fn(&Figure)) -> Result<Bench> {
-    let said = |figure: &Figure| progress.beside(|| said(figure));
+    let said = |figure: &Figure| progress.suspend(|| said(figure));
     let mut figures = Figures { all: Vec::new(), said: &said, progress, left_out: Vec::new() };
     kernels::measure(options, &mut figures);
     if let Some(pipeline) = &options.pipeline {

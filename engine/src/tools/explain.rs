@@ -365,7 +365,7 @@ impl Explanation {
                 let window = Window { ids, text, text_half, document: &shared, evidence };
                 measure.figures(&window).map_err(unmeasured)?.0
             } else if let Some(whole) = plan.whole_models.get(&place) {
-                let made = passes::forward(whole, &[ids], &Stop::of_process())?.remove(0);
+                let made = passes::forward(whole, &[ids], &Stop::global())?.remove(0);
                 let made = made.map_err(unmeasured)?;
                 let values = passes::figures(measure, ids, made.clone()).map_err(unmeasured)?.0;
                 self.note_losses(&made);
@@ -424,7 +424,7 @@ impl Explanation {
         place: &Place,
         hash: &str,
     ) -> Result<()> {
-        let manifest = Manifest::of_finished(run)?;
+        let manifest = Manifest::read_finished(run)?;
         let directory = manifest.scores_directory(run)?;
         let unit = plan.units[place.unit].name();
         let changed = || {

@@ -8,7 +8,7 @@ use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::plan::document_sample::DocumentSample;
 use crate::plan::estimate::BYTES_PER_TOKEN;
-use crate::score::documents::Judged;
+use crate::score::documents::JudgedDocument;
 use crate::score::prepare::{Outcome, prepare};
 
 /// Maximum number of documents: enough to distinguish a tenth from a fifth, and read in a second or two.
@@ -49,9 +49,11 @@ fn add_unit(
         let mut documents: Vec<Document> = batch?;
         documents.truncate(left);
         left -= documents.len();
-        for document in
-            prepare(plan, &unit.file_path, documents.into_iter().map(Judged::from).collect())
-        {
+        for document in prepare(
+            plan,
+            &unit.file_path,
+            documents.into_iter().map(JudgedDocument::from).collect(),
+        ) {
             match document.outcome {
                 Outcome::Measure(cut) => {
                     let (mut covered, mut end) = (0, 0);

@@ -445,7 +445,7 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
     );
     let hint = "cut it into fewer blocks, take fewer `--threads`, or raise `memory_limit_bytes`";
     Err(Diagnostic::error(Blame::Pipeline, message)
-        .at(plan.spec.at("input.memory_limit_bytes"))
+        .at(plan.spec.locate("input.memory_limit_bytes"))
         .hint(hint)
         .into())
 }

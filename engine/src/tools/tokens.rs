@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::text::{self, json_safe};
 use crate::dataset::documents;
 use crate::plan::Plan;
-use crate::score::documents::Judged;
+use crate::score::documents::JudgedDocument;
 use crate::score::prepare::{Outcome, prepare};
 
 /// Calls `print` with one line of JSON per window, and one per document without windows, until it returns `false`.
@@ -22,7 +22,7 @@ pub fn print(
         let lost = plan.lost_row_groups(unit)?;
         let bytes = plan.batch_bytes();
         for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost)? {
-            let documents = batch?.into_iter().map(Judged::from).collect();
+            let documents = batch?.into_iter().map(JudgedDocument::from).collect();
             for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {

@@ -2,9 +2,9 @@
 //! `.written/<selection>/` of the output. The parts of a range of units count once its record exists in `units/` there, named
 //! after its first unit.
 
-use super::cuts::Stretch;
+use super::cuts::UnitRange;
 use super::formats::Format;
-use super::staged::{Fates, StagedStretch};
+use super::staged::{Outcomes, StagedRange};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
@@ -23,7 +23,7 @@ pub struct ShardWritten {
     /// Rows of all its units.
     pub rows: u64,
     /// Outcomes of the rows and windows of all its units.
-    pub fates: Fates,
+    pub outcomes: Outcomes,
 }
 
 impl Writer<'_> {
@@ -37,36 +37,35 @@ impl Writer<'_> {
         }
         let format = self.format();
         let schema = format.schema(self.plan);
-        let mut stretches = self.stretches();
+        let mut ranges = self.ranges();
         // Files without work units belong to no shard; the commit creates them.
-        stretches.retain(|stretch| !stretch.units.is_empty());
-        let bytes = |stretch: &Stretch| {
-            self.plan.units[stretch.units.clone()].iter().map(|unit| unit.bytes).sum()
+        ranges.retain(|range| !range.units.is_empty());
+        let bytes = |range: &UnitRange| {
+            self.plan.units[range.units.clone()].iter().map(|unit| unit.bytes).sum()
         };
-        let shards =
-            shard::distribute(&stretches.iter().map(bytes).collect::<Vec<u64>>(), own.count);
+        let shards = shard::distribute(&ranges.iter().map(bytes).collect::<Vec<u64>>(), own.count);
         let mut shards = shards.into_iter();
-        stretches.retain(|_| shards.next() == Some(own.index));
-        let done = parallel::in_order(stretches.len(), self.writers(), |index| {
+        ranges.retain(|_| shards.next() == Some(own.index));
+        let done = parallel::in_order(ranges.len(), self.writers(), |index| {
             self.stop.check()?;
-            let stretch = &stretches[index];
-            let units = &self.plan.units[stretch.units.clone()];
-            if let Some(staged) = self.written_before(stretch, &format)? {
+            let range = &ranges[index];
+            let units = &self.plan.units[range.units.clone()];
+            if let Some(staged) = self.written_before(range, &format)? {
                 units.iter().for_each(&each);
-                return Ok((false, staged.fates));
+                return Ok((false, staged.outcomes));
             }
-            let staged = self.stage_stretch(stretch, &schema, &format, &self.written, &each)?;
+            let staged = self.stage_range(range, &schema, &format, &self.written, &each)?;
             let record = serde_json::to_vec(&staged).expect("a record is plain data");
-            atomic::write_atomic(&self.record(stretch), &record)?;
-            Ok((true, staged.fates))
+            atomic::write_atomic(&self.record(range), &record)?;
+            Ok((true, staged.outcomes))
         })?;
         let mut shard = ShardWritten::default();
-        for (stretch, (new, fates)) in stretches.iter().zip(done) {
-            let units = stretch.units.len() as u64;
+        for (range, (new, outcomes)) in ranges.iter().zip(done) {
+            let units = range.units.len() as u64;
             *(if new { &mut shard.written } else { &mut shard.before }) += units;
-            let rows = self.plan.units[stretch.units.clone()].iter().map(|unit| unit.rows);
+            let rows = self.plan.units[range.units.clone()].iter().map(|unit| unit.rows);
             shard.rows += rows.sum::<u64>();
-            shard.fates.add(&fates);
+            shard.outcomes.add(&outcomes);
         }
         Ok(shard)
     }
@@ -74,13 +73,13 @@ impl Writer<'_> {
     /// Returns the parts that a shard has written for a range of units, if its record exists and all parts are in place.
     pub(super) fn written_before(
         &self,
-        stretch: &Stretch,
+        range: &UnitRange,
         format: &Format,
-    ) -> Result<Option<StagedStretch>> {
-        let Some(bytes) = files::read_if_present(&self.record(stretch))? else { return Ok(None) };
-        let staged = serde_json::from_slice::<StagedStretch>(&bytes).ok();
-        let names: Vec<String> = stretch.files.iter().flat_map(|stem| format.names(stem)).collect();
-        let named = |staged: &StagedStretch| staged.data.iter().map(|part| &part.path).eq(&names);
+    ) -> Result<Option<StagedRange>> {
+        let Some(bytes) = files::read_if_present(&self.record(range))? else { return Ok(None) };
+        let staged = serde_json::from_slice::<StagedRange>(&bytes).ok();
+        let names: Vec<String> = range.files.iter().flat_map(|stem| format.names(stem)).collect();
+        let named = |staged: &StagedRange| staged.data.iter().map(|part| &part.path).eq(&names);
         let Some(staged) = staged.filter(named) else { return Ok(None) };
         let in_place = Part::all_in_place(&staged.data, &self.written.data)?
             && Part::all_in_place(&staged.dropped, &self.written.records)?
@@ -88,8 +87,8 @@ impl Writer<'_> {
         Ok(in_place.then_some(staged))
     }
 
-    fn record(&self, stretch: &Stretch) -> std::path::PathBuf {
-        let first = &self.plan.units[stretch.units.start];
+    fn record(&self, range: &UnitRange) -> std::path::PathBuf {
+        let first = &self.plan.units[range.units.start];
         self.written.records.join("units").join(format!("{}.json", first.name()))
     }
 }

@@ -46,19 +46,19 @@ impl Intent {
 /// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds.
 ///
 /// # Errors
-/// Also if the lock in `alone` is lost: files that another process has committed meanwhile stay untouched.
-pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
+/// Also if the lock in `run_lock` is lost: files that another process has committed meanwhile stay untouched.
+pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if atomic::write_new(&directory.intent(), &json)? {
         // The process may have been suspended before it wrote: then the files may belong to another process by now.
-        if let Err(lost) = alone.check() {
+        if let Err(lost) = run_lock.check() {
             if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
                 files::remove_file(&directory.intent())?;
             }
             return Err(lost);
         }
-        return act(directory, intent, alone);
+        return execute(directory, intent, run_lock);
     }
     let message = format!(
         "another process has begun a commit in `{}` since this run began",
@@ -70,33 +70,33 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Res
 }
 
 /// Finishes a commit that an interrupted run has begun. Returns whether there was one.
-pub fn replay(directory: &RunDirectory, alone: &RunLock) -> Result<bool> {
+pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(false) };
     let intent: Intent = serde_json::from_slice(&bytes).map_err(|error| {
         Diagnostic::error(
             Blame::Data,
             format!("the intent record `{}` cannot be read: {error}", directory.intent().display()),
         )
-        .hint("it was damaged after it was written; `--fresh` starts the run anew")
+        .hint("it was damaged after it was written; `--fresh` starts from scratch")
     })?;
-    act(directory, &intent, alone)?;
+    execute(directory, &intent, run_lock)?;
     Ok(true)
 }
 
 /// Finishes a commit that an interrupted selection has begun, before this process acquires shared access. Skips it if another
 /// process is finishing it.
-pub fn finish_open(directory: &RunDirectory) -> Result<()> {
+pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
     if files::size(&directory.intent())?.is_some()
-        && let Ok(alone) = directory.lock()
+        && let Ok(run_lock) = directory.lock()
     {
-        replay(directory, &alone)?;
+        replay(directory, &run_lock)?;
     }
     Ok(())
 }
 
 /// Executes an intent. Every step can be repeated: a missing source was renamed before. A process that was suspended meanwhile
 /// stops at the next step.
-fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
+fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     let base = base(directory);
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -108,22 +108,22 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
                     path.display()
                 ),
             )
-            .hint("it was not written by longsift; remove it, or start anew with `--fresh`")
+            .hint("it was not written by longsift; remove it, or start from scratch with `--fresh`")
             .into());
         }
     }
-    alone.confirm()?;
+    run_lock.confirm()?;
     files::remove_file(&directory.success())?;
     parallel::in_order(
         intent.removals.len(),
         concurrency(&base, intent.removals.len()),
         |index| {
-            alone.confirm()?;
+            run_lock.confirm()?;
             Ok(files::remove_file(&base.join(&intent.removals[index]))?)
         },
     )?;
     parallel::in_order(intent.renames.len(), concurrency(&base, intent.renames.len()), |index| {
-        alone.confirm()?;
+        run_lock.confirm()?;
         let (from, to) = &intent.renames[index];
         put_in_place(&base.join(from), &base.join(to))
     })?;
@@ -148,11 +148,11 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
         // A run that was killed at its last step has already removed the staging folder.
         files::fsync_folder_if_present(&folder)?;
     }
-    alone.confirm()?;
+    run_lock.confirm()?;
     atomic::write_atomic(&directory.success(), b"")?;
-    alone.confirm()?;
+    run_lock.confirm()?;
     directory.remove_attempts()?;
-    alone.confirm()?;
+    run_lock.confirm()?;
     files::remove_file(&directory.intent())?;
     Ok(files::fsync_folder(&directory.root)?)
 }
@@ -180,7 +180,7 @@ fn put_in_place(from: &Path, to: &Path) -> Result<()> {
         to.display()
     );
     Err(Diagnostic::error(Blame::Data, message)
-        .hint("a file of the run directory was removed from outside; `--fresh` starts the run anew")
+        .hint("another program removed a file of the run directory; `--fresh` starts from scratch")
         .into())
 }
 
@@ -200,7 +200,7 @@ mod tests {
 
     /// Returns a directory with old data and a staged selection, and the intent between them.
     fn prepared(folder: &Path) -> (RunDirectory, Intent) {
-        let directory = RunDirectory::of_output(&folder.join("out"));
+        let directory = RunDirectory::for_output(&folder.join("out"));
         let staged = directory.staging().join("data");
         for path in [directory.data(), staged.clone()] {
             std::fs::create_dir_all(path).unwrap();
@@ -245,7 +245,7 @@ mod tests {
             let (directory, intent) = prepared(folder.path());
             let json = serde_json::to_vec(&intent).unwrap();
             std::fs::write(directory.intent(), json).unwrap();
-            // The steps of `act`, in order, as far as the interrupted run got.
+            // The steps of `execute`, in order, as far as the interrupted run got.
             if steps_done >= 1 {
                 std::fs::remove_file(directory.data().join("c")).unwrap();
             }
@@ -259,7 +259,7 @@ mod tests {
             if steps_done >= 4 {
                 std::fs::remove_dir_all(directory.staging()).unwrap();
             }
-            assert!(replay(&directory, &directory.take().unwrap()).unwrap());
+            assert!(replay(&directory, &directory.lock_exclusive().unwrap()).unwrap());
             assert_eq!(data(&directory), new, "after {steps_done} steps");
             assert!(
                 directory.success().exists()
@@ -267,7 +267,7 @@ mod tests {
                     && !directory.staging().exists()
             );
             assert!(
-                !replay(&directory, &directory.take().unwrap()).unwrap(),
+                !replay(&directory, &directory.lock_exclusive().unwrap()).unwrap(),
                 "there is nothing left to replay"
             );
         }
@@ -280,7 +280,7 @@ mod tests {
         intent.removals.push(PathBuf::from("../elsewhere"));
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
         assert!(
-            replay(&directory, &directory.take().unwrap())
+            replay(&directory, &directory.lock_exclusive().unwrap())
                 .unwrap_err()
                 .to_string()
                 .contains("leaves its folder")

@@ -7,7 +7,7 @@ use crate::plan::output_names;
 
 /// Consecutive units whose rows go to the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct UnitRange {
     pub(super) units: Range<usize>,
     /// Names of the parts of `data/` for their rows, without extension; empty if nothing is written.
     pub(super) files: Vec<String>,
@@ -50,7 +50,7 @@ impl SeriesName {
 
 /// Splits all units into ranges, in order. No file has rows of two series, and every series has at least one file, possibly
 /// without rows.
-pub(super) fn stretches(series: &[Series], shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
+pub(super) fn ranges(series: &[Series], shares: &[Share], part_bytes: u64) -> Vec<UnitRange> {
     let of_series = |Series { name, units }: &Series| {
         let mut cuts = cuts(&shares[units.clone()], part_bytes);
         if cuts.is_empty() {
@@ -64,9 +64,9 @@ pub(super) fn stretches(series: &[Series], shares: &[Share], part_bytes: u64) ->
         let named = cuts.into_iter().map(|(of, files)| {
             let names = (next..next + files).map(|number| name.part(number, all)).collect();
             next += files;
-            Stretch { units: units.start + of.start..units.start + of.end, files: names }
+            UnitRange { units: units.start + of.start..units.start + of.end, files: names }
         });
-        named.collect::<Vec<Stretch>>()
+        named.collect::<Vec<UnitRange>>()
     };
     series.iter().flat_map(of_series).collect()
 }
@@ -119,8 +119,8 @@ mod tests {
         [Series { name: SeriesName::Numbered("train".into()), units: 0..units }]
     }
 
-    fn names(stretches: &[Stretch]) -> Vec<&str> {
-        stretches.iter().flat_map(|stretch| &stretch.files).map(String::as_str).collect()
+    fn names(ranges: &[UnitRange]) -> Vec<&str> {
+        ranges.iter().flat_map(|range| &range.files).map(String::as_str).collect()
     }
 
     #[test]
@@ -145,22 +145,22 @@ mod tests {
 
     #[test]
     fn files_are_numbered_through() {
-        let stretches = stretches(&all(3), &shares(&[3, 20, 3]), 10);
+        let ranges = ranges(&all(3), &shares(&[3, 20, 3]), 10);
         let expected = [0, 1, 2, 3].map(|number| format!("train-{number:05}-of-00004"));
-        assert_eq!(names(&stretches), expected);
+        assert_eq!(names(&ranges), expected);
     }
 
     #[test]
     fn a_series_shares_no_file_and_has_one_where_nothing_is_written() {
         let plain = |stem: &str, units| Series { name: SeriesName::Plain(stem.into()), units };
         let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
-        let stretches = stretches(&series, &shares(&[1, 2, 30, 0, 0]), 10);
+        let ranges = ranges(&series, &shares(&[1, 2, 30, 0, 0]), 10);
         let expected =
             ["a", "b/c-00000-of-00003", "b/c-00001-of-00003", "b/c-00002-of-00003", "d", "e"];
-        assert_eq!(names(&stretches), expected);
-        let units: Vec<Range<usize>> = stretches.into_iter().map(|one| one.units).collect();
+        assert_eq!(names(&ranges), expected);
+        let units: Vec<Range<usize>> = ranges.into_iter().map(|one| one.units).collect();
         assert_eq!(units, [0..2, 2..3, 3..3, 3..5]);
-        let nothing = super::stretches(&all(2), &shares(&[0, 0]), 10);
+        let nothing = super::ranges(&all(2), &shares(&[0, 0]), 10);
         assert_eq!(names(&nothing), ["train-00000-of-00001"]);
     }
 
@@ -170,11 +170,11 @@ mod tests {
             bytes in prop::collection::vec(0u64..50, 0..40), part_bytes in 0u64..60,
         ) {
             let shares = shares(&bytes);
-            let stretches = stretches(&all(bytes.len()), &shares, part_bytes);
-            let units: Vec<usize> = stretches.iter().flat_map(|one| one.units.clone()).collect();
+            let ranges = ranges(&all(bytes.len()), &shares, part_bytes);
+            let units: Vec<usize> = ranges.iter().flat_map(|one| one.units.clone()).collect();
             let nothing = bytes.iter().all(|bytes| *bytes == 0);
             prop_assert_eq!(units, (0..bytes.len()).collect::<Vec<_>>());
-            for Stretch { units, files } in stretches {
+            for UnitRange { units, files } in ranges {
                 let rows: u64 = shares[units.clone()].iter().map(|share| share.rows).sum();
                 prop_assert!(nothing || files.len() as u64 <= rows);
                 prop_assert!(nothing || (rows == 0) == files.is_empty());

@@ -30,7 +30,7 @@ pub(super) enum Format {
 
 impl Format {
     /// Returns the format of a plan. `metadata`: key-value metadata of Parquet files.
-    pub(super) fn of(plan: &Plan, metadata: Vec<(String, String)>) -> Self {
+    pub(super) fn from_plan(plan: &Plan, metadata: Vec<(String, String)>) -> Self {
         let output = &plan.spec.pipeline.output;
         match output.format {
             OutputFormat::Parquet => Self::Parquet(metadata, output.compression),

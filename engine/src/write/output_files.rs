@@ -5,7 +5,7 @@ use std::path::Path;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
-use super::cuts::Stretch;
+use super::cuts::UnitRange;
 use super::formats::{Format, OpenPart};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -31,14 +31,14 @@ pub(super) struct OutputFiles<'a> {
 impl<'a> OutputFiles<'a> {
     /// Starts without an open file. `expected`: rows of all files together.
     pub(super) fn new(
-        stretch: &'a Stretch,
+        range: &'a UnitRange,
         expected: u64,
         folder: &'a Path,
         schema: &'a SchemaRef,
         format: &'a Format,
     ) -> Self {
         let (open, parts, finished) = (None, 0, Vec::new());
-        let names = &stretch.files;
+        let names = &range.files;
         Self { names, folder, schema, format, expected, written: 0, open, parts, finished }
     }
 
@@ -53,7 +53,7 @@ impl<'a> OutputFiles<'a> {
         while first < batch.num_rows() {
             let file = self.parts;
             let Some(name) = self.names.get(file) else {
-                let message = format!("more than {} rows of a stretch of units", self.expected);
+                let message = format!("more than {} rows of a range of units", self.expected);
                 return Err(Diagnostic::error(Blame::Bug, message).into());
             };
             let mut writer = match self.open.take() {
@@ -83,7 +83,7 @@ impl<'a> OutputFiles<'a> {
         }
         if self.open.is_some() || self.parts != self.names.len() {
             let (expected, written) = (self.expected, self.written);
-            let message = format!("{expected} rows of a stretch of units, {written} were written");
+            let message = format!("{expected} rows of a range of units, {written} were written");
             return Err(Diagnostic::error(Blame::Bug, message).into());
         }
         Ok(self.finished)

@@ -22,7 +22,11 @@ pub(super) struct OutputRow<'a> {
 
 impl<'a> OutputRow<'a> {
     /// Returns the row of a sample. `windows`: those of its document.
-    pub(super) fn of(position: usize, sample: &'a Sample, windows: &'a [ScoredWindow]) -> Self {
+    pub(super) fn from_sample(
+        position: usize,
+        sample: &'a Sample,
+        windows: &'a [ScoredWindow],
+    ) -> Self {
         let window =
             sample.window.and_then(|index| windows.iter().find(|window| window.window == index));
         let reason = sample.reason.as_deref();

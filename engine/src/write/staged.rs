@@ -26,17 +26,18 @@ pub struct Staged {
     /// Current and final path of every part.
     pub moves: Vec<(PathBuf, PathBuf)>,
     /// Outcomes of the measured rows and windows.
-    pub fates: Fates,
+    pub outcomes: Outcomes,
     labels: Labels,
 }
 
 /// Staged parts of a range of units.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct StagedStretch {
+pub(super) struct StagedRange {
     pub(super) data: Vec<Part>,
     pub(super) dropped: Vec<Part>,
     pub(super) selection: Vec<Part>,
-    pub(super) fates: Fates,
+    #[serde(rename = "fates")]
+    pub(super) outcomes: Outcomes,
     pub(super) labels: LabelShares,
 }
 
@@ -44,20 +45,20 @@ impl Staged {
     /// Adds the parts of a range, which are in `folders`, after those of earlier ranges.
     pub(super) fn add(
         &mut self,
-        stretch: StagedStretch,
+        range: StagedRange,
         folders: &PartFolders,
         directory: &RunDirectory,
     ) {
-        for part in stretch.data {
+        for part in range.data {
             self.add_data(part, folders, directory);
         }
-        for part in stretch.dropped.iter().chain(&stretch.selection) {
+        for part in range.dropped.iter().chain(&range.selection) {
             self.moves.push((folders.records.join(&part.path), directory.root.join(&part.path)));
         }
-        self.dropped.extend(stretch.dropped);
-        self.selection.extend(stretch.selection);
-        self.fates.add(&stretch.fates);
-        for (label, counts) in stretch.labels {
+        self.dropped.extend(range.dropped);
+        self.selection.extend(range.selection);
+        self.outcomes.add(&range.outcomes);
+        for (label, counts) in range.labels {
             count(&mut self.labels, label, &counts);
         }
     }
@@ -94,7 +95,7 @@ pub(super) fn shares(labels: Labels) -> LabelShares {
 
 /// Outcomes of measured rows and windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fates {
+pub struct Outcomes {
     /// Rows with at least one kept sample.
     pub rows_kept: u64,
     /// Rows without kept samples, by reason.
@@ -110,38 +111,38 @@ pub struct Fates {
     pub windows_dropped: BTreeMap<String, u64>,
 }
 
-impl Fates {
+impl Outcomes {
     /// Counts the outcomes of samples. `windows_of`: returns the number of windows of a row.
     ///
     /// A row without kept samples has the reason [`NOT_SELECTED`] if any of its samples has, otherwise that of the first
     /// sample.
-    pub(super) fn of(samples: &[Sample], windows_of: impl Fn(u64) -> u64) -> Self {
-        let mut fates = Self::default();
+    pub(super) fn count(samples: &[Sample], windows_of: impl Fn(u64) -> u64) -> Self {
+        let mut outcomes = Self::default();
         for samples in samples.chunk_by(|a, b| a.row == b.row) {
             // A document is one sample, however many windows it has.
             let windows = if samples[0].window.is_some() { 1 } else { windows_of(samples[0].row) };
             for sample in samples {
                 match &sample.reason {
                     None => {
-                        fates.windows_kept += windows;
-                        fates.windows_kept_not_measured +=
+                        outcomes.windows_kept += windows;
+                        outcomes.windows_kept_not_measured +=
                             if sample.score.is_nan() { windows } else { 0 };
                     }
-                    Some(reason) => add(&mut fates.windows_dropped, reason, windows),
+                    Some(reason) => add(&mut outcomes.windows_dropped, reason, windows),
                 }
             }
             let kept = samples.iter().filter(|sample| sample.keep()).count() as u64;
-            fates.kept += kept;
+            outcomes.kept += kept;
             if kept > 0 {
-                fates.rows_kept += 1;
+                outcomes.rows_kept += 1;
                 continue;
             }
             let mut reasons = samples.iter().filter_map(|sample| sample.reason.as_deref());
             let first = reasons.clone().next().unwrap_or(NOT_SELECTED);
             let ranked = reasons.any(|reason| reason == NOT_SELECTED);
-            add(&mut fates.rows_dropped, if ranked { NOT_SELECTED } else { first }, 1);
+            add(&mut outcomes.rows_dropped, if ranked { NOT_SELECTED } else { first }, 1);
         }
-        fates
+        outcomes
     }
 
     /// Adds the outcomes of other samples.
@@ -198,7 +199,7 @@ mod tests {
         let reasons = |reasons: &[(&str, u64)]| {
             reasons.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
         };
-        let fates = Fates {
+        let outcomes = Outcomes {
             rows_kept: 1,
             rows_dropped: reasons(&[(NOT_SELECTED, 2)]),
             kept: 2,
@@ -206,11 +207,11 @@ mod tests {
             windows_kept_not_measured: 0,
             windows_dropped: reasons(&[("guard_copy_share", 1), (NOT_SELECTED, 4)]),
         };
-        assert_eq!(fates.check(&counts, 2, 2), Ok(()));
-        assert!(fates.check(&counts, 2, 1).unwrap_err().contains("1 were written"));
-        let row = Fates { rows_kept: 0, ..fates.clone() };
+        assert_eq!(outcomes.check(&counts, 2, 2), Ok(()));
+        assert!(outcomes.check(&counts, 2, 1).unwrap_err().contains("1 were written"));
+        let row = Outcomes { rows_kept: 0, ..outcomes.clone() };
         assert!(row.check(&counts, 2, 2).unwrap_err().contains("3 rows were measured"));
-        let window = Fates { windows_dropped: reasons(&[(NOT_SELECTED, 4)]), ..fates };
+        let window = Outcomes { windows_dropped: reasons(&[(NOT_SELECTED, 4)]), ..outcomes };
         assert!(window.check(&counts, 2, 2).unwrap_err().contains("7 windows were measured"));
     }
 
@@ -237,12 +238,12 @@ mod tests {
             sample(2, missing),
             sample(2, None),
         ];
-        let fates = Fates::of(&samples, |_| 2);
+        let outcomes = Outcomes::count(&samples, |_| 2);
         let count = |reasons: &BTreeMap<String, u64>, reason: &str| reasons.get(reason).copied();
-        assert_eq!((fates.rows_kept, fates.kept, fates.windows_kept), (1, 1, 1));
-        assert_eq!(count(&fates.rows_dropped, NOT_SELECTED), Some(1));
-        assert_eq!(count(&fates.rows_dropped, "guard_copy_share"), Some(1));
-        assert_eq!(count(&fates.windows_dropped, "guard_copy_share"), Some(2));
-        assert_eq!(count(&fates.windows_dropped, "no_copy_share"), Some(2));
+        assert_eq!((outcomes.rows_kept, outcomes.kept, outcomes.windows_kept), (1, 1, 1));
+        assert_eq!(count(&outcomes.rows_dropped, NOT_SELECTED), Some(1));
+        assert_eq!(count(&outcomes.rows_dropped, "guard_copy_share"), Some(1));
+        assert_eq!(count(&outcomes.windows_dropped, "guard_copy_share"), Some(2));
+        assert_eq!(count(&outcomes.windows_dropped, "no_copy_share"), Some(2));
     }
 }

@@ -18,7 +18,7 @@ pub struct Tokenize {
     #[serde(default)]
     pub windows: Windows,
     /// What happens to a document shorter than a window, and with `disjoint` to the tail behind the last full
-    /// window. `drop` (default) because scores of different lengths do not compare.
+    /// window. `drop` (default) because scores of different lengths are not comparable.
     #[serde(default)]
     pub short_documents: ShortDocuments,
     /// How many BOS tokens stand before each window: 0, 1 or 2 (2 is what the published script produces). They count

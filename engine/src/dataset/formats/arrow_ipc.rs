@@ -284,7 +284,7 @@ impl ArrowScan<'_> {
 
     /// Reads the header of the message at `start`; `None` at the end of the file.
     fn message(&mut self, start: u64) -> Result<Option<(Vec<u8>, MessagePosition)>, DataProblem> {
-        if Stop::of_process().check().is_err() {
+        if Stop::global().check().is_err() {
             return Err(DataProblem::machine("a signal came while it was opened"));
         }
         if start == self.size {

@@ -123,7 +123,7 @@ fn scan_lines(
     let mut ranges: Vec<LineRange> = Vec::new();
     let mut line = Vec::new();
     loop {
-        if rows.is_multiple_of(LINES_PER_CHECK) && Stop::of_process().check().is_err() {
+        if rows.is_multiple_of(LINES_PER_CHECK) && Stop::global().check().is_err() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let looked_at = rows < MAX_SAMPLED_LINES;

@@ -7,7 +7,7 @@ use longsift_stages::contract::RowError;
 
 use super::state::State;
 use super::terms::Next;
-use crate::devices::dispatch::{BACK_OFF, Dispatcher, FAILURES};
+use crate::devices::dispatch::{BACK_OFF, Dispatcher, MAX_FAILURES};
 use crate::devices::ledger::{MemoryState, NotEnough};
 use crate::devices::steps::Step;
 
@@ -19,10 +19,11 @@ impl Dispatcher {
             let since = *self.waiting_since.get_or_insert(now);
             if now.saturating_sub(since) >= self.policy.memory_wait {
                 let seconds = self.policy.memory_wait.as_secs();
-                let message = format!("no device has had room for the table for {seconds} seconds");
+                let message =
+                    format!("no device had enough memory for the table for {seconds} seconds");
                 return Next::Dead(message);
             }
-            return Next::Wait(self.next_look(now));
+            return Next::Wait(self.next_check(now));
         }
         let (numbers, hopeless) = self.nearest(tokens);
         let began = self.waiting_since.is_none();
@@ -49,7 +50,7 @@ impl Dispatcher {
             self.steps.push((None, Step::MemoryWait(numbers)));
         }
         let left = (since + self.policy.memory_wait).saturating_sub(now);
-        let look = self.next_look(now).unwrap_or(BACK_OFF.0);
+        let look = self.next_check(now).unwrap_or(BACK_OFF.0);
         Next::Wait(Some(look.min(left)))
     }
 
@@ -102,7 +103,7 @@ impl Dispatcher {
         let waited = now.saturating_sub(since);
         if waited >= self.policy.memory_wait {
             let message = format!(
-                "one key head of {} tokens ran out of memory on {}, again and again for {} seconds",
+                "one key head of {} tokens ran out of memory on {}, repeatedly for {} seconds",
                 window.tokens,
                 device.site.name,
                 waited.as_secs()
@@ -119,13 +120,13 @@ impl Dispatcher {
         if !device.failed_windows.contains(&id) {
             device.failed_windows.push(id);
         }
-        if device.failed_windows.len() >= FAILURES as usize {
+        if device.failed_windows.len() >= MAX_FAILURES as usize {
             let reason =
-                format!("{FAILURES} windows in a row failed on it, the last with: {message}");
+                format!("{MAX_FAILURES} windows in a row failed on it, the last with: {message}");
             self.retire(index, reason);
         }
         let window = self.windows.get_mut(&id)?;
         window.failures += 1;
-        (window.failures >= FAILURES).then_some(RowError { code: "device_failed", message })
+        (window.failures >= MAX_FAILURES).then_some(RowError { code: "device_failed", message })
     }
 }

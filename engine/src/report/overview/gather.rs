@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::report::amount::Amount;
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::scores::{self, Place};
+use crate::run_directory::scores::{self, WindowLocation};
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::run_directory::table::Table;
 use crate::run_directory::units::UnitRecord;
@@ -200,20 +200,20 @@ impl Gathering<'_> {
         let record = &self.records[unit];
         let Some(path) = self.selection.get(record.unit.as_str()) else { return Ok(()) };
         let lists: Vec<&str> = self.lists.iter().map(|(name, _)| *name).collect();
-        let placed = scores::read_places(&self.scores.root.join(&record.scores.path), &lists)?;
-        let places = &placed.places;
+        let located = scores::read_locations(&self.scores.root.join(&record.scores.path), &lists)?;
+        let locations = &located.locations;
         let labels = self.labels_of(unit)?;
-        let mut fates: Vec<(Fate, bool)> = Vec::with_capacity(places.len());
+        let mut fates: Vec<(Fate, bool)> = Vec::with_capacity(locations.len());
         selected::read(path, |row| {
             let first = fates.len();
-            let own = places.get(first).filter(|place| place.input_row == row.input_row);
+            let own = locations.get(first).filter(|place| place.input_row == row.input_row);
             let (Some(place), true) = (own.copied(), self.is_sample(own, row)) else {
                 return Err(other_rows(path));
             };
             let (windows, tokens) = if row.window.is_some() {
                 (1, place.tokens.1 - place.tokens.0)
             } else {
-                let rest = places[first..].iter();
+                let rest = locations[first..].iter();
                 let windows = rest.take_while(|of| of.input_row == row.input_row).count();
                 (windows, place.tokens_total)
             };
@@ -229,11 +229,11 @@ impl Gathering<'_> {
             }
             Ok(())
         })?;
-        if fates.len() != places.len() {
+        if fates.len() != locations.len() {
             return Err(other_rows(path));
         }
         for (list, (sums, (_, guarded))) in found.lists.iter_mut().zip(&self.lists).enumerate() {
-            placed.each(list, |window, numbers| {
+            located.each(list, |window, numbers| {
                 let (fate, spared) = fates[window];
                 // Another run of the same scores with other guards may have measured some skipped windows.
                 if !(spared && *guarded) {
@@ -244,7 +244,7 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    fn is_sample(&self, place: Option<&Place>, row: &SelectedRow<'_>) -> bool {
+    fn is_sample(&self, place: Option<&WindowLocation>, row: &SelectedRow<'_>) -> bool {
         match row.window {
             Some(window) => place.is_some_and(|place| place.window == window),
             None => self.choice.documents,
@@ -256,7 +256,7 @@ impl Gathering<'_> {
         found: &mut Gathered,
         unit: usize,
         row: &SelectedRow<'_>,
-        place: Place,
+        place: WindowLocation,
         tokens: u64,
         fate: Fate,
     ) {

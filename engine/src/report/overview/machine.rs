@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_long_run_keeps_a_bounded_number_of_looks_and_an_earlier_run_is_forgotten() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let directory = RunDirectory::for_output(&folder.path().join("out"));
         crate::storage::files::create_folder(&directory.root).unwrap();
         let look = |held: u64| json!({ "devices": [{ "device": "cpu", "held_bytes": held }] });
         events::append(&directory, "device_memory", look(7)).unwrap();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::base::random::mix;
 use crate::run_directory::dropped::NOT_SELECTED;
-use crate::run_directory::scores::Place;
+use crate::run_directory::scores::WindowLocation;
 use crate::run_directory::selected::SelectedRow;
 
 /// Samples per kind and group.
@@ -57,7 +57,7 @@ pub(super) struct Pick {
     at: (usize, u64, Option<u32>),
     pub(super) id: String,
     pub(super) group: Option<String>,
-    pub(super) place: Place,
+    pub(super) place: WindowLocation,
     pub(super) tokens: u64,
     pub(super) statistics: Vec<f64>,
     pub(super) score: f64,
@@ -85,7 +85,7 @@ impl Picks {
         &mut self,
         unit: usize,
         row: &SelectedRow<'_>,
-        place: Place,
+        place: WindowLocation,
         tokens: u64,
     ) {
         let at = (unit, row.input_row, row.window);
@@ -93,7 +93,13 @@ impl Picks {
     }
 
     /// Adds a sample.
-    pub(super) fn add(&mut self, unit: usize, row: &SelectedRow<'_>, place: Place, tokens: u64) {
+    pub(super) fn add(
+        &mut self,
+        unit: usize,
+        row: &SelectedRow<'_>,
+        place: WindowLocation,
+        tokens: u64,
+    ) {
         let at = (unit, row.input_row, row.window);
         match row.reason {
             // Kept without a score: neither a best nor a marginal sample.
@@ -116,7 +122,7 @@ impl Picks {
         order: f64,
         at: (usize, u64, Option<u32>),
         row: &SelectedRow<'_>,
-        place: Place,
+        place: WindowLocation,
         tokens: u64,
     ) {
         let picks = &mut self.0[kind as usize];
@@ -199,8 +205,13 @@ mod tests {
     fn picks(samples: &[(u64, f64, Option<&'static str>)]) -> Picks {
         let mut picks = Picks::default();
         for (row, score, reason) in samples {
-            let place =
-                Place { input_row: *row, window: 0, tokens: (0, 1), bytes: None, tokens_total: 1 };
+            let place = WindowLocation {
+                input_row: *row,
+                window: 0,
+                tokens: (0, 1),
+                bytes: None,
+                tokens_total: 1,
+            };
             let row = SelectedRow {
                 input_row: *row,
                 id: "a",

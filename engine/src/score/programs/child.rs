@@ -17,11 +17,11 @@ use crate::base::{machine, text};
 use crate::plan::programs::Program;
 
 /// Interval of checks of time, memory and the stop signal while a program runs.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time for a program to exit after its last answer.
 const END_SECONDS: u64 = 10;
 /// Maximum wait for output that an ended program left in the pipe.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const PIPE_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Maximum bytes kept of the end of its standard error.
 const STDERR_BYTES: usize = 2048;
 
@@ -101,13 +101,13 @@ impl Child {
     }
 
     /// Sends a batch and waits for its answer. Calls `interrupted` repeatedly to see whether to stop.
-    pub(super) fn ask(
+    pub(super) fn query(
         &mut self,
         questions: &[Question<'_>],
         interrupted: &dyn Fn() -> Result<()>,
     ) -> std::result::Result<RecordBatch, Failed> {
         let question = self.questions.batch(questions);
-        self.talk(&question, self.time, interrupted, |child| {
+        self.exchange_until(&question, self.time, interrupted, |child| {
             child.answers.next().map_err(Failed::Wrong)
         })
     }
@@ -127,23 +127,23 @@ impl Child {
             child.stdin = None;
             Ok(None::<()>)
         };
-        let how = match self.talk(&end, time, interrupted, closes) {
+        let how = match self.exchange_until(&end, time, interrupted, closes) {
             Ok(()) => return Ok(()),
             Err(Failed::Ended(how)) => how,
             Err(other) => return Err(other),
         };
         if self.answers.has_more() {
-            let message = "it wrote more than it was asked for";
+            let message = "it wrote more than its answers";
             return Err(Failed::Wrong(message.to_owned()));
         }
         if !self.process.try_wait().ok().flatten().is_some_and(|status| status.success()) {
-            tracing::warn!("a program did not end well after its last answer: it {how}");
+            tracing::warn!("a program failed after its last answer: it {how}");
         }
         Ok(())
     }
 
     /// Writes `bytes` and reads output until everything is written and `done` returns a value.
-    fn talk<T>(
+    fn exchange_until<T>(
         &mut self,
         mut bytes: &[u8],
         time: Duration,
@@ -164,16 +164,17 @@ impl Child {
                 return Err(self.ended(None));
             }
             // Children of the program may hold its pipes open indefinitely.
-            if (over || closed) && now >= *ended.get_or_insert(now + LAST_WORDS) {
+            if (over || closed) && now >= *ended.get_or_insert(now + PIPE_DRAIN_TIME) {
                 let how = if self.is_done {
-                    "closed its stdout and did not end"
+                    "closed stdout but did not exit"
                 } else {
-                    "closed its stdout before it answered"
+                    "closed stdout before it answered"
                 };
                 return Err(self.ended((!over).then(|| how.to_owned())));
             }
             if now >= deadline {
-                let what = if self.is_done { "did not end within" } else { "had no answer after" };
+                let what =
+                    if self.is_done { "did not exit within" } else { "did not answer within" };
                 return Err(self.ended(Some(format!("{what} {} s", time.as_secs()))));
             }
             if let Some(limit) = self.memory_limit_bytes {
@@ -181,12 +182,12 @@ impl Child {
                 if used > limit {
                     let (used, limit) = (text::bytes(used), text::bytes(limit));
                     let how = format!(
-                        "took {used} of memory, more than the {limit} of `memory_limit_bytes`"
+                        "used {used} of memory, more than the {limit} of `memory_limit_bytes`"
                     );
                     return Err(self.ended(Some(how)));
                 }
             }
-            self.exchange(&mut bytes, LOOK_INTERVAL.min(deadline - now));
+            self.exchange(&mut bytes, POLL_INTERVAL.min(deadline - now));
         }
     }
 
@@ -198,7 +199,7 @@ impl Child {
         {
             match stdin.write(bytes) {
                 Ok(written) => *bytes = &bytes[written..],
-                Err(error) if may_come(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 // The program closed its standard input; the caller checks whether it has exited.
                 Err(_) => self.stdin = None,
             }
@@ -209,7 +210,7 @@ impl Child {
         {
             match stdout.read(&mut buffer) {
                 Ok(length @ 1..) => self.answers.push(&buffer[..length]),
-                Err(error) if may_come(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Ok(0) | Err(_) => self.stdout = None,
             }
         }
@@ -218,7 +219,7 @@ impl Child {
         {
             match stderr.read(&mut buffer) {
                 Ok(length @ 1..) => self.keep_stderr(&buffer[..length]),
-                Err(error) if may_come(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Ok(0) | Err(_) => self.stderr = None,
             }
         }
@@ -309,7 +310,7 @@ struct Ready {
     read_errors: bool,
 }
 
-fn may_come(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 

@@ -158,9 +158,9 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
 }
 
 /// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter of it.
-const LARGEST_MESSAGE_BYTES: usize = 256 << 20;
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Maximum bytes of its header.
-const LARGEST_HEADER_BYTES: usize = 16 << 20;
+const MAX_HEADER_BYTES: usize = 16 << 20;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Decodes answers incrementally from the output of a program.
@@ -209,11 +209,11 @@ impl Answers {
         if !marked {
             let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(60)]);
             let line = start.lines().next().unwrap_or_default();
-            return Err(format!("it wrote {} where an Arrow message begins", quoted(line)));
+            return Err(format!("expected an Arrow message, got {}", quoted(line)));
         }
         let Some(length) = self.bytes.get(4..8) else { return Ok(None) };
         let length = i32::from_le_bytes(length.try_into().expect("four bytes"));
-        let length = usize::try_from(length).ok().filter(|length| *length <= LARGEST_HEADER_BYTES);
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_HEADER_BYTES);
         let length = length.ok_or("it wrote a message with a damaged length")?;
         if length == 0 {
             // End of the stream; later output is checked when the program exits.
@@ -239,7 +239,7 @@ impl Answers {
             return Ok(());
         }
         let found: Vec<Field> = fields.iter().map(|field| field.as_ref().clone()).collect();
-        Err(format!("its columns are {}, not {}", in_words(&found), in_words(&self.expected)))
+        Err(format!("expected the columns {}, got {}", in_words(&self.expected), in_words(&found)))
     }
 }
 
@@ -273,15 +273,15 @@ fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
     let wanted = if has_schema { MessageHeader::RecordBatch } else { MessageHeader::Schema };
     if message.header_type() != wanted {
         return Err(format!(
-            "it wrote a message of the type {:?} where {wanted:?} belongs",
+            "expected a message of the type {wanted:?}, got {:?}",
             message.header_type()
         ));
     }
     if message.header_as_record_batch().is_some_and(|batch| batch.compression().is_some()) {
-        return Err("its record batches are compressed: write them as they are".to_owned());
+        return Err("its record batches are compressed: write them uncompressed".to_owned());
     }
     let length = usize::try_from(message.bodyLength()).ok();
-    let length = length.filter(|length| *length <= LARGEST_MESSAGE_BYTES);
+    let length = length.filter(|length| *length <= MAX_MESSAGE_BYTES);
     length.ok_or_else(|| format!("it wrote a message of {} bytes", message.bodyLength()))
 }
 
@@ -296,7 +296,7 @@ pub(super) fn replies(
 ) -> Result<Vec<Reply>, String> {
     if batch.num_rows() != questions.len() {
         let (answered, asked) = (batch.num_rows(), questions.len());
-        return Err(format!("it answered {answered} rows where {asked} were asked"));
+        return Err(format!("expected {asked} rows, got {answered}"));
     }
     let documents = program.settings.reads == Reads::Document;
     let nulls = |column: usize| batch.column(column).null_count() > 0;
@@ -316,8 +316,8 @@ pub(super) fn replies(
                 None => Default::default(),
             };
             return Err(format!(
-                "it answered row {}{found} where row {}{asked} was asked: keys come back in the order of the questions",
-                rows[index], question.row
+                "expected row {}{asked}, got row {}{found}: answers must be in the order of the questions",
+                question.row, rows[index]
             ));
         }
     }
@@ -401,9 +401,9 @@ mod tests {
             assert_eq!(of(1), [Reply { drop: false, values: vec![Value::Number(1.0)] }]);
             assert_eq!(of(2), [Reply { drop: true, values: vec![Value::Number(2.0)] }]);
             let why = replies(&program, &[question(2)], &found[0]).unwrap_err();
-            assert!(why.starts_with("it answered row 1 where row 2 was asked"), "{why}");
+            assert!(why.starts_with("expected row 2, got row 1"), "{why}");
             let why = replies(&program, &[question(1), question(2)], &found[0]).unwrap_err();
-            assert_eq!(why, "it answered 1 rows where 2 were asked");
+            assert_eq!(why, "expected 2 rows, got 1");
         }
     }
 
@@ -432,7 +432,7 @@ mod tests {
             let mut answers = Answers::new(&program(Reads::Text));
             answers.push(printed.as_bytes());
             let why = answers.next().unwrap_err();
-            assert!(why.contains("where an Arrow message begins"), "{why}");
+            assert!(why.contains("expected an Arrow message"), "{why}");
         }
         let mut answers = Answers::new(&program(Reads::Text));
         answers.push(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
@@ -441,7 +441,7 @@ mod tests {
         answers.push(&stream());
         let why = answers.next().unwrap_err();
         assert!(
-            why.contains("`drop` Boolean, `bytes` Float64, not `row` Int64, `window` Int32"),
+            why.contains("`bytes` Float64, got `row` Int64, `drop` Boolean, `bytes` Float64"),
             "{why}"
         );
     }

@@ -14,7 +14,7 @@ use crate::dataset::documents::{self, Document, DocumentContent};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::options::PlanOptions;
-use crate::score::documents::Judged;
+use crate::score::documents::JudgedDocument;
 use crate::score::prepare::prepare;
 
 /// Size of the tokenised text in bytes.
@@ -49,7 +49,7 @@ fn tokenize(
     let seconds_on = |threads: usize| -> Result<f64> {
         let pool = pool(threads)?;
         median(options.repeats(), || {
-            let documents = documents.iter().cloned().map(Judged::from).collect();
+            let documents = documents.iter().cloned().map(JudgedDocument::from).collect();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
             Ok(start.elapsed().as_secs_f64())

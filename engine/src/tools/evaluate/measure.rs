@@ -23,10 +23,11 @@ use crate::devices::scheduler::{Message, Scheduler};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
-use crate::score::carried::Carried;
+use crate::score::carried::RetainedMeasure;
 use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
 use crate::score::measuring::{
-    Measured, STOP_INTERVAL, device_panicked, no_device, of_answers, of_attention,
+    Measured, STOP_INTERVAL, device_panicked, figures_from_answer, figures_from_attention,
+    no_device,
 };
 use crate::score::passes;
 use crate::score::programs::{Content as Asked, Programs, Question};
@@ -126,7 +127,7 @@ impl<'a> Measurer<'a> {
         let windows = json!({ "evaluation": VERSION, "tokenizer": tokenizer });
         let measures = plan.measures.columns.iter().map(|columns| {
             let fingerprint = identity.measures[&columns.measure].facts.fingerprint();
-            Carried::unfinished(columns.clone(), fingerprint)
+            RetainedMeasure::unfinished(columns.clone(), fingerprint)
         });
         let header = Header {
             windows: sha256_hex(windows.to_string().as_bytes()),
@@ -272,8 +273,10 @@ impl<'a> Measurer<'a> {
             Question { row: *index as u64, window: 0, content }
         };
         let questions: Vec<Question<'_>> = missing.iter().map(question).collect();
-        self.programs.ask(program, &questions, &mut |answer| match answer {
-            Some((place, answer)) => keep(self, missing[place], of_answers(measure, answer)),
+        self.programs.query(program, &questions, &mut |answer| match answer {
+            Some((place, answer)) => {
+                keep(self, missing[place], figures_from_answer(measure, answer))
+            }
             None => self.journal.sync_if_due(Instant::now()),
         })
     }
@@ -310,7 +313,7 @@ impl<'a> Measurer<'a> {
             match scheduler.wait(STOP_INTERVAL) {
                 Some(Message::Window { id, result }) => {
                     if let Some(index) = submitted.remove(&id) {
-                        keep(self, index, of_attention(measure, result))?;
+                        keep(self, index, figures_from_attention(measure, result))?;
                     }
                 }
                 Some(Message::Step { .. }) | None => {}

@@ -11,7 +11,7 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 
 /// Describes why a run of `plan` would mix scores of other settings with those in `scores`; `None` if it would not. Measures in
 /// `remeasure` may differ.
-pub(super) fn differing(
+pub(super) fn incompatible_scores(
     plan: &Plan,
     scores: &RunDirectory,
     now: &Identity,
@@ -27,11 +27,8 @@ pub(super) fn differing(
     let Some(before) = PipelineLock::read(&path)? else {
         return match &plan.options.scores_from {
             Some(_) => Ok(Some(
-                Diagnostic::error(
-                    Blame::Pipeline,
-                    format!("there is no lock `{}`", path.display()),
-                )
-                .hint("`--scores-from` takes the run directory of another run"),
+                Diagnostic::error(Blame::Pipeline, format!("lock `{}` not found", path.display()))
+                    .hint("`--scores-from` takes the run directory of another run"),
             )),
             None => Ok(None),
         };
@@ -76,15 +73,15 @@ pub(super) fn differing(
     Ok(Some(problem.hint(if windows.is_empty() {
         let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
         let finish = match kernel_before(&measures) {
-            Some(kernel) => format!("finish the run as it was begun with `--kernel {kernel}`, "),
+            Some(kernel) => format!("finish the run with its original `--kernel {kernel}`, "),
             None => String::new(),
         };
         format!(
-            "{finish}give this pipeline another `output.path`, or measure this again with `{}`",
+            "{finish}use another `output.path`, or measure again with `{}`",
             again.collect::<Vec<_>>().join(" ")
         )
     } else {
-        "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
+        "use another `output.path`, or start from scratch with `--fresh`".to_owned()
     })))
 }
 
@@ -105,9 +102,9 @@ fn kernel_of(line: &str) -> Option<&str> {
 fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
     let kernel = lines.clone().find_map(|line| kernel_of(line))?;
-    let alone =
+    let only_kernel_differs =
         lines.all(|line| line.starts_with("table_kernel: ") || kernel_of(line) == Some(kernel));
-    (alone && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
+    (only_kernel_differs && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
 }
 
 /// Explains a difference in `min_tokens`, which is not a setting but follows from the measures of a pipeline.

@@ -2,14 +2,14 @@
 
 /// State of a sample before it is ranked.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum SampleState {
     /// This statistic is missing: the sample has no score and does not count for `keep_fraction`.
     Missing(usize),
     /// Without a score, because sampling excluded it from a measure.
     NotMeasured,
     /// Out of the bounds of this guard. The score is on the scale of the samples that pass; `NaN` if a statistic of the score
     /// is missing or no sample passes.
-    Refused(usize, f64),
+    Rejected(usize, f64),
     /// Within the bounds of every guard, with this score; `NaN` if its group has no scale.
     Ranked(f64),
 }
@@ -23,12 +23,12 @@ pub(super) fn is_not_sampled(value: f64) -> bool {
     value.to_bits() == NOT_SAMPLED.to_bits()
 }
 
-impl Standing {
+impl SampleState {
     /// Score; `NaN` if missing.
     pub(super) fn score(self) -> f64 {
         match self {
             Self::Missing(_) | Self::NotMeasured => f64::NAN,
-            Self::Refused(_, score) | Self::Ranked(score) => score,
+            Self::Rejected(_, score) | Self::Ranked(score) => score,
         }
     }
 
@@ -41,7 +41,7 @@ impl Standing {
     pub(super) fn counts(self) -> bool {
         match self {
             Self::Missing(_) => false,
-            Self::NotMeasured | Self::Refused(..) => true,
+            Self::NotMeasured | Self::Rejected(..) => true,
             Self::Ranked(score) => !score.is_nan(),
         }
     }

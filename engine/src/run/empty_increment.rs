@@ -13,7 +13,7 @@ use crate::write::staged::Staged;
 impl Run<'_> {
     /// Records an increment whose input was completely filtered by earlier runs: a manifest without data, and the calibration.
     /// Does nothing without `input.since`, or if an earlier run has written data.
-    pub(super) fn carry_over(&mut self) -> Result<()> {
+    pub(super) fn record_empty_increment(&mut self) -> Result<()> {
         let (plan, directory) = (self.plan, self.directory);
         let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
         if plan.input_before.is_empty() {

@@ -19,17 +19,17 @@ const FULL: [ErrorKind; 2] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
 
 /// Anonymous temporary file.
 #[derive(Debug)]
-pub(crate) struct Nameless {
+pub(crate) struct AnonymousFile {
     file: File,
     /// Folder of the file, for messages.
     folder: PathBuf,
 }
 
-impl Nameless {
+impl AnonymousFile {
     /// Creates an empty file: in the run directory if it is writable, for a store in the folder of its journals on this
     /// machine, otherwise in the system's temporary folder.
     pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
-        let mut folder = directory.nameless();
+        let mut folder = directory.temporary_folder();
         files::create_folder(&folder)?;
         let mut created = tempfile::tempfile_in(&folder);
         if created.as_ref().is_err_and(|error| READ_ONLY.contains(&error.kind())) {
@@ -61,13 +61,13 @@ impl Nameless {
 
 fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
     let message = format!(
-        "a working file of the selection in `{}` cannot be {what}: {error}",
+        "a temporary file of the selection in `{}` cannot be {what}: {error}",
         folder.display()
     );
     let hint = if FULL.contains(&error.kind()) {
-        "it takes about 50 bytes a sample; free some space there and run the same command to resume"
+        "it takes about 50 bytes per sample; free some space there and run the same command to resume"
     } else {
-        "make the folder writable, or name another one that is in the environment variable `TMPDIR`"
+        "make the folder writable, or set the environment variable `TMPDIR` to a writable one"
     };
     Diagnostic::error(Blame::Machine, message).hint(hint)
 }
