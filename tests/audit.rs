@@ -52,7 +52,7 @@ fn a_run_that_is_what_it_recorded_is_verified() {
         // In addition the calibration and the lock.
         assert_eq!(found["files"], workspace.hashes(&committed).len() + 2);
         let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
-        assert!(text.starts_with("the run is what it recorded\n"), "{text}");
+        assert!(text.starts_with("OK: all files match the manifest\n"), "{text}");
     }
 }
 
@@ -73,13 +73,13 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         let found = findings(&verified(&workspace, 3));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            path.ends_with(&found[0].0) && found[0].1.starts_with("its SHA-256 is "),
+            path.ends_with(&found[0].0) && found[0].1.starts_with("expected SHA-256 "),
             "{found:?}"
         );
         fs::write(&path, &whole[1..]).unwrap();
-        assert!(findings(&verified(&workspace, 3))[0].1.contains("bytes, "));
+        assert!(findings(&verified(&workspace, 3))[0].1.contains("bytes, got "));
         fs::remove_file(&path).unwrap();
-        assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is gone");
+        assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is missing");
         fs::write(&path, &whole).unwrap();
     }
     let lock = workspace.path("out.run/pipeline.lock");
@@ -87,10 +87,10 @@ fn a_changed_byte_in_any_committed_file_is_found() {
     for (change, message) in [
         (
             Some(text.replace("\"keep_fraction\": 0.5", "\"keep_fraction\": 0.75")),
-            "it is not the lock",
+            "differs from the lock",
         ),
         (Some(text[1..].to_owned()), "cannot be read"),
-        (None, "the file is gone"),
+        (None, "the file is missing"),
     ] {
         match change {
             Some(changed) => fs::write(&lock, changed).unwrap(),
@@ -110,7 +110,7 @@ fn files_that_no_run_wrote_and_records_that_changed_are_found() {
     workspace.run(&pipeline());
     let stranger = workspace.write("out/data/train-00009-of-00009.parquet", "of another run");
     let found = findings(&verified(&workspace, 3));
-    assert_eq!(found[0].1, "no record of the run lists this file");
+    assert_eq!(found[0].1, "not listed in any record of the run");
     fs::remove_file(stranger).unwrap();
     let record = &files_below(&workspace.path("out.run/units"))[0];
     let whole = fs::read(record).unwrap();
@@ -123,7 +123,7 @@ fn files_that_no_run_wrote_and_records_that_changed_are_found() {
     fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
     assert_eq!(
         findings(&verified(&workspace, 3)),
-        [("_SUCCESS".into(), "the file is gone".into())]
+        [("_SUCCESS".into(), "the file is missing".into())]
     );
 }
 
@@ -136,8 +136,12 @@ fn an_accounting_that_does_not_hold_is_a_bug_of_ours() {
     summary["kept"] = json!(count(&summary, "kept") + 1);
     fs::write(&path, summary.to_string()).unwrap();
     let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
-    assert!(answer.stdout.contains("samples, the files of the run"), "{}", answer.stdout);
-    assert!(answer.stdout.contains("(a bug of longsift)"));
+    assert!(
+        answer.stdout.contains("samples as in the files of the run, got "),
+        "{}",
+        answer.stdout
+    );
+    assert!(answer.stdout.contains("(a bug in longsift)"));
     // The same in a unit's record and in the manifest that lists it.
     let manifest = workspace.path("out.run/manifest.json");
     let mut json = read_json(&manifest);
@@ -164,7 +168,7 @@ fn a_table_that_changed_in_the_cache_is_found() {
     let found = verified(&workspace, 3);
     assert_eq!(found["table"], "damaged");
     fs::remove_file(&tables[0]).unwrap();
-    assert_eq!(verified(&workspace, 0)["table"], "not checked: it is not in the cache");
+    assert_eq!(verified(&workspace, 0)["table"], "not checked: not in the cache");
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn two_runs_of_the_same_differ_in_nothing() {
     let found = difference(&workspace, 0);
     assert_eq!(found["documents"]["same"], 6);
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).success().stdout;
-    assert_eq!(text, "no difference in 6 documents\n");
+    assert_eq!(text, "no differences in 6 documents\n");
     workspace.longsift(&["diff", "out.run", "absent.run"]).expect(2);
     // Unused statistics and another order of measures change no document.
     let more = pipeline().measure("lexical").measure("recurrence");
@@ -299,7 +303,7 @@ fn other_inputs_and_another_model_are_named() {
     workspace.run(&other(&pipeline()));
     let found = difference(&workspace, 5);
     let inputs = found["inputs"].as_array().unwrap();
-    assert!(inputs[0].as_str().unwrap().starts_with("a.parquet: another size, "), "{inputs:?}");
+    assert!(inputs[0].as_str().unwrap().starts_with("a.parquet: different size, "), "{inputs:?}");
     assert_eq!(inputs[1], "b.parquet: only in the first run");
     assert_eq!(inputs[2], "c.parquet: only in the second run");
     assert!(found["model"][0].as_str().unwrap().starts_with("weights: "), "{found}");

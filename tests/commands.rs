@@ -48,7 +48,7 @@ fn the_starter_is_valid_and_never_overwritten() {
     );
     workspace.write("mine.yaml", "changed: true\n");
     let answer = workspace.longsift(&["init", "--output", "mine.yaml"]).expect(2);
-    assert!(answer.stderr.contains("`mine.yaml` exists"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("`mine.yaml` already exists"), "{}", answer.stderr);
     assert_eq!(fs::read(workspace.path("mine.yaml")).unwrap(), b"changed: true\n");
     workspace.write("pipeline.schema.json", "{}");
     workspace.longsift(&["init", "--output", "other.yaml"]).expect(2);
@@ -96,10 +96,10 @@ fn a_pipeline_for_given_inputs_runs_as_it_is_written() {
         (&["init", "corpus", "--output", "x.yaml"][..], "add `--tokenizer FOLDER`"),
         (
             &["init", "corpus/a.jsonl", "ids/a.parquet", "--output", "x.yaml"],
-            "are not all files of one folder",
+            "expected all files of one folder",
         ),
         (&["init", "corpus/none.jsonl", "--output", "x.yaml"], "corpus/none.jsonl"),
-        (&["init", "--tokenizer", "x", "--output", "x.yaml"], "needs the input that it is for"),
+        (&["init", "--tokenizer", "x", "--output", "x.yaml"], "requires an input"),
     ] {
         let answer = workspace.longsift(inputs).expect(2);
         assert!(answer.stderr.contains(why), "{why}: {}", answer.stderr);
@@ -221,7 +221,7 @@ fn every_schema_is_one_and_describes_what_runs_write() {
         assert!(!validator.is_valid(&json!({ "surprise": 1 })), "{name} accepts anything");
     }
     let answer = workspace.longsift(&["schema", "poem"]).expect(2);
-    assert!(answer.stderr.contains("there are: pipeline"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("expected one of: pipeline"), "{}", answer.stderr);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_checkpoint_is_described() {
     workspace.link("model", &demo_model());
     let text = workspace.longsift(&["inspect", "model"]).success().stdout;
     let (machine, others): (Vec<&str>, Vec<&str>) =
-        text.lines().partition(|line| line.contains("fit this machine"));
+        text.lines().partition(|line| line.contains("fit into the free memory"));
     insta::assert_snapshot!(others.join("\n"));
     assert_eq!(machine.len(), 1, "{text}");
     let json = workspace.longsift(&["inspect", "model", "--format", "json"]).success().stdout;
@@ -522,7 +522,7 @@ tests:
     assert!(answer.stderr.contains(place), "{}", answer.stderr);
     fs::remove_file(workspace.path("web.tests.yaml")).unwrap();
     let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
-    assert!(answer.stderr.contains("`web.tests.yaml` does not exist"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("tests file `web.tests.yaml` not found"), "{}", answer.stderr);
 }
 
 #[test]
@@ -558,7 +558,7 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).expect(2);
     let answer = workspace.longsift(&["cache", "--clear", "tabels"]).expect(2);
-    assert!(answer.stderr.contains("there are: tables, identities"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("expected one of: tables, identities"), "{}", answer.stderr);
     workspace.longsift(&["cache", "--clear", "runs"]).expect(2);
 }
 

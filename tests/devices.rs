@@ -45,7 +45,7 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
 #[test]
 fn looks_are_appended_to_a_csv_file() {
     let workspace = Workspace::new();
-    let arguments = ["--watch", "--looks", "2", "--seconds", "1", "--csv", "devices.csv"];
+    let arguments = ["--watch", "--count", "2", "--seconds", "1", "--csv", "devices.csv"];
     devices(&workspace, &arguments).success();
     devices(&workspace, &["--csv", "devices.csv"]).success();
     let text = fs::read_to_string(workspace.path("devices.csv")).unwrap();
@@ -58,7 +58,7 @@ fn looks_are_appended_to_a_csv_file() {
 #[test]
 fn looks_are_drawn_for_every_device() {
     let workspace = Workspace::new();
-    let arguments = ["--watch", "--looks", "2", "--seconds", "1", "--html", "devices.html"];
+    let arguments = ["--watch", "--count", "2", "--seconds", "1", "--html", "devices.html"];
     devices(&workspace, &arguments).success();
     let page = fs::read_to_string(workspace.path("devices.html")).unwrap();
     check_harmless(&page, 0);

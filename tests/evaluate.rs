@@ -226,7 +226,10 @@ fn an_evaluation_again_measures_nothing_and_a_part_is_the_same_part() {
     let arguments = ["--only", "pieces_2,dup", "--html", "part.html"];
     let part = evaluated(&workspace, &small_pipeline(), &arguments);
     let page = std::fs::read_to_string(workspace.path("part.html")).unwrap();
-    assert!(page.contains("built of them in 3 ways") && !page.contains("pieces_8: "), "{page}");
+    assert!(
+        page.contains("constructed from them in 3 ways") && !page.contains("pieces_8: "),
+        "{page}"
+    );
     assert_eq!(std::fs::read(&journal).unwrap(), written, "nothing was measured");
     let kinds: Vec<&String> = part["S256"]["kinds"].as_object().unwrap().keys().collect();
     assert_eq!(kinds, ["dup", "pieces_2", "whole"]);
@@ -276,7 +279,7 @@ fn scores_and_kinds_are_one_matrix_and_a_category_of_few_documents_is_in_it() {
     let of = evaluated(&workspace, &small_pipeline(), &few);
     assert_eq!(of["S256"]["matrix"], json!({}));
     let notes = of["S256"]["notes"].to_string();
-    assert!(notes.contains("no matrix: 6 documents are long enough, fewer than 8"), "{notes}");
+    assert!(notes.contains("no matrix: 6 documents are long enough, 8 are required"), "{notes}");
 }
 
 #[test]
@@ -286,7 +289,7 @@ fn details_are_printed_where_they_are_asked_for() {
     let arguments = ["evaluate", "pipeline.yaml", "-q", "--windows", "256"];
     let text = workspace.longsift(&arguments).success().stdout;
     assert!(text.contains("\nthe score passes "), "{text}");
-    assert!(text.contains("Whole windows against constructed ones"), "{text}");
+    assert!(text.contains("Whole windows against constructed windows"), "{text}");
     assert!(text.lines().count() < 60, "{text}");
     let details = workspace.longsift(&[&arguments[..], &["--details"]].concat()).success().stdout;
     for title in [
@@ -403,14 +406,14 @@ fn what_means_nothing_is_refused() {
         workspace.longsift(&all).expect(code).stderr
     };
     let unknown = refused(&["--only", "pieces_9"], 2);
-    assert!(unknown.contains("there is no kind of window `pieces_9`"), "{unknown}");
+    assert!(unknown.contains("unknown kind of window `pieces_9`"), "{unknown}");
     assert!(unknown.contains("did you mean `pieces_"), "{unknown}");
     let idle = refused(&["--scores-from", "out.run", "--shard", "0/2"], 2);
     for option in ["--scores-from", "--shard"] {
         assert!(idle.contains(&format!("`{option}` has no effect on an evaluation")), "{idle}");
     }
     let long = refused(&["--windows", "1000000"], 3);
-    assert!(long.contains("no document of the input has 1000000 tokens"), "{long}");
+    assert!(long.contains("no document of the input has 1,000,000 tokens"), "{long}");
     assert!(!Path::new(&workspace.path("out.run")).exists(), "an evaluation writes no run");
 }
 

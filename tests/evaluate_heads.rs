@@ -92,12 +92,12 @@ fn heads_are_tables_and_a_map_on_the_page_and_refused_where_none_are_looked_at()
     let first: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
     assert_eq!((&first[..4], first[5]), (&["layer", "0", "-", "-"][..], "-"), "{first:?}");
     assert!(lines.next().unwrap().trim_start().starts_with("layer 1"));
-    assert!(text.contains("The heads of language-model that tell joined windows apart best"));
+    assert!(text.contains("Heads of language-model that separate joined windows best"));
     let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("<h2 id=\"heads128\">") && page.contains("layer 1, 3: "));
     workspace.write("pipeline.yaml", of("", ""));
     let refused = workspace.longsift(&["evaluate", "pipeline.yaml", "--heads"]).expect(2).stderr;
-    assert!(refused.contains("no measure of the pipeline looks at heads"), "{refused}");
+    assert!(refused.contains("no measure of the pipeline reports heads"), "{refused}");
     let found = workspace
         .longsift(&[&["evaluate", "pipeline.yaml", "-q", "--format", "json"], &ONLY[..]].concat());
     let found: Value = serde_json::from_str(&found.success().stdout).unwrap();

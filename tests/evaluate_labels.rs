@@ -521,13 +521,13 @@ fn labels_are_told_in_a_sentence_a_matrix_and_a_page() {
     let text = workspace.longsift(&arguments).success().stdout;
     assert!(text.contains("labels: kind; good: books, papers"), "{text}");
     assert!(text.contains("left out: 5 rows without a label"), "{text}");
-    assert!(text.contains("no document is long enough of: short"), "{text}");
-    assert!(text.contains("% real text here (best quarter with its guards"), "{text}");
-    assert!(text.contains("Good classes against each other class"), "{text}");
+    assert!(text.contains("classes without a document of this length: short"), "{text}");
+    assert!(text.contains("% of the best quarter is real text (with its guards"), "{text}");
+    assert!(text.contains("Good classes against other classes"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
-    assert!(!text.contains("Kept of each class by random"), "{text}");
+    assert!(!text.contains("Share of each class kept by random"), "{text}");
     let details = workspace.longsift(&[&arguments[..], &["--details"]].concat()).success().stdout;
-    assert!(details.contains("Kept of each class by random"), "{details}");
+    assert!(details.contains("Share of each class kept by random"), "{details}");
     let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
     crate::support::pages::check_harmless(&page, 0);
     for section in ["labels64", "kept64", "classes64", "best64", "repeat"] {

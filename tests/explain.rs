@@ -137,9 +137,9 @@ fn a_whole_model_says_what_each_token_gains_and_the_blocks_of_any_layer() {
     let recorded = figure("gain_sum")["recorded"].as_f64().unwrap();
     assert!((sum - recorded).abs() < 1e-12, "{sum} {recorded}");
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
-    assert!(page.contains("What the long context gives") && page.contains(" nats"));
+    assert!(page.contains("Gain from the long context") && page.contains(" nats"));
     let said = workspace.longsift(&["explain", "out.run", "d#3#0"]).success().stdout;
-    assert!(said.contains("passages that gain most by the long context"), "{said}");
+    assert!(said.contains("passages with the highest gain from the long context"), "{said}");
 
     assert_eq!(found["layer"], 0);
     let of_layer = explain(&workspace, &["out.run", "d#3#0", "--layer", "1"]);
@@ -157,7 +157,11 @@ fn a_whole_model_says_what_each_token_gains_and_the_blocks_of_any_layer() {
         }
     }
     let refused = workspace.longsift(&["explain", "out.run", "d#3#0", "--layer", "7"]).expect(2);
-    assert!(refused.stderr.contains("there is no layer 7: the model has 2"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("layer 7 does not exist: the model has 2 layers"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn the_rank_is_that_among_the_samples_of_its_group() {
     }
     let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
     assert!(
-        text.contains("samples of `one`") && text.contains("passages that attend most"),
+        text.contains("samples of `one`") && text.contains("passages with the most attention"),
         "{text}"
     );
 }
@@ -218,10 +222,10 @@ fn the_weakest_side_of_a_score_of_the_least_is_named() {
     }
     assert_eq!(weakest.len(), 2, "each side is the weakest of some window: {weakest:?}");
     let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
-    assert!(text.contains("its weakest side is "), "{text}");
+    assert!(text.contains("score limited by "), "{text}");
     workspace.longsift(&["explain", "out.run", "d#0#0", "--html", "page.html"]).success();
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
-    assert_eq!(page.matches("the least: the score").count(), 1);
+    assert_eq!(page.matches("limits the score").count(), 1);
 }
 
 #[test]
@@ -231,12 +235,12 @@ fn what_is_not_there_and_what_has_changed_is_said() {
         let answer = workspace.longsift(&[&["explain"][..], arguments].concat());
         assert!(answer.code == code && answer.stderr.contains(part), "{}", answer.stderr);
     };
-    refused(&["out.run", "d#0"], 2, "no document of the 8 in the input has the id `d`");
-    refused(&["out.run", "nobody"], 2, "`nobody` names no window");
-    refused(&["out.run", "d#0#x"], 2, "names no window");
+    refused(&["out.run", "d#0"], 2, "document `d` not found among the 8 documents of the input");
+    refused(&["out.run", "nobody"], 2, "expected ID#WINDOW, got `nobody`");
+    refused(&["out.run", "d#0#x"], 2, "expected ID#WINDOW");
     refused(&["out.run", "d#0#99"], 2, "has no window 99: its last one is");
-    refused(&["out.run", "d#0#99999999999999"], 2, "names no window");
-    refused(&["out.run", "d#9#0"], 2, "has the id `d#9`");
+    refused(&["out.run", "d#0#99999999999999"], 2, "expected ID#WINDOW");
+    refused(&["out.run", "d#9#0"], 2, "document `d#9` not found");
     refused(&["elsewhere.run", "d#0#0"], 2, "elsewhere.run");
     // By index, and for a pipeline without a run.
     let of_pipeline = explain(&workspace, &["pipeline.yaml", "a.parquet:0#0"]);

@@ -219,7 +219,7 @@ fn a_document_may_be_longer_than_any_window_and_bos_is_a_block() {
     // By index as well.
     assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 5);
     let plan = workspace.longsift(&["map", "pipeline.yaml", "--document", "d0"]).success();
-    assert!(plan.stdout.contains("memory at most"), "{}", plan.stdout);
+    assert!(plan.stdout.contains("peak memory"), "{}", plan.stdout);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn sampled_rows_measure_the_blocks_that_have_some() {
             assert!((drawn - exact).abs() < 0.1, "{drawn} {exact}");
         }
     }
-    assert!(found["notes"][0].as_str().unwrap().contains("64 rows were drawn"));
+    assert!(found["notes"][0].as_str().unwrap().contains("sampled 64 of the "));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
     // An empty message has no block.
     let found = map(&workspace, &["--document", "c1", "--messages", "messages"]);
     assert_eq!(found["blocks"].as_array().unwrap().len() + 2, 4, "{found}");
-    assert!(found["notes"][0].as_str().unwrap().starts_with("2 of the messages have no token"));
+    assert!(found["notes"][0].as_str().unwrap().starts_with("2 messages have no tokens"));
     refused(
         &workspace,
         &["--document", "c2", "--messages", "messages"],
@@ -354,7 +354,7 @@ fn what_cannot_be_mapped_is_refused_where_it_is_wrong() {
     let of = |arguments: &[&'static str], parts: &[&str]| refused(&workspace, arguments, 2, parts);
     of(
         &["--document", "nobody"],
-        &["no document of the 3 in the input has the id `nobody`", "FILE:ROW"],
+        &["document `nobody` not found among the 3 documents of the input", "FILE:ROW"],
     );
     of(&["--document", "d0#1"], &["`d0#1`"]);
     of(&["--document", "d0", "--block-tokens", "0"], &["--block-tokens"]);
@@ -366,18 +366,21 @@ fn what_cannot_be_mapped_is_refused_where_it_is_wrong() {
         &["--document", "d0", "--block-boundaries", "0,30,10,10,301"],
         &[
             "10 comes after 30",
-            "10 stands there twice",
+            "10 is listed twice",
             "301 is beyond the document, which has 300 tokens",
         ],
     );
-    of(&["--document", "d0", "--block-boundaries", "5,10"], &["begins at token 5, not 0"]);
+    of(
+        &["--document", "d0", "--block-boundaries", "5,10"],
+        &["expected 0 as the first boundary, got 5"],
+    );
     of(&["--document", "d0", "--block-boundaries", "0,x"], &["--block-boundaries"]);
     of(&["--document", "d0", "--block-boundaries", "-1"], &["-1"]);
     of(
         &["--document", "d0", "--block-tokens", "3", "--block-boundaries", "0"],
         &["cannot be used with"],
     );
-    of(&["--document", "d0", "--head", "99"], &["there is no head 99"]);
+    of(&["--document", "d0", "--head", "99"], &["head 99 does not exist"]);
     of(&["--document", "d0", "--chat-template"], &["--messages"]);
     of(&["--document", "d0", "--messages", "tokens"], &["no tokenizer"]);
     of(&["--document", "d0", "--scores-from", "x"], &["has no effect on a map"]);
@@ -401,7 +404,7 @@ fn ids_that_occur_again_are_named_by_their_places() {
     let hint = ["2 documents have the id `x#1`", "`a.parquet:0`, `a.parquet:1`"];
     refused(&workspace, &["--document", "x#1"], 2, &hint);
     assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 40);
-    refused(&workspace, &["--document", "a.parquet:3"], 2, &["no document"]);
+    refused(&workspace, &["--document", "a.parquet:3"], 2, &["not found"]);
 }
 
 #[test]

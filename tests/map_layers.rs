@@ -93,8 +93,8 @@ fn a_layer_or_a_model_that_is_not_there_is_refused() {
         workspace.longsift(&arguments).expect(2).stderr
     };
     let beyond = refused("pipeline.yaml", "2");
-    assert!(beyond.contains("there is no layer 2: the model has 2"), "{beyond}");
+    assert!(beyond.contains("layer 2 does not exist: the model has 2 layers"), "{beyond}");
     workspace.write("first.yaml", Pipeline::tokens("model", 64).to_string());
     let without = refused("first.yaml", "1");
-    assert!(without.contains("needs a whole model, of which `--layer 1` could be"), "{without}");
+    assert!(without.contains("`--layer 1` requires a whole model"), "{without}");
 }

@@ -108,7 +108,7 @@ fn kept_shares_are_told_per_label() {
         let number = kept.iter().filter(|kind| kind.as_deref() == name).count();
         assert_eq!(fields[1..3], [all.to_string(), number.to_string()], "{line:?}");
     }
-    assert!(answer.stderr.contains("against 50.0 % overall"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("compared with 50.0 % overall"), "{}", answer.stderr);
 }
 
 #[test]

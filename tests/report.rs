@@ -120,14 +120,13 @@ fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
     assert!(!figures.to_string().contains("secret"));
     let why = "1 of 1 input files changed after they were scored, the first is `a.parquet`";
     assert_eq!(figures["without_input"], why);
-    let said =
-        format!("The input cannot be read any more as it was scored, so texts are missing: {why}");
+    let said = format!("Texts are missing: {why}");
     assert!(page(&workspace, &[]).contains(&said));
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
     let figures = report(&workspace, &[]);
     assert!(!figures.to_string().contains("secret"));
     assert!(figures["without_input"].as_str().unwrap().contains("input"), "{figures}");
-    assert!(page(&workspace, &[]).contains("cannot be read any more"));
+    assert!(page(&workspace, &[]).contains("Texts are missing"));
 }
 
 fn hostile_run(kinds: &[(&str, String)]) -> Workspace {
@@ -338,7 +337,7 @@ fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of()
         for id in ["rows", "groups", "read", "machine", "repeat"] {
             assert!(elements.contains(&format!("<h2 id=\"{id}\"")), "{id}");
         }
-        assert!(elements.contains("<button>as it was</button>"), "the panel is there");
+        assert!(elements.contains("<button>reset</button>"), "the panel is there");
         assert!(elements.matches("<svg").count() > 8);
         assert!(elements.trim_end().ends_with("</main></body></html>"));
     }

@@ -240,11 +240,7 @@ fn a_run_from_the_scores_of_another_is_verified_and_compared_with_those() {
     assert!(difference["documents"]["other_fate"].as_u64().unwrap() > 0, "{difference}");
     fs::remove_dir_all(workspace.path("out.run")).unwrap();
     let answer = workspace.longsift(&["verify", "other.run"]).expect(3);
-    assert!(
-        answer.stdout.contains("the run that this one selected from is gone"),
-        "{}",
-        answer.stdout
-    );
+    assert!(answer.stdout.contains("the run with the scores is missing"), "{}", answer.stdout);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn what_is_not_measured_is_dropped_or_kept_and_counted_on_its_own() {
     workspace.longsift(&["report", "out.run", "--html", "page.html"]).success();
     let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("kept, not measured"));
-    assert!(page.contains(&format!("{left_out} windows are not in the sample that {MODEL}")));
+    assert!(page.contains(&format!("{left_out} windows are not in the sample of {MODEL}")));
 }
 
 #[test]

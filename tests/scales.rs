@@ -498,5 +498,5 @@ fn a_report_and_an_explanation_say_why_a_window_was_rejected() {
         );
     }
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
-    assert!(page.contains("What the guards reject"));
+    assert!(page.contains("Rejected by guards"));
 }

@@ -21,7 +21,7 @@
   function count(number) { return Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ","); }
   function short(number) { return isFinite(number) ? String(Number(number.toPrecision(4))) : "–"; }
   var least = data.combine === "least";
-  // The fraction on a scale of powers: small shares are chosen as exactly as large ones.
+  // Logarithmic scale, so that small shares can be set as precisely as large ones.
   var share = slider("keep", -3, 0, 0.005, Math.log10(Math.max(data.share, 0.001)));
   var ratio = data.two
     ? slider(least ? "offset of " + data.second : "weight of " + data.second + " ×", least ? -1 : -2, least ? 1 : 2, 0.01, 0)
@@ -49,7 +49,7 @@
   });
   function step(bound) { return Number(bound.slider.input.value); }
   function end(bound) { return !bound.moved ? bound.now : step(bound) ? bound.steps[step(bound) - 1] : null; }
-  var again = make("button", "as it was");
+  var again = make("button", "reset");
   var touched = false;
   again.addEventListener("click", function () {
     share.input.value = Math.log10(Math.max(data.share, 0.001));
@@ -67,8 +67,9 @@
   var yaml = make("pre");
   function fraction() { return touched ? Math.pow(10, Number(share.input.value)) : data.share; }
   function factor() { var v = ratio ? Number(ratio.input.value) : 0; return least ? v : Math.pow(10, v); }
-  // What passes where bounds are moved, by cell. Of each bound: what passes all bounds now, how much of it passes the moved
-  // bound, and what nothing but this bound refused and passes now. A single bound: counted. Several: each by its share.
+  // Passing samples by cell with moved bounds. By bound: samples that pass all bounds of the run (`now`), those of them that pass the
+  // moved bound (`still`), and those that only this bound rejected and that pass now (`more`). Exact for one moved bound; several
+  // are combined by their shares.
   function guarded(group) {
     var found = {}, numbers = group.guarded ? group.guarded.numbers : [];
     for (var i = 0; i < numbers.length; i += 8) {
@@ -84,7 +85,7 @@
     }
     return Object.keys(found).map(function (key) {
       var cell = found[key], names = Object.keys(cell.of);
-      // A bound without a sample here that passes all bounds lets everything pass that others do.
+      // A bound without passing samples in this cell does not reduce those of other bounds.
       var now = cell.of[names[0]].now;
       names.forEach(function (name) { if (cell.of[name].now[0] > now[0]) { now = cell.of[name].now; } });
       var amounts = [0, 1].map(function (n) {
@@ -124,7 +125,7 @@
     }
     return found;
   }
-  // The guards as they are set.
+  // Returns the guards with the moved bounds.
   function moved() {
     var all = JSON.parse(JSON.stringify(data.guards));
     data.bounds.forEach(function (bound) {
@@ -151,7 +152,7 @@
       bound.slider.shown.textContent = " " + (value === null ? "any" : short(value)) + (bound.moved ? "" : " (now)");
     });
     table.textContent = "";
-    row(["group", data.samples + " kept", "now", "tokens kept", "now", "from the score"], "th");
+    row(["group", data.samples + " kept", "now", "tokens kept", "now", "minimum score"], "th");
     var all = [0, 0, 0, 0];
     data.groups.forEach(function (group) {
       var found = kept(group, f, by, passing);

@@ -30,9 +30,9 @@ pub(super) fn answer(
 }
 
 /// Refuses output paths that hold files not written by longsift. Reports all of them, before anything is computed.
-pub(super) fn check_places<const N: usize>(places: [(Option<&Path>, Mark); N]) -> Result<()> {
+pub(super) fn check_output_paths<const N: usize>(paths: [(Option<&Path>, Mark); N]) -> Result<()> {
     let mut problems = Vec::new();
-    for (path, mark) in places {
+    for (path, mark) in paths {
         match path.map_or(Ok(()), |path| marked::check(path, mark)) {
             Ok(()) => {}
             Err(Failure::Problems(found)) => problems.extend(found),
@@ -60,7 +60,7 @@ pub(super) fn report_failure(cli: &Cli, failure: &Failure) {
     report(cli, problems);
     if failure.exit_code() == BUG {
         eprint(
-            "this is a bug of longsift; please report it with the pipeline file and the command\n",
+            "this is a bug in longsift; please report it with the pipeline file and the command\n",
         );
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn command_line() -> String {
 /// Fails if standard output cannot be written. A closed pipe is not an error.
 pub(super) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout();
-    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
+    is_reader_open(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
 }
 
 pub(super) fn print_line(text: &str) -> Result<()> {
@@ -111,14 +111,14 @@ pub(super) fn print_line(text: &str) -> Result<()> {
 }
 
 /// Returns whether the reader of standard output is still there, given the result of a write.
-pub(super) fn printed(written: io::Result<()>) -> Result<bool> {
+pub(super) fn is_reader_open(written: io::Result<()>) -> Result<bool> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => {
             let message = format!("cannot write to standard output: {error}");
             Err(Diagnostic::error(Blame::Machine, message)
-                .hint("free space where it is redirected to; what a run has committed is kept")
+                .hint("free space where it is redirected to; committed results are kept")
                 .into())
         }
     }

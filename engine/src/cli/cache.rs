@@ -16,25 +16,25 @@ use crate::storage::marked::{self, Mark};
 
 /// Folders of the cache folder by name, with descriptions. Memory reservations of running processes are not listed.
 const KINDS: [(&str, &str); 6] = [
-    ("tables", "layer-zero tables, built again from the checkpoint"),
-    ("identities", "digests of weights, read again"),
-    ("lines", "lines of files, counted again"),
-    ("hub", "what was fetched from the hub, fetched again"),
-    ("stores", "models of object stores and web servers, fetched again"),
-    ("journals", "open work units of runs in stores, measured again"),
+    ("tables", "layer-zero tables, rebuilt from the checkpoint on demand"),
+    ("identities", "digests of weights, recomputed on demand"),
+    ("lines", "line counts of files, recomputed on demand"),
+    ("hub", "files of the hub, fetched again on demand"),
+    ("stores", "models of object stores and web servers, fetched again on demand"),
+    ("journals", "open work units of runs in stores, measured again if removed"),
 ];
 
 const RUNS: &str = "runs";
 
 /// Contents of the cache folder and of `--runs`.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Kept {
+pub(super) struct CacheListing {
     folder: PathBuf,
-    kinds: Vec<OfKind>,
+    kinds: Vec<CacheKind>,
     /// Run directories, if `--runs` was given.
-    runs: Vec<KeptRun>,
+    runs: Vec<ListedRun>,
     /// Entries that this command removed.
-    removed: Vec<Entry>,
+    removed: Vec<CacheEntry>,
     /// Entries to remove that are in use.
     in_use: Vec<PathBuf>,
     /// Entries to remove that longsift did not write.
@@ -43,16 +43,16 @@ pub(super) struct Kept {
 
 /// Entries of one kind.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct OfKind {
+pub(super) struct CacheKind {
     /// Kind, as `--clear` takes it.
     kind: &'static str,
     doc: &'static str,
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
 }
 
 /// A cached file or folder.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Entry {
+pub(super) struct CacheEntry {
     path: PathBuf,
     /// Total size of its files in bytes.
     bytes: u64,
@@ -62,9 +62,9 @@ pub(super) struct Entry {
 
 /// A run directory.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct KeptRun {
+pub(super) struct ListedRun {
     #[serde(flatten)]
-    entry: Entry,
+    entry: CacheEntry,
     /// `finished`, `running` or `unfinished`.
     state: &'static str,
 }
@@ -84,17 +84,21 @@ pub(super) struct Clear {
 ///
 /// # Errors
 /// Fails if a kind is unknown, or a folder cannot be read or removed.
-pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -> Result<Kept> {
+pub(super) fn cache(
+    folder: Option<&Path>,
+    runs: Option<&Path>,
+    clear: &Clear,
+) -> Result<CacheListing> {
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);
     if let Some(unknown) = clear.kinds.iter().find(|kind| !names().any(|name| name == *kind)) {
-        let message = format!("there is no kind `{unknown}` to clear");
-        let hint = format!("there are: {}", names().collect::<Vec<_>>().join(", "));
+        let message = format!("unknown kind `{unknown}`");
+        let hint = format!("expected one of: {}", names().collect::<Vec<_>>().join(", "));
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     if runs.is_none() && clear.kinds.iter().any(|kind| kind == RUNS) {
-        let problem = Diagnostic::error(Blame::Pipeline, "no folder of runs is named");
+        let problem = Diagnostic::error(Blame::Pipeline, "`--clear runs` requires `--runs`");
         return Err(problem
-            .hint("add `--runs FOLDER`: run directories below it are looked at")
+            .hint("add `--runs FOLDER`, the folder that contains the run directories")
             .into());
     }
     let folder = match folder {
@@ -102,7 +106,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
         None => files::user_cache_folder()?,
     };
     let now = SystemTime::now();
-    let mut kept = Kept {
+    let mut kept = CacheListing {
         kinds: Vec::new(),
         runs: Vec::new(),
         removed: Vec::new(),
@@ -113,8 +117,8 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
     for (kind, doc) in KINDS {
         let mut entries = Vec::new();
         for path in files::list_if_present(&kept.folder.join(kind))? {
-            let entry = Entry::of(path, now)?;
-            if clear.takes(kind, &entry) {
+            let entry = CacheEntry::measure(path, now)?;
+            if clear.selects(kind, &entry) {
                 if is_own(kind, &entry.path)? {
                     remove(&entry.path)?;
                     kept.removed.push(entry);
@@ -125,7 +129,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
                 entries.push(entry);
             }
         }
-        kept.kinds.push(OfKind { kind, doc, entries });
+        kept.kinds.push(CacheKind { kind, doc, entries });
     }
     if let Some(runs) = runs {
         let mut found = Vec::new();
@@ -137,8 +141,8 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
                 (None, true) => "finished",
                 (None, false) => "unfinished",
             };
-            let entry = Entry::of(path, now)?;
-            if state == "finished" && clear.takes(RUNS, &entry) {
+            let entry = CacheEntry::measure(path, now)?;
+            if state == "finished" && clear.selects(RUNS, &entry) {
                 // Fails if a process has started to work in the directory in the meantime.
                 match directory.lock_exclusive() {
                     Ok(_alone) => {
@@ -153,7 +157,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
                     Err(_) => kept.in_use.push(entry.path),
                 }
             } else {
-                kept.runs.push(KeptRun { entry, state });
+                kept.runs.push(ListedRun { entry, state });
             }
         }
     }
@@ -161,14 +165,14 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
 }
 
 impl Clear {
-    fn takes(&self, kind: &str, entry: &Entry) -> bool {
+    fn selects(&self, kind: &str, entry: &CacheEntry) -> bool {
         self.kinds.iter().any(|name| name == kind) && entry.unused_days >= self.unused_days
     }
 }
 
-impl Entry {
+impl CacheEntry {
     /// Measures a file, or a folder with its contents, without following links.
-    fn of(path: PathBuf, now: SystemTime) -> Result<Self> {
+    fn measure(path: PathBuf, now: SystemTime) -> Result<Self> {
         let (mut bytes, mut last) = (0, SystemTime::UNIX_EPOCH);
         let mut open = vec![path.clone()];
         while let Some(path) = open.pop() {
@@ -239,26 +243,27 @@ fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for CacheListing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", line_safe(&self.folder.display().to_string()))?;
         let days = |days: u64| match days {
             0 => "used today".to_owned(),
+            1 => "unused for 1 day".to_owned(),
             days => format!("unused for {} days", count(days)),
         };
-        let of_kind = |kind: &OfKind| {
+        let kind_row = |kind: &CacheKind| {
             let total = kind.entries.iter().map(|entry| entry.bytes).sum();
             let least = kind.entries.iter().map(|entry| entry.unused_days).min();
             let used = least.map_or_else(String::new, days);
             vec![kind.kind.to_owned(), count(kind.entries.len() as u64), bytes(total), used]
         };
-        let of_run = |run: &KeptRun| {
+        let run_row = |run: &ListedRun| {
             let (size, used) = (bytes(run.entry.bytes), days(run.entry.unused_days));
             vec![RUNS.to_owned(), run.state.to_owned(), size, used]
         };
-        let kinds = self.kinds.iter().map(|kind| (of_kind(kind), kind.doc.to_owned()));
-        let path = |run: &KeptRun| line_safe(&run.entry.path.display().to_string());
-        let runs = self.runs.iter().map(|run| (of_run(run), path(run)));
+        let kinds = self.kinds.iter().map(|kind| (kind_row(kind), kind.doc.to_owned()));
+        let path = |run: &ListedRun| line_safe(&run.entry.path.display().to_string());
+        let runs = self.runs.iter().map(|run| (run_row(run), path(run)));
         let (rows, what): (Vec<Vec<String>>, Vec<String>) = kinds.chain(runs).unzip();
         for (line, what) in table(&rows).iter().zip(what) {
             writeln!(f, "  {line}  {what}")?;
@@ -268,11 +273,15 @@ impl fmt::Display for Kept {
         }
         for path in &self.foreign {
             let path = line_safe(&path.display().to_string());
-            writeln!(f, "left, longsift did not write it: {path}")?;
+            writeln!(f, "kept, not written by longsift: {path}")?;
         }
         if !self.removed.is_empty() {
             let total = self.removed.iter().map(|entry| entry.bytes).sum();
-            writeln!(f, "removed {} entries, {}", count(self.removed.len() as u64), bytes(total))?;
+            let entries = match self.removed.len() {
+                1 => "1 entry".to_owned(),
+                number => format!("{} entries", count(number as u64)),
+            };
+            writeln!(f, "removed {entries}, {}", bytes(total))?;
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, check_places, color, command_line, eprint, print, print_line, printed, report_failure,
-    report_warnings,
+    answer, check_output_paths, color, command_line, eprint, is_reader_open, print, print_line,
+    report_failure, report_warnings,
 };
-use super::planned::{plan_options, planned, planned_with, start_threads};
+use super::planned::{make_plan, make_plan_with, plan_options, start_threads};
 use super::run::run;
 use super::validate::validate;
 use super::{cache, logging, terminal};
@@ -41,7 +41,7 @@ use crate::tools::bench::{self, chart};
 use crate::tools::{forward, inspect, lengths, reference, reference_pages, tokens, tune};
 
 /// Maximum size of a file of token ids.
-const MOST_IDS_BYTES: u64 = 16 << 20;
+const MAX_IDS_BYTES: u64 = 16 << 20;
 
 /// Runs a command, reports a failure once and returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -104,7 +104,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(difference.exit_code())
         }
         Command::Report { run_dir, html, no_text, format } => {
-            check_places([(html.as_deref(), Mark::PAGE)])?;
+            check_output_paths([(html.as_deref(), Mark::PAGE)])?;
             let overview = overview::read(&RunDirectory::open(run_dir)?, !no_text)?;
             answer(*format, || overview.to_string(), || overview.json())?;
             // Last, so that the answer is printed even if the page cannot be written.
@@ -128,7 +128,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Stages { name } => stages(cli, name.as_deref()),
         Command::Init(arguments) => super::init::init(cli, arguments),
         Command::Inspect { model_dir, forward: Some(ids), format } => {
-            let text = files::read_limited(ids, MOST_IDS_BYTES)?;
+            let text = files::read_limited(ids, MAX_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
             let figures = forward::forward(model_dir, &ids)?;
             answer(
@@ -169,9 +169,9 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Explain(arguments) => super::explain::explain(cli, arguments),
         Command::Map(arguments) => super::map::map(cli, arguments, bars),
         Command::Tokens { arguments, ids } => {
-            let plan = planned(cli, arguments)?;
+            let plan = make_plan(cli, arguments)?;
             let mut out = std::io::stdout().lock();
-            tokens::print(&plan, *ids, |line| printed(writeln!(out, "{line}")))?;
+            tokens::print(&plan, *ids, |line| is_reader_open(writeln!(out, "{line}")))?;
             Ok(DONE)
         }
     }
@@ -186,7 +186,7 @@ fn plan(
     let cards = absent.map(catalogue::cards).transpose()?;
     let mut options = plan_options(arguments);
     options.devices_absent = cards.is_some();
-    let mut plan = planned_with(cli, arguments, options)?;
+    let mut plan = make_plan_with(cli, arguments, options)?;
     let sample = lengths::sample(&plan);
     if let Some(warning) = sample.warning(&plan) {
         report_warnings(cli, std::iter::once(&warning));
@@ -207,7 +207,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     let path = pipeline_lock::path_beside(&arguments.pipeline.pipeline);
     marked::check(&path, PipelineLock::MARK)?;
     start_threads(arguments)?;
-    let plan = planned(cli, arguments)?;
+    let plan = make_plan(cli, arguments)?;
     let weights = match &plan.attention {
         None => None,
         Some(attention) => {
@@ -237,7 +237,7 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
     if let Some(problem) = options.problem() {
         return Err(problem.into());
     }
-    check_places([
+    check_output_paths([
         (arguments.json.as_deref(), BENCH),
         (arguments.chart.as_deref(), Mark::DRAWING),
         (arguments.html.as_deref(), Mark::PAGE),
@@ -273,8 +273,8 @@ fn schema(name: Option<&str>) -> Result<u8> {
             print(&reference::schema_text(schema))?;
             Ok(DONE)
         }
-        None => Err(Diagnostic::error(Blame::Pipeline, format!("there is no schema `{name}`"))
-            .hint(format!("there are: {}", names.join(", ")))
+        None => Err(Diagnostic::error(Blame::Pipeline, format!("unknown schema `{name}`"))
+            .hint(format!("expected one of: {}", names.join(", ")))
             .into()),
     }
 }
@@ -288,9 +288,9 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
         }
         None => Err(Diagnostic::error(
             Blame::Pipeline,
-            format!("there is no stage `{}`", name.unwrap_or_default()),
+            format!("unknown stage `{}`", name.unwrap_or_default()),
         )
-        .hint(format!("there are: {}", reference::page_names().join(", ")))
+        .hint(format!("expected one of: {}", reference::page_names().join(", ")))
         .into()),
     }
 }
@@ -347,10 +347,10 @@ fn tune(
     html: Option<&Path>,
     format: AnswerFormat,
 ) -> Result<u8> {
-    check_places([(html, Mark::PAGE)])?;
+    check_output_paths([(html, Mark::PAGE)])?;
     let stop = Stop::on_signals()?;
     start_threads(arguments)?;
-    let plan = planned(cli, arguments)?;
+    let plan = make_plan(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
     if let Some(path) = html {
         marked::write(path, Mark::PAGE, tuned.page(&command_line()).as_bytes())?;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::answer::{answer, check_places, printed};
+use super::answer::{answer, check_output_paths, is_reader_open};
 use crate::base::error::{DONE, Result};
 use crate::base::stop::Stop;
 use crate::cli::DevicesArguments;
@@ -15,12 +15,12 @@ use crate::tools::monitor::Monitor;
 
 /// Shows the devices, with `--watch` until a signal arrives, which is not a failure.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
-    check_places([
+    check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),
         (arguments.csv.as_deref(), Mark::Start(CSV_HEADER)),
     ])?;
     if !arguments.watch {
-        let survey = look(arguments)?;
+        let survey = poll(arguments)?;
         return answer(
             arguments.format,
             || survey.to_string(),
@@ -29,17 +29,17 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     }
     let stop = Stop::on_signals()?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let (mut looks, mut monitor) = (0, Monitor::default());
+    let (mut refreshes, mut monitor) = (0, Monitor::default());
     loop {
-        let survey = look(arguments)?;
+        let survey = poll(arguments)?;
         let mut out = std::io::stdout();
         if let Some(path) = &arguments.html {
             monitor.add(survey.clone());
             marked::write(path, Mark::PAGE, monitor.page().as_bytes())?;
         }
         let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
-        looks += 1;
-        if !printed(shown)? || arguments.looks.is_some_and(|most| looks >= most) {
+        refreshes += 1;
+        if !is_reader_open(shown)? || arguments.count.is_some_and(|most| refreshes >= most) {
             return Ok(DONE);
         }
         if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
@@ -48,7 +48,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     }
 }
 
-fn look(arguments: &DevicesArguments) -> Result<Survey> {
+fn poll(arguments: &DevicesArguments) -> Result<Survey> {
     let survey = Survey::now(arguments.headroom_fraction);
     if let Some(path) = &arguments.csv {
         append(path, &survey.csv())?;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::answer::{answer, check_places, command_line};
-use super::planned::{planned, start_threads, without_effect};
+use super::answer::{answer, check_output_paths, command_line};
+use super::planned::{make_plan, refuse_without_effect, start_threads};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
@@ -16,13 +16,13 @@ use crate::storage::store::is_address;
 use crate::tools::evaluate::{self, DryRun, EvaluateOptions, LabelOptions};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
-    without_effect(
+    refuse_without_effect(
         &arguments.plan,
         "an evaluation",
-        ["its windows are in no run", "its sample is of the whole input"],
+        ["its windows are not those of a run", "it samples the whole input"],
     )?;
     start_threads(&arguments.plan)?;
-    let plan = planned(cli, &arguments.plan)?;
+    let plan = make_plan(cli, &arguments.plan)?;
     let options = EvaluateOptions {
         windows: arguments.windows.clone(),
         seed: arguments.seed,
@@ -43,11 +43,13 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     if is_address(&folder) {
         let message = format!("`{}` is not a folder on this machine", folder.display());
         return Err(Diagnostic::error(Blame::Pipeline, message)
-            .hint("an evaluation keeps its figures on this machine: name a folder with `--out`")
+            .hint(
+                "an evaluation stores its measurements on this machine: name a folder with `--out`",
+            )
             .into());
     }
     let file = folder.join("evaluation.json");
-    check_places([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
+    check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
     files::create_folder(&folder)?;
     if arguments.dry_run {
         let would = evaluate::dry_run(&plan, &options, &progress, &stop)?;

@@ -1,7 +1,7 @@
 //! `longsift explain`.
 
-use super::answer::{answer, check_places, command_line};
-use super::planned::{planned, start_threads, without_effect};
+use super::answer::{answer, check_output_paths, command_line};
+use super::planned::{make_plan, refuse_without_effect, start_threads};
 use crate::base::error::{DONE, Result};
 use crate::cli::{Cli, ExplainArguments};
 use crate::run_directory::layout::RunDirectory;
@@ -9,11 +9,11 @@ use crate::storage::marked::{self, Mark};
 use crate::tools::explain;
 
 pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
-    let needless = ["the window is measured anew", "the window is looked for in the whole input"];
-    without_effect(&arguments.plan, "one window", needless)?;
-    check_places([(arguments.html.as_deref(), Mark::PAGE)])?;
+    let needless = ["the window is measured again", "the window is searched in the whole input"];
+    refuse_without_effect(&arguments.plan, "one window", needless)?;
+    check_output_paths([(arguments.html.as_deref(), Mark::PAGE)])?;
     start_threads(&arguments.plan)?;
-    let plan = planned(cli, &arguments.plan)?;
+    let plan = make_plan(cli, &arguments.plan)?;
     let path = &arguments.plan.pipeline.pipeline;
     let run = if RunDirectory::exists_at(path) { Some(RunDirectory::open(path)?) } else { None };
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;

@@ -16,7 +16,7 @@ use crate::base::stop::Stop;
 use crate::base::text::line_safe;
 use crate::cli::TestArguments;
 use crate::plan::options::PlanOptions;
-use crate::report::documents::{self, Fate};
+use crate::report::documents::{self, DocumentOutcome};
 use crate::run::RunOptions;
 use crate::run_directory::manifest::Manifest;
 use crate::spec::check::head;
@@ -27,7 +27,7 @@ use crate::spec::{Overrides, Spec};
 use crate::storage::{atomic, files};
 
 /// Maximum size of a file named by `text_file`.
-const MOST_TEXT_BYTES: u64 = 256 << 20;
+const MAX_TEXT_BYTES: u64 = 256 << 20;
 
 /// A test, as written in the tests file.
 #[derive(Clone, Debug, Deserialize)]
@@ -38,13 +38,13 @@ struct Test {
     /// Settings for this test, in the syntax of `--set`.
     #[serde(default)]
     set: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<TestRow>,
 }
 
 /// An input row and its expected outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct TestRow {
     /// Columns of the row.
     document: Map<String, Value>,
     /// File with the value of the text column, relative to the tests file.
@@ -60,17 +60,17 @@ struct Row {
 
 /// Result of one test.
 #[derive(Clone, Debug, Serialize)]
-struct Tested {
+struct TestResult {
     name: String,
     passed: bool,
     rows: usize,
     /// Rows with an unexpected outcome.
-    different: Vec<Different>,
+    different: Vec<UnexpectedRow>,
 }
 
 /// A row with an unexpected outcome.
 #[derive(Clone, Debug, Serialize)]
-struct Different {
+struct UnexpectedRow {
     /// Index of the row in the test.
     row: usize,
     expected: String,
@@ -91,21 +91,21 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let tests = read(&path)?;
     let stop = Stop::on_signals()?;
     let mut found = Vec::new();
-    for (test, place) in &tests {
+    for (test, location) in &tests {
         let tested = run(pipeline, &spec, &overrides, test, &path, &stop);
-        found.push(tested.map_err(|failure| at(failure, &test.name, place))?);
+        found.push(tested.map_err(|failure| with_test(failure, &test.name, location))?);
     }
-    let all = Answered(found);
+    let all = TestReport(found);
     let passed = all.0.iter().all(|test| test.passed);
     answer(arguments.format, || all.to_string(), || json!({ "passed": passed, "tests": all.0 }))?;
     Ok(if passed { DONE } else { CHECK })
 }
 
 /// Adds the name of the test to a failure.
-fn at(failure: Failure, name: &str, place: &str) -> Failure {
+fn with_test(failure: Failure, name: &str, location: &str) -> Failure {
     match failure {
         Failure::Problems(problems) => {
-            let note = format!("in the test `{name}`, {place}");
+            let note = format!("in the test `{name}`, {location}");
             Failure::Problems(problems.into_iter().map(|one| one.note(note.clone())).collect())
         }
         stopped @ Failure::Stopped { .. } => stopped,
@@ -116,8 +116,8 @@ fn at(failure: Failure, name: &str, place: &str) -> Failure {
 fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let name = path.display().to_string();
     let bytes = files::read_if_present(path)?.ok_or_else(|| {
-        Diagnostic::error(Blame::Pipeline, format!("there are no tests: `{name}` does not exist"))
-            .hint("write them there, or name another file with `--tests`; docs/testing.md has an example")
+        Diagnostic::error(Blame::Pipeline, format!("tests file `{name}` not found"))
+            .hint("create it, or name another file with `--tests`; docs/testing.md has an example")
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Diagnostic::error(Blame::Pipeline, format!("`{name}` is not UTF-8")))?;
@@ -132,16 +132,16 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
         if let Some(entry) = unknown {
             problems
                 .error(entry.span, format!("unknown key `{}`", entry.key))
-                .hint("there is `tests`");
+                .hint("expected `tests`");
         } else if items.is_empty() {
             let start = Span { source, line: 1, column: 1, length: 0 };
-            problems.error(start, "there are no tests").hint("list them under `tests`");
+            problems.error(start, "no tests found").hint("list tests under `tests`");
         }
         for item in items {
             match serde_json::from_value::<Test>(item.to_json()) {
                 Ok(test) => tests.push((test, sources.in_words(head(item)))),
                 Err(error) => {
-                    let hint = "a test has `name`, `rows` and maybe `set`; a row `document`, `fate`, and maybe `text_file` and `kept`";
+                    let hint = "a test has `name`, `rows` and optionally `set`; a row has `document`, `fate`, and optionally `text_file` and `kept`";
                     problems.error(head(item), error.to_string()).hint(hint);
                 }
             }
@@ -160,9 +160,9 @@ fn run(
     test: &Test,
     path: &Path,
     stop: &Stop,
-) -> Result<Tested> {
+) -> Result<TestResult> {
     let folder = tempfile::tempdir().map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("no temporary folder can be made: {error}"))
+        Diagnostic::error(Blame::Machine, format!("cannot create a temporary folder: {error}"))
     })?;
     let input = folder.path().join("rows.jsonl");
     atomic::write_atomic(&input, lines(spec, test, path)?.as_bytes())?;
@@ -182,16 +182,17 @@ fn run(
     let options = PlanOptions { stop: stop.clone(), ..PlanOptions::default() };
     let plan = crate::plan(pipeline, &overrides, options)?;
     crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?.into_result()?;
-    let fates = documents::fates_of(&plan.directory, &Manifest::read_finished(&plan.directory)?)?;
+    let outcomes =
+        documents::document_outcomes(&plan.directory, &Manifest::read_finished(&plan.directory)?)?;
     let different = test.rows.iter().enumerate().filter_map(|(row, expected)| {
-        let found = fates.get(&(row as i64));
-        let same = found.is_some_and(|found| expected.holds(found));
-        let found = found.map_or_else(|| "absent".to_owned(), Fate::in_words);
-        (!same).then(|| Different { row, expected: expected.in_words(), found })
+        let found = outcomes.get(&(row as i64));
+        let same = found.is_some_and(|found| expected.matches(found));
+        let found = found.map_or_else(|| "missing".to_owned(), DocumentOutcome::in_words);
+        (!same).then(|| UnexpectedRow { row, expected: expected.in_words(), found })
     });
-    let different: Vec<Different> = different.collect();
+    let different: Vec<UnexpectedRow> = different.collect();
     let (name, rows) = (test.name.clone(), test.rows.len());
-    Ok(Tested { name, passed: different.is_empty(), rows, different })
+    Ok(TestResult { name, passed: different.is_empty(), rows, different })
 }
 
 /// Returns the rows of a test as JSON lines.
@@ -202,7 +203,7 @@ fn lines(spec: &Spec, test: &Test, path: &Path) -> Result<String> {
         let mut document = row.document.clone();
         if let Some(file) = &row.text_file {
             let file = path.parent().unwrap_or(Path::new("")).join(file);
-            let text = files::read_limited(&file, MOST_TEXT_BYTES)?;
+            let text = files::read_limited(&file, MAX_TEXT_BYTES)?;
             document.insert(column.to_owned(), String::from_utf8_lossy(&text).into());
         }
         lines.push_str(&Value::Object(document).to_string());
@@ -211,8 +212,8 @@ fn lines(spec: &Spec, test: &Test, path: &Path) -> Result<String> {
     Ok(lines)
 }
 
-impl Row {
-    fn holds(&self, found: &Fate) -> bool {
+impl TestRow {
+    fn matches(&self, found: &DocumentOutcome) -> bool {
         let fate = match self.fate.as_str() {
             "not kept" => found.fate != "kept",
             "quarantined" => found.fate.starts_with("quarantined"),
@@ -222,20 +223,23 @@ impl Row {
     }
 
     fn in_words(&self) -> String {
-        let kept = self.kept.map_or_else(String::new, |kept| format!(", {kept} samples kept"));
+        let kept = self.kept.map_or_else(String::new, |kept| match kept {
+            1 => ", 1 sample kept".to_owned(),
+            kept => format!(", {kept} samples kept"),
+        });
         format!("{}{kept}", self.fate)
     }
 }
 
-struct Answered(Vec<Tested>);
+struct TestReport(Vec<TestResult>);
 
-impl fmt::Display for Answered {
+impl fmt::Display for TestReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for test in &self.0 {
             let word = if test.passed { "ok    " } else { "FAILED" };
             writeln!(f, "{word}  {}", line_safe(&test.name))?;
-            for Different { row, expected, found } in &test.different {
-                let line = format!("row {row}: {expected} was expected, it is {found}");
+            for UnexpectedRow { row, expected, found } in &test.different {
+                let line = format!("row {row}: expected {expected}, got {found}");
                 writeln!(f, "        {}", line_safe(&line))?;
             }
         }

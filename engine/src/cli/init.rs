@@ -12,7 +12,7 @@ use crate::spec::init::Starter;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 use crate::tools::reference;
-use crate::tools::starter::{self, Wanted};
+use crate::tools::starter::{self, StarterOptions};
 
 /// Name of the schema in the folder of a pipeline.
 const SCHEMA: &str = "pipeline.schema.json";
@@ -24,7 +24,7 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
     if let [input] = &inputs[..]
         && input.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
     {
-        let message = format!("{} is a pipeline's name, and inputs were expected", shown(input));
+        let message = format!("expected inputs, got the name of a pipeline: {}", shown(input));
         let hint = format!("use `--output {}`", shell_word(&input.display().to_string()));
         return Err(problem(message).hint(hint).into());
     }
@@ -35,13 +35,14 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
     }
     let starter = if inputs.is_empty() {
         if tokenizer.is_some() {
-            let message = "`--tokenizer` needs the input that it is for".to_owned();
-            return Err(problem(message).hint("name files, a folder or a glob before it").into());
+            let message = "`--tokenizer` requires an input".to_owned();
+            return Err(problem(message).hint("name files, a folder or a glob").into());
         }
         Starter::example(model.as_deref())
     } else {
         let (tokenizer, model) = (tokenizer.as_deref(), model.as_deref());
-        let (starter, warning) = starter::found(&Wanted { inputs, output, tokenizer, model })?;
+        let (starter, warning) =
+            starter::detect(&StarterOptions { inputs, output, tokenizer, model })?;
         report_warnings(cli, warning.iter());
         starter
     };
@@ -61,7 +62,8 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
 }
 
 fn exists(output: &Path) -> Diagnostic {
-    problem(format!("{} exists", shown(output))).hint("give another name: `--output NAME.yaml`")
+    problem(format!("{} already exists", shown(output)))
+        .hint("choose another name with `--output NAME.yaml`")
 }
 
 fn problem(message: String) -> Diagnostic {

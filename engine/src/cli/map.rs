@@ -1,7 +1,7 @@
 //! `longsift map`.
 
-use super::answer::{answer, check_places, command_line};
-use super::planned::{plan_options, planned_with, start_threads, without_effect};
+use super::answer::{answer, check_output_paths, command_line};
+use super::planned::{make_plan_with, plan_options, refuse_without_effect, start_threads};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::cli::{Cli, MapArguments};
@@ -11,20 +11,21 @@ use crate::tools::map::blocks::Cutting;
 use crate::tools::map::{self, MapOptions};
 
 pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
-    let needless = ["a document is measured anew", "a document is looked for in the whole input"];
-    without_effect(&arguments.plan, "a map", needless)?;
+    let needless =
+        ["the document is measured again", "the document is searched in the whole input"];
+    refuse_without_effect(&arguments.plan, "a map", needless)?;
     start_threads(&arguments.plan)?;
     // Signals are not caught: one pass leaves nothing to resume.
     let options = PlanOptions {
         subject: arguments.messages.clone().map_or(Subject::Document, Subject::Conversation),
         ..plan_options(&arguments.plan)
     };
-    check_places([
+    check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),
         (arguments.png.as_deref(), Mark::IMAGE),
         (arguments.parquet.as_deref(), Mark::TABLE),
     ])?;
-    let plan = planned_with(cli, &arguments.plan, options)?;
+    let plan = make_plan_with(cli, &arguments.plan, options)?;
     let boundaries = arguments.block_boundaries.clone().map(Cutting::Boundaries);
     let tokens = arguments.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize));
     let options = MapOptions {

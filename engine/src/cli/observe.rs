@@ -40,12 +40,12 @@ impl Observers {
     /// # Errors
     /// Fails if `--summary-file` cannot be written. The summary of an earlier run is removed, so that it is never
     /// taken for the summary of this run.
-    pub(super) fn of(arguments: &RunArguments) -> Result<Self> {
+    pub(super) fn from_arguments(arguments: &RunArguments) -> Result<Self> {
         if let Some(path) = &arguments.metrics_textfile {
             marked::check(path, Mark::METRICS)?;
         }
         if let Some(path) = &arguments.summary_file {
-            make_room(path)?;
+            prepare_summary_file(path)?;
         }
         let file = arguments.plan.pipeline.pipeline.file_stem().unwrap_or_default();
         let pipeline = file.to_string_lossy().into_owned();
@@ -90,7 +90,7 @@ impl Observers {
         if let Some(path) = &self.metrics
             && let Err(failure) = metrics::write(path, &self.pipeline, summary)
         {
-            tracing::warn!("no metrics: {failure}");
+            tracing::warn!("cannot write metrics: {failure}");
         }
         if let Some(path) = &self.summary {
             marked::write(path, SUMMARY, format!("{}\n", summary.to_line()).as_bytes())?;
@@ -103,7 +103,7 @@ impl Observers {
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
 
 /// Checks that a summary can be written to `path`, and removes an earlier one, before the run begins.
-fn make_room(path: &Path) -> Result<()> {
+fn prepare_summary_file(path: &Path) -> Result<()> {
     let problem = |why: String| {
         let message = format!("`--summary-file` {} {why}", quoted(&path.display().to_string()));
         Diagnostic::error(Blame::Pipeline, message).hint("name a file in a folder that exists")
@@ -178,6 +178,6 @@ mod tests {
         }
         drop(live);
         fs::remove_file(&path).unwrap();
-        assert!(!path.exists(), "nobody writes any more");
+        assert!(!path.exists(), "no thread writes any more");
     }
 }

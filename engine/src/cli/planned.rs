@@ -8,11 +8,11 @@ use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::spec::Overrides;
 
-pub(super) fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
-    planned_with(cli, arguments, plan_options(arguments))
+pub(super) fn make_plan(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
+    make_plan_with(cli, arguments, plan_options(arguments))
 }
 
-pub(super) fn planned_with(
+pub(super) fn make_plan_with(
     cli: &Cli,
     arguments: &PlanArguments,
     options: PlanOptions,
@@ -43,13 +43,12 @@ pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {
     let Some(threads) = arguments.threads else { return Ok(()) };
     let started = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global();
     started.map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("{threads} threads cannot be started: {error}"))
-            .into()
+        Diagnostic::error(Blame::Machine, format!("cannot start {threads} threads: {error}")).into()
     })
 }
 
 /// Refuses `--scores-from` and `--shard` for commands on which they have no effect, each with its reason.
-pub(super) fn without_effect(
+pub(super) fn refuse_without_effect(
     arguments: &PlanArguments,
     on: &str,
     [of_scores, of_shard]: [&str; 2],

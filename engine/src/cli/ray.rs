@@ -21,8 +21,8 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
     let python = python();
     let job = job(cli, arguments, plan)?;
     let error = Command::new(&python).args(["-m", "longsift.ray"]).arg(job.to_string()).exec();
-    Err(Diagnostic::error(Blame::Machine, format!("`{}` cannot be started: {error}", python.display()))
-        .hint("Ray is driven from Python: `pip install '.[ray]'` in a clone of the repository, and run the `longsift` that came with it")
+    Err(Diagnostic::error(Blame::Machine, format!("cannot start `{}`: {error}", python.display()))
+        .hint("`--engine ray` requires the Python package: run `pip install '.[ray]'` in a clone of the repository, then the `longsift` that it installs")
         .into())
 }
 
@@ -37,8 +37,8 @@ fn check(arguments: &RunArguments) -> Result<()> {
         _ if plan.shard.is_some() => "--shard",
         Phase::All => return Ok(()),
     };
-    Err(Diagnostic::error(Blame::Pipeline, format!("`{flag}` does not go with `--engine ray`"))
-        .hint("run it without `--engine ray`, or leave the flag out; to start anew, remove the run directory")
+    Err(Diagnostic::error(Blame::Pipeline, format!("`{flag}` conflicts with `--engine ray`"))
+        .hint("leave one of the two out; to start again, remove the run directory")
         .into())
 }
 

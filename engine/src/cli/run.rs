@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::answer::{eprint, print_line, report_failure, report_warnings};
 use super::observe::Observers;
-use super::planned::{plan_options, planned_with, start_threads};
+use super::planned::{make_plan_with, plan_options, start_threads};
 use super::{ray, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -23,12 +23,18 @@ use crate::run_directory::summary::Summary;
 
 pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     // First, so that an earlier summary is never taken for the summary of this run, however it ends.
-    let mut observers = Observers::of(arguments)?;
+    let mut observers = Observers::from_arguments(arguments)?;
     let stop = Stop::on_signals()?;
     let Prepared { plan, options } = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
         Err(failure) => {
-            return Ok(failed(cli, arguments, &mut observers, &or_stopped(failure, &stop), None));
+            return Ok(failed(
+                cli,
+                arguments,
+                &mut observers,
+                &prefer_stopped(failure, &stop),
+                None,
+            ));
         }
     };
     let progress = Arc::new(Progress::new(bars));
@@ -45,7 +51,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
                 cli,
                 arguments,
                 &mut observers,
-                &or_stopped(failure, &stop),
+                &prefer_stopped(failure, &stop),
                 Some(&plan),
             ));
         }
@@ -60,9 +66,9 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
         let why = if arguments.phase == Phase::Score {
-            "the units of this shard have scores"
+            "all units of this shard are scored"
         } else if arguments.phase == Phase::Write {
-            "the units of this shard are written"
+            "all units of this shard are written"
         } else if plan.units.is_empty() {
             "the input has no rows"
         } else {
@@ -70,7 +76,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         };
         tracing::info!("nothing to do: {why}");
         if !cli.quiet && summary.shard.is_none() {
-            eprint(&terminal::text(&places(&plan)));
+            eprint(&terminal::text(&output_paths(&plan)));
         }
     } else if !cli.quiet {
         let output = &plan.spec.pipeline.output;
@@ -79,7 +85,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
         eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels.as_ref())));
         if summary.shard.is_none() {
-            eprint(&terminal::text(&places(&plan)));
+            eprint(&terminal::text(&output_paths(&plan)));
         }
     }
     let observed = observers.ended(Some(&plan), &summary);
@@ -98,7 +104,7 @@ fn print_summary(arguments: &RunArguments, summary: &Summary) -> Result<()> {
 }
 
 /// Returns the last lines of the closing table: the paths of the output and of the report.
-fn places(plan: &Plan) -> String {
+fn output_paths(plan: &Plan) -> String {
     let (directory, root) = (&plan.directory, plan.directory.root.display().to_string());
     let report = if plan.spec.pipeline.output.report {
         directory.report_page().display().to_string()
@@ -146,12 +152,12 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared>
     {
         plan_options.pins = locked.hub_commits;
     }
-    let plan = planned_with(cli, &arguments.plan, plan_options)?;
+    let plan = make_plan_with(cli, &arguments.plan, plan_options)?;
     Ok(Prepared { plan, options })
 }
 
 /// Returns "stopped" if a signal has arrived, because a wait for a temporary failure was cut short.
-pub(super) fn or_stopped(failure: Failure, stop: &Stop) -> Failure {
+pub(super) fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
     match stop.check() {
         Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
             tracing::warn!("{failure}");
@@ -167,17 +173,17 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
     let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
     match arguments.phase {
         Phase::All | Phase::Select if sharded => {
-            Err(problem("`--shard` is for scoring and writing; a selection needs all shards")
+            Err(problem("`--shard` requires `--phase score` or `--phase write`: a selection needs all shards")
                 .hint("add `--phase score`, and when all shards are done run `--phase select`")
                 .into())
         }
         Phase::Score | Phase::Write | Phase::Select if arguments.fresh => {
-            Err(problem("`--fresh` would remove what other processes have scored")
+            Err(problem("`--fresh` would remove the scores of other processes")
                 .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
                 .into())
         }
         Phase::Score if arguments.plan.scores_from.is_some() => {
-            Err(problem("`--scores-from` takes the scores of another run, `--phase score` makes them")
+            Err(problem("`--scores-from` uses the scores of another run and conflicts with `--phase score`")
                 .hint("leave one of them out")
                 .into())
         }
@@ -186,12 +192,12 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
                 || arguments.fresh
                 || arguments.plan.scores_from.is_some()) =>
         {
-            Err(problem("`--only-quarantined` resumes a whole run of this directory")
-                .hint("leave `--phase`, `--fresh` and `--scores-from` out")
+            Err(problem("`--only-quarantined` conflicts with `--phase`, `--fresh` and `--scores-from`")
+                .hint("leave the other options out")
                 .into())
         }
         _ if arguments.locked && RunDirectory::exists_at(&arguments.plan.pipeline.pipeline) => {
-            Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
+            Err(problem("`--locked` requires a pipeline file with a lock next to it, got a run directory")
                 .hint("name the pipeline file")
                 .into())
         }

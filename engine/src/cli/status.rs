@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::answer::printed;
+use super::answer::is_reader_open;
 use crate::base::error::{DONE, Result};
 use crate::base::stop::Stop;
 use crate::base::text::{count, json_safe};
@@ -27,7 +27,7 @@ pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
     let directory = RunDirectory::open(&arguments.run_dir)?;
     let stop = Stop::on_signals()?;
     let first = (status::read(&directory)?, Instant::now());
-    let (mut now, mut looks) = (first.0.clone(), 1);
+    let (mut now, mut polls) = (first.0.clone(), 1);
     loop {
         let pace = pace(&first.0, &now, first.1.elapsed());
         let line = match arguments.format {
@@ -36,15 +36,15 @@ pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
         };
         let mut out = std::io::stdout();
         let shown = writeln!(out, "{line}").and_then(|()| out.flush());
-        let is_last = arguments.looks.is_some_and(|most| looks >= most);
-        if !printed(shown)? || is_last || now.state != "running" {
+        let is_last = arguments.count.is_some_and(|most| polls >= most);
+        if !is_reader_open(shown)? || is_last || now.state != "running" {
             return Ok(DONE);
         }
         if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {
             return Ok(DONE);
         }
         now = status::read(&directory)?;
-        looks += 1;
+        polls += 1;
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_that_between_two_looks() {
+    fn pace_is_measured_between_two_polls() {
         let first = status(2, 100, 300);
         assert_eq!(pace(&first, &first, Duration::from_secs(5)), None, "nothing has moved");
         let now = status(5, 250, 750);

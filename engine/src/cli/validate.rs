@@ -100,11 +100,11 @@ mod tests {
         };
         let problem = Diagnostic::error(Blame::Pipeline, "100 % wrong")
             .at(Place::Text(place))
-            .label("beside")
+            .label("wrong value")
             .hint("do\nthis");
         assert_eq!(
             annotation(&problem),
-            "::error file=a%2Cb%3Ac.yaml,line=7,col=3,endColumn=6::100 %25 wrong%0Abeside%0Ahint: do\\u{a}this\n"
+            "::error file=a%2Cb%3Ac.yaml,line=7,col=3,endColumn=6::100 %25 wrong%0Awrong value%0Ahint: do\\u{a}this\n"
         );
         let nowhere = Diagnostic::warning(Blame::Pipeline, "odd");
         assert_eq!(annotation(&nowhere), "::warning::odd\n");

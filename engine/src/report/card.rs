@@ -63,8 +63,8 @@ pub fn card(plan: &Plan, summary: &Summary) -> String {
     let settings = serde_json::to_string_pretty(&settings(plan)).expect("settings are plain data");
     let _ = writeln!(
         card,
-        "\n`longsift_*` columns say where a sample comes from, its score and the statistics behind it.\n\n## Licence and source\n\nThose \
-         of the input. Say them here before you publish this dataset.\n\n## Settings\n\n```json\n{settings}\n```"
+        "\nThe `longsift_*` columns contain the origin of a sample, its score and its statistics.\n\n## Licence and source\n\nThose \
+         of the input. State them here before you publish this dataset.\n\n## Settings\n\n```json\n{settings}\n```"
     );
     card
 }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_the_words_of_the_hub() {
+    fn size_categories_are_those_of_the_hub() {
         let words = [0, 999, 1000, 123_456, 5_000_000_000, u64::MAX].map(size_category);
         assert_eq!(words, ["n<1K", "n<1K", "1K<n<10K", "100K<n<1M", "1B<n<10B", "100B<n<1T"]);
     }

@@ -15,7 +15,7 @@ use crate::select::warnings;
 use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 
 /// Results of the checks of a pipeline.
-pub struct Found {
+pub struct CheckResults {
     /// Results by check, in the order of the pipeline.
     pub checks: Vec<Checked>,
     /// Warnings of failed checks with the severity "warn".
@@ -35,20 +35,20 @@ pub fn check(
     plan: &Plan,
     summary: &Summary,
     selection: impl FnOnce() -> Result<Vec<PathBuf>>,
-) -> Result<Found> {
+) -> Result<CheckResults> {
     let checks = &plan.spec.pipeline.checks;
-    let mut samples: Vec<Option<Samples>> = checks.iter().map(Samples::of).collect();
+    let mut samples: Vec<Option<SampleAggregate>> =
+        checks.iter().map(SampleAggregate::for_check).collect();
     if samples.iter().any(Option::is_some) {
         for path in selection()? {
             let names = selected::statistics(&path)?;
             for samples in samples.iter_mut().flatten() {
-                samples.place =
+                samples.column =
                     names.iter().position(|name| Some(name) == samples.statistic.as_ref());
             }
             selected::read(&path, |row| {
                 for samples in samples.iter_mut().flatten() {
-                    let place = samples.place;
-                    let value = place.map_or(row.score, |place| row.statistics[place]);
+                    let value = samples.column.map_or(row.score, |column| row.statistics[column]);
                     samples.add(row.group, row.reason.is_none(), value);
                 }
                 Ok(())
@@ -57,7 +57,7 @@ pub fn check(
     }
     let (mut found, mut broken, mut warned) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (check, samples)) in checks.iter().zip(&samples).enumerate() {
-        let value = samples.as_ref().map_or_else(|| figure(check, summary), Samples::value);
+        let value = samples.as_ref().map_or_else(|| figure(check, summary), SampleAggregate::value);
         let inside = |value: f64| {
             check.min.is_none_or(|min| value >= min) && check.max.is_none_or(|max| value <= max)
         };
@@ -84,11 +84,11 @@ pub fn check(
         broken.push(problem.hint(moved.hint.unwrap_or_default()));
     }
     let refused = (!broken.is_empty()).then(|| broken.into());
-    Ok(Found { checks: found, warnings: warned, refused })
+    Ok(CheckResults { checks: found, warnings: warned, refused })
 }
 
-const HINT: &str = "nothing was written over what stood in the output, and scores are kept: change the selection or the check, \
-                    and run again";
+const HINT: &str =
+    "the output is unchanged and scores are kept: change the selection or the check, and run again";
 
 fn message(check: &Check, value: Option<f64>) -> String {
     let bounds = match (check.min, check.max) {
@@ -96,9 +96,8 @@ fn message(check: &Check, value: Option<f64>) -> String {
         (Some(min), None) => format!("at least {min}"),
         (None, max) => format!("at most {}", max.unwrap_or_default()),
     };
-    let found =
-        value.map_or_else(|| "no sample has it".to_owned(), |value| format!("it is {value}"));
-    format!("the check of {} does not hold: {found}, and {bounds} is asked for", check.subject())
+    let found = value.map_or_else(|| "no value".to_owned(), |value| value.to_string());
+    format!("check of {} failed: expected {bounds}, got {found}", check.subject())
 }
 
 /// Returns the value of a run-level quantity.
@@ -129,12 +128,12 @@ fn figure(check: &Check, summary: &Summary) -> Option<f64> {
 }
 
 /// Running aggregate of samples for one check.
-struct Samples {
-    taken: Taken,
+struct SampleAggregate {
+    aggregate: Aggregate,
     group: Option<String>,
     statistic: Option<String>,
     /// Index of the statistic in the table; `None` for the score.
-    place: Option<usize>,
+    column: Option<usize>,
     only_kept: bool,
     /// Samples of the group, and the kept ones among them.
     count: u64,
@@ -146,30 +145,30 @@ struct Samples {
     most: f64,
 }
 
-enum Taken {
+enum Aggregate {
     Figure(Figure),
     Value(Take),
 }
 
-impl Samples {
+impl SampleAggregate {
     /// Creates the aggregate of a check that needs samples.
-    fn of(check: &Check) -> Option<Self> {
-        let taken = match (check.figure, &check.statistic) {
-            (Some(figure), _) if figure.is_of_samples() => Taken::Figure(figure),
-            (None, Some(_)) => Taken::Value(check.take.unwrap_or_default()),
+    fn for_check(check: &Check) -> Option<Self> {
+        let aggregate = match (check.figure, &check.statistic) {
+            (Some(figure), _) if figure.is_of_samples() => Aggregate::Figure(figure),
+            (None, Some(_)) => Aggregate::Value(check.take.unwrap_or_default()),
             _ => return None,
         };
         let only_kept =
-            matches!(taken, Taken::Value(_)) && check.of.unwrap_or_default() == Of::Kept;
+            matches!(aggregate, Aggregate::Value(_)) && check.of.unwrap_or_default() == Of::Kept;
         let (group, statistic) = (check.group.clone(), check.statistic.clone());
         let (least, most) = (f64::INFINITY, f64::NEG_INFINITY);
         let (count, kept, present, sum) = (0, 0, 0, 0.0);
-        let place = None;
+        let column = None;
         Some(Self {
-            taken,
+            aggregate,
             group,
             statistic,
-            place,
+            column,
             only_kept,
             count,
             kept,
@@ -199,14 +198,14 @@ impl Samples {
     fn value(&self) -> Option<f64> {
         let share = |part: u64| part as f64 / self.count.max(1) as f64;
         let present = |value: f64| (self.present > 0).then_some(value);
-        match self.taken {
-            Taken::Figure(Figure::Samples) => Some(self.count as f64),
-            Taken::Figure(Figure::SamplesKept) => Some(self.kept as f64),
-            Taken::Figure(_) => Some(share(self.kept)),
-            Taken::Value(Take::Mean) => present(self.sum / self.present.max(1) as f64),
-            Taken::Value(Take::Min) => present(self.least),
-            Taken::Value(Take::Max) => present(self.most),
-            Taken::Value(Take::MissingShare) => {
+        match self.aggregate {
+            Aggregate::Figure(Figure::Samples) => Some(self.count as f64),
+            Aggregate::Figure(Figure::SamplesKept) => Some(self.kept as f64),
+            Aggregate::Figure(_) => Some(share(self.kept)),
+            Aggregate::Value(Take::Mean) => present(self.sum / self.present.max(1) as f64),
+            Aggregate::Value(Take::Min) => present(self.least),
+            Aggregate::Value(Take::Max) => present(self.most),
+            Aggregate::Value(Take::MissingShare) => {
                 (self.count > 0).then(|| share(self.count - self.present))
             }
         }

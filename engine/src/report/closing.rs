@@ -10,9 +10,9 @@ use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
 
 /// Maximum number of groups whose drift is listed.
-const GROUPS_NAMED: usize = 10;
+const MAX_GROUPS: usize = 10;
 /// Maximum number of labels listed.
-const LABELS_NAMED: usize = 50;
+const MAX_LABELS: usize = 50;
 
 /// Kept samples by label.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub fn closing_table(
     let (verb, rows, windows) = match &summary.shard {
         Some(shard) => {
             let done = format!(
-                "{shard}: {} work units = {} scored now + {} before + {} by other processes",
+                "{shard}: {} work units = {} new + {} reused + {} by other processes",
                 count(shard.units),
                 count(shard.units_scored),
                 count(shard.units_reused),
@@ -63,14 +63,14 @@ pub fn closing_table(
     line(
         "scored",
         format!(
-            "{} windows now, {} before{}",
+            "{} new windows, {} reused{}",
             count(summary.windows_scored),
             count(summary.windows_reused),
             summary.kernel.as_ref().map_or(String::new(), |kernel| format!(", kernel {kernel}"))
         ),
     );
     for (measure, windows) in &summary.windows_not_measured {
-        line("spared", format!("{} windows refused before {measure}", count(*windows)));
+        line("skipped", format!("{} windows rejected by guards before {measure}", count(*windows)));
     }
     for (measure, windows) in &summary.windows_not_sampled {
         line("sampled", format!("{} windows are not in the sample of {measure}", count(*windows)));
@@ -82,20 +82,20 @@ pub fn closing_table(
     if summary.shard.is_none() {
         let unranked = match summary.windows_kept_not_measured {
             0 => String::new(),
-            windows => format!(", {} windows of them not measured", count(windows)),
+            windows => format!(", including {} windows that were not measured", count(windows)),
         };
         line("kept", format!("{} samples{unranked}", count(summary.kept)));
     }
     if !summary.checks.is_empty() {
         let (all, hold) = (&summary.checks, summary.checks.iter().filter(|check| check.holds));
-        line("checks", format!("{} of {} hold", hold.count(), all.len()));
+        line("checks", format!("{} of {} passed", hold.count(), all.len()));
     }
-    for drift in moved_most(&summary.drift, GROUPS_NAMED) {
+    for drift in moved_most(&summary.drift, MAX_GROUPS) {
         line("drift", drifted(drift));
     }
-    let less = summary.drift.len().saturating_sub(GROUPS_NAMED);
+    let less = summary.drift.len().saturating_sub(MAX_GROUPS);
     if less > 0 {
-        line("", format!("{} more groups moved less: `summary.json` has them", count(less as u64)));
+        line("", format!("{} more groups with less drift, see `summary.json`", count(less as u64)));
     }
     let spent: Vec<String> =
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
@@ -105,7 +105,7 @@ pub fn closing_table(
         let each: Vec<String> =
             phases.iter().map(|(phase, most)| format!("{phase} {}", bytes(*most))).collect();
         let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
-        line("memory", format!("{} at most{each}", bytes(peak)));
+        line("memory", format!("peak {}{each}", bytes(peak)));
     }
     if let Some(table) = &summary.table {
         let read = if table.from_cache {
@@ -142,7 +142,7 @@ pub fn closing_table(
 
 fn device_line(device: &DeviceWork, seconds: f64) -> String {
     let mut text = format!(
-        "{}: {} pieces, {} tokens, at work {:.0} % of the time, {} reserved at most",
+        "{}: {} pieces, {} tokens, {:.0} % busy, at most {} reserved",
         device.name,
         count(device.pieces),
         count(device.tokens),
@@ -150,7 +150,7 @@ fn device_line(device: &DeviceWork, seconds: f64) -> String {
         bytes(device.most_reserved_bytes)
     );
     if let Some(reason) = &device.retired {
-        let _ = write!(text, "; given up: {reason}");
+        let _ = write!(text, "; retired: {reason}");
     }
     text
 }
@@ -160,7 +160,7 @@ fn drifted(drift: &GroupDrift) -> String {
     let shifts: Vec<String> =
         drift.shifts.iter().map(|(statistic, shift)| format!("{statistic} {shift:+.2}")).collect();
     format!(
-        "{}{} scores, stability index {}; {} kept, {} when calibrated; {} deviations",
+        "{}{} scores, stability index {}; {} kept, {} when calibrated; shifts in standard deviations: {}",
         drift.value.as_ref().map_or(String::new(), |value| format!("{}: ", quoted_value(value))),
         count(drift.count),
         drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
@@ -190,20 +190,20 @@ fn equation(
 /// Kept shares by label, compared with the share kept overall.
 impl fmt::Display for LabelTable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_all = |count: fn(&LabelCounts) -> u64| -> u64 {
+        let total = |count: fn(&LabelCounts) -> u64| -> u64 {
             self.shares.iter().map(|(_, counts)| count(counts)).sum()
         };
         let percent = |kept: u64, all: u64| 100.0 * kept as f64 / all.max(1) as f64;
-        let overall = percent(of_all(|counts| counts.kept), of_all(|counts| counts.samples));
+        let overall = percent(total(|counts| counts.kept), total(|counts| counts.samples));
         let name = |label: &Option<String>| {
             label.as_deref().map_or_else(|| "(null)".to_owned(), value_name)
         };
         let column = line_safe(self.column);
         let mut shares: Vec<_> = self.shares.iter().collect();
-        let less = shares.len().saturating_sub(LABELS_NAMED);
+        let less = shares.len().saturating_sub(MAX_LABELS);
         if less > 0 {
             shares.sort_by_key(|(_, counts)| Reverse(counts.samples));
-            shares.truncate(LABELS_NAMED);
+            shares.truncate(MAX_LABELS);
         }
         let names = shares.iter().map(|(label, _)| name(label).chars().count());
         let width = names.max().unwrap_or(0).max(column.chars().count());
@@ -212,7 +212,7 @@ impl fmt::Display for LabelTable<'_> {
         writeln!(
             f,
             "\n  {column:<width$}  samples     kept   share  {:<29}{compared}",
-            format!("against {overall:.1} % overall")
+            format!("compared with {overall:.1} % overall")
         )?;
         for (label, LabelCounts { samples, kept, compared }) in shares {
             let share = percent(*kept, *samples);
@@ -231,7 +231,7 @@ impl fmt::Display for LabelTable<'_> {
             writeln!(f)?;
         }
         if less > 0 {
-            writeln!(f, "  {} more have fewer samples", count(less as u64))?;
+            writeln!(f, "  {} more labels with fewer samples", count(less as u64))?;
         }
         Ok(())
     }
@@ -251,16 +251,16 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_labels_those_with_the_most_samples_are_listed() {
+    fn only_the_labels_with_the_most_samples_are_listed() {
         let of = |label: u64| {
             (Some(format!("label {label}")), LabelCounts { samples: label, ..Default::default() })
         };
         let shares: LabelShares = (0..1060).map(of).collect();
         let table = LabelTable { column: "source", compared: Vec::new(), shares: &shares };
         let text = table.to_string();
-        assert_eq!(text.matches("label ").count(), LABELS_NAMED, "{text}");
+        assert_eq!(text.matches("label ").count(), MAX_LABELS, "{text}");
         assert!(text.contains("label 1059") && !text.contains("label 1009 "), "{text}");
-        assert!(text.ends_with("  1,010 more have fewer samples\n"), "{text}");
+        assert!(text.ends_with("  1,010 more labels with fewer samples\n"), "{text}");
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
                 let keys = ["size", "rows", "footer_hash", "message"];
                 let changed: Vec<&str> =
                     keys.into_iter().filter(|key| now.get(key) != before.get(key)).collect();
-                lines.push(format!("{path}: another {}", changed.join(", ")));
+                lines.push(format!("{path}: different {}", changed.join(", ")));
             }
         }
     }
@@ -141,7 +141,7 @@ fn counts(manifest: &Manifest) -> Map<String, Value> {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
-            return writeln!(f, "no difference in {} documents", count(self.documents.same));
+            return writeln!(f, "no differences in {} documents", count(self.documents.same));
         }
         for (name, lines) in self.parts() {
             if !lines.is_empty() {

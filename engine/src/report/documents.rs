@@ -44,15 +44,14 @@ pub struct DocumentChange {
     /// Row in the file.
     pub row: i64,
     /// Outcome in the first run; null if it has no such document.
-    pub first: Option<Fate>,
+    pub first: Option<DocumentOutcome>,
     /// Outcome in the second run; null if it has no such document.
-    pub second: Option<Fate>,
+    pub second: Option<DocumentOutcome>,
 }
 
 /// Outcome of a document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the key in the JSON of `longsift diff`")]
-pub struct Fate {
+pub struct DocumentOutcome {
     /// `kept`, `not_selected`, the reason for which it was dropped, or `quarantined: <code>`.
     pub fate: String,
     /// Number of measured windows.
@@ -66,12 +65,12 @@ pub struct Fate {
     figures: Vec<u64>,
     /// Decisions by sample.
     #[serde(skip)]
-    samples: Vec<Decided>,
+    samples: Vec<SampleDecision>,
 }
 
 /// Decision about a sample.
 #[derive(Clone, Debug, PartialEq)]
-struct Decided {
+struct SampleDecision {
     /// `None` if the sample is a whole document.
     window: Option<i32>,
     /// Reason for which it is not kept; `None` if it is kept.
@@ -124,7 +123,7 @@ struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    fn of(run: Run<'a>) -> Result<Self> {
+    fn new(run: Run<'a>) -> Result<Self> {
         let (directory, manifest) = run;
         let mut units: BTreeMap<&str, Vec<&UnitRecord>> = BTreeMap::new();
         for record in &manifest.units {
@@ -132,7 +131,7 @@ impl<'a> Records<'a> {
         }
         let dropped = manifest.dropped.iter().map(|part| (part.path.as_str(), part)).collect();
         let scores = manifest.scores_directory(directory)?;
-        let choice = Choice::of(manifest, &scores)?;
+        let choice = Choice::from_manifest(manifest, &scores)?;
         Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run), choice })
     }
 
@@ -145,7 +144,7 @@ impl<'a> Records<'a> {
 
 /// Compares documents file by file. Memory: the documents of one input file.
 pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentChanges> {
-    let (mut a, mut b) = (Records::of(a)?, Records::of(b)?);
+    let (mut a, mut b) = (Records::new(a)?, Records::new(b)?);
     let mut changes = DocumentChanges::default();
     let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
     // Output files are in the order of the units, which are sorted by input file name.
@@ -157,8 +156,8 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
             (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
             _ => Vec::new(),
         };
-        let mut of_b = fates(&mut b, file, &both)?;
-        for (row, first) in fates(&mut a, file, &both)? {
+        let mut of_b = outcomes_of_file(&mut b, file, &both)?;
+        for (row, first) in outcomes_of_file(&mut a, file, &both)? {
             let second = of_b.remove(&row);
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
@@ -172,15 +171,15 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
 }
 
 /// Returns the outcomes of the documents of a run with one input file, by row.
-pub(crate) fn fates_of(
+pub(crate) fn document_outcomes(
     directory: &RunDirectory,
     manifest: &Manifest,
-) -> Result<BTreeMap<i64, Fate>> {
-    let mut records = Records::of((directory, manifest))?;
+) -> Result<BTreeMap<i64, DocumentOutcome>> {
+    let mut records = Records::new((directory, manifest))?;
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut fates(&mut records, file, &[])?);
+        all.append(&mut outcomes_of_file(&mut records, file, &[])?);
     }
     Ok(all)
 }
@@ -207,7 +206,7 @@ impl<'a> KeptScores<'a> {
             let Some(file) = self.files.pop() else { return Ok(None) };
             if !file.ends_with(".parquet") {
                 let message = format!(
-                    "`{}` holds `{file}`: outputs of other formats than Parquet are not compared",
+                    "`{}` contains `{file}`: only Parquet outputs can be compared",
                     self.run.0.data().display()
                 );
                 return Err(Diagnostic::error(Blame::Pipeline, message)
@@ -250,7 +249,11 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
 }
 
 /// Returns the outcomes of the documents of a file, by row. `compared`: statistics that are compared.
-fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTreeMap<i64, Fate>> {
+fn outcomes_of_file(
+    records: &mut Records<'_>,
+    file: &str,
+    compared: &[&str],
+) -> Result<BTreeMap<i64, DocumentOutcome>> {
     let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
     let Records {
         run: (directory, manifest),
@@ -260,7 +263,7 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
         kept,
         choice,
     } = records;
-    let mut fates: BTreeMap<i64, Fate> = BTreeMap::new();
+    let mut outcomes: BTreeMap<i64, DocumentOutcome> = BTreeMap::new();
     let documents = manifest.lock.settings["output"]["samples"] == "documents";
     for record in units.get(file).into_iter().flatten() {
         if let Some(part) = &record.quarantine {
@@ -270,13 +273,19 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
                 let codes: &StringArray = columns[1].as_string();
                 for (row, code) in rows.iter().zip(codes) {
                     let fate = format!("quarantined: {}", code.unwrap_or_default());
-                    fates.insert(row.unwrap_or(-1), Fate { fate, ..Fate::default() });
+                    outcomes.insert(
+                        row.unwrap_or(-1),
+                        DocumentOutcome { fate, ..DocumentOutcome::default() },
+                    );
                 }
             })?;
         }
         if let Some(part) = &record.dropped {
             dropped(&of_units.root.join(&part.path), |row, _, reason, _| {
-                fates.insert(row, Fate { fate: reason.to_owned(), ..Fate::default() });
+                outcomes.insert(
+                    row,
+                    DocumentOutcome { fate: reason.to_owned(), ..DocumentOutcome::default() },
+                );
             })?;
         }
         let mut not_selected = BTreeMap::new();
@@ -290,16 +299,16 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
         let path = of_units.root.join(&record.scores.path);
         scores::read(&path, compared, |window| {
             let row = window.input_row as i64;
-            let fate = fates.entry(row).or_default();
+            let fate = outcomes.entry(row).or_default();
             fate.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
             let decided = not_selected.get(&(row, sample));
             // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
             // on them.
-            let spared = decided.is_some_and(|(reason, _)| choice.spares(reason));
+            let skipped = decided.is_some_and(|(reason, _)| choice.is_early_rejection(reason));
             let figures = window.statistics.iter().zip(&guarded);
             fate.figures.extend(figures.map(|(figure, guarded)| match figure {
-                Some(figure) if !(spared && *guarded) => figure.to_bits(),
+                Some(figure) if !(skipped && *guarded) => figure.to_bits(),
                 _ => NONE,
             }));
             // A document is one sample, however many windows it has.
@@ -307,7 +316,7 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
                 return Ok(());
             }
             let reason = decided.map(|(reason, _)| reason.as_str());
-            fate.samples.push(Decided { window: sample, reason: reason.map(Box::from) });
+            fate.samples.push(SampleDecision { window: sample, reason: reason.map(Box::from) });
             let score = if let Some((reason, score)) = decided {
                 // A row without kept samples counts as ranked if any of its samples was ranked.
                 if fate.kept == 0 && (fate.fate.is_empty() || reason == NOT_SELECTED) {
@@ -327,7 +336,7 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
             Ok(())
         })?;
     }
-    Ok(fates)
+    Ok(outcomes)
 }
 
 /// Reads a table of dropped rows: row, window, reason, score.
@@ -347,7 +356,7 @@ fn dropped(path: &Path, mut each: impl FnMut(i64, Option<i32>, &str, Option<f64>
 
 /// Reads columns of a table of a run directory in the order of `names`, and checks their types.
 fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Result<()> {
-    let table = Table { path, what: "table", hint: "`longsift verify` says what else is damaged" };
+    let table = Table { path, what: "table", hint: "`longsift verify` lists all damaged files" };
     table.read(
         |name| names.contains(&name),
         |batch| {
@@ -361,7 +370,7 @@ fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Res
                     each(&columns);
                     Ok(())
                 }
-                None => Err(table.damaged(&"its columns are not those that longsift writes")),
+                None => Err(table.damaged(&"expected the columns that longsift writes")),
             }
         },
     )
@@ -382,9 +391,9 @@ impl fmt::Display for DocumentChanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "documents")?;
         for (number, what) in [
-            (self.same, "the same"),
-            (self.other_fate, "with another fate"),
-            (self.other_score, "with another score"),
+            (self.same, "unchanged"),
+            (self.other_fate, "with a different outcome"),
+            (self.other_score, "with a different score"),
             (self.only_in_first, "only in the first run"),
             (self.only_in_second, "only in the second run"),
         ] {
@@ -407,7 +416,9 @@ impl fmt::Display for DocumentChanges {
 
 impl DocumentChange {
     fn in_words(&self) -> String {
-        let show = |fate: &Option<Fate>| fate.as_ref().map_or("absent".to_owned(), Fate::in_words);
+        let show = |fate: &Option<DocumentOutcome>| {
+            fate.as_ref().map_or("missing".to_owned(), DocumentOutcome::in_words)
+        };
         let (first, second) = (show(&self.first), show(&self.second));
         let (Some(before), Some(now)) = (&self.first, &self.second) else {
             return format!("{first} → {second}");
@@ -427,7 +438,7 @@ impl DocumentChange {
     }
 }
 
-impl Fate {
+impl DocumentOutcome {
     pub(crate) fn in_words(&self) -> String {
         let windows = if self.windows > 1 && self.kept > 0 {
             format!(" {} of {}", self.kept, self.windows)

@@ -66,7 +66,7 @@ impl Lineage {
                 environment::check_header("OPENLINEAGE_API_KEY", key.as_deref().unwrap_or_default())
             });
         if let Err(why) = usable {
-            tracing::warn!("no lineage: {why}");
+            tracing::warn!("lineage is off: {why}");
             return None;
         }
         let transport = if let Some(path) = url.strip_prefix("file://") {
@@ -80,7 +80,7 @@ impl Lineage {
             Transport::Http { url, key }
         } else {
             tracing::warn!(
-                "no lineage: OPENLINEAGE_URL `{url}` is neither http:// nor file://, nor https:// in a build with `--features cloud`"
+                "lineage is off: expected http://, file:// or (in builds with `--features cloud`) https:// in OPENLINEAGE_URL, got `{url}`"
             );
             return None;
         };
@@ -157,7 +157,7 @@ impl Lineage {
             Transport::File(path) => append(path, event),
         };
         if let Err(why) = sent {
-            tracing::warn!("no lineage event {}: {why}", event["eventType"]);
+            tracing::warn!("cannot send lineage event {}: {why}", event["eventType"]);
         }
     }
 }
@@ -172,9 +172,9 @@ fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
         200..=299 => Ok(()),
         // Following a redirect would send the key to another host.
         status @ 300..=399 => Err(format!(
-            "`{url}` answered {status}, and redirects are not followed: name the collector itself in OPENLINEAGE_URL"
+            "`{url}` returned {status}; redirects are not followed: set OPENLINEAGE_URL to the collector itself"
         )),
-        status => Err(format!("`{url}` answered {status}")),
+        status => Err(format!("`{url}` returned {status}")),
     }
 }
 

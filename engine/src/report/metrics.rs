@@ -35,11 +35,11 @@ fn running(pipeline: &str, standing: ProgressSnapshot, before: &str) -> String {
         let _ = writeln!(text, "{line}");
     }
     let labels = vec![("pipeline", pipeline.to_owned()), ("phase", standing.phase.to_owned())];
-    let mut page = Page { labels, text };
+    let mut page = MetricsPage { labels, text };
     page.metric(RUNNING, "1 while a run is under way, with its phase.", 1);
     page.labels.truncate(1);
     for (name, help, value) in [
-        ("phase_share", "The part of the phase that is done.", standing.share),
+        ("phase_share", "Completed share of the phase.", standing.share),
         ("windows", "Windows measured so far.", standing.windows as f64),
         ("tokens", "Tokens of the windows measured so far.", standing.tokens as f64),
     ] {
@@ -61,10 +61,10 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
     if let Some(shard) = &summary.shard {
         labels.push(("shard", format!("{}/{}", shard.index, shard.count)));
     }
-    let mut page = Page { labels, text: String::new() };
+    let mut page = MetricsPage { labels, text: String::new() };
     page.metric(RUNNING, "1 while a run is under way, with its phase.", 0);
     page.metric("longsift_exit_code", "Exit code of the last run.", summary.exit_code);
-    page.metric("longsift_finished_timestamp_seconds", "When the last run ended.", now);
+    page.metric("longsift_finished_timestamp_seconds", "Time at which the last run ended.", now);
     let success = match summary.status.as_str() {
         "failed" | "stopped" => before
             .lines()
@@ -72,18 +72,18 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
         _ => Some(now),
     };
     if let Some(success) = success {
-        page.metric(LAST_SUCCESS, "When a run last succeeded.", success);
+        page.metric(LAST_SUCCESS, "Time at which a run last succeeded.", success);
     }
     page.metric("longsift_duration_seconds", "Wall-clock time of the last run.", summary.seconds);
-    page.fates(
+    page.outcomes(
         "longsift_rows",
-        "Input rows of the last run by what became of them.",
+        "Input rows of the last run by outcome.",
         &[("kept", summary.rows_kept), ("quarantined", summary.quarantined)],
         &summary.rows_dropped,
     );
-    page.fates(
+    page.outcomes(
         "longsift_windows",
-        "Windows of the last run by what became of them.",
+        "Windows of the last run by outcome.",
         &[("kept", summary.windows_kept)],
         &summary.windows_dropped,
     );
@@ -105,12 +105,12 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
 }
 
 /// Metrics in the text format, all with the same labels.
-struct Page {
+struct MetricsPage {
     labels: Vec<(&'static str, String)>,
     text: String,
 }
 
-impl Page {
+impl MetricsPage {
     fn metric(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
         let labels = self.labelled(&[]);
         let _ = write!(
@@ -119,15 +119,15 @@ impl Page {
         );
     }
 
-    fn fates(
+    fn outcomes(
         &mut self,
         name: &str,
         help: &str,
-        fates: &[(&str, u64)],
+        outcomes: &[(&str, u64)],
         dropped: &BTreeMap<String, u64>,
     ) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
-        for (fate, count) in fates {
+        for (fate, count) in outcomes {
             let labels = self.labelled(&[("fate", fate), ("reason", "")]);
             let _ = writeln!(self.text, "{name}{labels} {count}");
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fate_is_a_series_of_its_own() {
+    fn every_outcome_is_a_series() {
         let text = text("web \"a\\b\"", &summary("done"), 100, "");
         for line in [
             r#"longsift_exit_code{pipeline="web \"a\\b\""} 0"#,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_under_way_stands_beside_the_last_one() {
+    fn metrics_of_a_running_pipeline_keep_those_of_the_last_run() {
         let last = text("web", &summary("done"), 100, "");
         let standing = ProgressSnapshot { phase: "score", share: 0.25, windows: 3, tokens: 96 };
         let first = running("web", standing, &last);

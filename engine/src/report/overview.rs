@@ -41,12 +41,12 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use choice::Choice;
-use gather::{Fate, Gathering, Known, Lists, OfGroup};
-use grid::Sides;
+use gather::{Gathering, GroupCounts, GroupRules, Lists, SampleOutcome};
+use grid::Components;
 use groups::Group;
 use machine::Machine;
-use panel::{MOST_KNOWN, Panel};
-use rejected::Rejected;
+use panel::{MAX_SCORED_GROUPS, Panel};
+use rejected::GuardRejection;
 
 /// Sources of a report.
 pub(crate) struct Sources<'a> {
@@ -86,7 +86,7 @@ pub(crate) struct Overview {
     /// Description of how much is kept.
     amount: String,
     /// Rejections by guard and group, with example windows and the passages that the guard's statistic counts.
-    rejected: Vec<Rejected>,
+    rejected: Vec<GuardRejection>,
     /// Column of the groups within which samples are ranked.
     within: Option<String>,
     /// Resolved settings.
@@ -99,7 +99,7 @@ pub(crate) struct Overview {
     kept: Amount,
     dropped: BTreeMap<String, Amount>,
     /// Outcomes, in the order of the counts of histograms.
-    kinds: [&'static str; gather::FATES],
+    kinds: [&'static str; gather::OUTCOMES],
     /// Groups with the most samples, then all others combined.
     groups: Vec<Group>,
     /// Number of groups in the last one.
@@ -143,7 +143,7 @@ struct Means {
 }
 
 /// Maximum number of labels listed.
-const MOST_LABELS: usize = 24;
+const MAX_LABELS: usize = 24;
 
 /// Builds the report of a finished run.
 ///
@@ -168,14 +168,14 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
         text,
         times: Vec::new(),
     };
-    Overview::of(sources)
+    Overview::new(sources)
 }
 
 impl Overview {
     /// Builds the report.
-    pub(crate) fn of(sources: Sources<'_>) -> Result<Self> {
+    pub(crate) fn new(sources: Sources<'_>) -> Result<Self> {
         let Sources { manifest, summary, calibration, scores, .. } = sources;
-        let choice = Choice::of(manifest, scores)?;
+        let choice = Choice::from_manifest(manifest, scores)?;
         let tables: Vec<PathBuf> = manifest.selection.iter().map(sources.selection).collect();
         let statistics = match tables.first() {
             Some(path) => selected::statistics(path)?,
@@ -183,7 +183,7 @@ impl Overview {
         };
         let measures: Vec<Option<&str>> =
             choice.terms.iter().map(|term| choice.measure(&term.statistic)).collect();
-        let sides = Sides::of(choice.combine, &measures);
+        let components = Components::new(choice.combine, &measures);
         let shown = groups::shown(calibration, &summary.drift);
         let plan = sources.input.as_ref().ok().copied();
         let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
@@ -214,9 +214,9 @@ impl Overview {
             shown: shown.len(),
             groups: known(&choice, calibration, &shown),
             lists: choice.lists(),
-            sides,
+            components,
             bounds: guards::bounds(&choice, &statistics),
-            guards: guards::places(&choice, &statistics),
+            guards: guards::indices(&choice, &statistics),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
         let mut gathered = gathering.gather()?;
@@ -224,7 +224,7 @@ impl Overview {
         let panel = panel_of(&gathering, &mut gathered.groups, &shown, left_out);
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
-        let rejected = rejected::of(
+        let rejected = rejected::build(
             &summary.guards,
             &gathering.guards,
             &shown,
@@ -233,8 +233,8 @@ impl Overview {
             &texts,
         )?;
         let groups_together = calibration.groups.len().saturating_sub(shown.len()) as u64;
-        let groups = groups::of(&choice, &statistics, &shown, gathered.groups, &texts)?;
-        let mut machine = Machine::of(sources.directory)?;
+        let groups = groups::build(&choice, &statistics, &shown, gathered.groups, &texts)?;
+        let mut machine = Machine::from_events(sources.directory)?;
         if !sources.times.is_empty() {
             let seconds =
                 |(stage, time): &(&str, Duration)| ((*stage).to_owned(), time.as_secs_f64());
@@ -266,7 +266,7 @@ impl Overview {
             weakest: weakest.filter(|(_, counts)| counts.iter().any(|count| *count > 0)).collect(),
             labels: column
                 .filter(|_| plan.is_some())
-                .map(|column| Labels::of(column, gathered.labels)),
+                .map(|column| Labels::new(column, gathered.labels)),
             lists: (gathering.lists.iter().zip(&gathered.lists))
                 .filter(|(_, of)| of.iter().any(|side| side.windows > 0))
                 .map(|((name, _), of)| means(&choice, name, of))
@@ -296,18 +296,18 @@ fn known<'a>(
     choice: &Choice,
     calibration: &'a Calibration,
     shown: &[&'a CalibratedGroup],
-) -> HashMap<Option<&'a str>, Known<'a>> {
+) -> HashMap<Option<&'a str>, GroupRules<'a>> {
     let scored: Vec<&CalibratedGroup> = match unscored(calibration, shown) {
         0 => calibration.groups.iter().collect(),
         _ => shown.to_vec(),
     };
     let scoring = |group: &'a CalibratedGroup| {
         let (scorer, bounds) = (choice.scorer(group), &group.guards[..]);
-        (group.value.as_deref(), Known { place: None, scorer, bounds })
+        (group.value.as_deref(), GroupRules { index: None, scorer, bounds })
     };
     let mut known: HashMap<_, _> = scored.into_iter().map(scoring).collect();
-    for (place, group) in shown.iter().enumerate() {
-        known.entry(group.value.as_deref()).or_default().place = Some(place);
+    for (index, group) in shown.iter().enumerate() {
+        known.entry(group.value.as_deref()).or_default().index = Some(index);
     }
     known
 }
@@ -328,25 +328,25 @@ fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String>
 /// Returns the number of groups that are neither shown nor in the panel, because there are too many.
 fn unscored(calibration: &Calibration, shown: &[&CalibratedGroup]) -> usize {
     let all = calibration.groups.len();
-    if all <= MOST_KNOWN { 0 } else { all - shown.len() }
+    if all <= MAX_SCORED_GROUPS { 0 } else { all - shown.len() }
 }
 
 /// Builds the panel of the shown groups and all others combined.
 fn panel_of(
     gathering: &Gathering<'_>,
-    gathered: &mut [OfGroup],
+    gathered: &mut [GroupCounts],
     shown: &[&CalibratedGroup],
     left_out: usize,
 ) -> Option<Panel> {
-    grid::bound(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
+    grid::limit_cells(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
     let mut guarded: Vec<_> = gathered.iter_mut().map(|group| &mut group.guarded).collect();
     let (bounds, guarded) = guards::collapse(&gathering.bounds, &mut guarded);
     let names = shown.iter().map(|known| groups::name(known.value.as_deref()));
     let names = names.chain(["all other groups".to_owned()]);
     let groups = gathered.iter_mut().zip(names).zip(guarded);
     let groups = groups.filter_map(|((group, name), guarded)| {
-        let kept = group.fates[Fate::Kept as usize];
-        Some(panel::OfGroup {
+        let kept = group.outcomes[SampleOutcome::Kept as usize];
+        Some(panel::PanelGroup {
             name,
             counted: group.counted,
             counted_without_guards: group.counted_without_guards,
@@ -357,15 +357,15 @@ fn panel_of(
         })
     });
     let groups = groups.collect();
-    Panel::of(gathering.choice, gathering.sides.first(), bounds, groups, left_out)
+    Panel::new(gathering.choice, gathering.components.first(), bounds, groups, left_out)
 }
 
 impl Labels {
-    fn of(column: &str, labels: BTreeMap<Option<String>, [u64; 2]>) -> Self {
+    fn new(column: &str, labels: BTreeMap<Option<String>, [u64; 2]>) -> Self {
         let mut shares: Vec<_> = labels.into_iter().collect();
         shares.sort_by_key(|(_, [samples, _])| std::cmp::Reverse(*samples));
-        let others = shares.len().saturating_sub(MOST_LABELS) as u64;
-        shares.truncate(MOST_LABELS);
+        let others = shares.len().saturating_sub(MAX_LABELS) as u64;
+        shares.truncate(MAX_LABELS);
         shares.sort();
         Self { column: column.to_owned(), shares, others }
     }

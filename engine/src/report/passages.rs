@@ -11,8 +11,8 @@ use crate::plan::Plan;
 /// Maximum number of passages shown.
 const MAX_PASSAGES: usize = 3;
 /// Size of a passage in tokens or bytes.
-const TOKENS: usize = 24;
-const BYTES: usize = 120;
+const PASSAGE_TOKENS: usize = 24;
+const PASSAGE_BYTES: usize = 120;
 
 /// A passage of a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,14 +40,18 @@ impl Passage {
     /// Describes how much of the passage is counted.
     pub(crate) fn in_words(&self) -> String {
         let (start, all) = (count(self.start as u64), count((self.end - self.start) as u64));
-        format!("{} of {all} {} from {start} on count", count(self.counted as u64), self.unit)
+        format!(
+            "{} of {all} {} counted, starting at {start}",
+            count(self.counted as u64),
+            self.unit
+        )
     }
 }
 
 /// Returns the passages with the highest counts, in order; empty if the measure does not support passages.
-pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
-    let Some((place, column)) = plan.measures.index_of(statistic) else { return Vec::new() };
-    let measure = plan.measure(place);
+pub(crate) fn find_passages(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
+    let Some((index, column)) = plan.measures.index_of(statistic) else { return Vec::new() };
+    let measure = plan.measure(index);
     let Some(column) = measure.columns().into_iter().nth(column) else { return Vec::new() };
     let Source { ids, text, text_of } = *source;
     let text_half = text.map(|_| 0);
@@ -55,8 +59,10 @@ pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Ve
     let window = Window { ids, text: bytes, text_half, document: &[], evidence: &[] };
     let (unit, ranges, length, size) = match measure.passages(&column.name, &window) {
         None => return Vec::new(),
-        Some(Passages::Tokens(ranges)) => ("tokens", ranges, ids.len(), TOKENS),
-        Some(Passages::Bytes(ranges)) => ("bytes", ranges, bytes.map_or(0, <[u8]>::len), BYTES),
+        Some(Passages::Tokens(ranges)) => ("tokens", ranges, ids.len(), PASSAGE_TOKENS),
+        Some(Passages::Bytes(ranges)) => {
+            ("bytes", ranges, bytes.map_or(0, <[u8]>::len), PASSAGE_BYTES)
+        }
     };
     let passage = |(range, counted): (Range<usize>, usize)| {
         let text = match (unit, text) {
@@ -74,8 +80,8 @@ pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Ve
 /// Returns the parts of this size with the highest counts, in order, with their counts.
 fn densest(ranges: &[Range<usize>], length: usize, size: usize) -> Vec<(Range<usize>, usize)> {
     let mut counted = vec![0; length.div_ceil(size)];
-    for place in ranges.iter().cloned().flatten() {
-        counted[place / size] += 1;
+    for index in ranges.iter().cloned().flatten() {
+        counted[index / size] += 1;
     }
     let mut parts: Vec<usize> = (0..counted.len()).filter(|part| counted[*part] > 0).collect();
     parts.sort_by_key(|part| (std::cmp::Reverse(counted[*part]), *part));

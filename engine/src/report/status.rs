@@ -92,8 +92,8 @@ impl fmt::Display for Status {
         write!(f, "  windows   {} measured", count(self.counts.windows))?;
         match self.units_open {
             0 => writeln!(f)?,
-            1 => writeln!(f, " in these units; one more unit is begun")?,
-            open => writeln!(f, " in these units; {} more units are begun", count(open))?,
+            1 => writeln!(f, " in these units; 1 more unit is in progress")?,
+            open => writeln!(f, " in these units; {} more units are in progress", count(open))?,
         }
         if self.counts.quarantined_rows() > 0 {
             writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;

@@ -75,17 +75,18 @@ impl Verification {
     fn file(&mut self, folder: &Path, part: &Part) -> Result<bool> {
         let path = folder.join(&part.path);
         if files::size(&path)?.is_none() {
-            self.find(Blame::Data, &part.path, "the file is gone");
+            self.find(Blame::Data, &part.path, "the file is missing");
             return Ok(false);
         }
         let found = files::digest(&path)?;
         self.files += 1;
         self.bytes += found.bytes;
         if found.bytes != part.bytes {
-            let message = format!("it has {} bytes, {} were written", found.bytes, part.bytes);
+            let message =
+                format!("expected {} bytes, got {}", count(part.bytes), count(found.bytes));
             self.find(Blame::Data, &part.path, message);
         } else if found.sha256 != part.sha256 {
-            let message = format!("its SHA-256 is {}, {} was written", found.sha256, part.sha256);
+            let message = format!("expected SHA-256 {}, got {}", part.sha256, found.sha256);
             self.find(Blame::Data, &part.path, message);
         } else {
             return Ok(true);
@@ -107,11 +108,12 @@ impl Verification {
                 Err(stopped) => return Err(stopped),
                 Ok((schema, rows)) => {
                     if rows != part.rows {
-                        let message = format!("it has {rows} rows, {} are recorded", part.rows);
+                        let message =
+                            format!("expected {} rows, got {}", count(part.rows), count(rows));
                         self.find(Blame::Bug, &part.path, message);
                     }
                     if !fits(&schema) {
-                        let message = "its columns are not those of this kind of file";
+                        let message = "unexpected columns for this kind of file";
                         self.find(Blame::Bug, &part.path, message);
                     }
                 }
@@ -165,10 +167,10 @@ impl Verification {
         }
         self.lock(directory, manifest)?;
         if files::size(&directory.success())?.is_none() {
-            self.find(Blame::Data, "_SUCCESS", "the file is gone");
+            self.find(Blame::Data, "_SUCCESS", "the file is missing");
         }
         if files::size(&directory.intent())?.is_some() {
-            let message = "a commit has begun and is not finished; the next run finishes it";
+            let message = "a commit was interrupted; the next run completes it";
             self.find(Blame::Data, "intent.json", message);
         }
         Ok(())
@@ -180,13 +182,13 @@ impl Verification {
         let message = match PipelineLock::read(&path) {
             Err(Failure::Problems(problems)) => problems[0].message.clone(),
             Err(stopped) => return Err(stopped),
-            Ok(None) => "the file is gone".to_owned(),
+            Ok(None) => "the file is missing".to_owned(),
             Ok(Some(lock)) => {
                 self.files += 1;
                 if lock.without_models() == manifest.lock.without_models() {
                     return Ok(());
                 }
-                "it is not the lock that the manifest has; if a run was interrupted since, run it again".to_owned()
+                "differs from the lock in the manifest; if a later run was interrupted, run it again".to_owned()
             }
         };
         self.find(Blame::Data, "pipeline.lock", message);
@@ -201,7 +203,7 @@ impl Verification {
                 .and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
             if found.as_ref() != Some(record) {
                 let what = format!("units/{}.json", record.unit);
-                self.find(Blame::Data, what, "it is not the record that the manifest has");
+                self.find(Blame::Data, what, "differs from the record in the manifest");
             }
         }
         Ok(())
@@ -214,7 +216,7 @@ impl Verification {
         let summary = files::read_if_present(&directory.summary())?
             .and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
         let Some(summary) = summary else {
-            self.find(Blame::Data, "summary.json", "it is gone or damaged");
+            self.find(Blame::Data, "summary.json", "missing or damaged");
             return Ok(());
         };
         if let Err(violation) = summary.check() {
@@ -244,7 +246,11 @@ impl Verification {
             ),
         ] {
             if counted != written {
-                let message = format!("it has {counted} {name}, the files of the run {written}");
+                let message = format!(
+                    "expected {} {name} as in the files of the run, got {}",
+                    count(written),
+                    count(counted)
+                );
                 self.find(Blame::Bug, "summary.json", message);
             }
         }
@@ -275,7 +281,7 @@ impl Verification {
         }
         for path in found.iter().filter(|path| !known.contains(*path)) {
             let what = path.strip_prefix(&directory.root).unwrap_or(path);
-            let message = "no record of the run lists this file";
+            let message = "not listed in any record of the run";
             self.find(Blame::Data, what.display().to_string(), message);
         }
         Ok(())
@@ -286,12 +292,12 @@ impl Verification {
         let Some(spec) = lock.recorded.as_ref().and_then(|recorded| {
             Spec::recorded(&recorded.pipeline, &lock.settings, &Overrides::default()).ok()
         }) else {
-            "not checked: the run does not say which pipeline it was".clone_into(&mut self.table);
+            "not checked: the run does not record its pipeline".clone_into(&mut self.table);
             return;
         };
         let (spec, _) = spec;
         let Some(settings) = spec.load_partial_model() else {
-            "not checked: no measure of the pipeline needs one".clone_into(&mut self.table);
+            "not checked: no measure of the pipeline uses one".clone_into(&mut self.table);
             return;
         };
         let folder = match &settings.cache_folder {
@@ -319,12 +325,13 @@ impl Verification {
             LayerZeroTable::cached(&model, kernel, settings.precision, &folder)
         });
         let Some((table, _)) = cached else {
-            "not checked: it is not in the cache".clone_into(&mut self.table);
+            "not checked: not in the cache".clone_into(&mut self.table);
             return;
         };
         let fact = |name| lock.identity.find_in_measures(name).and_then(|digest| digest.as_str());
         if fact("weights") != weights.as_deref() || fact("layer") != Some(&model.spec().digest()) {
-            "not checked: the model folder holds another model now".clone_into(&mut self.table);
+            "not checked: the model folder contains a different model now"
+                .clone_into(&mut self.table);
             return;
         }
         match table.verify() {
@@ -386,7 +393,7 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         match &scores {
             Ok(scores) => found.records(scores, manifest)?,
             Err(gone) => {
-                let message = format!("the run that this one selected from is gone: {gone}");
+                let message = format!("the run with the scores is missing: {gone}");
                 found.find(Blame::Data, "scores", message);
             }
         }
@@ -399,15 +406,15 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     };
     match lock {
         Some(lock) => found.table(&lock),
-        None => "not checked: there is no lock".clone_into(&mut found.table),
+        None => "not checked: the lock is missing".clone_into(&mut found.table),
     }
     // Concurrent writes can look like corruption, so recheck whether a run holds the directory.
     if !found.findings.is_empty()
         && (held.is_some() || directory.holder()?.is_some() || Manifest::read(directory)? != before)
     {
-        let message = format!("a run works in `{}`", directory.root.display());
+        let message = format!("`{}` is in use by a run", directory.root.display());
         return Err(Diagnostic::error(Blame::Machine, message)
-            .hint("verify it when the run has ended; `longsift status` tells")
+            .hint("verify it after the run has ended; `longsift status` shows its progress")
             .into());
     }
     Ok(found)
@@ -416,12 +423,15 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Finding { blame, what, message } in &self.findings {
-            let bug = if *blame == Blame::Bug { " (a bug of longsift)" } else { "" };
+            let bug = if *blame == Blame::Bug { " (a bug in longsift)" } else { "" };
             writeln!(f, "{}: {}{bug}", line_safe(what), line_safe(message))?;
         }
         let state = match (self.findings.len(), self.finished) {
-            (0, true) => "the run is what it recorded".to_owned(),
-            (0, false) => "the run is not finished; what it scored is what it recorded".to_owned(),
+            (0, true) => "OK: all files match the manifest".to_owned(),
+            (0, false) => {
+                "OK so far: the run is not finished, and all scored files match their records"
+                    .to_owned()
+            }
             (1, _) => "1 problem found".to_owned(),
             (wrong, _) => format!("{wrong} problems found"),
         };
@@ -433,7 +443,7 @@ impl fmt::Display for Verification {
             let again = format!("longsift run {} --fresh", self.run_dir);
             writeln!(
                 f,
-                "  hint      restore these files from a copy, or do it all again: `{}`",
+                "  hint      restore these files from a backup, or run again: `{}`",
                 line_safe(&again)
             )?;
         }

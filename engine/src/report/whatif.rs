@@ -33,7 +33,7 @@ pub(crate) struct WhatIf {
     changes: Vec<String>,
     /// All groups combined.
     total: Change,
-    groups: Vec<OfGroup>,
+    groups: Vec<GroupChange>,
     /// Samples that only the new settings keep, the highest scores first.
     entering: Vec<Moved>,
     /// Samples that only the run kept, the highest scores first.
@@ -56,7 +56,7 @@ struct Change {
 
 /// Change of the selection of one group.
 #[derive(Clone, Debug, Serialize)]
-struct OfGroup {
+struct GroupChange {
     /// Value of the group column of the new settings.
     value: Option<String>,
     #[serde(flatten)]
@@ -85,7 +85,7 @@ struct Moved {
 
 /// Counts over units.
 #[derive(Default)]
-struct Counted {
+struct UnitCounts {
     groups: BTreeMap<Option<String>, Change>,
     entering: Vec<Moved>,
     leaving: Vec<Moved>,
@@ -103,7 +103,7 @@ pub(crate) fn whatif(
 ) -> Result<WhatIf> {
     let manifest = Manifest::read_finished(directory)?;
     let recorded = manifest.lock.recorded()?;
-    let overrides = instead(overrides, &manifest);
+    let overrides = with_removals(overrides, &manifest);
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &manifest.lock.settings, &overrides)?;
     let changes = changes(&spec, &manifest)?;
     let options = PlanOptions {
@@ -135,16 +135,17 @@ pub(crate) fn whatif(
         let mut why = Vec::new();
         for (name, now) in &identity.measures {
             match before.measures.get(name) {
-                None => why.push(format!("{name}: it was not measured")),
-                Some(then) if !then.only.is_no_stricter_than(&now.only) => why
-                    .push(format!("{name}: a guard before it spared windows that would be needed")),
+                None => why.push(format!("{name}: not measured")),
+                Some(then) if !then.only.is_no_stricter_than(&now.only) => {
+                    why.push(format!("{name}: windows skipped by an earlier guard are required"));
+                }
                 Some(_) => {}
             }
         }
-        return Err(refused(why, records.len(), plan.units.len().max(manifest.units.len())));
+        return Err(not_available(why, records.len(), plan.units.len().max(manifest.units.len())));
     }
     let selection = select::select(&plan, &scores, &records, &identity, stop)?;
-    let counting = Counting {
+    let counter = Counter {
         plan: &plan,
         manifest: &manifest,
         directory,
@@ -153,7 +154,7 @@ pub(crate) fn whatif(
         selection: &selection,
         listed,
     };
-    let counted = counting.count(stop)?;
+    let counted = counter.count(stop)?;
     let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
@@ -170,7 +171,7 @@ pub(crate) fn whatif(
     let of = |of: &HashMap<Option<String>, Vec<Option<f64>>>, value: &Option<String>| {
         of.get(value).cloned().unwrap_or_default()
     };
-    let groups = counted.groups.into_iter().map(|(value, change)| OfGroup {
+    let groups = counted.groups.into_iter().map(|(value, change)| GroupChange {
         thresholds_now: of(&now, &value),
         thresholds_then: of(&then, &value),
         value,
@@ -187,7 +188,7 @@ pub(crate) fn whatif(
 }
 
 /// Prepends overrides that remove what each given one replaces: another score, another kind of amount.
-fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
+fn with_removals(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
     let given: Vec<(&str, &str)> =
@@ -235,7 +236,7 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
         .into_iter()
         .partition(|line| line.starts_with("output.") || line.starts_with("name:"));
     let message = if !measured.is_empty() {
-        "this would need measuring"
+        "this setting requires a new run"
     } else if written.iter().any(|line| line.starts_with("output.samples:")) {
         match spec.pipeline.output.samples {
             Samples::Documents => "documents would be ranked instead of windows",
@@ -248,27 +249,27 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
     for line in measured.into_iter().chain(written) {
         problem = problem.note(line);
     }
-    let hint = "`whatif` changes settings of `stages.score` and `stages.filter`; run the pipeline with the others";
+    let hint = "`whatif` supports settings of `stages.score` and `stages.filter`; run the pipeline to change others";
     Err(problem.hint(hint).into())
 }
 
-fn refused(why: Vec<String>, there: usize, all: usize) -> Failure {
+fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
     let (message, hint) = if why.is_empty() {
         let message = format!(
-            "the input is not the one that was scored: {} of {} work units have scores of it",
+            "the input changed after it was scored: {} of {} work units have scores",
             count(there as u64),
             count(all as u64)
         );
         (message, "run the pipeline again: it scores what has changed")
     } else {
-        let message = "this would need measuring".to_owned();
-        (message, "run the pipeline with this change: it measures what is missing and no more")
+        let message = "this setting requires a new run".to_owned();
+        (message, "run the pipeline with this change; it measures only what is missing")
     };
     let problem = Diagnostic::error(Blame::Pipeline, message);
     why.into_iter().fold(problem, Diagnostic::note).hint(hint).into()
 }
 
-struct Counting<'a> {
+struct Counter<'a> {
     plan: &'a Plan,
     manifest: &'a Manifest,
     directory: &'a RunDirectory,
@@ -278,15 +279,15 @@ struct Counting<'a> {
     listed: usize,
 }
 
-impl Counting<'_> {
-    fn count(&self, stop: &Stop) -> Result<Counted> {
+impl Counter<'_> {
+    fn count(&self, stop: &Stop) -> Result<UnitCounts> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
-        let mut all = Counted::default();
+        let mut all = UnitCounts::default();
         let count = |unit: usize| {
             stop.check()?;
             self.unit(unit)
         };
-        parallel::each_in_order(self.records.len(), threads, count, |unit: Counted| {
+        parallel::each_in_order(self.records.len(), threads, count, |unit: UnitCounts| {
             for (value, change) in unit.groups {
                 all.groups.entry(value).or_default().append(&change);
             }
@@ -301,8 +302,8 @@ impl Counting<'_> {
         Ok(all)
     }
 
-    fn unit(&self, unit: usize) -> Result<Counted> {
-        let (record, mut counted) = (&self.records[unit], Counted::default());
+    fn unit(&self, unit: usize) -> Result<UnitCounts> {
+        let (record, mut counted) = (&self.records[unit], UnitCounts::default());
         if record.counts.windows == 0 {
             return Ok(counted);
         }
@@ -339,7 +340,7 @@ impl Counting<'_> {
         unit: usize,
         now: &selected::SelectedRow<'_>,
         then: &Sample,
-        counted: &mut Counted,
+        counted: &mut UnitCounts,
     ) {
         let amount = Amount { samples: 1, tokens: then.tokens };
         let value = then.group.as_deref().map(str::to_owned);
@@ -390,11 +391,11 @@ fn cut(list: &mut Vec<Moved>, listed: usize) {
 
 fn changed(manifest: &Manifest, file: &str) -> Failure {
     let message = format!(
-        "the selection of {}, committed {}, is not one of these scores",
+        "the selection of {}, committed {}, does not match the scores",
         line_safe(file),
         manifest.committed
     );
-    let hint = "`longsift verify` says which file changed after it was written";
+    let hint = "`longsift verify` reports which file changed after it was written";
     Diagnostic::error(Blame::Data, message).hint(hint).into()
 }
 
@@ -408,7 +409,7 @@ impl Change {
 }
 
 /// Maximum number of groups printed; JSON lists all.
-const PRINTED: usize = 40;
+const MAX_PRINTED_GROUPS: usize = 40;
 
 impl fmt::Display for WhatIf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -419,35 +420,39 @@ impl fmt::Display for WhatIf {
             "group",
             "samples",
             "now",
-            "then",
+            "new",
             "tokens now",
-            "tokens then",
+            "tokens new",
             "enter",
             "leave",
-            "from the score",
+            "score ≥",
         ];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
-        let mut groups: Vec<&OfGroup> = self.groups.iter().collect();
+        let mut groups: Vec<&GroupChange> = self.groups.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.change.all.samples));
-        for group in groups.iter().take(PRINTED) {
+        for group in groups.iter().take(MAX_PRINTED_GROUPS) {
             let name = group.value.as_deref().map_or_else(|| "-".to_owned(), value_name);
             let score = match group.thresholds_then.as_slice() {
                 [Some(score)] => format!("{score:.4}"),
-                [None] => "nothing".to_owned(),
+                [None] => "none".to_owned(),
                 budgets => format!("{} budgets", budgets.len()),
             };
             rows.push(row(name, &group.change, score));
         }
         rows.push(row("all".to_owned(), &self.total, String::new()));
         table(&rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        if groups.len() > PRINTED {
-            writeln!(f, "and {} smaller groups", count((groups.len() - PRINTED) as u64))?;
+        if groups.len() > MAX_PRINTED_GROUPS {
+            writeln!(
+                f,
+                "and {} smaller groups",
+                count((groups.len() - MAX_PRINTED_GROUPS) as u64)
+            )?;
         }
         let Change { now, then, both, .. } = self.total;
         let either = now.samples + then.samples - both.samples;
         writeln!(
             f,
-            "{} of {} samples that either keeps are kept by both ({:.1} %)",
+            "overlap: {} of {} samples ({:.1} %)",
             count(both.samples),
             count(either),
             100.0 * both.samples as f64 / either.max(1) as f64
@@ -486,6 +491,6 @@ impl fmt::Display for Moved {
             write!(f, "  {}", value_name(group))?;
         }
         let (now, then) = (score(self.score_now), score(self.score_then));
-        write!(f, "  score {now}, then {then}  {}", self.reason)
+        write!(f, "  score {now} → {then}  {}", self.reason)
     }
 }

@@ -3,7 +3,7 @@
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::machine::peak_memory_bytes;
-use crate::report::checked::{self, Found};
+use crate::report::checked::{self, CheckResults};
 use crate::run::{Outcome, Run};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
@@ -63,7 +63,8 @@ impl Run<'_> {
             let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
             Ok(tables.collect())
         };
-        let Found { checks, warnings, refused } = checked::check(self.plan, &before, tables)?;
+        let CheckResults { checks, warnings, refused } =
+            checked::check(self.plan, &before, tables)?;
         let done = self.nothing_to_do(Summary { checks, ..before });
         Ok(Outcome { warnings, refused, ..done })
     }

@@ -122,7 +122,7 @@ impl Run<'_> {
         tables: &dyn Fn(&Part) -> PathBuf,
     ) -> Result<Vec<Part>> {
         let directory = self.directory;
-        let overview = Overview::of(Sources {
+        let overview = Overview::new(Sources {
             directory,
             manifest,
             summary,

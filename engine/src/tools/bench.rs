@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::base::error::Result;
 use crate::base::progress::Progress;
-use figures::{BenchOptions, Figure, Figures};
+use figures::{BenchOptions, Measurement, Measurements};
 
 /// All results, in order.
 #[derive(Clone, Debug, Serialize)]
@@ -29,18 +29,23 @@ pub struct Bench {
     pub measured: String,
     /// Maximum repetitions of each measurement; long windows of kernels have fewer.
     pub repeats: usize,
-    pub figures: Vec<Figure>,
+    pub figures: Vec<Measurement>,
     /// Kernel windows that would have taken too long, with estimates.
     pub left_out: Vec<String>,
 }
 
-/// Runs the benchmarks. Calls `said` for each result as soon as it is known, with progress bars suspended.
+/// Runs the benchmarks. Calls `on_result` for each result as soon as it is known, with progress bars suspended.
 ///
 /// # Errors
 /// Fails if the pipeline cannot be planned or a run of it fails.
-pub fn bench(options: &BenchOptions, progress: &Progress, said: &dyn Fn(&Figure)) -> Result<Bench> {
-    let said = |figure: &Figure| progress.suspend(|| said(figure));
-    let mut figures = Figures { all: Vec::new(), said: &said, progress, left_out: Vec::new() };
+pub fn bench(
+    options: &BenchOptions,
+    progress: &Progress,
+    on_result: &dyn Fn(&Measurement),
+) -> Result<Bench> {
+    let on_result = |figure: &Measurement| progress.suspend(|| on_result(figure));
+    let mut figures =
+        Measurements { all: Vec::new(), on_result: &on_result, progress, left_out: Vec::new() };
     kernels::measure(options, &mut figures);
     if let Some(pipeline) = &options.pipeline {
         stages::measure(pipeline, options, &mut figures)?;
@@ -77,7 +82,7 @@ impl fmt::Display for Bench {
             let _ = writeln!(text, "{figure}");
         }
         for case in &self.left_out {
-            let _ = writeln!(text, "left out: {case}");
+            let _ = writeln!(text, "skipped: {case}");
         }
         f.write_str(&text)
     }

@@ -10,11 +10,11 @@ use crate::dataset::rows::read_row;
 use crate::plan::Plan;
 
 /// Maximum number of locations listed for a duplicate id.
-const PLACES_SHOWN: usize = 3;
+const MAX_LOCATIONS: usize = 3;
 
 /// Location of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DocumentLocation {
     /// Index of its unit in the plan.
     pub(crate) unit: usize,
     /// Row in its file.
@@ -27,14 +27,15 @@ pub(crate) struct Place {
 ///
 /// # Errors
 /// Fails if no document matches or several have the id.
-pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
+pub(crate) fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at_place = None;
-    let place = id.rsplit_once(':').and_then(|(file, row)| Some((file, row.parse::<u64>().ok()?)));
+    let location =
+        id.rsplit_once(':').and_then(|(file, row)| Some((file, row.parse::<u64>().ok()?)));
     for (index, unit) in plan.units.iter().enumerate() {
         plan.options.stop.check()?;
         let rows = unit.first_row..unit.first_row + unit.rows;
-        if let Some((file, row)) = place
+        if let Some((file, row)) = location
             && file == unit.file_path
             && rows.contains(&row)
         {
@@ -48,12 +49,14 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
     }
     match (&found[..], &at_place) {
         ([(unit, row)], _) | ([], Some((unit, row))) => {
-            Ok(Place { unit: *unit, row: *row, id: id.to_owned() })
+            Ok(DocumentLocation { unit: *unit, row: *row, id: id.to_owned() })
         }
         ([], None) => {
             let rows = count(plan.rows());
-            let message =
-                format!("no document of the {rows} in the input has the id {}", quoted(id));
+            let message = format!(
+                "document {} not found among the {rows} documents of the input",
+                quoted(id)
+            );
             let hint = match &plan.columns.id {
                 Some(column) => format!(
                     "ids are the values of the column {}, or FILE:ROW, as in `part-0.parquet:12`; `longsift tokens` prints them",
@@ -64,14 +67,14 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
         }
         (several, _) => {
-            let places: Vec<String> = several
+            let locations: Vec<String> = several
                 .iter()
-                .take(PLACES_SHOWN)
+                .take(MAX_LOCATIONS)
                 .map(|(unit, row)| quoted(&format!("{}:{row}", plan.units[*unit].file_path)))
                 .collect();
             let number = count(several.len() as u64);
             let message = format!("{number} documents have the id {}", quoted(id));
-            let hint = format!("name one by its place: {}", places.join(", "));
+            let hint = format!("use FILE:ROW instead: {}", locations.join(", "));
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
         }
     }
@@ -81,12 +84,12 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
 ///
 /// # Errors
 /// Fails if the row cannot be read.
-pub(crate) fn row(plan: &Plan, place: &Place) -> Result<RecordBatch> {
-    let unit = &plan.units[place.unit];
-    match read_row(&plan.dataset, unit, place.row)? {
+pub(crate) fn row(plan: &Plan, location: &DocumentLocation) -> Result<RecordBatch> {
+    let unit = &plan.units[location.unit];
+    match read_row(&plan.dataset, unit, location.row)? {
         Ok(batch) => Ok(batch),
         Err(problem) => {
-            let message = format!("{}, row {}: {}", unit.file_path, place.row, problem.message);
+            let message = format!("{}, row {}: {}", unit.file_path, location.row, problem.message);
             Err(Diagnostic::error(Blame::Data, message).into())
         }
     }

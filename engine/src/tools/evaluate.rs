@@ -36,7 +36,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::suggest;
+use crate::base::text::{count, suggest};
 use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
@@ -46,7 +46,7 @@ use constructions::{KINDS, Kind, Pool};
 pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindOf, OfLength};
 use figures::bootstrap::Bootstrap;
-use heads::{Asked, HeadValues};
+use heads::{HeadColumn, HeadValues};
 use labels::classes::Classes;
 pub use labels::classes::LabelOptions;
 use labels::report::LabelFigures;
@@ -54,9 +54,9 @@ use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Content, Measurer};
 use report::{Report, Windows};
-use sample::{Sample, Wanted};
+use sample::{Sample, SampleOptions};
 use statistics::{Measured, Statistic};
-use windows::{Category, Place, Tokens, WINDOWS_PER_DOCUMENT};
+use windows::{Category, Tokens, WINDOWS_PER_DOCUMENT, WindowOrigin};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
 /// sixteen bytes per token.
@@ -137,7 +137,7 @@ pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
         PathBuf::from(name)
     };
     output.parent().map(|output| beside(output.to_owned())).ok_or_else(|| {
-        Diagnostic::error(Blame::Pipeline, "the output has no folder to evaluate beside")
+        Diagnostic::error(Blame::Pipeline, "the output has no parent folder for the evaluation")
             .hint("name one with `--out`")
             .into()
     })
@@ -156,7 +156,7 @@ fn with_evaluator<T>(
     let classes =
         options.labels.as_ref().map(|labels| labels::classes::classes(plan, labels, stop));
     let classes = classes.transpose()?;
-    let heads = if options.heads { heads::asked(plan)? } else { Vec::new() };
+    let heads = if options.heads { heads::head_columns(plan)? } else { Vec::new() };
     let folder = folder(plan, options)?;
     measure::refuse_another(&folder)?;
     let needs_text = plan.measures.text || plan.programs.iter().any(|program| program.reads_text);
@@ -198,7 +198,7 @@ fn with_evaluator<T>(
     Scheduler::run(devices, &layer, attention.policy(), |scheduler| run(Some(scheduler), &identity))
 }
 
-fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<Wanted> {
+fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<SampleOptions> {
     let own = plan.spec.tokenize().window_tokens;
     let mut lengths: Vec<usize> = match &options.windows[..] {
         [] => vec![own as usize / 4, own as usize],
@@ -208,12 +208,12 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<Wanted> {
     lengths.dedup();
     lengths.retain(|tokens| *tokens > 0);
     if lengths.is_empty() {
-        let message = "a window of 0 tokens has nothing to measure";
+        let message = "`--windows`: expected at least 1 token, got 0";
         return Err(Diagnostic::error(Blame::Pipeline, message)
             .hint("give `--windows` in tokens: 2048,8192")
             .into());
     }
-    Ok(Wanted {
+    Ok(SampleOptions {
         lengths,
         documents: options.documents_per_category,
         categories: options.max_categories,
@@ -227,11 +227,11 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<Wanted> {
 fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
     let names = || KINDS.iter().map(|kind| kind.name);
     if let Some(unknown) = only.iter().find(|name| !names().any(|kind| kind == *name)) {
-        let message = format!("there is no kind of window `{unknown}`");
+        let message = format!("unknown kind of window `{unknown}`");
         let all: Vec<&str> = names().collect();
         let hint = match suggest(unknown, names()) {
-            Some(meant) => format!("did you mean `{meant}`? There are {}", all.join(", ")),
-            None => format!("there are {}", all.join(", ")),
+            Some(meant) => format!("did you mean `{meant}`? Kinds: {}", all.join(", ")),
+            None => format!("expected one of: {}", all.join(", ")),
         };
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
@@ -241,7 +241,7 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
 }
 
 /// Measured windows of one length, accumulated category by category.
-struct Length {
+struct ConstructedLength {
     measured: Measured,
     /// Values of heads, by measure that reports heads.
     heads: Vec<HeadValues>,
@@ -256,9 +256,9 @@ struct Length {
 struct Evaluator<'a> {
     plan: &'a Plan,
     options: &'a EvaluateOptions,
-    wanted: &'a Wanted,
+    wanted: &'a SampleOptions,
     kinds: &'a [&'static str],
-    heads: &'a [Asked],
+    heads: &'a [HeadColumn],
     classes: Option<&'a Classes>,
     measurer: Measurer<'a>,
     has_bytes: bool,
@@ -268,14 +268,14 @@ struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    fn sample(&self, wanted: &Wanted) -> Result<Sample> {
+    fn sample(&self, wanted: &SampleOptions) -> Result<Sample> {
         self.progress.phase("sample", 1);
         let sample =
             self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
         let long_enough = sample.categories.values().any(|of| !of.documents.is_empty());
         if !long_enough {
             let shortest = wanted.lengths[0];
-            let message = format!("no document of the input has {shortest} tokens");
+            let message = format!("no document of the input has {} tokens", count(shortest as u64));
             return Err(Diagnostic::error(Blame::Data, message)
                 .hint("evaluate shorter windows with `--windows`")
                 .into());
@@ -288,7 +288,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns whether windows are constructed; with labels only on request.
-    fn constructs(&self) -> bool {
+    fn constructs_windows(&self) -> bool {
         self.classes.is_none() || !self.options.only.is_empty() || self.options.heads
     }
 
@@ -303,12 +303,12 @@ impl Evaluator<'_> {
             lengths: BTreeMap::new(),
         };
         if let Some(classes) = self.classes {
-            let wanted = self.wanted_of_classes(classes);
+            let wanted = self.class_sample_options(classes);
             let sample = self.sample(&wanted)?;
             evaluation.equal_ids_left_out = sample.equal_ids;
             evaluation.labels = Some(self.labels(classes, &wanted, &sample)?);
         }
-        if self.constructs() {
+        if self.constructs_windows() {
             let sample = self.sample(self.wanted)?;
             evaluation.lengths = self.constructed(&sample)?;
             evaluation.equal_ids_left_out = evaluation.equal_ids_left_out.max(sample.equal_ids);
@@ -317,8 +317,8 @@ impl Evaluator<'_> {
         Ok(evaluation)
     }
 
-    fn wanted_of_classes(&self, classes: &Classes) -> Wanted {
-        Wanted {
+    fn class_sample_options(&self, classes: &Classes) -> SampleOptions {
+        SampleOptions {
             by: Some(classes.column.clone()),
             null_is_category: false,
             categories: usize::MAX,
@@ -330,7 +330,7 @@ impl Evaluator<'_> {
     fn labels(
         &mut self,
         classes: &Classes,
-        wanted: &Wanted,
+        wanted: &SampleOptions,
         sample: &Sample,
     ) -> Result<LabelFigures> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
@@ -356,13 +356,13 @@ impl Evaluator<'_> {
 
     /// Builds and measures windows of every length and category.
     fn constructed(&mut self, sample: &Sample) -> Result<BTreeMap<Tokens, OfLength>> {
-        let mut lengths: Vec<Length> = self
+        let mut lengths: Vec<ConstructedLength> = self
             .wanted
             .lengths
             .iter()
-            .map(|tokens| Length {
+            .map(|tokens| ConstructedLength {
                 measured: Measured::new(self.plan, *tokens),
-                heads: self.heads.iter().map(Asked::values).collect(),
+                heads: self.heads.iter().map(HeadColumn::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),
                 categories: Vec::new(),
@@ -374,7 +374,7 @@ impl Evaluator<'_> {
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
-                let found = sampled.of_length(tokens, self.wanted);
+                let found = sampled.for_length(tokens, self.wanted);
                 let index = length.categories.len();
                 if found.is_empty() {
                     continue;
@@ -391,7 +391,9 @@ impl Evaluator<'_> {
                 self.measure(&category, length)?;
             }
         }
-        let of = |length: Length| (Tokens(length.measured.tokens as u64), self.figures(length));
+        let of = |length: ConstructedLength| {
+            (Tokens(length.measured.tokens as u64), self.figures(length))
+        };
         Ok(lengths.into_iter().map(of).collect())
     }
 
@@ -401,7 +403,7 @@ impl Evaluator<'_> {
     }
 
     /// Builds and measures the windows of a category.
-    fn measure(&mut self, category: &Category<'_>, length: &mut Length) -> Result<()> {
+    fn measure(&mut self, category: &Category<'_>, length: &mut ConstructedLength) -> Result<()> {
         let tokens = length.measured.tokens;
         let names = self.kinds;
         let at_a_time = (self.batch_tokens() / tokens).max(1);
@@ -410,21 +412,21 @@ impl Evaluator<'_> {
         });
         loop {
             let batch = built.by_ref().take(at_a_time);
-            let (places, contents): (Vec<Place>, Vec<Content>) =
-                batch.map(|(place, ids)| (place, Content::of_tokens(ids))).unzip();
-            if places.is_empty() {
+            let (origins, contents): (Vec<WindowOrigin>, Vec<Content>) =
+                batch.map(|(origin, ids)| (origin, Content::from_tokens(ids))).unzip();
+            if origins.is_empty() {
                 return Ok(());
             }
             let figures = self.measurer.measure(&contents)?;
-            for ((place, content), figures) in places.iter().zip(&contents).zip(&figures) {
-                let (windows, hash) = &mut length.hashes[place.kind];
+            for ((origin, content), figures) in origins.iter().zip(&contents).zip(&figures) {
+                let (windows, hash) = &mut length.hashes[origin.kind];
                 *windows += 1;
                 for id in &content.ids {
                     hash.update(id.to_le_bytes());
                 }
-                let of = category.documents[place.document].ids.len();
+                let of = category.documents[origin.document].ids.len();
                 length.document_tokens.push(of as u64);
-                length.measured.push(self.plan, *place, place.category, figures);
+                length.measured.push(self.plan, *origin, origin.category, figures);
                 for (asked, values) in self.heads.iter().zip(&mut length.heads) {
                     asked.push(values, figures);
                 }
@@ -434,9 +436,16 @@ impl Evaluator<'_> {
         }
     }
 
-    fn figures(&self, length: Length) -> OfLength {
-        let Length { measured, heads, hashes, document_tokens, categories, documents, scores } =
-            length;
+    fn figures(&self, length: ConstructedLength) -> OfLength {
+        let ConstructedLength {
+            measured,
+            heads,
+            hashes,
+            document_tokens,
+            categories,
+            documents,
+            scores,
+        } = length;
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let statistics = measured.statistics(self.plan, passes.as_deref());
@@ -446,7 +455,7 @@ impl Evaluator<'_> {
             |pool: &Pool| KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind));
         let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
         let windows = Windows {
-            places: &measured.places,
+            origins: &measured.origins,
             categories: &categories,
             bootstrap: &bootstrap,
             document_tokens: &document_tokens,
@@ -469,12 +478,11 @@ impl Evaluator<'_> {
         notes.extend(rejections.notes());
         if (1..MIN_DOCUMENTS).contains(&documents_of_all) {
             notes.push(format!(
-                "no matrix: {documents_of_all} documents are long enough, fewer than {MIN_DOCUMENTS}"
+                "no matrix: {documents_of_all} documents are long enough, {MIN_DOCUMENTS} are required"
             ));
         }
         if pools.is_empty() {
-            notes
-                .push("no figures of the top fifth: not all kinds of a pool were built".to_owned());
+            notes.push("no top-fifth results: not all kinds of a pool were constructed".to_owned());
         }
         let mut with_columns = statistics.clone();
         for (column, values) in self.options.scores.iter().zip(&scores) {
@@ -495,8 +503,8 @@ impl Evaluator<'_> {
                 unguarded: None,
             });
             notes.push(format!(
-                "`{name}` is a column of the input: it has figures of agreement and of what explains it; the others are not \
-                 measurable, they need the text of built windows"
+                "`{name}` is a column of the input: only agreement and confounders are reported, because constructed windows \
+                 have no value"
             ));
         }
         let score = statistics.iter().find(|statistic| statistic.name == "score");
@@ -526,7 +534,7 @@ impl Evaluator<'_> {
                 .iter()
                 .filter_map(|of| Some((of.name.clone(), windows.quantiles(&of.values)?)))
                 .collect(),
-            guards: rejections.counted(|window| measured.places[window].kind().name),
+            guards: rejections.counted(|window| measured.origins[window].kind().name),
             matrix,
             reports,
             agreement,
@@ -546,7 +554,7 @@ impl Evaluator<'_> {
         }
         if self.plan.spec.score().calibration.is_some() {
             notes.push(
-                "`score.calibration` is not used: scales and guards are those of the whole windows"
+                "`score.calibration` is not used: scales and guards are computed from the whole windows"
                     .to_owned(),
             );
         }
@@ -556,22 +564,20 @@ impl Evaluator<'_> {
             let needs_text = needs.window_text || needs.document_text;
             if needs_text && !self.has_bytes && !are_slices {
                 notes.push(format!(
-                    "`{name}` is not measured: the tokenizer's tokens do not say which bytes they stand for, and a built window \
-                     has no other text"
+                    "`{name}` is not measured: it requires text, and the tokenizer does not map tokens to bytes"
                 ));
             }
             if measure.min_tokens() > tokens {
                 notes.push(format!(
-                    "`{name}` is not measured: it needs windows of {} tokens",
+                    "`{name}` is not measured: it requires windows of at least {} tokens",
                     measure.min_tokens()
                 ));
             }
         }
-        for (place, columns) in self.plan.measures.indices().zip(&self.plan.measures.columns) {
-            if let Some((number, why)) = self.measurer.unmeasured.get(&(tokens, place)) {
+        for (index, columns) in self.plan.measures.indices().zip(&self.plan.measures.columns) {
+            if let Some((number, why)) = self.measurer.unmeasured.get(&(tokens, index)) {
                 let name = &columns.measure;
-                notes
-                    .push(format!("{number} windows have no figures of `{name}`: {}", why.message));
+                notes.push(format!("{number} windows have no result of `{name}`: {}", why.message));
             }
         }
         notes
@@ -594,7 +600,7 @@ impl Evaluator<'_> {
     }
 
     fn count(&self, sample: &Sample, tokens: usize, most: usize) -> (u64, u64) {
-        let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
+        let found = sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
         found.fold((0, 0), |(documents, windows), found| {
             let starts = windows::starts(found.tokens, tokens, most).count();
             (documents + 1, windows + starts as u64)
@@ -602,9 +608,9 @@ impl Evaluator<'_> {
     }
 
     fn dry_run(&mut self) -> Result<DryRun> {
-        let classes = self.classes.map(|classes| self.sample(&self.wanted_of_classes(classes)));
+        let classes = self.classes.map(|classes| self.sample(&self.class_sample_options(classes)));
         let natural = classes.transpose()?;
-        let built = if self.constructs() { Some(self.sample(self.wanted)?) } else { None };
+        let built = if self.constructs_windows() { Some(self.sample(self.wanted)?) } else { None };
         let sample = natural.as_ref().or(built.as_ref()).expect("one of both is evaluated");
         let mut lengths = BTreeMap::new();
         for tokens in self.wanted.lengths.clone() {
@@ -612,15 +618,16 @@ impl Evaluator<'_> {
             let built = built.as_ref().map(|sample| self.count_built(sample, tokens));
             let counts = natural.iter().chain(&built);
             let windows: u64 = counts.clone().map(|(_, windows)| windows).sum();
-            let of_length = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
+            let most_documents = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
             // Measures a few windows. The first one fills caches; if it takes long, as with a whole model, its time is
             // used as well.
-            let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
+            let found =
+                sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
             let mut ids: Vec<Content> = Vec::new();
             for found in found {
                 let documents = sample::read(self.plan, &[found], self.stop)?;
                 let windows = documents[0].ids.chunks_exact(tokens);
-                let windows = windows.map(|ids| Content::of_tokens(ids.to_vec()));
+                let windows = windows.map(|ids| Content::from_tokens(ids.to_vec()));
                 ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
                 if ids.len() == TIMED_WINDOWS {
                     break;
@@ -643,7 +650,7 @@ impl Evaluator<'_> {
             lengths.insert(
                 tokens as u64,
                 DryLength {
-                    documents: of_length,
+                    documents: most_documents,
                     windows,
                     tokens: windows * tokens as u64,
                     seconds,
@@ -666,7 +673,7 @@ fn sentence(report: &Report, cells: Option<&BTreeMap<String, matrix::Cell>>) -> 
                 shortcomings(cells)
             )
         }
-        None => "too few documents to judge the score by".to_owned(),
+        None => "too few documents to judge the score".to_owned(),
     };
     let shares = &report.top_fifth_real_share;
     let share = shares.guarded.as_ref().unwrap_or(&shares.plain).value;

@@ -18,9 +18,9 @@ use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
-use super::document::{self, Place};
+use super::document::{self, DocumentLocation};
 use super::map::blocks::Cutting;
-use super::map::layer::{Looked, processor_kernel};
+use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
@@ -40,13 +40,13 @@ use crate::score::passes;
 use crate::score::prepare::{CutDocument, Outcome, prepare};
 
 /// Tokens of a passage.
-const PASSAGE: usize = 16;
+const PASSAGE_TOKENS: usize = 16;
 /// Maximum number of passages and links in text output.
-const SHOWN: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// A statistic of the window.
 #[derive(Clone, Debug, Serialize)]
-struct Figure {
+struct ExplainedStatistic {
     statistic: String,
     unit: String,
     doc: String,
@@ -73,7 +73,7 @@ struct Selected {
     /// Combination of the terms: `sum` or `least`.
     combine: Combine,
     /// Terms of the score after standardisation, weight and offset; empty without a score.
-    terms: Vec<OfTerm>,
+    terms: Vec<TermValue>,
     /// If the score is the minimum of its terms, the statistic of the term that limits it.
     weakest: Option<String>,
     /// Bounds of the guards in its group.
@@ -83,7 +83,7 @@ struct Selected {
 
 /// Verdict of a guard on the window.
 #[derive(Clone, Debug, Serialize)]
-struct Guarded {
+struct GuardVerdict {
     setting: String,
     statistic: String,
     /// Bounds as written, and as numbers; the number of a quantile is that of the window's group, null without a run.
@@ -99,7 +99,7 @@ struct Guarded {
 
 /// A term of the score.
 #[derive(Clone, Debug, Serialize)]
-struct OfTerm {
+struct TermValue {
     statistic: String,
     value: f64,
 }
@@ -137,9 +137,9 @@ pub(crate) struct Explanation {
     kernel: Option<&'static str>,
     notes: Vec<String>,
     selected: Option<Selected>,
-    figures: Vec<Figure>,
+    figures: Vec<ExplainedStatistic>,
     /// Verdicts of the guards.
-    guards: Vec<Guarded>,
+    guards: Vec<GuardVerdict>,
     /// Distance from which attention is far; null without a measure of attention.
     far_distance: Option<u64>,
     /// `[tokens]`: attention of each token to tokens at least this distance before it, mean over heads; empty without
@@ -175,27 +175,27 @@ pub(crate) fn explain(
     sample: &str,
     blocks_of: Option<u32>,
 ) -> Result<Explanation> {
-    let looked = blocks_of.map(|layer| Looked::of(plan, Some(layer))).transpose()?;
+    let mapped = blocks_of.map(|layer| MappedLayer::open(plan, Some(layer))).transpose()?;
     let (id, number) = parts(sample)?;
-    let place = document::find(plan, id)?;
-    let row = document::row(plan, &place)?;
+    let location = document::find(plan, id)?;
+    let row = document::row(plan, &location)?;
     let content = document_contents(&plan.dataset, &row, &plan.columns)?.remove(0);
     let text = match &content {
         Ok(DocumentContent::Text(text)) => Some(text.clone()),
         _ => None,
     };
-    let file = plan.units[place.unit].file_path.clone();
-    let document = Document { row: place.row, id: Some(place.id.clone()), content };
+    let file = plan.units[location.unit].file_path.clone();
+    let document = Document { row: location.row, id: Some(location.id.clone()), content };
     let outcome = prepare(plan, &file, vec![document.into()]).remove(0).outcome;
-    let cut = cut_of(outcome, &place)?;
-    let window = window_of(&cut, number, &place)?;
+    let cut = cut_of(outcome, &location)?;
+    let window = window_of(&cut, number, &location)?;
     let ids = plan.bos.prepend_to(cut.ids_of(&window));
     let bos = usize::from(plan.bos.count);
     let mut found = Explanation {
         version: 1,
         pipeline: plan.spec.pipeline.name.clone(),
-        id: place.id.clone(),
-        input_row: place.row,
+        id: location.id.clone(),
+        input_row: location.row,
         window: window.index,
         windows: cut.windows.len(),
         token_start: window.token_start,
@@ -225,21 +225,21 @@ pub(crate) fn explain(
     };
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
     if let Some((attention, layer)) = &layer {
-        found.look(attention, layer, &ids);
-        if looked.is_none() {
+        found.measure_far_attention(attention, layer, &ids);
+        if mapped.is_none() {
             let ends = Cutting::Even.ends(ids.len())?;
             let shares =
                 layer.block_attention(processor_kernel(attention), &ids, &ends, None, None);
             found.blocks(0, &ends, &shares);
         }
     }
-    if let Some(looked) = &looked {
+    if let Some(mapped) = &mapped {
         let ends = Cutting::Even.ends(ids.len())?;
-        let shares = looked.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
-        found.blocks(looked.number(), &ends, &shares);
+        let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
+        found.blocks(mapped.number(), &ends, &shares);
     }
     if let Some(run) = run {
-        found.compare(plan, run, &place, &cut.content_hash)?;
+        found.compare(plan, run, &location, &cut.content_hash)?;
     }
     let bytes = text.as_deref().zip(cut.ends.as_ref()).map(|(text, ends)| {
         let (start, end) = (window.token_start as usize, window.token_end as usize);
@@ -253,7 +253,7 @@ pub(crate) fn explain(
 fn parts(sample: &str) -> Result<(&str, u32)> {
     let found = sample.rsplit_once('#').and_then(|(id, window)| Some((id, window.parse().ok()?)));
     let wrong = || {
-        let message = format!("{} names no window", quoted(sample));
+        let message = format!("expected ID#WINDOW, got {}", quoted(sample));
         let hint =
             "give the id and the number of the window, as in `document-7#0`, quoted for the shell";
         Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
@@ -261,24 +261,24 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
     found.ok_or_else(wrong)
 }
 
-fn cut_of(outcome: Outcome, place: &Place) -> Result<CutDocument> {
+fn cut_of(outcome: Outcome, location: &DocumentLocation) -> Result<CutDocument> {
     let why = match outcome {
         Outcome::Measure(cut) => return Ok(cut),
         Outcome::Endless(problem) => return Err((*problem).into()),
         Outcome::Drop { reason, tokens_total, .. } => {
-            format!("it is dropped as `{reason}`; it has {} tokens", count(tokens_total))
+            format!("dropped as `{reason}` with {} tokens", count(tokens_total))
         }
         Outcome::Quarantine(bad) => bad.error.message,
     };
-    let message = format!("document {} has no windows: {why}", quoted(&place.id));
+    let message = format!("document {} has no windows: {why}", quoted(&location.id));
     Err(Diagnostic::error(Blame::Data, message).into())
 }
 
-fn window_of(cut: &CutDocument, number: u32, place: &Place) -> Result<TokenWindow> {
+fn window_of(cut: &CutDocument, number: u32, location: &DocumentLocation) -> Result<TokenWindow> {
     let found = cut.windows.iter().find(|window| window.index == number);
     let none = || {
         let last = cut.windows.iter().map(|window| window.index).max().unwrap_or(0);
-        let id = quoted(&place.id);
+        let id = quoted(&location.id);
         let message = format!("document {id} has no window {number}: its last one is {last}");
         Failure::from(Diagnostic::error(Blame::Pipeline, message))
     };
@@ -319,7 +319,7 @@ fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usiz
 
 impl Explanation {
     /// Judges the window by each guard.
-    fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<Guarded> {
+    fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<GuardVerdict> {
         let text_of = |tokens: Range<usize>| self.text(tokens);
         let source = Source { ids, text, text_of: &text_of };
         let guarded = |(index, guard): (usize, &Guard)| {
@@ -327,7 +327,7 @@ impl Explanation {
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
             let figure = self.figures.iter().find(|own| own.statistic == guard.statistic);
             let value = figure.and_then(|own| own.now.finite().or(own.recorded.finite()));
-            Guarded {
+            GuardVerdict {
                 setting: format!("stages.filter.guards.{index}"),
                 statistic: guard.statistic.clone(),
                 bounds: guard.in_words(),
@@ -335,7 +335,7 @@ impl Explanation {
                 high: bounds.high,
                 value,
                 rejects: value.is_some_and(|value| bounds.judge(value) == Verdict::Refused),
-                passages: passages::of_window(plan, &guard.statistic, &source),
+                passages: passages::find_passages(plan, &guard.statistic, &source),
             }
         };
         plan.spec.filter().guards.iter().enumerate().map(guarded).collect()
@@ -351,7 +351,7 @@ impl Explanation {
         layer: Option<(&Attention, &FirstLayer)>,
     ) -> Result<()> {
         let (text, text_half) = cut.text_of(window, plan.bos);
-        for ((place, measure), columns) in plan.measures().zip(&plan.measures.columns) {
+        for ((measure_index, measure), columns) in plan.measures().zip(&plan.measures.columns) {
             let unmeasured = |why: RowError| {
                 let message = format!("document {}: {}", quoted(&self.id), why.message);
                 Diagnostic::error(Blame::Data, message)
@@ -364,30 +364,31 @@ impl Explanation {
             let values = if let Some(evidence) = &evidence {
                 let window = Window { ids, text, text_half, document: &shared, evidence };
                 measure.figures(&window).map_err(unmeasured)?.0
-            } else if let Some(whole) = plan.whole_models.get(&place) {
+            } else if let Some(whole) = plan.whole_models.get(&measure_index) {
                 let made = passes::forward(whole, &[ids], &Stop::global())?.remove(0);
                 let made = made.map_err(unmeasured)?;
                 let values = passes::figures(measure, ids, made.clone()).map_err(unmeasured)?.0;
                 self.note_losses(&made);
                 values
             } else {
-                self.notes.push(format!("`{}` was not asked again", columns.measure));
+                self.notes.push(format!("`{}` was not run again", columns.measure));
                 vec![Value::Null; columns.columns.len()]
             };
-            let of_column = columns.columns.iter().zip(values).map(|(column, now)| Figure {
-                statistic: column.name.to_string(),
-                unit: column.unit.to_string(),
-                doc: column.doc.to_string(),
-                now,
-                recorded: Value::Null,
-            });
+            let of_column =
+                columns.columns.iter().zip(values).map(|(column, now)| ExplainedStatistic {
+                    statistic: column.name.to_string(),
+                    unit: column.unit.to_string(),
+                    doc: column.doc.to_string(),
+                    now,
+                    recorded: Value::Null,
+                });
             self.figures.extend(of_column);
         }
         Ok(())
     }
 
     /// Measures the attention of the first layer by token.
-    fn look(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
+    fn measure_far_attention(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
         let kernel = processor_kernel(attention);
         let request = attention.measure.request();
         let distance = request.distance.of(ids.len() as u64);
@@ -396,8 +397,7 @@ impl Explanation {
         self.far_mass = layer.measure_rows(kernel, ids, distance).row_far_mass.unwrap_or_default();
         if request.rows_of(ids).is_some() {
             self.notes.push(
-                "the figures are of drawn rows; what is shown of tokens and blocks is of all"
-                    .to_owned(),
+                "statistics use sampled rows; tokens and blocks are shown for all rows".to_owned(),
             );
         }
     }
@@ -421,22 +421,22 @@ impl Explanation {
         &mut self,
         plan: &Plan,
         run: &RunDirectory,
-        place: &Place,
+        location: &DocumentLocation,
         hash: &str,
     ) -> Result<()> {
         let manifest = Manifest::read_finished(run)?;
         let directory = manifest.scores_directory(run)?;
-        let unit = plan.units[place.unit].name();
+        let unit = plan.units[location.unit].name();
         let changed = || {
             let message =
-                format!("document {} has changed since the run scored it", quoted(&place.id));
-            let hint = "name the pipeline file instead of the run directory to see it as it is now";
+                format!("document {} has changed since the run scored it", quoted(&location.id));
+            let hint = "name the pipeline file instead of the run directory to explain the current document";
             Failure::from(Diagnostic::error(Blame::Data, message).hint(hint))
         };
         let record =
             manifest.units.iter().find(|record| record.unit == unit).ok_or_else(changed)?;
         let path = directory.root.join(&record.scores.path);
-        let (mut same, key) = (false, (place.row, self.window));
+        let (mut same, key) = (false, (location.row, self.window));
         scores::read(&path, &[], |window| {
             same |= (window.input_row, window.window) == key
                 && window.content_hash == hash
@@ -459,13 +459,13 @@ impl Explanation {
             }
             Ok(())
         })?;
-        let differ = |own: &&Figure| own.now != Value::Null && own.now != own.recorded;
+        let differ = |own: &&ExplainedStatistic| own.now != Value::Null && own.now != own.recorded;
         let different: Vec<&str> =
             self.figures.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
         if !different.is_empty() {
             let names = different.join(", ");
             self.notes.push(format!(
-                "not as recorded, because of another kernel or other settings: {names}"
+                "values that differ from the recorded ones, because the kernel or settings differ: {names}"
             ));
         }
         self.selected = rank(&manifest, run, &directory, &unit, key)?;
@@ -502,7 +502,7 @@ fn rank(
     unit: &str,
     (row, window): (u64, u32),
 ) -> Result<Option<Selected>> {
-    let choice = Choice::of(manifest, scores)?;
+    let choice = Choice::from_manifest(manifest, scores)?;
     let unfinished = || not_finished(run);
     let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
     let mut found = None;
@@ -554,11 +554,11 @@ fn group_of<'c>(
 }
 
 /// Returns the terms of a sample's score.
-fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<OfTerm> {
+fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<TermValue> {
     let group = group_of(calibration, sample);
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
     let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));
-    let term = |(term, value): (&Term, f64)| OfTerm { statistic: term.statistic.clone(), value };
+    let term = |(term, value): (&Term, f64)| TermValue { statistic: term.statistic.clone(), value };
     choice.terms.iter().zip(values).filter(|(_, value)| !value.is_nan()).map(term).collect()
 }
 
@@ -578,14 +578,15 @@ impl Explanation {
         shown: impl Fn(f64) -> String,
     ) -> fmt::Result {
         let passage = |tokens: Range<usize>| Some((tokens.start, mean(tokens)?));
-        let mut all: Vec<(usize, f64)> = self.stretches(PASSAGE).filter_map(passage).collect();
+        let mut all: Vec<(usize, f64)> =
+            self.token_ranges(PASSAGE_TOKENS).filter_map(passage).collect();
         if all.is_empty() {
             return Ok(());
         }
         all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
         writeln!(formatter, "\n{heading}")?;
-        for (token, mean) in all.into_iter().take(SHOWN) {
-            let text = self.text(token..token + PASSAGE);
+        for (token, mean) in all.into_iter().take(MAX_LISTED) {
+            let text = self.text(token..token + PASSAGE_TOKENS);
             writeln!(formatter, "  {}  token {:>6}  {text}", shown(mean), count(token as u64))?;
         }
         Ok(())
@@ -611,11 +612,10 @@ impl Explanation {
                 .group
                 .as_deref()
                 .map_or(String::new(), |group| format!(" of {}", quoted_value(group)));
-            format!(", {} of {} samples{group}", count(rank), count(own.of))
+            format!(", rank {} of {} samples{group}", count(rank), count(own.of))
         });
-        let weakest = own.weakest.as_ref().map_or(String::new(), |name| {
-            format!("; its weakest side is {name}, which gave it the score")
-        });
+        let weakest =
+            own.weakest.as_ref().map_or(String::new(), |name| format!("; score limited by {name}"));
         Some(format!("{fate}; {score}{rank}{weakest}"))
     }
 }
@@ -685,8 +685,9 @@ impl fmt::Display for Explanation {
         }
         if let Some(distance) = self.far_distance {
             let distance = count(distance);
-            let heading =
-                format!("passages that attend most to {distance} tokens before them or more");
+            let heading = format!(
+                "passages with the most attention to tokens at a distance of {distance} or more"
+            );
             self.write_passages(
                 formatter,
                 &heading,
@@ -699,11 +700,11 @@ impl fmt::Display for Explanation {
         if !self.links.is_empty() {
             writeln!(
                 formatter,
-                "\n{} tokens recur, {} of them far and not copied",
+                "\n{} tokens recur, {} of them from far away and not copied",
                 count(self.links.len() as u64),
                 count(far.len() as u64)
             )?;
-            let every = far.len().div_ceil(SHOWN).max(1);
+            let every = far.len().div_ceil(MAX_LISTED).max(1);
             for link in far.into_iter().step_by(every) {
                 let text = self.text(link.token.saturating_sub(2)..link.token + 1);
                 writeln!(

@@ -13,11 +13,11 @@ use crate::base::machine::take_peak_bytes;
 use crate::base::text::{bytes, count};
 
 /// Maximum tokens of a window: a limit for input files, not of the model.
-const MOST_TOKENS: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 20;
 
 /// Losses and hidden states of one window.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Answer {
+pub(crate) struct ForwardAnswer {
     /// `[tokens - 1]`: loss of each token but the first, in nats.
     losses: Vec<f64>,
     /// Mean loss; null for a window of one token.
@@ -44,14 +44,14 @@ pub(crate) struct Answer {
 pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
     let wrong = |why: String| {
         let message = format!("`{}` is not a JSON list of token ids: {why}", place.display());
-        Diagnostic::error(Blame::Pipeline, message).hint("it looks like this: [1, 15043, 3186]")
+        Diagnostic::error(Blame::Pipeline, message).hint("expected a list like [1, 15043, 3186]")
     };
     let ids: Vec<u32> = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
-    if ids.is_empty() || ids.len() > MOST_TOKENS {
+    if ids.is_empty() || ids.len() > MAX_TOKENS {
         return Err(wrong(format!(
-            "it has {} ids; 1 to {} are read",
-            ids.len(),
-            count(MOST_TOKENS as u64)
+            "expected 1 to {} ids, got {}",
+            count(MAX_TOKENS as u64),
+            count(ids.len() as u64)
         ))
         .into());
     }
@@ -62,7 +62,7 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// Fails if the model is not supported as a whole, its files are damaged or incomplete, or the window does not fit it.
-pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
+pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<ForwardAnswer> {
     let model = WholeModel::open(path)?;
     // Each call resets the peak, so the second one returns the current resident memory.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
@@ -70,7 +70,7 @@ pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     let held = take_peak_bytes().zip(before);
     let window = windows.remove(0);
     let mean = window.losses.iter().sum::<f64>() / window.losses.len() as f64;
-    Ok(Answer {
+    Ok(ForwardAnswer {
         mean_loss: (!window.losses.is_empty()).then_some(mean),
         losses: window.losses,
         hidden_rms: window.hidden_rms,
@@ -81,7 +81,7 @@ pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     })
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ForwardAnswer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tokens = count(self.losses.len() as u64 + 1);
         let (kind, layers) = (&self.model_type, self.hidden_rms.len() - 2);
@@ -106,10 +106,10 @@ impl fmt::Display for Answer {
         let parts = parts.map(|(what, size)| format!("{what} {}", bytes(size))).join(", ");
         let held = self.held.map_or(String::new(), |(most, before)| {
             let window = most.saturating_sub(before);
-            format!("; held {} besides the {} of the program", bytes(window), bytes(before))
+            format!("; used {} in addition to the {} of the program", bytes(window), bytes(before))
         });
-        writeln!(formatter, "  memory       {} computed ({parts}){held}", bytes(peak_bytes))?;
-        writeln!(formatter, "  every loss, and the last logits, with `--format json`")
+        writeln!(formatter, "  memory       {} estimated ({parts}){held}", bytes(peak_bytes))?;
+        writeln!(formatter, "  `--format json` lists every loss and the last logits")
     }
 }
 

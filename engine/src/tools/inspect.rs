@@ -27,7 +27,7 @@ const HEADROOM: f64 = 0.15;
 
 /// Properties of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
-pub struct Page {
+pub struct ModelReport {
     pub layer: LayerZeroSpec,
     /// Number format stated in the config.
     pub stated_dtype: Option<String>,
@@ -40,14 +40,14 @@ pub struct Page {
     /// Bytes of the checkpoint that are read; without weights, an estimate from the stated number format.
     pub bytes_to_read: u64,
     /// Layer-zero tables by precision.
-    pub tables: Vec<Table>,
+    pub tables: Vec<TableSize>,
     /// Bytes of the projections in memory, in addition to the table; 0 for models whose table holds the heads
     /// themselves.
     pub packed_bytes: u64,
     /// Properties that `config.json` does not define and the weights will determine.
     pub undecided: Option<String>,
     /// Memory per window, by length.
-    pub windows: Vec<Window>,
+    pub windows: Vec<WindowMemory>,
     /// Free memory of this machine in bytes; null if the system does not report it.
     pub free_memory_bytes: Option<u64>,
     /// BOS token, if the model has one.
@@ -58,7 +58,7 @@ pub struct Page {
 
 /// A layer-zero table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
+pub struct TableSize {
     /// `f32` or `bf16`.
     pub precision: &'static str,
     /// Size in bytes.
@@ -69,7 +69,7 @@ pub struct Table {
 
 /// Memory of windows of one length.
 #[derive(Clone, Debug, Serialize)]
-pub struct Window {
+pub struct WindowMemory {
     /// Tokens of the window.
     pub tokens: u64,
     /// CPU memory of one window in bytes, in addition to the table.
@@ -91,7 +91,7 @@ pub struct Window {
 /// # Errors
 /// Fails if the config cannot be read or the first layer of the model is not supported. Problems of the weights are
 /// part of the page.
-pub fn inspect(folder: &Path) -> Result<Page> {
+pub fn inspect(folder: &Path) -> Result<ModelReport> {
     let config = ModelConfig::read(folder, None)?;
     let weights = with_weights(config.clone());
     let config = weights.as_ref().map_or(config, |model| model.config().clone());
@@ -103,7 +103,7 @@ pub fn inspect(folder: &Path) -> Result<Page> {
         }
     };
     let layer = config.spec().clone();
-    let tables = [Precision::F32, Precision::Bf16].map(|precision| Table {
+    let tables = [Precision::F32, Precision::Bf16].map(|precision| TableSize {
         precision: precision.name(),
         bytes: config.table_bytes(precision),
         row_bytes: config.row_bytes(precision),
@@ -113,7 +113,7 @@ pub fn inspect(folder: &Path) -> Result<Page> {
         card: tables[1].bytes,
         here: free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes())),
     };
-    Ok(Page {
+    Ok(ModelReport {
         windows: WINDOWS.map(|tokens| window(&layer, &in_use, tokens)).to_vec(),
         free_memory_bytes: free,
         trained_positions: layer.trained_positions(),
@@ -132,7 +132,7 @@ pub fn inspect(folder: &Path) -> Result<Page> {
 
 fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String> {
     if !config.has_weights() {
-        return Err("there are no weights here; figures come from config.json alone".to_owned());
+        return Err("no weights found; values come from config.json".to_owned());
     }
     config.with_weights().map_err(|problems| {
         let problems = problems.into_iter().map(Diagnostic::from);
@@ -154,7 +154,7 @@ struct MemoryInUse {
     here: Option<u64>,
 }
 
-fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> Window {
+fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMemory {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
@@ -168,7 +168,7 @@ fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> Window {
     let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
         + rotary
         + layer.source_bytes(tokens);
-    Window {
+    WindowMemory {
         tokens,
         cpu_bytes,
         fitting_here: in_use.here.map(|bytes| bytes / cpu_bytes),
@@ -179,7 +179,7 @@ fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> Window {
     }
 }
 
-impl fmt::Display for Page {
+impl fmt::Display for ModelReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layer = &self.layer;
         writeln!(
@@ -193,7 +193,7 @@ impl fmt::Display for Page {
         if layer.unverified {
             line(
                 "unverified",
-                "this family's arithmetic was never compared with the model's own code",
+                "the arithmetic of this family was never compared with a reference implementation",
             )?;
         }
         line(
@@ -203,16 +203,15 @@ impl fmt::Display for Page {
                 layer.query_heads, layer.key_heads, layer.head_dim
             ),
         )?;
-        line("sees", &self.sight())?;
+        line("sees", &self.visible_range())?;
         let positions = self.trained_positions.map_or("not stated".to_owned(), count);
         let learned = layer.learned_positions.is_some();
-        let kind = if learned { "learned: no longer window has scores" } else { "trained" };
+        let kind = if learned { "learned: longer windows cannot be scored" } else { "trained" };
         line("positions", &format!("{positions} {kind}"))?;
         line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
         line("reads", &self.reads())?;
         if let Some(method) = &self.quantization {
-            let less =
-                if self.checkpoint_bytes.is_some() { "" } else { ", so less is read than that" };
+            let less = if self.checkpoint_bytes.is_some() { "" } else { ", so less is read" };
             line(
                 "quantised",
                 &format!(
@@ -228,7 +227,7 @@ impl fmt::Display for Page {
             )?;
         }
         if self.packed_bytes > 0 {
-            line("projections", &format!("{:>9} in memory beside it", bytes(self.packed_bytes)))?;
+            line("projections", &format!("{:>9} in memory in addition", bytes(self.packed_bytes)))?;
         }
         if let Some(open) = &self.undecided {
             line("undecided", open)?;
@@ -236,28 +235,35 @@ impl fmt::Display for Page {
         if let Some(problem) = &self.weights_problem {
             line("weights", problem)?;
         }
-        writeln!(f, "\nmemory per window, besides the table")?;
+        writeln!(f, "\nmemory per window, in addition to the table")?;
         f.write_str(&self.window_table())?;
         if let Some(free) = self.free_memory_bytes {
             let fitting = self.windows.iter().filter_map(|window| window.fitting_here.map(count));
             let fitting: Vec<String> = fitting.collect();
             let fitting = fitting.join(", ");
-            writeln!(f, "  of these lengths fit this machine, {} free: {fitting}", bytes(free))?;
+            writeln!(
+                f,
+                "  windows that fit into the free memory of this machine ({}), by length: {fitting}",
+                bytes(free)
+            )?;
         }
-        writeln!(f, "\nfor the pipeline\n{}", self.settings())
+        writeln!(f, "\nsettings for a pipeline\n{}", self.settings())
     }
 }
 
-impl Page {
-    fn sight(&self) -> String {
-        let Some(sight) = self.layer.visible_distances() else {
+impl ModelReport {
+    fn visible_range(&self) -> String {
+        let Some(visible_range) = self.layer.visible_distances() else {
             return "the whole window".to_owned();
         };
         let first = match self.layer.first_layer_that_sees_all {
             Some(index) => format!("layer {index} is the first that sees all"),
             None => "no layer sees all".to_owned(),
         };
-        format!("{} tokens back, and the far distance must be below that; {first}", count(sight))
+        format!(
+            "{} tokens back, and the far distance must be below that; {first}",
+            count(visible_range)
+        )
     }
 
     fn reads(&self) -> String {
@@ -273,11 +279,11 @@ impl Page {
     }
 
     fn window_table(&self) -> String {
-        let mut text = String::from("     tokens        CPU  on a card");
+        let mut text = String::from("     tokens        CPU      GPU");
         for card in CARDS {
             let _ = write!(text, "  {:>6}", format!("{card} GB"));
         }
-        text.push_str("   windows that fit, beside a bf16 table\n");
+        text.push_str("   windows that fit with a bf16 table\n");
         for window in &self.windows {
             let _ = write!(
                 text,
@@ -290,8 +296,10 @@ impl Page {
                 let _ = write!(text, "  {:>6}", count(*fitting));
             }
             text.push_str(match window {
-                Window { has_positions: false, .. } => "   longer than the learned positions\n",
-                Window { sees_far: false, .. } => "   layer 0 does not see k = S/4\n",
+                WindowMemory { has_positions: false, .. } => {
+                    "   longer than the learned positions\n"
+                }
+                WindowMemory { sees_far: false, .. } => "   layer 0 does not see k = S/4\n",
                 _ => "\n",
             });
         }

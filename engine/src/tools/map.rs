@@ -21,7 +21,7 @@ use longsift_stages::tokenize::EncodedText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;
 
-use super::document::{self, Place};
+use super::document::{self, DocumentLocation};
 use crate::base::diagnostic::{self, Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
@@ -31,14 +31,14 @@ use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use blocks::Cutting;
-use layer::Looked;
+use layer::MappedLayer;
 
 /// Maximum characters shown of a block.
-const SHOWN: usize = 160;
+const MAX_TEXT_CHARACTERS: usize = 160;
 /// Maximum number of blocks for which text output shows the matrix.
-const MOST_SHOWN: usize = 12;
+const MAX_MATRIX_BLOCKS: usize = 12;
 /// Maximum number of pairs listed otherwise.
-const STRONGEST: usize = 12;
+const MAX_PAIRS: usize = 12;
 
 /// Document of a map and its division.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ pub(crate) struct Map {
 }
 
 /// Tokens of a document and their division into blocks.
-struct Cut {
+struct DocumentBlocks {
     ids: Vec<u32>,
     ends: Vec<usize>,
     labels: Vec<Option<String>>,
@@ -130,34 +130,34 @@ struct Cut {
 /// Fails if the document does not exist or has no tokens or messages; if blocks, head or BOS tokens do not fit; if the
 /// pipeline has no model; if the map would take more than `memory_limit_bytes`.
 pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Result<Map> {
-    let looked = Looked::of(plan, options.layer)?;
-    let spec = looked.spec();
+    let mapped = MappedLayer::open(plan, options.layer)?;
+    let spec = mapped.spec();
     if let Some(head) = options.head.filter(|head| u64::from(*head) >= spec.query_heads) {
-        let message = format!("there is no head {head}: a layer has {}", spec.query_heads);
+        let message = format!("head {head} does not exist: a layer has {} heads", spec.query_heads);
         let hint = format!("give `--head 0` to `--head {}`", spec.query_heads - 1);
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
-    let bos = bos(plan, &looked, options.bos)?;
-    let place = document::find(plan, &options.document)?;
-    let row = document::row(plan, &place)?;
-    let mut cut = cut(plan, options, &place, &row)?;
-    cut.put_before(&bos);
+    let bos = bos(plan, &mapped, options.bos)?;
+    let location = document::find(plan, &options.document)?;
+    let row = document::row(plan, &location)?;
+    let mut cut = cut(plan, options, &location, &row)?;
+    cut.prepend_bos(&bos);
     let tokens = cut.ids.len();
-    check_tokens(&looked, &cut.ids, &place, &mut cut.notes)?;
-    let sampled = looked.rows_of(&cut.ids);
-    if let Looked::First(attention) = &looked {
+    check_tokens(&mapped, &cut.ids, &location, &mut cut.notes)?;
+    let sampled = mapped.rows_of(&cut.ids);
+    if let MappedLayer::First(attention) = &mapped {
         let request = attention.measure.request();
         note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
     }
-    let kernel = looked.kernel();
-    let memory_bytes = looked.bytes(tokens, cut.ends.len());
+    let kernel = mapped.kernel();
+    let memory_bytes = mapped.bytes(tokens, cut.ends.len());
     check_memory(plan, memory_bytes, tokens, cut.ends.len())?;
     let started = Instant::now();
     let head = options.head.map(|head| head as usize);
     let rows = sampled.as_ref();
-    let shares = looked.shares(plan, &cut.ids, &cut.ends, head, rows, progress)?;
+    let shares = mapped.shares(plan, &cut.ids, &cut.ends, head, rows, progress)?;
     let seconds = started.elapsed().as_secs_f64();
-    check_finite(&shares, &place)?;
+    check_finite(&shares, &location)?;
     let starts = [0].into_iter().chain(cut.ends.iter().copied());
     let of_blocks = starts.zip(&cut.ends).zip(cut.labels).zip(cut.texts);
     let blocks: Vec<Block> = of_blocks
@@ -179,10 +179,10 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         version: 1,
         longsift: env!("CARGO_PKG_VERSION").to_owned(),
         pipeline: plan.spec.pipeline.name.clone(),
-        input_file: plan.units[place.unit].file_path.clone(),
-        input_row: place.row,
-        id: place.id,
-        layer: looked.number(),
+        input_file: plan.units[location.unit].file_path.clone(),
+        input_row: location.row,
+        id: location.id,
+        layer: mapped.number(),
         head: options.head,
         query_heads: spec.query_heads,
         kernel: kernel.name(),
@@ -201,25 +201,31 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
 }
 
 /// Cuts the document into blocks, without BOS.
-fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> Result<Cut> {
+fn cut(
+    plan: &Plan,
+    options: &MapOptions,
+    location: &DocumentLocation,
+    row: &RecordBatch,
+) -> Result<DocumentBlocks> {
     let Some(column) = &options.messages else {
         let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
         let cutting = options.cutting.as_ref().unwrap_or(&Cutting::Even);
         return match content {
-            Err(problem) => Err(unusable(plan, place, &problem.message)),
+            Err(problem) => Err(unusable(plan, location, &problem.message)),
             Ok(DocumentContent::Tokens(ids)) => {
                 let ends = cutting.ends(ids.len())?;
-                Ok(Cut::of(ids, ends, |_| None))
+                Ok(DocumentBlocks::new(ids, ends, |_| None))
             }
             Ok(DocumentContent::Text(text)) => {
-                let encoded = encode(plan, place, &text)?;
+                let encoded = encode(plan, location, &text)?;
                 let ends = cutting.ends(encoded.ids.len())?;
-                Ok(Cut::of_text(&encoded, &text, &ends))
+                Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
             }
         };
     };
-    let messages = messages_of_row(&plan.dataset, row, column)
-        .map_err(|problem| Failure::from(problem.in_file(file(plan, place)).at_row(place.row)))?;
+    let messages = messages_of_row(&plan.dataset, row, column).map_err(|problem| {
+        Failure::from(problem.in_file(file(plan, location)).at_row(location.row))
+    })?;
     let (text, starts) = if options.chat_template {
         let encoder = plan.encoder.as_ref().expect("a plan of messages has a tokenizer");
         let rendered = ChatTemplate::open(encoder.folder())
@@ -229,13 +235,13 @@ fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> R
     } else {
         joined(&messages)
     };
-    let encoded = encode(plan, place, &text)?;
+    let encoded = encode(plan, location, &text)?;
     match &options.cutting {
         Some(cutting) => {
             let ends = cutting.ends(encoded.ids.len())?;
-            Ok(Cut::of_text(&encoded, &text, &ends))
+            Ok(DocumentBlocks::from_text(&encoded, &text, &ends))
         }
-        None => Cut::of_messages(&encoded, &text, &messages, &starts),
+        None => DocumentBlocks::from_messages(&encoded, &text, &messages, &starts),
     }
 }
 
@@ -243,8 +249,8 @@ fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> R
 fn joined(messages: &[Message]) -> (String, Vec<Option<usize>>) {
     let mut text = String::new();
     let mut starts = Vec::new();
-    for (place, message) in messages.iter().enumerate() {
-        if place > 0 {
+    for (index, message) in messages.iter().enumerate() {
+        if index > 0 {
             text.push('\n');
         }
         starts.push(Some(text.len()));
@@ -253,24 +259,24 @@ fn joined(messages: &[Message]) -> (String, Vec<Option<usize>>) {
     (text, starts)
 }
 
-impl Cut {
-    fn of(ids: Vec<u32>, ends: Vec<usize>, text: impl Fn(usize) -> Option<String>) -> Self {
+impl DocumentBlocks {
+    fn new(ids: Vec<u32>, ends: Vec<usize>, text: impl Fn(usize) -> Option<String>) -> Self {
         let blocks = ends.len();
         let texts = (0..blocks).map(text).collect();
         Self { ids, ends, labels: vec![None; blocks], texts, notes: Vec::new() }
     }
 
-    fn of_text(encoded: &EncodedText, text: &str, ends: &[usize]) -> Self {
+    fn from_text(encoded: &EncodedText, text: &str, ends: &[usize]) -> Self {
         let excerpt = |block: usize| {
             let start = if block == 0 { 0 } else { ends[block - 1] };
             let bytes = encoded.byte_range(start, ends[block], text.len());
-            Some(text[bytes].chars().take(SHOWN).collect())
+            Some(text[bytes].chars().take(MAX_TEXT_CHARACTERS).collect())
         };
-        Self::of(encoded.ids.clone(), ends.to_vec(), excerpt)
+        Self::new(encoded.ids.clone(), ends.to_vec(), excerpt)
     }
 
     /// Creates a block for each message. A token that spans two messages belongs to the first.
-    fn of_messages(
+    fn from_messages(
         encoded: &EncodedText,
         text: &str,
         messages: &[Message],
@@ -289,7 +295,7 @@ impl Cut {
         };
         let mut notes = Vec::new();
         let mut begins: Vec<(usize, String)> = Vec::new();
-        for (place, (message, start)) in messages.iter().zip(starts).enumerate() {
+        for (index, (message, start)) in messages.iter().zip(starts).enumerate() {
             let role = if message.role.is_empty() { "no role" } else { &message.role };
             if let Some(start) = start {
                 begins.push((token_at(*start), role.to_owned()));
@@ -297,8 +303,8 @@ impl Cut {
                 let before = begins.last_mut().expect("the first message has a place");
                 before.1 = format!("{} + {role}", before.1);
                 notes.push(format!(
-                    "message {place} is in one block with the one before: the chat template does not render what comes before \
-                     it by itself"
+                    "message {index} shares a block with the previous one: the chat template cannot render the preceding messages \
+                     alone"
                 ));
             }
         }
@@ -314,7 +320,7 @@ impl Cut {
             }
         }
         if empty > 0 {
-            notes.push(format!("{} of the messages have no token and no block", count(empty)));
+            notes.push(format!("{} messages have no tokens and therefore no block", count(empty)));
         }
         if ends.len() > longsift_kernels::MAX_BLOCKS {
             let message = format!(
@@ -322,14 +328,14 @@ impl Cut {
                 count(ends.len() as u64),
                 count(longsift_kernels::MAX_BLOCKS as u64)
             );
-            let hint = "cut it by `--block-tokens` instead";
+            let hint = "use `--block-tokens` instead";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         }
-        Ok(Self { labels, notes, ..Self::of_text(encoded, text, &ends) })
+        Ok(Self { labels, notes, ..Self::from_text(encoded, text, &ends) })
     }
 
     /// Inserts BOS tokens as a block before the document.
-    fn put_before(&mut self, bos: &[u32]) {
+    fn prepend_bos(&mut self, bos: &[u32]) {
         if bos.is_empty() {
             return;
         }
@@ -341,36 +347,36 @@ impl Cut {
     }
 }
 
-fn file(plan: &Plan, place: &Place) -> String {
-    plan.units[place.unit].file_path.clone()
+fn file(plan: &Plan, location: &DocumentLocation) -> String {
+    plan.units[location.unit].file_path.clone()
 }
 
-fn unusable(plan: &Plan, place: &Place, why: &str) -> Failure {
-    let message = format!("document {}: {why}", quoted(&place.id));
-    let at = diagnostic::Place::Data(format!("{}, row {}", file(plan, place), place.row));
+fn unusable(plan: &Plan, location: &DocumentLocation, why: &str) -> Failure {
+    let message = format!("document {}: {why}", quoted(&location.id));
+    let at = diagnostic::Place::Data(format!("{}, row {}", file(plan, location), location.row));
     Diagnostic::error(Blame::Data, message).at(at).into()
 }
 
 /// Tokenises a text; fails if it has no tokens.
-fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
-    let at = format!("{}, row {}", file(plan, place), place.row);
+fn encode(plan: &Plan, location: &DocumentLocation, text: &str) -> Result<EncodedText> {
+    let at = format!("{}, row {}", file(plan, location), location.row);
     match tokenize(plan, at, text).map_err(|endless| *endless)? {
         Ok(encoded) if encoded.ids.is_empty() => {
-            Err(unusable(plan, place, "the text has no tokens"))
+            Err(unusable(plan, location, "the text has no tokens"))
         }
         Ok(encoded) => Ok(encoded),
-        Err(error) => Err(unusable(plan, place, &error.message)),
+        Err(error) => Err(unusable(plan, location, &error.message)),
     }
 }
 
 /// Returns the requested BOS tokens.
-fn bos(plan: &Plan, looked: &Looked<'_>, wanted: u8) -> Result<Vec<u32>> {
+fn bos(plan: &Plan, mapped: &MappedLayer<'_>, wanted: u8) -> Result<Vec<u32>> {
     if wanted == 0 {
         return Ok(Vec::new());
     }
     let known = match plan.encoder {
-        Some(_) => looked.config().bos_token_id(),
-        None => looked.config().stated_bos_token_id(),
+        Some(_) => mapped.config().bos_token_id(),
+        None => mapped.config().stated_bos_token_id(),
     };
     let none = || {
         let message = format!("`--bos {wanted}`, but the model has no BOS token");
@@ -381,17 +387,17 @@ fn bos(plan: &Plan, looked: &Looked<'_>, wanted: u8) -> Result<Vec<u32>> {
 
 /// Checks that the model has these tokens and enough positions.
 fn check_tokens(
-    looked: &Looked<'_>,
+    mapped: &MappedLayer<'_>,
     ids: &[u32],
-    place: &Place,
+    location: &DocumentLocation,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let spec = looked.spec();
+    let spec = mapped.spec();
     let vocabulary = spec.vocabulary_size;
     if let Some(at) = ids.iter().position(|id| u64::from(*id) >= vocabulary) {
         let message = format!(
             "document {}: token {at} is {}, but the model's vocabulary has {} entries",
-            quoted(&place.id),
+            quoted(&location.id),
             ids[at],
             count(vocabulary)
         );
@@ -399,13 +405,13 @@ fn check_tokens(
     }
     let tokens = ids.len() as u64;
     if let Some(problem) = spec.window_problem(tokens) {
-        let message = format!("document {}: {}", quoted(&place.id), problem.message);
+        let message = format!("document {}: {}", quoted(&location.id), problem.message);
         let hint =
             "a map is of a whole document: name a shorter one, or a model with rotary positions";
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     if let Some(warning) = spec.positions_warning(tokens) {
-        if looked.strict_positions() {
+        if mapped.strict_positions() {
             let hint = "name a shorter document, or set `strict_positions: false`";
             return Err(Diagnostic::error(Blame::Pipeline, warning).hint(hint).into());
         }
@@ -422,7 +428,7 @@ fn note_sampled(
 ) {
     if let Some(rows) = sampled {
         notes.push(format!(
-            "{} rows were drawn of the {} that have tokens at a distance of {} or more: `--set \
+            "sampled {} of the {} rows that have tokens at a distance of {} or more: `--set \
              stages.first-layer-attention.rows=all` measures all",
             count(rows.positions.len() as u64),
             count(tokens as u64 - request.distance.of(tokens as u64)),
@@ -443,7 +449,7 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
         bytes(needed),
         bytes(limit)
     );
-    let hint = "cut it into fewer blocks, take fewer `--threads`, or raise `memory_limit_bytes`";
+    let hint = "use fewer blocks or `--threads`, or raise `memory_limit_bytes`";
     Err(Diagnostic::error(Blame::Pipeline, message)
         .at(plan.spec.locate("input.memory_limit_bytes"))
         .hint(hint)
@@ -451,13 +457,13 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
 }
 
 /// Fails if attention is not finite, as with a damaged checkpoint.
-fn check_finite(shares: &BlockShares, place: &Place) -> Result<()> {
+fn check_finite(shares: &BlockShares, location: &DocumentLocation) -> Result<()> {
     match shares.shares.iter().flatten().find(|share| !share.is_finite()) {
         None => Ok(()),
         Some(share) => {
             let message = format!(
-                "document {}: an attention is {share}, not a finite number",
-                quoted(&place.id)
+                "document {}: expected a finite attention, got {share}",
+                quoted(&location.id)
             );
             let hint = "check the checkpoint: its weights are damaged";
             Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
@@ -477,7 +483,7 @@ impl Map {
     /// Returns pairs of blocks with at least 1 % of the query block's attention, by descending lift. Among many
     /// blocks, neighbours are left out because they are uninformative.
     fn strongest(&self) -> Vec<(usize, usize, f64, f64)> {
-        let apart = if self.blocks.len() > MOST_SHOWN { 2 } else { 1 };
+        let apart = if self.blocks.len() > MAX_MATRIX_BLOCKS { 2 } else { 1 };
         let mut pairs = Vec::new();
         for (query, (shares, lifts)) in self.block_attention.iter().zip(&self.lift).enumerate() {
             for (key, (share, lift)) in shares.iter().zip(lifts).enumerate() {
@@ -516,7 +522,7 @@ impl fmt::Display for Map {
         writeln!(formatter, "  {}", self.measured())?;
         writeln!(
             formatter,
-            "  memory at most {} besides the mapped table; {:.2} s, kernel {}",
+            "  peak memory {} in addition to the mapped table; {:.2} s, kernel {}",
             bytes(self.memory_bytes),
             self.seconds,
             self.kernel
@@ -525,7 +531,7 @@ impl fmt::Display for Map {
             writeln!(formatter, "  note: {}", line_safe(note))?;
         }
         let number = self.blocks.len();
-        if number <= MOST_SHOWN {
+        if number <= MAX_MATRIX_BLOCKS {
             let cell =
                 |value: &Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
             for (title, cells) in [
@@ -550,10 +556,10 @@ impl fmt::Display for Map {
         }
         writeln!(
             formatter,
-            "\nblocks that are not neighbours by lift, of those with 1 % of the attention or more"
+            "\nnon-adjacent blocks with at least 1 % of the attention, by descending lift"
         )?;
         let header = ["from", "to", "share", "lift"].map(str::to_owned).to_vec();
-        let rows = self.strongest().into_iter().take(STRONGEST).map(|(query, key, share, lift)| {
+        let rows = self.strongest().into_iter().take(MAX_PAIRS).map(|(query, key, share, lift)| {
             vec![self.name(query), self.name(key), format!("{share:.4}"), format!("{lift:.2}")]
         });
         let all: Vec<Vec<String>> = [header].into_iter().chain(rows).collect();

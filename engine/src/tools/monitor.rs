@@ -8,7 +8,7 @@ use crate::report::page::drawing::{Drawing, colour};
 use crate::report::page::{Block, Figure, Page, Section, Tile};
 
 /// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
-const MOST_LOOKS: usize = 240;
+const MAX_POLLS: usize = 240;
 /// Size of a chart in pixels.
 const WIDTH: f64 = 340.0;
 const TALL: f64 = 90.0;
@@ -16,7 +16,7 @@ const TALL: f64 = 90.0;
 /// Polls so far.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
-    looks: Vec<Survey>,
+    polls: Vec<Survey>,
     /// One of `every` polls is kept.
     every: u64,
     seen: u64,
@@ -27,12 +27,12 @@ impl Monitor {
     pub(crate) fn add(&mut self, survey: Survey) {
         let every = self.every.max(1);
         if self.seen.is_multiple_of(every) {
-            self.looks.push(survey);
+            self.polls.push(survey);
         }
         self.seen += 1;
-        if self.looks.len() > MOST_LOOKS {
+        if self.polls.len() > MAX_POLLS {
             let mut place = 0;
-            self.looks.retain(|_| {
+            self.polls.retain(|_| {
                 place += 1;
                 place % 2 == 1
             });
@@ -43,33 +43,28 @@ impl Monitor {
     /// Renders the charts as one HTML file.
     pub(crate) fn page(&self) -> String {
         let mut devices: BTreeMap<&str, Vec<&Surveyed>> = BTreeMap::new();
-        for device in self.looks.iter().flat_map(|look| &look.devices) {
+        for device in self.polls.iter().flat_map(|poll| &poll.devices) {
             devices.entry(&device.device).or_default().push(device);
         }
-        let sections = devices.into_iter().enumerate().map(|(place, (device, looks))| {
-            let name = looks.first().map_or(String::new(), |look| line_safe(&look.name));
+        let sections = devices.into_iter().enumerate().map(|(place, (device, polls))| {
+            let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
             let mut figures = vec![figure(
                 "memory",
-                &looks,
+                &polls,
                 &[
-                    ("used", colour::BLUE, |look| look.used_bytes),
-                    ("reserved", colour::GREEN, |look| Some(look.reserved_bytes)),
+                    ("used", colour::BLUE, |poll| poll.used_bytes),
+                    ("reserved", colour::GREEN, |poll| Some(poll.reserved_bytes)),
                 ],
                 bytes,
             )];
-            let busy = |look: &Surveyed| look.utilisation_percent.map(u64::from);
-            if looks.iter().any(|look| look.utilisation_percent.is_some()) {
-                figures.push(figure(
-                    "at work, per cent",
-                    &looks,
-                    &[("at work", colour::ORANGE, busy)],
-                    count,
-                ));
+            let busy = |poll: &Surveyed| poll.utilisation_percent.map(u64::from);
+            if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
+                figures.push(figure("busy, %", &polls, &[("busy", colour::ORANGE, busy)], count));
             }
-            let flight = |look: &Surveyed| Some(look.in_flight as u64);
+            let flight = |poll: &Surveyed| Some(poll.in_flight as u64);
             figures.push(figure(
                 "windows in flight",
-                &looks,
+                &polls,
                 &[("windows", colour::PURPLE, flight)],
                 count,
             ));
@@ -80,17 +75,17 @@ impl Monitor {
                 vec![Block::Figures(figures)],
             )
         });
-        let time = |look: Option<&Survey>| look.map_or(String::new(), |look| look.time.clone());
+        let time = |poll: Option<&Survey>| poll.map_or(String::new(), |poll| poll.time.clone());
         let page = Page {
-            title: "The devices of this machine".to_owned(),
+            title: "Devices of this machine".to_owned(),
             kicker: format!(
                 "longsift devices · {} to {}",
-                time(self.looks.first()),
-                time(self.looks.last())
+                time(self.polls.first()),
+                time(self.polls.last())
             ),
-            lead: "What is used by anyone, and what running longsifts of this user have reserved."
+            lead: "Memory used by all programs, and memory reserved by longsift processes of this user."
                 .to_owned(),
-            tiles: vec![Tile { figure: count(self.seen), label: "looks".to_owned() }],
+            tiles: vec![Tile { figure: count(self.seen), label: "refreshes".to_owned() }],
             sections: sections.collect(),
         };
         page.html()
@@ -102,18 +97,18 @@ type Series<'a> = (&'a str, &'static str, fn(&Surveyed) -> Option<u64>);
 /// Draws lines over the polls, from 0 to the maximum.
 fn figure(
     title: &str,
-    looks: &[&Surveyed],
+    polls: &[&Surveyed],
     series: &[Series<'_>],
     shown: fn(u64) -> String,
 ) -> Figure {
     let values =
-        |of: fn(&Surveyed) -> Option<u64>| looks.iter().map(move |look| of(look).unwrap_or(0));
+        |of: fn(&Surveyed) -> Option<u64>| polls.iter().map(move |poll| of(poll).unwrap_or(0));
     let most = series.iter().flat_map(|(.., of)| values(*of)).max().unwrap_or(0);
     let (top, mut drawing) = (24.0, Drawing::new(WIDTH as u32, 130, title));
     let bottom = top + TALL;
     let mut x = 0.0;
     for (name, stroke, of) in series {
-        let step = (WIDTH - 2.0) / (looks.len().max(2) - 1) as f64;
+        let step = (WIDTH - 2.0) / (polls.len().max(2) - 1) as f64;
         let height = |value: u64| TALL * value as f64 / most.max(1) as f64;
         let line = values(*of)
             .enumerate()
@@ -138,8 +133,8 @@ mod tests {
         for minute in 0..5000 {
             monitor.add(Survey { time: format!("{minute}"), ..survey.clone() });
         }
-        assert!((MOST_LOOKS / 2..=MOST_LOOKS).contains(&monitor.looks.len()));
-        let times: Vec<u64> = monitor.looks.iter().map(|look| look.time.parse().unwrap()).collect();
+        assert!((MAX_POLLS / 2..=MAX_POLLS).contains(&monitor.polls.len()));
+        let times: Vec<u64> = monitor.polls.iter().map(|poll| poll.time.parse().unwrap()).collect();
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == monitor.every));
         assert!(monitor.page().len() < 100_000);
     }

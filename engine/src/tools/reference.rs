@@ -43,7 +43,7 @@ pub fn page_names() -> Vec<&'static str> {
 ///
 /// Lines are at most `width` terminal columns wide unless a word is longer; `color` adds ANSI colours.
 pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
-    let page = Page { width: width.clamp(40, 200), color };
+    let page = PageWriter { width: width.clamp(40, 200), color };
     let Some(name) = name else { return Some(page.list()) };
     let known = page_names().into_iter().find(|known| *known == name)?;
     Some(page.settings(known, settings_of(known)))
@@ -87,12 +87,12 @@ fn summary(name: &str) -> String {
     stage.map_or_else(|| about(name), |(_, settings)| schema::description(settings).to_string())
 }
 
-struct Page {
+struct PageWriter {
     width: usize,
     color: bool,
 }
 
-impl Page {
+impl PageWriter {
     fn list(&self) -> String {
         let names = page_names();
         let column = names.iter().map(|name| name.width()).max().unwrap_or(0) + 2;
@@ -110,7 +110,7 @@ impl Page {
                 text.trim_start()
             );
         }
-        out.push_str("\n`longsift stages NAME` lists the settings of one.\n");
+        out.push_str("\n`longsift stages NAME` shows the settings of a stage.\n");
         out
     }
 

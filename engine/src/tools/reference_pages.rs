@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_command_and_field_is_there() {
+    fn pages_contain_every_setting_command_and_field() {
         let pages = pages(&clap::Command::new("longsift").subcommand(Probe::command()));
         let text = |name: &str| &pages.iter().find(|(page, _)| *page == name).unwrap().1;
         for heading in [

@@ -29,7 +29,7 @@ const MIN_WINDOW_TOKENS: u32 = 1024;
 
 /// Input of a new pipeline.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct StarterOptions<'a> {
     /// Files, a folder or a glob; at least one.
     pub inputs: &'a [PathBuf],
     /// Path of the pipeline file.
@@ -49,16 +49,16 @@ fn problem(message: String) -> Diagnostic {
 /// # Errors
 /// Fails if the inputs cannot be read or are not one path, the document column is ambiguous, a tokenizer for text is
 /// missing, or anything else prevents a run of the pipeline.
-pub fn found(wanted: &Wanted<'_>) -> Result<(Starter, Option<Diagnostic>)> {
-    let Wanted { inputs, output, tokenizer, model } = *wanted;
+pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic>)> {
+    let StarterOptions { inputs, output, tokenizer, model } = *wanted;
     let input = input_path(inputs)?;
     let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &Reading::default())?;
     if dataset.files.is_empty() {
-        return Err(problem(format!("{} matches no file", quoted(&input))).into());
+        return Err(problem(format!("no file matches {}", quoted(&input))).into());
     }
     let content = content(&dataset)?;
     if matches!(content, Content::Text(_)) && tokenizer.is_none() && model.is_none() {
-        let message = "windows of text are cut by a tokenizer, and none is named".to_owned();
+        let message = "text input requires a tokenizer".to_owned();
         let hint = "add `--tokenizer FOLDER`, a folder with tokenizer.json (or a GGUF file), or `--model FOLDER`";
         return Err(problem(message).hint(hint).into());
     }
@@ -110,7 +110,10 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
     if all.iter().map(canonical).collect::<BTreeSet<_>>() == given {
         return Ok(glob);
     }
-    let message = format!("{} inputs are not all files of one folder and ending", inputs.len());
+    let message = format!(
+        "expected all files of one folder with the same extension, got {} inputs",
+        inputs.len()
+    );
     Err(problem(message)
         .hint("name one folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`")
         .into())
@@ -123,7 +126,7 @@ fn from_folder(folder: &Path, path: &str) -> Result<String> {
         return Ok(path.to_owned());
     }
     let here = std::env::current_dir().map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("the current folder cannot be found: {error}"))
+        Diagnostic::error(Blame::Machine, format!("cannot determine the current folder: {error}"))
     })?;
     Ok(here.join(path).display().to_string())
 }
@@ -170,10 +173,10 @@ fn content(dataset: &Dataset) -> Result<Content> {
         return Ok(Content::Tokens(column));
     }
     let message = format!(
-        "which column holds the documents is not clear; the input has: {}",
+        "cannot detect the document column; the input has: {}",
         dataset.column_names().join(", ")
     );
-    let hint = "write the starter with `longsift init`, and set `input.path` and `input.text_column` in it";
+    let hint = "run `longsift init` without inputs, and set `input.path` and `input.text_column` in the file";
     Err(problem(message).hint(hint).into())
 }
 

@@ -22,11 +22,11 @@ use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
 /// Factor by which a larger number must be faster to be chosen; smaller differences are noise.
-const WORTH: f64 = 1.03;
+const MIN_SPEEDUP: f64 = 1.03;
 /// Maximum number of windows in flight on a device.
-const MOST_IN_FLIGHT: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 /// Maximum number of windows measured per setting.
-const MOST_WINDOWS: usize = 512;
+const MAX_WINDOWS: usize = 512;
 
 /// Result for one setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -70,7 +70,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
         let vocabulary = layer.spec().vocabulary_size;
         settings.window((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
     };
-    let bench = Bench { attention, layer: &layer, tokens, stop };
+    let bench = TuneBench { attention, layer: &layer, tokens, stop };
     let all = layer.spec().key_heads as usize;
     // The first window fills caches and shows how long one takes.
     let first = bench.measure(1, all, vec![window()])?;
@@ -79,12 +79,12 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     let mut windows = |in_flight: usize| -> Vec<WindowTokens> {
         let fitting = (seconds / one.max(1e-6) * devices as f64) as usize;
         let number =
-            fitting.clamp(2 * in_flight * devices, MOST_WINDOWS.max(2 * in_flight * devices));
+            fitting.clamp(2 * in_flight * devices, MAX_WINDOWS.max(2 * in_flight * devices));
         (0..number).map(|_| window()).collect()
     };
     let mut in_flight = Vec::new();
     for number in
-        (0..).map(|power| 1 << power).take_while(|number| *number <= bench.most_in_flight())
+        (0..).map(|power| 1 << power).take_while(|number| *number <= bench.max_in_flight())
     {
         in_flight.push(bench.measure(number, all, windows(number))?);
     }
@@ -107,11 +107,11 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     Ok(Tuned { devices, window_tokens: tokens, in_flight, heads, stage, yaml })
 }
 
-/// Returns the first point that no later one beats by [`WORTH`].
+/// Returns the first point that no later one beats by [`MIN_SPEEDUP`].
 fn best(points: &[Point]) -> Point {
     let mut best = points[0];
     for point in points {
-        if point.tokens_per_second > WORTH * best.tokens_per_second {
+        if point.tokens_per_second > MIN_SPEEDUP * best.tokens_per_second {
             best = *point;
         }
     }
@@ -129,28 +129,28 @@ impl Random {
     }
 }
 
-struct Bench<'a> {
+struct TuneBench<'a> {
     attention: &'a Attention,
     layer: &'a FirstLayer,
     tokens: usize,
     stop: &'a Stop,
 }
 
-impl Bench<'_> {
+impl TuneBench<'_> {
     /// Returns the number of windows that fit into the memory of the smallest device.
-    fn most_in_flight(&self) -> usize {
+    fn max_in_flight(&self) -> usize {
         let spec = self.layer.spec();
         let table_bytes = self.layer.table().bytes();
         let fitting = self.attention.devices.list.iter().map(|device| {
             let window = device.compute.window_bytes(spec, self.tokens, 0..spec.key_heads as usize);
             let resident = device.compute.resident_bytes(spec, table_bytes);
-            let many = Device { workers: MOST_IN_FLIGHT, ..device.clone() };
+            let many = Device { workers: MAX_IN_FLIGHT, ..device.clone() };
             many.windows_that_fit(window, resident)
         });
         let limit = if self.attention.devices.is_cpu() {
             2 * self.attention.devices.threads
         } else {
-            MOST_IN_FLIGHT
+            MAX_IN_FLIGHT
         };
         fitting.min().unwrap_or(1).min(limit)
     }

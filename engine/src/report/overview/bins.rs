@@ -8,21 +8,21 @@ use serde::Serialize;
 use super::cells::Sum;
 
 /// Maximum number of bins of a histogram.
-pub(super) const MOST: i64 = 64;
+pub(super) const MAX_BINS: i64 = 64;
 
 /// Scale of bins: bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Scale {
+pub(super) struct BinScale {
     exponent: i32,
     /// Lowest and highest bin; `None` before the first value.
     range: Option<(i64, i64)>,
     /// Maximum number of bins.
-    most: i64,
+    max_bins: i64,
 }
 
-impl Scale {
-    pub(super) fn new(most: i64) -> Self {
-        Self { exponent: -1000, range: None, most }
+impl BinScale {
+    pub(super) fn new(max_bins: i64) -> Self {
+        Self { exponent: -1000, range: None, max_bins }
     }
 
     /// Extends the scale to a finite value. Returns its bin and the power of two by which the bins have widened.
@@ -36,7 +36,7 @@ impl Scale {
         let mut bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
         let (mut low, mut high) = self.range.unwrap_or((bin, bin));
         (low, high) = (low.min(bin), high.max(bin));
-        while high - low >= self.most {
+        while high - low >= self.max_bins {
             (low, high, bin) = (low >> 1, high >> 1, bin >> 1);
             self.exponent += 1;
         }
@@ -58,7 +58,7 @@ impl Scale {
         let (low, high) = (shifted(low, of_other), shifted(high, of_other));
         let (own_low, own_high) = self.range.unwrap_or((low, high));
         let (mut low, mut high) = (low.min(own_low), high.max(own_high));
-        while high - low >= self.most {
+        while high - low >= self.max_bins {
             (low, high) = (low >> 1, high >> 1);
             self.exponent += 1;
         }
@@ -68,10 +68,10 @@ impl Scale {
 
     /// Halves the number of bins. Returns the power of two by which they have widened.
     pub(super) fn halve(&mut self) -> u32 {
-        if self.most == 1 {
+        if self.max_bins == 1 {
             return 0;
         }
-        self.most /= 2;
+        self.max_bins /= 2;
         self.widen(1);
         1
     }
@@ -106,22 +106,22 @@ fn exponent(value: f64) -> i32 {
 /// collide.
 #[derive(Clone, Debug)]
 pub(super) struct Binned<S> {
-    scale: Scale,
+    scale: BinScale,
     /// Empty before the first value.
-    places: Vec<S>,
+    sums: Vec<S>,
 }
 
 impl<S: Sum> Binned<S> {
-    pub(super) fn new(most: i64) -> Self {
-        Self { scale: Scale::new(most), places: Vec::new() }
+    pub(super) fn new(max_bins: i64) -> Self {
+        Self { scale: BinScale::new(max_bins), sums: Vec::new() }
     }
 
-    pub(super) fn scale(&self) -> &Scale {
+    pub(super) fn scale(&self) -> &BinScale {
         &self.scale
     }
 
-    fn place(&self, bin: i64) -> usize {
-        bin.rem_euclid(self.scale.most) as usize
+    fn slot(&self, bin: i64) -> usize {
+        bin.rem_euclid(self.scale.max_bins) as usize
     }
 
     /// Adds to the bin of a finite value. Returns the bin and the power of two by which the bins have widened.
@@ -129,38 +129,38 @@ impl<S: Sum> Binned<S> {
         let before = self.scale.range();
         let (bin, wider) = self.scale.add(value);
         self.widen(before, wider);
-        let place = self.place(bin);
-        self.places[place].sum(more);
+        let slot = self.slot(bin);
+        self.sums[slot].sum(more);
         (bin, wider)
     }
 
     /// Adds the sums of another. Returns the powers of two by which the bins of both have widened.
     pub(super) fn append(&mut self, other: &Self) -> (u32, u32) {
-        if other.places.is_empty() {
+        if other.sums.is_empty() {
             return (0, 0);
         }
         let before = self.scale.range();
         let (own, theirs) = self.scale.join(&other.scale);
         self.widen(before, own);
         for (bin, more) in other.bins() {
-            let place = self.place(shifted(bin, theirs));
-            self.places[place].sum(more);
+            let slot = self.slot(shifted(bin, theirs));
+            self.sums[slot].sum(more);
         }
         (own, theirs)
     }
 
     /// Moves the sums from the bins of `before` to the current bins.
     fn widen(&mut self, before: Option<(i64, i64)>, by: u32) {
-        let empty = || vec![S::NONE; self.scale.most as usize];
+        let empty = || vec![S::NONE; self.scale.max_bins as usize];
         let Some((low, high)) = before else {
-            self.places = empty();
+            self.sums = empty();
             return;
         };
         if by > 0 {
-            let places = std::mem::replace(&mut self.places, empty());
+            let sums = std::mem::replace(&mut self.sums, empty());
             for bin in low..=high {
-                let place = self.place(shifted(bin, by));
-                self.places[place].sum(places[bin.rem_euclid(self.scale.most) as usize]);
+                let slot = self.slot(shifted(bin, by));
+                self.sums[slot].sum(sums[bin.rem_euclid(self.scale.max_bins) as usize]);
             }
         }
     }
@@ -168,7 +168,7 @@ impl<S: Sum> Binned<S> {
     /// Returns the bins from the lowest to the highest, including empty ones.
     pub(super) fn bins(&self) -> impl Iterator<Item = (i64, S)> {
         let range = self.scale.range().map(|(low, high)| low..=high);
-        range.into_iter().flatten().map(|bin| (bin, self.places[self.place(bin)]))
+        range.into_iter().flatten().map(|bin| (bin, self.sums[self.slot(bin)]))
     }
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct Histogram {
 
 impl<const KINDS: usize> Bins<KINDS> {
     pub(super) fn new() -> Self {
-        Self(Binned::new(MOST))
+        Self(Binned::new(MAX_BINS))
     }
 
     /// Counts a value if it is finite.
@@ -249,7 +249,7 @@ mod tests {
             let Some(histogram) = expected else { return Ok(()) };
             let finite: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
             prop_assert_eq!(histogram.counts.iter().map(|kinds| kinds[0]).sum::<u64>(), finite.len() as u64);
-            prop_assert!(histogram.counts.len() as i64 <= MOST);
+            prop_assert!(histogram.counts.len() as i64 <= MAX_BINS);
             for (bin, kinds) in histogram.counts.iter().enumerate() {
                 let from = histogram.from + bin as f64 * histogram.width;
                 let inside = finite.iter().filter(|value| (from..from + histogram.width).contains(*value));

@@ -29,7 +29,7 @@ impl Sum for Amount {
 }
 
 /// Minimum number of entries before they are sorted for the first time.
-const FEWEST: usize = 4096;
+const MIN_ENTRIES: usize = 4096;
 
 /// Sums by cell.
 #[derive(Clone, Debug)]
@@ -46,8 +46,8 @@ impl<K: Copy + Ord, S: Sum> Cells<K, S> {
 
     pub(super) fn add(&mut self, cell: K, more: S) {
         self.entries.push((cell, more));
-        if self.entries.len() >= FEWEST.max(2 * self.sorted) {
-            self.settle();
+        if self.entries.len() >= MIN_ENTRIES.max(2 * self.sorted) {
+            self.compact();
         }
     }
 
@@ -60,16 +60,16 @@ impl<K: Copy + Ord, S: Sum> Cells<K, S> {
     pub(super) fn merge(&mut self, to: impl Fn(K) -> K) {
         self.entries.iter_mut().for_each(|(cell, _)| *cell = to(*cell));
         self.sorted = 0;
-        self.settle();
+        self.compact();
     }
 
     /// Returns the cells, ascending.
-    pub(super) fn settled(&mut self) -> &[(K, S)] {
-        self.settle();
+    pub(super) fn compacted(&mut self) -> &[(K, S)] {
+        self.compact();
         &self.entries
     }
 
-    fn settle(&mut self) {
+    fn compact(&mut self) {
         if self.sorted == self.entries.len() {
             return;
         }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_a_map_in_any_parts() {
+    fn sums_equal_those_of_a_map() {
         let samples = || (0..20_000_u64).map(|sample| (sample * sample % 997, sample));
         let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
         samples().for_each(|(cell, more)| *expected.entry(cell / 2).or_default() += more);
@@ -104,6 +104,6 @@ mod tests {
         one.append(&other, |cell| cell / 2);
         let expected: Vec<(u64, [u64; 1])> =
             expected.into_iter().map(|(cell, sum)| (cell, [sum])).collect();
-        assert_eq!(one.settled(), expected);
+        assert_eq!(one.compacted(), expected);
     }
 }

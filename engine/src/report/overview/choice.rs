@@ -27,7 +27,7 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// Reads the selection settings of a manifest; `directory` holds its scores.
-    pub(crate) fn of(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
+    pub(crate) fn from_manifest(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
         let settings = &manifest.lock.settings;
         let stages: Vec<StageSettings> = serde_json::from_value(settings["stages"].clone())
             .map_err(|why| {
@@ -44,7 +44,7 @@ impl Choice {
             }
         }
         let (Some(score), Some(filter)) = (score, filter) else {
-            let message = "the manifest has no `score` or no `filter`";
+            let message = "the manifest has no stage `score` or `filter`";
             return Err(Diagnostic::error(Blame::Data, message)
                 .hint("it was damaged after it was written")
                 .into());
@@ -68,7 +68,7 @@ impl Choice {
 
     /// Returns whether a sample with this reason was rejected by a guard before a measure, which was therefore
     /// skipped.
-    pub(crate) fn spares(&self, reason: &str) -> bool {
+    pub(crate) fn is_early_rejection(&self, reason: &str) -> bool {
         let refused = reason.strip_prefix("guard_");
         let mut early = self.filter.guards.iter().filter(|guard| guard.before.is_some());
         refused.is_some_and(|statistic| early.any(|guard| guard.statistic == statistic))
@@ -124,17 +124,17 @@ impl Choice {
         let filter = &self.filter;
         let of = if self.score.within.is_some() { "each group" } else { "all" };
         if self.score.calibration.is_some() {
-            "what reaches the threshold of a saved calibration".to_owned()
+            "scores at or above the threshold of a saved calibration".to_owned()
         } else if let Some(score) = filter.min_score {
             format!("scores of {score} or more")
         } else if let Some(fraction) = filter.keep_fraction {
             format!("the best {} % of {of}", 100.0 * fraction.0)
         } else if filter.keep_tokens.is_some() {
-            format!("a budget of tokens of {of}")
+            format!("a token budget for {of}")
         } else if filter.budgets.is_some() {
-            "budgets of tokens by group and length".to_owned()
+            "token budgets by group and length".to_owned()
         } else {
-            "everything with a score that passes the guards".to_owned()
+            "all scored samples that pass the guards".to_owned()
         }
     }
 }

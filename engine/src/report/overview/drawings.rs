@@ -1,8 +1,8 @@
 //! Charts of a report, no wider than a phone screen.
 
 use super::bins::Histogram;
-use super::gather::{FATES, Fate};
-use super::machine::Look;
+use super::gather::{OUTCOMES, SampleOutcome};
+use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::drawing::{Drawing, colour};
 
@@ -13,10 +13,10 @@ const WIDTH: f64 = 340.0;
 const PALE: &str = "#C3CAD5";
 
 /// Colours of kept, not selected and rejected samples.
-pub(super) const COLOURS: [&str; FATES] = [colour::BLUE, PALE, colour::ORANGE];
+pub(super) const COLOURS: [&str; OUTCOMES] = [colour::BLUE, PALE, colour::ORANGE];
 
 /// Colours of score components, repeated if there are more.
-const SIDES: [&str; 8] = [
+const COMPONENT_COLOURS: [&str; 8] = [
     colour::BLUE,
     colour::ORANGE,
     colour::GREEN,
@@ -28,7 +28,7 @@ const SIDES: [&str; 8] = [
 ];
 
 /// A step of [`waterfall`].
-pub(super) struct Step {
+pub(super) struct WaterfallStep {
     pub(super) name: String,
     pub(super) number: u64,
     pub(super) fill: &'static str,
@@ -45,7 +45,7 @@ pub(super) fn share(part: u64, all: u64) -> String {
 
 /// Draws a waterfall chart: the total, the amounts lost by reason and the remainder, each with a line of text and a
 /// bar. The last step is the remainder; each of the others begins where the previous one ended.
-pub(super) fn waterfall(label: &str, all: u64, steps: &[Step]) -> Drawing {
+pub(super) fn waterfall(label: &str, all: u64, steps: &[WaterfallStep]) -> Drawing {
     let row = 36.0;
     let mut drawing = drawing(row * (steps.len() + 1) as f64 + 4.0, label);
     let x = |number: u64| (WIDTH - 2.0) * number as f64 / all.max(1) as f64;
@@ -76,18 +76,24 @@ pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str
     let most = of.counts.iter().map(|kinds| kinds.iter().sum::<u64>()).max().unwrap_or(1).max(1);
     let height = |number: u64| tall * number as f64 / most as f64;
     let mut below = vec![0_u64; of.counts.len()];
-    for fate in [Fate::Kept, Fate::Below, Fate::Refused] {
+    for outcome in [SampleOutcome::Kept, SampleOutcome::Below, SampleOutcome::Refused] {
         let heights: Vec<(f64, f64)> = of
             .counts
             .iter()
             .zip(&mut below)
             .map(|(kinds, below)| {
                 let from = *below;
-                *below += kinds[fate as usize];
+                *below += kinds[outcome as usize];
                 (height(from), height(*below))
             })
             .collect();
-        drawing.steps((1.0, bottom), width, &heights, COLOURS[fate as usize], NAMES[fate as usize]);
+        drawing.steps(
+            (1.0, bottom),
+            width,
+            &heights,
+            COLOURS[outcome as usize],
+            NAMES[outcome as usize],
+        );
     }
     drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
     let end = of.from + bins * of.width;
@@ -106,8 +112,8 @@ pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str
 }
 
 /// Legend of [`histogram`].
-pub(super) const NAMES: [&str; FATES] =
-    ["kept", "below the threshold", "refused or without a score"];
+pub(super) const NAMES: [&str; OUTCOMES] =
+    ["kept", "below the threshold", "rejected or without a score"];
 
 fn anchor(x: f64) -> &'static str {
     if x < 40.0 {
@@ -151,24 +157,27 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Draws stacked shares, one bar for each row, with a legend from `sides`.
-pub(super) fn stacked(label: &str, sides: &[&str], rows: &[(&str, Vec<u64>)]) -> Drawing {
+/// Draws stacked shares, one bar for each row, with a legend from `components`.
+pub(super) fn stacked(label: &str, components: &[&str], rows: &[(&str, Vec<u64>)]) -> Drawing {
     let row = 40.0;
-    let height = row * rows.len() as f64 + 18.0 * sides.len() as f64 + 8.0;
+    let height = row * rows.len() as f64 + 18.0 * components.len() as f64 + 8.0;
     let mut drawing = drawing(height, label);
     for (index, (name, parts)) in rows.iter().enumerate() {
         let y = row * index as f64;
         let all: u64 = parts.iter().sum();
         drawing.text((0.0, y + 13.0), "start", format!("{name} · {}", count(all)));
         let mut x = 0.0;
-        for (part, (side, fill)) in parts.iter().zip(sides.iter().zip(SIDES.iter().cycle())) {
+        for (part, (side, fill)) in
+            parts.iter().zip(components.iter().zip(COMPONENT_COLOURS.iter().cycle()))
+        {
             let width = (WIDTH - 2.0) * *part as f64 / all.max(1) as f64;
             let title = format!("{}: {}", line_safe(side), share(*part, all));
             drawing.rect((x, y + 18.0), (width, 16.0), *fill, title);
             x += width;
         }
     }
-    for (index, (side, fill)) in sides.iter().zip(SIDES.iter().cycle()).enumerate() {
+    for (index, (side, fill)) in components.iter().zip(COMPONENT_COLOURS.iter().cycle()).enumerate()
+    {
         let y = row * rows.len() as f64 + 18.0 * index as f64 + 4.0;
         drawing.rect((0.0, y), (11.0, 11.0), *fill, "");
         let shares = rows.iter().map(|(_, parts)| share(parts[index], parts.iter().sum()));
@@ -196,7 +205,7 @@ pub(super) fn shares(label: &str, rows: &[(String, [u64; 2])], overall: f64) -> 
     }
     let x = scale * overall;
     drawing.dashed((x, 16.0), (x, height - 18.0), colour::VERMILLION);
-    let all = format!("all {:.1} %", 100.0 * overall);
+    let all = format!("overall {:.1} %", 100.0 * overall);
     drawing.text_on((x, height - 5.0), anchor(x), colour::VERMILLION, all);
     drawing
 }
@@ -210,16 +219,16 @@ pub(super) fn pairs(
     let (top, tall) = (14.0, 96.0);
     let bottom = top + tall;
     let mut drawing = drawing(bottom + 18.0, label);
-    let places = kept.len().max(others.len()).max(1);
+    let bins = kept.len().max(others.len()).max(1);
     let most =
         kept.iter().chain(others).copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
-    let width = (WIDTH - 2.0) / places as f64;
+    let width = (WIDTH - 2.0) / bins as f64;
     let height = |value: Option<&f64>| {
         let value = value.copied().filter(|value| *value > 0.0 && most > 0.0).unwrap_or(0.0);
         tall * value / most
     };
     for (side, (list, fill)) in [(kept, COLOURS[0]), (others, COLOURS[1])].into_iter().enumerate() {
-        let heights: Vec<(f64, f64)> = (0..places * 2)
+        let heights: Vec<(f64, f64)> = (0..bins * 2)
             .map(
                 |half| {
                     if half % 2 == side { (0.0, height(list.get(half / 2))) } else { (0.0, 0.0) }
@@ -231,46 +240,47 @@ pub(super) fn pairs(
     }
     drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
     drawing.text((0.0, 10.0), "start", format!("highest {}", number(most)));
-    let every = places.div_ceil(10);
-    for place in (0..places).step_by(every) {
-        let x = 1.0 + width * (place as f64 + 0.5);
-        drawing.text((x, bottom + 14.0), "middle", name(place));
+    let every = bins.div_ceil(10);
+    for bin in (0..bins).step_by(every) {
+        let x = 1.0 + width * (bin as f64 + 0.5);
+        drawing.text((x, bottom + 14.0), "middle", name(bin));
     }
     drawing
 }
 
 /// Draws the memory of a device over time: used by other programs, held by the run, and reserved.
-pub(super) fn memory(device: &str, looks: &[Look]) -> Drawing {
+pub(super) fn memory(device: &str, polls: &[DevicePoll]) -> Drawing {
     let (top, tall) = (34.0, 90.0);
     let bottom = top + tall;
     let mut drawing = drawing(bottom + 20.0, &format!("memory of {device}"));
     let most =
-        looks.iter().flat_map(|look| [look.held_bytes, look.reserved_bytes, look.others_bytes]);
+        polls.iter().flat_map(|poll| [poll.held_bytes, poll.reserved_bytes, poll.others_bytes]);
     let most = most.max().unwrap_or(0).max(1);
     let point = |index: usize, value: u64| {
-        let x = (WIDTH - 2.0) * index as f64 / (looks.len().max(2) - 1) as f64;
+        let x = (WIDTH - 2.0) * index as f64 / (polls.len().max(2) - 1) as f64;
         (1.0 + x, bottom - tall * value as f64 / most as f64)
     };
-    let series = [("held", colour::BLUE), ("reserved", colour::GREEN), ("others", colour::ORANGE)];
-    let bytes_of = |look: &Look| [look.held_bytes, look.reserved_bytes, look.others_bytes];
+    let series =
+        [("held", colour::BLUE), ("reserved", colour::GREEN), ("other programs", colour::ORANGE)];
+    let bytes_of = |poll: &DevicePoll| [poll.held_bytes, poll.reserved_bytes, poll.others_bytes];
     let mut x = 0.0;
-    for (place, (name, stroke)) in series.into_iter().enumerate() {
-        let points: Vec<(f64, f64)> = looks
+    for (series_index, (name, stroke)) in series.into_iter().enumerate() {
+        let points: Vec<(f64, f64)> = polls
             .iter()
             .enumerate()
-            .map(|(index, look)| point(index, bytes_of(look)[place]))
+            .map(|(index, poll)| point(index, bytes_of(poll)[series_index]))
             .collect();
         drawing.polyline(&points, stroke, name);
         drawing.rect((x, 2.0), (10.0, 10.0), stroke, "");
         drawing.text((x + 14.0, 11.0), "start", name);
         x += 80.0;
     }
-    drawing.text((0.0, 27.0), "start", format!("{} at most", bytes(most)));
+    drawing.text((0.0, 27.0), "start", format!("peak {}", bytes(most)));
     drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
-    let time = |look: Option<&Look>| look.map_or(String::new(), |look| line_safe(&look.time));
-    drawing.text((0.0, bottom + 15.0), "start", time(looks.first()));
-    if looks.len() > 1 {
-        drawing.text((WIDTH, bottom + 15.0), "end", time(looks.last()));
+    let time = |poll: Option<&DevicePoll>| poll.map_or(String::new(), |poll| line_safe(&poll.time));
+    drawing.text((0.0, bottom + 15.0), "start", time(polls.first()));
+    if polls.len() > 1 {
+        drawing.text((WIDTH, bottom + 15.0), "end", time(polls.last()));
     }
     drawing
 }
@@ -293,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn a_waterfall_ends_where_what_is_left_begins() {
-        let step = |name: &str, number, fill| Step { name: name.to_owned(), number, fill };
+    fn the_last_waterfall_step_is_the_remainder() {
+        let step = |name: &str, number, fill| WaterfallStep { name: name.to_owned(), number, fill };
         let steps = [step("<b>", 3, colour::ORANGE), step("kept", 1, colour::BLUE)];
         let svg = waterfall("rows", 4, &steps).render().unwrap();
         assert!(svg.contains("3 · 75.0 %") && !svg.contains("<b>"), "{svg}");
@@ -303,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_of_a_share_are_read_however_long_its_name_is() {
+    fn shares_are_legible_with_long_names() {
         let rows = [("n".repeat(400), [200, 30])];
         let svg = shares("Kept", &rows, 0.1).render().unwrap();
         assert!(svg.contains(">30 of 200 · 15.0 %</text>"), "{svg}");

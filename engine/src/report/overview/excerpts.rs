@@ -12,12 +12,12 @@ use crate::dataset::rows;
 use crate::plan::Plan;
 
 /// Maximum number of characters shown of each end.
-const SHOWN: usize = 320;
+const MAX_CHARACTERS: usize = 320;
 /// Maximum number of bytes of each end on a page. Control characters are written as escapes, so characters alone do
 /// not bound the size of a page.
-const MOST_BYTES: usize = 4 * SHOWN;
+const MAX_BYTES: usize = 4 * MAX_CHARACTERS;
 /// Maximum number of tokens shown of each end if documents are token ids.
-const TOKENS_SHOWN: usize = 24;
+const MAX_TOKENS: usize = 24;
 
 /// Beginning and end of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,11 +31,11 @@ pub(crate) struct Excerpt {
 impl Excerpt {
     /// Cuts a text to its beginning and end. Line breaks are replaced by a sign, so that a text of empty lines stays
     /// short.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         let visible = |text: String| text.replace("\r\n", "⏎ ").replace('\n', "⏎ ");
         let letters = text.chars().count();
-        let is_short = || text.chars().map(written).sum::<usize>() <= 2 * MOST_BYTES;
-        if letters <= 2 * SHOWN && is_short() {
+        let is_short = || text.chars().map(written).sum::<usize>() <= 2 * MAX_BYTES;
+        if letters <= 2 * MAX_CHARACTERS && is_short() {
             let head = visible(text.to_owned());
             return Self { head, left_out: 0, tail: String::new() };
         }
@@ -48,15 +48,15 @@ impl Excerpt {
         }
     }
 
-    fn of_tokens(tokens: &[u32]) -> Self {
+    fn from_tokens(tokens: &[u32]) -> Self {
         let list = |tokens: &[u32]| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        if tokens.len() <= 2 * TOKENS_SHOWN {
+        if tokens.len() <= 2 * MAX_TOKENS {
             return Self { head: list(tokens), left_out: 0, tail: String::new() };
         }
         Self {
-            head: list(&tokens[..TOKENS_SHOWN]),
-            left_out: (tokens.len() - 2 * TOKENS_SHOWN) as u64,
-            tail: list(&tokens[tokens.len() - TOKENS_SHOWN..]),
+            head: list(&tokens[..MAX_TOKENS]),
+            left_out: (tokens.len() - 2 * MAX_TOKENS) as u64,
+            tail: list(&tokens[tokens.len() - MAX_TOKENS..]),
         }
     }
 }
@@ -68,22 +68,24 @@ fn written(letter: char) -> usize {
 
 /// Returns how many leading characters fit.
 fn fitting(letters: impl Iterator<Item = char>) -> usize {
-    let bytes = letters.take(SHOWN).scan(0, |bytes, letter| {
+    let bytes = letters.take(MAX_CHARACTERS).scan(0, |bytes, letter| {
         *bytes += written(letter);
         Some(*bytes)
     });
-    bytes.take_while(|bytes| *bytes <= MOST_BYTES).count()
+    bytes.take_while(|bytes| *bytes <= MAX_BYTES).count()
 }
 
 /// Returns the excerpts of samples, in order; `None` if the document is no longer readable. `units`: position in the
 /// plan of a sample's unit.
-pub(super) fn of_picks(
+pub(super) fn for_picks(
     plan: &Plan,
     picks: &[&Pick],
     units: impl Fn(usize) -> Option<usize>,
 ) -> Result<Vec<Option<Excerpt>>> {
     let mut excerpts = vec![None; picks.len()];
-    read(plan, picks, units, |index, content| excerpts[index] = of_sample(picks[index], content))?;
+    read(plan, picks, units, |index, content| {
+        excerpts[index] = sample_excerpt(picks[index], content);
+    })?;
     Ok(excerpts)
 }
 
@@ -117,19 +119,19 @@ pub(super) fn read(
     Ok(())
 }
 
-fn of_sample(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
+fn sample_excerpt(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
     let (place, window) = (pick.place, pick.window().is_some());
     match content {
         DocumentContent::Text(text) if window => {
             let (start, end) = place.bytes?;
-            text.get(start as usize..end as usize).map(Excerpt::of)
+            text.get(start as usize..end as usize).map(Excerpt::from_text)
         }
-        DocumentContent::Text(text) => Some(Excerpt::of(text)),
+        DocumentContent::Text(text) => Some(Excerpt::from_text(text)),
         DocumentContent::Tokens(tokens) if window => {
             let (start, end) = place.tokens;
-            tokens.get(start as usize..end as usize).map(Excerpt::of_tokens)
+            tokens.get(start as usize..end as usize).map(Excerpt::from_tokens)
         }
-        DocumentContent::Tokens(tokens) => Some(Excerpt::of_tokens(tokens)),
+        DocumentContent::Tokens(tokens) => Some(Excerpt::from_tokens(tokens)),
     }
 }
 
@@ -138,19 +140,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_its_two_ends_and_a_short_one_is_whole() {
-        let short = Excerpt::of("a\r\nb\n\nc");
+    fn long_texts_are_cut_to_both_ends() {
+        let short = Excerpt::from_text("a\r\nb\n\nc");
         assert_eq!((short.head.as_str(), short.left_out), ("a⏎ b⏎ ⏎ c", 0));
-        let long = Excerpt::of(&format!("{}{}", "ä".repeat(1000), "z".repeat(1000)));
-        assert_eq!(long.head, "ä".repeat(SHOWN));
-        assert_eq!((long.left_out, long.tail), (2000 - 640, "z".repeat(SHOWN)));
-        let escaped = Excerpt::of(&"\u{e0001}".repeat(1000));
+        let long = Excerpt::from_text(&format!("{}{}", "ä".repeat(1000), "z".repeat(1000)));
+        assert_eq!(long.head, "ä".repeat(MAX_CHARACTERS));
+        assert_eq!((long.left_out, long.tail), (2000 - 640, "z".repeat(MAX_CHARACTERS)));
+        let escaped = Excerpt::from_text(&"\u{e0001}".repeat(1000));
         let bytes = |text: &str| text.chars().map(written).sum::<usize>();
-        assert!((1200..=MOST_BYTES).contains(&bytes(&escaped.head)));
+        assert!((1200..=MAX_BYTES).contains(&bytes(&escaped.head)));
         let shown = escaped.head.chars().count() + escaped.tail.chars().count();
         assert_eq!(escaped.left_out as usize, 1000 - shown);
         let tokens: Vec<u32> = (0..100).collect();
-        let excerpt = Excerpt::of_tokens(&tokens);
+        let excerpt = Excerpt::from_tokens(&tokens);
         assert!(excerpt.head.starts_with("0 1 2 ") && excerpt.tail.ends_with(" 98 99"));
         assert_eq!(excerpt.left_out, 100 - 48);
     }

@@ -10,8 +10,8 @@ use longsift_stages::score::terms::{Combine, Scorer};
 
 use super::bins::Bins;
 use super::choice::Choice;
-use super::grid::{Grid, Sides};
-use super::guards::{Bound, Guarded, rejecting};
+use super::grid::{Components, Grid};
+use super::guards::{Bound, GuardCounts, rejecting};
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -27,7 +27,7 @@ use crate::run_directory::units::UnitRecord;
 
 /// Outcome of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SampleOutcome {
     Kept,
     /// Not kept because of its rank.
     Below,
@@ -36,10 +36,10 @@ pub(super) enum Fate {
 }
 
 /// Number of outcomes.
-pub(super) const FATES: usize = 3;
+pub(super) const OUTCOMES: usize = 3;
 
-impl Fate {
-    pub(super) fn of(reason: Option<&str>) -> Self {
+impl SampleOutcome {
+    pub(super) fn from_reason(reason: Option<&str>) -> Self {
         match reason {
             None => Self::Kept,
             Some(NOT_SELECTED) => Self::Below,
@@ -50,17 +50,17 @@ impl Fate {
 
 /// Counts of a group.
 #[derive(Clone, Debug)]
-pub(super) struct OfGroup {
-    pub(super) fates: [Amount; FATES],
-    pub(super) score: Bins<FATES>,
+pub(super) struct GroupCounts {
+    pub(super) outcomes: [Amount; OUTCOMES],
+    pub(super) score: Bins<OUTCOMES>,
     /// By statistic of the selection.
-    pub(super) statistics: Vec<Bins<FATES>>,
+    pub(super) statistics: Vec<Bins<OUTCOMES>>,
     pub(super) picks: Picks,
     /// Denominators of a share of samples, with guards and without.
     pub(super) counted: u64,
     pub(super) counted_without_guards: u64,
     pub(super) grid: Grid,
-    pub(super) guarded: Guarded,
+    pub(super) guarded: GuardCounts,
     /// Samples outside the bounds, by guard.
     pub(super) rejected: Vec<u64>,
 }
@@ -86,7 +86,7 @@ impl Lists {
 #[derive(Clone, Debug)]
 pub(super) struct Gathered {
     /// By index among the shown groups; the last entry is all others.
-    pub(super) groups: Vec<OfGroup>,
+    pub(super) groups: Vec<GroupCounts>,
     /// Kept samples, and the others by reason.
     pub(super) kept: Amount,
     pub(super) dropped: BTreeMap<String, Amount>,
@@ -102,9 +102,9 @@ pub(super) struct Gathered {
 
 /// Properties of a group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known<'a> {
+pub(super) struct GroupRules<'a> {
     /// Index among the shown groups; `None` if it is not shown.
-    pub(super) place: Option<usize>,
+    pub(super) index: Option<usize>,
     /// Scorer of its samples; `None` if the group has no scale.
     pub(super) scorer: Option<Scorer>,
     /// Bounds of its guards.
@@ -113,7 +113,7 @@ pub(super) struct Known<'a> {
 
 /// Minimum number of windows that are counted before they are merged into the total. Units may have few windows, and a
 /// merge costs as much as counting thousands of windows.
-const WINDOWS_AT_ONCE: u64 = 8192;
+const MIN_WINDOWS_PER_PART: u64 = 8192;
 
 /// Sources of the counts.
 pub(super) struct Gathering<'a> {
@@ -128,11 +128,11 @@ pub(super) struct Gathering<'a> {
     /// Number of shown groups.
     pub(super) shown: usize,
     /// Groups with known properties.
-    pub(super) groups: HashMap<Option<&'a str>, Known<'a>>,
+    pub(super) groups: HashMap<Option<&'a str>, GroupRules<'a>>,
     /// Statistics that are lists, each with whether a guard runs before its measure.
     pub(super) lists: Vec<(&'a str, bool)>,
     /// Component of the score by term.
-    pub(super) sides: Sides,
+    pub(super) components: Components,
     /// Bounds of the guards.
     pub(super) bounds: Vec<Bound>,
     /// Index of each guard's statistic in the selection.
@@ -159,12 +159,12 @@ impl Gathering<'_> {
         Ok(all)
     }
 
-    /// Splits the units into parts of at least [`WINDOWS_AT_ONCE`] windows.
+    /// Splits the units into parts of at least [`MIN_WINDOWS_PER_PART`] windows.
     fn parts(&self) -> Vec<Range<usize>> {
         let (mut parts, mut first, mut windows) = (Vec::new(), 0, 0);
         for (unit, record) in self.records.iter().enumerate() {
             windows += record.counts.windows;
-            if windows >= WINDOWS_AT_ONCE || unit + 1 == self.records.len() {
+            if windows >= MIN_WINDOWS_PER_PART || unit + 1 == self.records.len() {
                 parts.push(first..unit + 1);
                 (first, windows) = (unit + 1, 0);
             }
@@ -173,15 +173,15 @@ impl Gathering<'_> {
     }
 
     fn nothing(&self) -> Gathered {
-        let group = OfGroup {
-            fates: [Amount::default(); FATES],
+        let group = GroupCounts {
+            outcomes: [Amount::default(); OUTCOMES],
             score: Bins::new(),
             statistics: vec![Bins::new(); self.statistics.len()],
             picks: Picks::default(),
             counted: 0,
             counted_without_guards: 0,
-            grid: Grid::new(&self.sides),
-            guarded: Guarded::new(&self.sides, &self.bounds),
+            grid: Grid::new(&self.components),
+            guarded: GuardCounts::new(&self.components, &self.bounds),
             rejected: vec![0; self.guards.len()],
         };
         Gathered {
@@ -203,12 +203,12 @@ impl Gathering<'_> {
         let located = scores::read_locations(&self.scores.root.join(&record.scores.path), &lists)?;
         let locations = &located.locations;
         let labels = self.labels_of(unit)?;
-        let mut fates: Vec<(Fate, bool)> = Vec::with_capacity(locations.len());
+        let mut outcomes: Vec<(SampleOutcome, bool)> = Vec::with_capacity(locations.len());
         selected::read(path, |row| {
-            let first = fates.len();
+            let first = outcomes.len();
             let own = locations.get(first).filter(|place| place.input_row == row.input_row);
             let (Some(place), true) = (own.copied(), self.is_sample(own, row)) else {
-                return Err(other_rows(path));
+                return Err(mismatched_rows(path));
             };
             let (windows, tokens) = if row.window.is_some() {
                 (1, place.tokens.1 - place.tokens.0)
@@ -217,27 +217,27 @@ impl Gathering<'_> {
                 let windows = rest.take_while(|of| of.input_row == row.input_row).count();
                 (windows, place.tokens_total)
             };
-            let fate = Fate::of(row.reason);
-            let spared = row.reason.is_some_and(|reason| self.choice.spares(reason));
-            fates.extend(std::iter::repeat_n((fate, spared), windows));
-            self.sample(found, unit, row, place, tokens, fate);
+            let outcome = SampleOutcome::from_reason(row.reason);
+            let skipped = row.reason.is_some_and(|reason| self.choice.is_early_rejection(reason));
+            outcomes.extend(std::iter::repeat_n((outcome, skipped), windows));
+            self.sample(found, unit, row, place, tokens, outcome);
             if let Some(of_rows) = &labels {
                 let label = of_rows.get((row.input_row - record.first_row) as usize).cloned();
                 let counts = found.labels.entry(label.flatten()).or_default();
                 counts[0] += 1;
-                counts[1] += u64::from(fate == Fate::Kept);
+                counts[1] += u64::from(outcome == SampleOutcome::Kept);
             }
             Ok(())
         })?;
-        if fates.len() != locations.len() {
-            return Err(other_rows(path));
+        if outcomes.len() != locations.len() {
+            return Err(mismatched_rows(path));
         }
         for (list, (sums, (_, guarded))) in found.lists.iter_mut().zip(&self.lists).enumerate() {
             located.each(list, |window, numbers| {
-                let (fate, spared) = fates[window];
+                let (outcome, skipped) = outcomes[window];
                 // Another run of the same scores with other guards may have measured some skipped windows.
-                if !(spared && *guarded) {
-                    sums[usize::from(fate != Fate::Kept)].add(numbers, 1);
+                if !(skipped && *guarded) {
+                    sums[usize::from(outcome != SampleOutcome::Kept)].add(numbers, 1);
                 }
             });
         }
@@ -258,7 +258,7 @@ impl Gathering<'_> {
         row: &SelectedRow<'_>,
         place: WindowLocation,
         tokens: u64,
-        fate: Fate,
+        outcome: SampleOutcome,
     ) {
         let amount = Amount { samples: 1, tokens };
         match row.reason.map(|reason| (reason, found.dropped.get_mut(reason))) {
@@ -267,12 +267,12 @@ impl Gathering<'_> {
             Some((reason, None)) => drop(found.dropped.insert(reason.to_owned(), amount)),
         }
         let known = self.groups.get(&row.group);
-        let shown = known.and_then(|known| known.place);
+        let shown = known.and_then(|known| known.index);
         let group = &mut found.groups[shown.unwrap_or(self.shown)];
-        group.fates[fate as usize].add(amount);
-        group.score.add(row.score, fate as usize);
+        group.outcomes[outcome as usize].add(amount);
+        group.score.add(row.score, outcome as usize);
         for (bins, value) in group.statistics.iter_mut().zip(row.statistics) {
-            bins.add(*value, fate as usize);
+            bins.add(*value, outcome as usize);
         }
         if shown.is_some() {
             group.picks.add(unit, row, place, tokens);
@@ -287,21 +287,21 @@ impl Gathering<'_> {
             found.rejected[guard].add_rejected(unit, row, place, tokens);
         }
         let Some(scorer) = known.and_then(|known| known.scorer.as_ref()) else { return };
-        let refused = fate == Fate::Refused;
-        let sides = self.sides.values(scorer.terms(row.statistics));
+        let refused = outcome == SampleOutcome::Refused;
+        let components = self.components.values(scorer.terms(row.statistics));
         let is_scored = !row.score.is_nan();
         // Samples without a score because of a statistic that only a guard requires: without guards they have one.
         let for_guards = || {
             let mut terms = self.choice.terms.iter().zip(row.statistics);
             refused
                 && terms.all(|(term, value)| term.optional || value.is_finite())
-                && !row.reason.is_some_and(|of| self.choice.spares(of))
+                && !row.reason.is_some_and(|of| self.choice.is_early_rejection(of))
         };
         if is_scored || for_guards() {
-            group.grid.add(sides, refused, amount);
+            group.grid.add(components, refused, amount);
         }
-        let sides = if is_scored { sides } else { (f64::NAN, f64::NAN) };
-        group.guarded.add(&self.bounds, guards, row.statistics, sides, amount);
+        let components = if is_scored { components } else { (f64::NAN, f64::NAN) };
+        group.guarded.add(&self.bounds, guards, row.statistics, components, amount);
         if !is_scored {
             return;
         }
@@ -311,7 +311,7 @@ impl Gathering<'_> {
             };
             let terms = scorer.terms(row.statistics).enumerate();
             let (weakest, _) = terms.fold((0, f64::INFINITY), least);
-            found.weakest[weakest][usize::from(fate == Fate::Below)] += 1;
+            found.weakest[weakest][usize::from(outcome == SampleOutcome::Below)] += 1;
         }
     }
 
@@ -324,16 +324,20 @@ impl Gathering<'_> {
     }
 }
 
-fn other_rows(path: &Path) -> crate::base::error::Failure {
-    let hint = "`longsift verify` says which file changed after it was written";
+fn mismatched_rows(path: &Path) -> crate::base::error::Failure {
+    let hint = "`longsift verify` reports which file changed after it was written";
     Table { path, what: "table of the selection", hint }
-        .damaged(&"its rows are not those of the scores")
+        .damaged(&"its rows do not match the scores")
 }
 
 impl Gathered {
     fn append(&mut self, other: Self) {
         for (group, more) in self.groups.iter_mut().zip(other.groups) {
-            group.fates.iter_mut().zip(more.fates).for_each(|(fate, more)| fate.add(more));
+            group
+                .outcomes
+                .iter_mut()
+                .zip(more.outcomes)
+                .for_each(|(outcome, more)| outcome.add(more));
             group.score.append(&more.score);
             let statistics = group.statistics.iter_mut().zip(&more.statistics);
             statistics.for_each(|(bins, more)| bins.append(more));
@@ -348,8 +352,8 @@ impl Gathered {
         for (reason, amount) in other.dropped {
             self.dropped.entry(reason).or_default().add(amount);
         }
-        for (sides, more) in self.weakest.iter_mut().zip(other.weakest) {
-            sides.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        for (components, more) in self.weakest.iter_mut().zip(other.weakest) {
+            components.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
         for (lists, more) in self.lists.iter_mut().zip(other.lists) {
             lists.iter_mut().zip(more).for_each(|(all, more)| all.add(&more.sums, more.windows));

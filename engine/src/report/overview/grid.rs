@@ -7,34 +7,34 @@
 use longsift_stages::score::terms::Combine;
 use serde::Serialize;
 
-use super::bins::{Scale, shifted};
-use super::cells::{Cells as Counted, Sum};
+use super::bins::{BinScale, shifted};
+use super::cells::{Cells, Sum};
 use crate::report::amount::Amount;
 
 /// Cells per axis with two components and with one.
-const TWO: i64 = 64;
-const ONE: i64 = 4096;
+const BINS_OF_TWO: i64 = 64;
+const BINS_OF_ONE: i64 = 4096;
 
 /// Maximum number of cells of all groups of a page; beyond it cells are merged.
-const MOST_CELLS: usize = 20_000;
+const MAX_CELLS: usize = 20_000;
 
 /// Component of each term.
 #[derive(Clone, Debug)]
-pub(super) struct Sides {
+pub(super) struct Components {
     combine: Combine,
     /// By term, whether it belongs to the first measure.
     first: Vec<bool>,
 }
 
-impl Sides {
+impl Components {
     /// Groups terms by measure. `measures`: the measure of each term's statistic.
-    pub(super) fn of(combine: Combine, measures: &[Option<&str>]) -> Self {
+    pub(super) fn new(combine: Combine, measures: &[Option<&str>]) -> Self {
         let first = measures.iter().map(|measure| *measure == measures[0]).collect();
         Self { combine, first }
     }
 
     /// Returns whether there is a second component.
-    pub(super) fn are_two(&self) -> bool {
+    pub(super) fn has_two(&self) -> bool {
         self.first.contains(&false)
     }
 
@@ -51,10 +51,10 @@ impl Sides {
         };
         let (mut x, mut y) = (neutral, neutral);
         for (term, first) in terms.zip(&self.first) {
-            let side = if *first { &mut x } else { &mut y };
-            *side = add(*side, term);
+            let component = if *first { &mut x } else { &mut y };
+            *component = add(*component, term);
         }
-        (x, if self.are_two() { y } else { 0.0 })
+        (x, if self.has_two() { y } else { 0.0 })
     }
 }
 
@@ -77,13 +77,13 @@ impl Sum for Cell {
 /// Samples of a group, by cell.
 #[derive(Clone, Debug)]
 pub(super) struct Grid {
-    axes: [Scale; 2],
-    cells: Counted<(i64, i64), Cell>,
+    axes: [BinScale; 2],
+    cells: Cells<(i64, i64), Cell>,
 }
 
 /// A grid, as serialized for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Cells {
+pub(crate) struct GridCells {
     /// Lower bound of bin 0 and width of a bin, by axis.
     from: [f64; 2],
     width: [f64; 2],
@@ -93,9 +93,10 @@ pub(crate) struct Cells {
 }
 
 impl Grid {
-    pub(super) fn new(sides: &Sides) -> Self {
-        let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
-        Self { axes: [Scale::new(x), Scale::new(y)], cells: Counted::new() }
+    pub(super) fn new(components: &Components) -> Self {
+        let (x, y) =
+            if components.has_two() { (BINS_OF_TWO, BINS_OF_TWO) } else { (BINS_OF_ONE, 1) };
+        Self { axes: [BinScale::new(x), BinScale::new(y)], cells: Cells::new() }
     }
 
     /// Counts a sample with these components.
@@ -130,7 +131,7 @@ impl Grid {
     }
 
     /// Returns the cells; `None` without samples.
-    pub(super) fn cells(&mut self) -> Option<Cells> {
+    pub(super) fn cells(&mut self) -> Option<GridCells> {
         let ((x, _), (y, _)) = (self.axes[0].range()?, self.axes[1].range()?);
         let numbers = |(at, cell): &((i64, i64), Cell)| {
             let Cell { passing, refused } = *cell;
@@ -138,24 +139,24 @@ impl Grid {
             let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
             [bins[0], bins[1], amounts[0], amounts[1], amounts[2], amounts[3]]
         };
-        Some(Cells {
+        Some(GridCells {
             from: [self.axes[0].value(x), self.axes[1].value(y)],
             width: [self.axes[0].width(), self.axes[1].width()],
-            numbers: self.cells.settled().iter().flat_map(numbers).collect(),
+            numbers: self.cells.compacted().iter().flat_map(numbers).collect(),
         })
     }
 }
 
 /// Merges cells until those of all groups fit on a page.
-pub(super) fn bound(grids: &mut [&mut Grid]) {
-    while grids.iter_mut().map(|grid| grid.cells.settled().len()).sum::<usize>() > MOST_CELLS {
+pub(super) fn limit_cells(grids: &mut [&mut Grid]) {
+    while grids.iter_mut().map(|grid| grid.cells.compacted().len()).sum::<usize>() > MAX_CELLS {
         for grid in &mut *grids {
             grid.halve();
         }
     }
 }
 
-impl Cells {
+impl GridCells {
     /// Estimates a selection of the best `share` of `counted` samples: kept samples and tokens, and the lowest kept
     /// score, accurate to a cell. The panel shows it before anything is moved.
     pub(crate) fn kept(
@@ -203,23 +204,23 @@ mod tests {
 
     const SAMPLE: Amount = Amount { samples: 1, tokens: 10 };
 
-    fn grid(sides: &Sides, samples: std::ops::Range<u32>) -> Grid {
-        let mut grid = Grid::new(sides);
+    fn grid(components: &Components, samples: std::ops::Range<u32>) -> Grid {
+        let mut grid = Grid::new(components);
         for sample in samples {
             let terms = [0.1, 0.7].map(|factor| (f64::from(sample) * factor).sin());
-            grid.add(sides.values(terms.into_iter()), sample % 10 == 0, SAMPLE);
+            grid.add(components.values(terms.into_iter()), sample % 10 == 0, SAMPLE);
         }
         grid
     }
 
     #[test]
-    fn a_share_is_found_to_a_cell_and_parts_are_the_same_as_the_whole() {
+    fn shares_are_accurate_to_a_cell_and_independent_of_parts() {
         for combine in [Combine::Sum, Combine::Least] {
             for measures in [[Some("a"), Some("b")], [Some("a"), Some("a")]] {
-                let sides = Sides::of(combine, &measures);
-                let whole = grid(&sides, 0..5000).cells().unwrap();
-                let mut parts = grid(&sides, 1700..5000);
-                parts.append(&grid(&sides, 0..1700));
+                let components = Components::new(combine, &measures);
+                let whole = grid(&components, 0..5000).cells().unwrap();
+                let mut parts = grid(&components, 1700..5000);
+                parts.append(&grid(&components, 0..1700));
                 assert_eq!(parts.cells().unwrap(), whole);
                 let mut scores: Vec<f64> = (0..5000_u32)
                     .filter(|sample| sample % 10 != 0)
@@ -230,13 +231,13 @@ mod tests {
                     .collect();
                 scores.sort_by(|one, other| other.total_cmp(one));
                 for share in [0.01, 0.25, 0.5] {
-                    let (kept, edge) = whole.kept(combine, sides.are_two(), share, 5000);
+                    let (kept, edge) = whole.kept(combine, components.has_two(), share, 5000);
                     let wanted = (share * 5000.0) as usize;
                     assert_eq!(kept, Amount { samples: wanted as u64, tokens: 10 * wanted as u64 });
                     let width = whole.width[0] + whole.width[1];
                     assert!((edge - scores[wanted - 1]).abs() < 2.0 * width, "{combine:?} {share}");
                 }
-                let (all, _) = whole.kept(combine, sides.are_two(), 1.0, 5000);
+                let (all, _) = whole.kept(combine, components.has_two(), 1.0, 5000);
                 assert_eq!(all.samples, 4500, "a guard refuses a tenth");
             }
         }
@@ -244,11 +245,11 @@ mod tests {
 
     #[test]
     fn the_cells_of_many_groups_are_bounded() {
-        let sides = Sides::of(Combine::Sum, &[Some("a"), Some("b")]);
-        let mut grids: Vec<Grid> = (0..40).map(|_| grid(&sides, 0..20_000)).collect();
-        bound(&mut grids.iter_mut().collect::<Vec<_>>());
-        let cells = grids.iter_mut().map(|grid| grid.cells.settled().len());
-        assert!(cells.sum::<usize>() <= MOST_CELLS);
+        let components = Components::new(Combine::Sum, &[Some("a"), Some("b")]);
+        let mut grids: Vec<Grid> = (0..40).map(|_| grid(&components, 0..20_000)).collect();
+        limit_cells(&mut grids.iter_mut().collect::<Vec<_>>());
+        let cells = grids.iter_mut().map(|grid| grid.cells.compacted().len());
+        assert!(cells.sum::<usize>() <= MAX_CELLS);
         let numbers = grids[7].cells().unwrap().numbers;
         let samples = numbers.chunks_exact(6).map(|cell| cell[2] + cell[4]).sum::<u64>();
         assert_eq!(samples, 20_000);

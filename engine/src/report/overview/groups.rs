@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::bins::Histogram;
 use super::choice::Choice;
 use super::excerpts::{self, Excerpt};
-use super::gather::{Fate, OfGroup};
-use super::picks::{Kind, Pick};
+use super::gather::{GroupCounts, SampleOutcome};
+use super::picks::{Pick, PickKind};
 use crate::base::error::Result;
 use crate::base::text::{count, value_name};
 use crate::plan::Plan;
@@ -18,7 +18,7 @@ use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 
 /// Maximum number of groups shown separately.
-const MOST: usize = 24;
+const MAX_GROUPS: usize = 24;
 
 /// A group of a report.
 #[derive(Clone, Debug, Serialize)]
@@ -34,13 +34,13 @@ pub(crate) struct Group {
     /// Lowest kept score, or one per budget.
     pub(crate) thresholds: Vec<Option<f64>>,
     pub(crate) score: Option<Histogram>,
-    pub(crate) statistics: Vec<Statistic>,
-    pub(crate) samples: Vec<Shown>,
+    pub(crate) statistics: Vec<GroupStatistic>,
+    pub(crate) samples: Vec<ShownSample>,
 }
 
 /// A statistic of a group.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Statistic {
+pub(crate) struct GroupStatistic {
     pub(crate) name: String,
     pub(crate) doc: String,
     pub(crate) unit: String,
@@ -51,8 +51,8 @@ pub(crate) struct Statistic {
 
 /// A sample of a report.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Shown {
-    pub(crate) why: Kind,
+pub(crate) struct ShownSample {
+    pub(crate) why: PickKind,
     pub(crate) id: String,
     pub(crate) window: Option<u32>,
     /// Token range in the document.
@@ -89,29 +89,29 @@ pub(super) fn shown<'c>(
         .filter(|group| drift.is_empty() || now.contains_key(&group.value))
         .collect();
     groups.sort_by_key(|group| std::cmp::Reverse(samples(group)));
-    groups.truncate(MOST);
+    groups.truncate(MAX_GROUPS);
     groups.sort_by(|one, other| one.value.cmp(&other.value));
     groups
 }
 
 /// Builds the groups: the shown ones, then all others combined if there are any.
-pub(super) fn of(
+pub(super) fn build(
     choice: &Choice,
     statistics: &[String],
     shown: &[&CalibratedGroup],
-    gathered: Vec<OfGroup>,
+    gathered: Vec<GroupCounts>,
     texts: &Texts<'_>,
 ) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
-    for (place, of) in gathered.into_iter().enumerate() {
-        let known = shown.get(place).copied();
-        if known.is_none() && of.fates.iter().all(|fate| fate.samples == 0) {
+    for (index, of) in gathered.into_iter().enumerate() {
+        let known = shown.get(index).copied();
+        if known.is_none() && of.outcomes.iter().all(|outcome| outcome.samples == 0) {
             continue;
         }
-        let own = |(name, bins): (&String, &super::bins::Bins<{ super::gather::FATES }>)| {
+        let own = |(name, bins): (&String, &super::bins::Bins<{ super::gather::OUTCOMES }>)| {
             let column = choice.column(name);
             let text = |of: &std::borrow::Cow<'static, str>| of.to_string();
-            Statistic {
+            GroupStatistic {
                 name: name.clone(),
                 doc: column.map_or(String::new(), |column| text(&column.doc)),
                 unit: column.map_or(String::new(), |column| text(&column.unit)),
@@ -122,9 +122,9 @@ pub(super) fn of(
         groups.push(Group {
             value: known.and_then(|known| known.value.clone()),
             others: known.is_none(),
-            kept: of.fates[Fate::Kept as usize],
-            not_selected: of.fates[Fate::Below as usize],
-            refused: of.fates[Fate::Refused as usize],
+            kept: of.outcomes[SampleOutcome::Kept as usize],
+            not_selected: of.outcomes[SampleOutcome::Below as usize],
+            refused: of.outcomes[SampleOutcome::Refused as usize],
             thresholds: known.map_or(Vec::new(), |known| {
                 known.thresholds.iter().map(|threshold| threshold.score).collect()
             }),
@@ -136,10 +136,14 @@ pub(super) fn of(
     Ok(groups)
 }
 
-fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> Result<Vec<Shown>> {
+fn samples(
+    statistics: &[String],
+    picks: &[(PickKind, Pick)],
+    texts: &Texts<'_>,
+) -> Result<Vec<ShownSample>> {
     let all: Vec<&Pick> = picks.iter().map(|(_, pick)| pick).collect();
     let excerpts = match texts.plan {
-        Some(plan) => excerpts::of_picks(plan, &all, texts.unit)?,
+        Some(plan) => excerpts::for_picks(plan, &all, texts.unit)?,
         None => vec![None; all.len()],
     };
     let finite = |value: f64| Some(value).filter(|value| value.is_finite());
@@ -148,7 +152,7 @@ fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> 
             Some(_) => pick.place.tokens,
             None => (0, pick.tokens),
         };
-        Shown {
+        ShownSample {
             why: *kind,
             id: pick.id.clone(),
             window: pick.window(),
@@ -169,7 +173,7 @@ fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> 
 }
 
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
-const LONGEST_NAME: usize = 48;
+const MAX_NAME_CHARACTERS: usize = 48;
 
 /// Returns the display name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
@@ -179,7 +183,7 @@ pub(super) fn name(value: Option<&str>) -> String {
 /// Returns the value of a group or a label, cut to the width of a chart.
 pub(super) fn short(value: &str) -> String {
     let mut letters = value.chars();
-    let name = value_name(&letters.by_ref().take(LONGEST_NAME).collect::<String>());
+    let name = value_name(&letters.by_ref().take(MAX_NAME_CHARACTERS).collect::<String>());
     if letters.next().is_some() { name + "…" } else { name }
 }
 
@@ -207,7 +211,7 @@ impl fmt::Display for Group {
             count(self.samples_in_all())
         )?;
         match self.thresholds.as_slice() {
-            [Some(score)] => writeln!(f, ", from the score {score:.4} up"),
+            [Some(score)] => writeln!(f, ", score ≥ {score:.4}"),
             _ => writeln!(f),
         }
     }

@@ -9,23 +9,23 @@
 use longsift_stages::filter::guards::{Bounds, Verdict, Weigh};
 use serde::Serialize;
 
-use super::bins::{Binned, Scale, shifted};
-use super::cells::{Cells as Sums, Sum};
+use super::bins::{BinScale, Binned, shifted};
+use super::cells::{Cells, Sum};
 use super::choice::Choice;
-use super::grid::Sides;
+use super::grid::Components;
 use crate::report::amount::Amount;
 
 /// Cells per axis of the score with two components and with one.
-const TWO: i64 = 32;
-const ONE: i64 = 512;
+const BINS_OF_TWO: i64 = 32;
+const BINS_OF_ONE: i64 = 512;
 /// Bins of a statistic during counting.
-const FINE: i64 = 256;
+const FINE_BINS: i64 = 256;
 /// Steps of a bound that is a value, and of one that is a quantile.
 const STEPS: u64 = 32;
 const QUANTILES: u64 = 20;
 /// Maximum number of cells of a bound in memory, and of all bounds and groups on a page; beyond it cells are merged.
-const MOST_COUNTED: usize = 32_768;
-const MOST_SHOWN: usize = 16_000;
+const MAX_CELLS_IN_MEMORY: usize = 32_768;
+const MAX_CELLS_SHOWN: usize = 16_000;
 
 /// A bound of a guard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,7 +41,7 @@ pub(super) struct Bound {
     now: f64,
     /// Index of the statistic in the selection.
     #[serde(skip)]
-    place: usize,
+    index: usize,
     /// Whether quantiles are weighted by tokens.
     #[serde(skip)]
     tokens: bool,
@@ -51,7 +51,7 @@ pub(super) struct Bound {
 pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
     let mut bounds = Vec::new();
     for (guard, of) in choice.filter.guards.iter().enumerate() {
-        let Some(place) = statistics.iter().position(|name| *name == of.statistic) else {
+        let Some(index) = statistics.iter().position(|name| *name == of.statistic) else {
             continue;
         };
         let ends = [(false, of.min, of.min_quantile), (true, of.max, of.max_quantile)];
@@ -59,39 +59,39 @@ pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
             let Some(now) = value.or(quantile.map(|quantile| quantile.0)) else { continue };
             let (statistic, tokens) = (of.statistic.clone(), of.weigh == Weigh::Tokens);
             let quantile = value.is_none();
-            bounds.push(Bound { guard, statistic, high, quantile, now, place, tokens });
+            bounds.push(Bound { guard, statistic, high, quantile, now, index, tokens });
         }
     }
     bounds
 }
 
-/// Returns the guards that reject a sample with these statistics. `bounds`: of the sample's group; `places`: indices
+/// Returns the guards that reject a sample with these statistics. `bounds`: of the sample's group; `indices`: indices
 /// of the guards' statistics.
 pub(super) fn rejecting<'a>(
     bounds: &'a [Bounds],
-    places: &'a [Option<usize>],
+    indices: &'a [Option<usize>],
     statistics: &'a [f64],
 ) -> impl Iterator<Item = usize> + 'a {
-    let rejects = |(bounds, place): (&Bounds, &Option<usize>)| {
-        place.is_some_and(|place| bounds.judge(statistics[place]) == Verdict::Refused)
+    let rejects = |(bounds, index): (&Bounds, &Option<usize>)| {
+        index.is_some_and(|index| bounds.judge(statistics[index]) == Verdict::Refused)
     };
-    let guards = bounds.iter().zip(places).map(rejects).enumerate();
+    let guards = bounds.iter().zip(indices).map(rejects).enumerate();
     guards.filter(|(_, rejects)| *rejects).map(|(guard, _)| guard)
 }
 
 /// Returns the index of each guard's statistic in the selection.
-pub(super) fn places(choice: &Choice, statistics: &[String]) -> Vec<Option<usize>> {
-    let place = |name: &String| statistics.iter().position(|own| own == name);
-    choice.filter.guards.iter().map(|guard| place(&guard.statistic)).collect()
+pub(super) fn indices(choice: &Choice, statistics: &[String]) -> Vec<Option<usize>> {
+    let index = |name: &String| statistics.iter().position(|own| own == name);
+    choice.filter.guards.iter().map(|guard| index(&guard.statistic)).collect()
 }
 
 impl Bound {
-    fn of(&self, statistics: &[f64]) -> f64 {
-        if self.high { -statistics[self.place] } else { statistics[self.place] }
+    fn oriented(&self, statistics: &[f64]) -> f64 {
+        if self.high { -statistics[self.index] } else { statistics[self.index] }
     }
 
     fn refuses(&self, group: &[Bounds], statistics: &[f64]) -> bool {
-        let value = statistics[self.place];
+        let value = statistics[self.index];
         group.get(self.guard).is_some_and(|bounds| {
             if self.high {
                 bounds.high.is_some_and(|high| value > high)
@@ -103,9 +103,9 @@ impl Bound {
 }
 
 /// Samples that pass every bound, and those that only one bound rejects.
-type Both = [Amount; 2];
+type PassingAndRejected = [Amount; 2];
 
-impl Sum for Both {
+impl Sum for PassingAndRejected {
     const NONE: Self = [Amount::NONE; 2];
 
     fn sum(&mut self, other: Self) {
@@ -115,25 +115,25 @@ impl Sum for Both {
 
 /// Counts of one bound.
 #[derive(Clone, Debug)]
-struct Counted {
+struct BoundCounts {
     /// All samples by bin of the statistic.
     all: Binned<Amount>,
     /// Samples by cell of the score and bin of the statistic.
-    cells: Sums<[i64; 3], Both>,
+    cells: Cells<[i64; 3], PassingAndRejected>,
 }
 
 /// Samples of a group by bound.
 #[derive(Clone, Debug)]
-pub(super) struct Guarded {
-    axes: [Scale; 2],
-    bounds: Vec<Counted>,
+pub(super) struct GuardCounts {
+    axes: [BinScale; 2],
+    bounds: Vec<BoundCounts>,
     /// State of the sample being counted, by bound: its bin, and whether the bound rejects it.
     now: Vec<(i64, bool)>,
 }
 
 /// Cells of a group, as serialized for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Cells {
+pub(super) struct GuardCells {
     /// Lower bound of bin 0 and width of a bin, by axis.
     from: [f64; 2],
     width: [f64; 2],
@@ -152,12 +152,13 @@ pub(super) struct Sliding {
     steps: Vec<f64>,
 }
 
-impl Guarded {
-    pub(super) fn new(sides: &Sides, bounds: &[Bound]) -> Self {
-        let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
-        let counted = Counted { all: Binned::new(FINE), cells: Sums::new() };
+impl GuardCounts {
+    pub(super) fn new(components: &Components, bounds: &[Bound]) -> Self {
+        let (x, y) =
+            if components.has_two() { (BINS_OF_TWO, BINS_OF_TWO) } else { (BINS_OF_ONE, 1) };
+        let counted = BoundCounts { all: Binned::new(FINE_BINS), cells: Cells::new() };
         let bounds = vec![counted; bounds.len()];
-        Self { axes: [Scale::new(x), Scale::new(y)], bounds, now: Vec::new() }
+        Self { axes: [BinScale::new(x), BinScale::new(y)], bounds, now: Vec::new() }
     }
 
     /// Counts a sample with these components; `group`: bounds of its group, by guard. A sample without a score still
@@ -173,7 +174,7 @@ impl Guarded {
         self.now.clear();
         let mut refused = 0;
         for (bound, counted) in bounds.iter().zip(&mut self.bounds) {
-            let (value, refuses) = (bound.of(statistics), bound.refuses(group, statistics));
+            let (value, refuses) = (bound.oriented(statistics), bound.refuses(group, statistics));
             refused += usize::from(refuses);
             if value.is_finite() {
                 let (bin, wider) = counted.all.add(value, amount);
@@ -189,7 +190,7 @@ impl Guarded {
         self.widen([x_wider, y_wider]);
         for (counted, (bin, refuses)) in self.bounds.iter_mut().zip(&self.now) {
             if *refuses || refused == 0 {
-                let mut both = Both::NONE;
+                let mut both = PassingAndRejected::NONE;
                 both[usize::from(*refuses)] = amount;
                 counted.cells.add([x, y, *bin], both);
             }
@@ -206,7 +207,7 @@ impl Guarded {
             counted.widen([0, 0, own]);
             counted.cells.append(&more.cells, |cell| wider(cell, [x, y, theirs]));
         }
-        while self.bounds.iter_mut().any(|of| of.cells.settled().len() > MOST_COUNTED) {
+        while self.bounds.iter_mut().any(|of| of.cells.compacted().len() > MAX_CELLS_IN_MEMORY) {
             let by = self.halve();
             if by == [0, 0] {
                 break;
@@ -226,20 +227,20 @@ impl Guarded {
 
     /// Returns the cells by step. `steps`: the first bin of each step; `by`: the power of two by which these bins are
     /// wider.
-    fn cells(&mut self, steps: &[Vec<i64>], by: &[u32]) -> Sums<[i64; 4], Both> {
-        let mut cells = Sums::new();
+    fn cells(&mut self, steps: &[Vec<i64>], by: &[u32]) -> Cells<[i64; 4], PassingAndRejected> {
+        let mut cells = Cells::new();
         let steps = steps.iter().zip(by);
-        for (place, (counted, (edges, by))) in self.bounds.iter_mut().zip(steps).enumerate() {
-            for ([x, y, bin], both) in counted.cells.settled() {
+        for (index, (counted, (edges, by))) in self.bounds.iter_mut().zip(steps).enumerate() {
+            for ([x, y, bin], both) in counted.cells.compacted() {
                 let step = edges.partition_point(|edge| *edge <= shifted(*bin, *by));
-                cells.add([place as i64, *x, *y, step as i64], *both);
+                cells.add([index as i64, *x, *y, step as i64], *both);
             }
         }
         cells
     }
 }
 
-impl Counted {
+impl BoundCounts {
     fn widen(&mut self, by: [u32; 3]) {
         if by != [0, 0, 0] {
             self.cells.merge(|cell| wider(cell, by));
@@ -254,14 +255,14 @@ fn wider([x, y, bin]: [i64; 3], by: [u32; 3]) -> [i64; 3] {
 /// Returns the bounds with their steps, and the cells of every group; `None` for a group without samples.
 pub(super) fn collapse(
     bounds: &[Bound],
-    groups: &mut [&mut Guarded],
-) -> (Vec<Sliding>, Vec<Option<Cells>>) {
+    groups: &mut [&mut GuardCounts],
+) -> (Vec<Sliding>, Vec<Option<GuardCells>>) {
     let mut sliding = Vec::new();
     // First bin of each step, by group and bound, in bins widened by `by`.
     let mut edges: Vec<Vec<Vec<i64>>> = vec![Vec::new(); groups.len()];
     let mut by: Vec<Vec<u32>> = vec![Vec::new(); groups.len()];
-    for (place, bound) in bounds.iter().enumerate() {
-        let counted: Vec<&Counted> = groups.iter().map(|group| &group.bounds[place]).collect();
+    for (index, bound) in bounds.iter().enumerate() {
+        let counted: Vec<&BoundCounts> = groups.iter().map(|group| &group.bounds[index]).collect();
         let (steps, of_groups) =
             if bound.quantile { by_quantile(bound, &counted) } else { by_value(bound, &counted) };
         for ((edges, by), (own, wider)) in edges.iter_mut().zip(&mut by).zip(of_groups) {
@@ -270,12 +271,12 @@ pub(super) fn collapse(
         }
         sliding.push(Sliding { bound: bound.clone(), steps });
     }
-    let mut all: Vec<Sums<[i64; 4], Both>> = groups
+    let mut all: Vec<Cells<[i64; 4], PassingAndRejected>> = groups
         .iter_mut()
         .zip(edges.iter().zip(&by))
         .map(|(of, (edges, by))| of.cells(edges, by))
         .collect();
-    while all.iter_mut().map(|cells| cells.settled().len()).sum::<usize>() > MOST_SHOWN {
+    while all.iter_mut().map(|cells| cells.compacted().len()).sum::<usize>() > MAX_CELLS_SHOWN {
         let mut any = false;
         for (group, cells) in groups.iter_mut().zip(&mut all) {
             let [x, y] = group.halve();
@@ -288,7 +289,7 @@ pub(super) fn collapse(
             break;
         }
     }
-    let shown = groups.iter().zip(&mut all).map(|(group, cells)| shown(group, cells.settled()));
+    let shown = groups.iter().zip(&mut all).map(|(group, cells)| shown(group, cells.compacted()));
     (sliding, shown.collect())
 }
 
@@ -296,19 +297,19 @@ pub(super) fn collapse(
 type Steps = (Vec<f64>, Vec<(Vec<i64>, u32)>);
 
 /// Returns the non-empty bins of a statistic.
-fn filled(of: &Counted) -> impl Iterator<Item = (i64, Amount)> {
+fn filled(of: &BoundCounts) -> impl Iterator<Item = (i64, Amount)> {
     of.all.bins().filter(|(_, amount)| amount.samples > 0)
 }
 
 /// Returns steps at every twentieth of each group's own distribution. As in a run, a lower bound is the first value
 /// with the share at or below it, an upper bound the first value with the rest at or above it; both pass, with all
 /// equal values.
-fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
+fn by_quantile(bound: &Bound, counted: &[&BoundCounts]) -> Steps {
     let mass = |amount: &Amount| if bound.tokens { amount.tokens } else { amount.samples };
     let begins = |_: u128, with: u128, wanted: u128| {
         if bound.high { with > wanted } else { with >= wanted }
     };
-    let own = |of: &&Counted| {
+    let own = |of: &&BoundCounts| {
         let all: Vec<(i64, Amount)> = filled(of).collect();
         (edges(&all, QUANTILES, &mass, &begins), 0)
     };
@@ -318,17 +319,17 @@ fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
 }
 
 /// Returns steps with about equal numbers of samples of all groups combined.
-fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
-    let mut joint = Scale::new(FINE);
+fn by_value(bound: &Bound, counted: &[&BoundCounts]) -> Steps {
+    let mut joint = BinScale::new(FINE_BINS);
     for of in counted {
         let _ = joint.join(of.all.scale());
     }
-    let mut all: Sums<i64, Amount> = Sums::new();
+    let mut all: Cells<i64, Amount> = Cells::new();
     let wider: Vec<u32> = counted.iter().map(|of| joint.join(of.all.scale()).1).collect();
     for (of, wider) in counted.iter().zip(&wider) {
         filled(of).for_each(|(bin, amount)| all.add(shifted(bin, *wider), amount));
     }
-    let all = all.settled();
+    let all = all.compacted();
     let begins = |without: u128, _: u128, wanted: u128| without >= wanted;
     let mut edges = edges(all, STEPS, &|amount| amount.samples, &begins);
     edges.dedup();
@@ -364,14 +365,15 @@ fn edges(
     edges
 }
 
-fn shown(group: &Guarded, cells: &[([i64; 4], Both)]) -> Option<Cells> {
+fn shown(group: &GuardCounts, cells: &[([i64; 4], PassingAndRejected)]) -> Option<GuardCells> {
     let ((x, _), (y, _)) = (group.axes[0].range()?, group.axes[1].range()?);
-    let numbers = |([bound, of_x, of_y, step], [passing, refused]): &([i64; 4], Both)| {
-        let place = [*bound, of_x - x, of_y - y, *step].map(|number| number as u64);
-        let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
-        place.into_iter().chain(amounts)
-    };
-    Some(Cells {
+    let numbers =
+        |([bound, of_x, of_y, step], [passing, refused]): &([i64; 4], PassingAndRejected)| {
+            let bins = [*bound, of_x - x, of_y - y, *step].map(|number| number as u64);
+            let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
+            bins.into_iter().chain(amounts)
+        };
+    Some(GuardCells {
         from: [group.axes[0].value(x), group.axes[1].value(y)],
         width: [group.axes[0].width(), group.axes[1].width()],
         numbers: cells.iter().flat_map(numbers).collect(),
@@ -386,19 +388,19 @@ mod tests {
 
     use super::*;
 
-    fn bound(place: usize, high: bool, quantile: bool, now: f64) -> Bound {
-        let statistic = ["a", "b"][place].to_owned();
-        Bound { guard: place, statistic, high, quantile, now, place, tokens: false }
+    fn bound(index: usize, high: bool, quantile: bool, now: f64) -> Bound {
+        let statistic = ["a", "b"][index].to_owned();
+        Bound { guard: index, statistic, high, quantile, now, index, tokens: false }
     }
 
     fn samples() -> Vec<[f64; 2]> {
         (0..6000_u32).map(|n| [(f64::from(n) * 0.37).sin(), f64::from(n % 97)]).collect()
     }
 
-    fn counted(sides: &Sides, bounds: &[Bound], samples: &[[f64; 2]]) -> Guarded {
+    fn counted(components: &Components, bounds: &[Bound], samples: &[[f64; 2]]) -> GuardCounts {
         let group =
             [Bounds { low: Some(-0.5), high: None }, Bounds { low: None, high: Some(60.0) }];
-        let mut guarded = Guarded::new(sides, bounds);
+        let mut guarded = GuardCounts::new(components, bounds);
         for sample in samples {
             let score = (sample[0] * sample[1], 0.0);
             guarded.add(bounds, &group, sample, score, Amount { samples: 1, tokens: 10 });
@@ -407,31 +409,31 @@ mod tests {
     }
 
     /// Returns the samples that pass if this bound is at this step and the others are unchanged.
-    fn passing(cells: &Cells, bound: u64, step: u64) -> u64 {
+    fn passing(cells: &GuardCells, bound: u64, step: u64) -> u64 {
         let cells =
             cells.numbers.chunks_exact(8).filter(|cell| cell[0] == bound && cell[3] >= step);
         cells.map(|cell| cell[4] + cell[6]).sum()
     }
 
     #[test]
-    fn what_passes_a_moved_bound_is_counted_exactly_at_every_step() {
-        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+    fn samples_that_pass_a_moved_bound_are_counted_exactly() {
+        let components = Components::new(Combine::Sum, &[Some("a")]);
         let bounds = [bound(0, false, false, -0.5), bound(1, true, false, 60.0)];
-        let mut guarded = counted(&sides, &bounds, &samples());
+        let mut guarded = counted(&components, &bounds, &samples());
         let (sliding, cells) = collapse(&bounds, &mut [&mut guarded]);
         let cells = cells[0].as_ref().unwrap();
-        for (place, of) in sliding.iter().enumerate() {
+        for (index, of) in sliding.iter().enumerate() {
             assert!(of.steps.len() >= 20, "{:?}", of.steps);
             for (step, value) in of.steps.iter().enumerate() {
-                let passes = |sample: &&[f64; 2]| match place {
+                let passes = |sample: &&[f64; 2]| match index {
                     0 => sample[0] >= *value && sample[1] <= 60.0,
                     _ => sample[0] >= -0.5 && sample[1] <= *value,
                 };
                 let expected = samples().iter().filter(passes).count() as u64;
                 assert_eq!(
-                    passing(cells, place as u64, step as u64 + 1),
+                    passing(cells, index as u64, step as u64 + 1),
                     expected,
-                    "{place} {value}"
+                    "{index} {value}"
                 );
             }
         }
@@ -441,12 +443,12 @@ mod tests {
 
     #[test]
     fn parts_are_counted_like_the_whole_and_quantiles_to_a_bin() {
-        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let components = Components::new(Combine::Sum, &[Some("a")]);
         let bounds = [bound(0, false, true, 0.2), bound(1, true, true, 0.6)];
         let all = samples();
-        let mut whole = counted(&sides, &bounds, &all);
-        let mut parts = counted(&sides, &bounds, &all[..2500]);
-        parts.append(&counted(&sides, &bounds, &all[2500..]));
+        let mut whole = counted(&components, &bounds, &all);
+        let mut parts = counted(&components, &bounds, &all[..2500]);
+        parts.append(&counted(&components, &bounds, &all[2500..]));
         let collapsed = collapse(&bounds, &mut [&mut whole]);
         assert_eq!(collapse(&bounds, &mut [&mut parts]), collapsed);
         assert!((collapsed.0[0].steps[3] - 0.2).abs() < 1e-12);
@@ -461,7 +463,7 @@ mod tests {
 
     #[test]
     fn equal_values_pass_a_moved_quantile_together_as_in_a_run() {
-        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let components = Components::new(Combine::Sum, &[Some("a")]);
         // Seven values, most of them zeros, and a group of equal values; token counts vary.
         let values = |equal: bool| {
             (0..700_u64).map(move |n| if equal || n % 3 > 0 { 0.0 } else { (n % 7) as f64 / 8.0 })
@@ -471,7 +473,7 @@ mod tests {
             .map(|n| (n & 1 > 0, n & 2 > 0, if n & 4 > 0 { Weigh::Tokens } else { Weigh::Samples }))
         {
             let bounds = [Bound { tokens: weigh == Weigh::Tokens, ..bound(0, high, true, 0.5) }];
-            let mut guarded = Guarded::new(&sides, &bounds);
+            let mut guarded = GuardCounts::new(&components, &bounds);
             for (n, value) in (0..).zip(values(equal)) {
                 // Every fifth sample has no score, but its value still counts for the group.
                 let score = if n % 5 == 0 { f64::NAN } else { n as f64 };
@@ -500,12 +502,12 @@ mod tests {
 
     #[test]
     fn the_cells_of_many_groups_are_bounded() {
-        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let components = Components::new(Combine::Sum, &[Some("a")]);
         let bounds = [bound(0, false, false, -0.5), bound(1, true, false, 60.0)];
-        let one = counted(&sides, &bounds, &samples());
+        let one = counted(&components, &bounds, &samples());
         let mut groups = vec![one; 25];
         let (_, cells) = collapse(&bounds, &mut groups.iter_mut().collect::<Vec<_>>());
-        let numbers = |of: &Option<Cells>| of.as_ref().unwrap().numbers.len() / 8;
-        assert!(cells.iter().map(numbers).sum::<usize>() <= MOST_SHOWN);
+        let numbers = |of: &Option<GuardCells>| of.as_ref().unwrap().numbers.len() / 8;
+        assert!(cells.iter().map(numbers).sum::<usize>() <= MAX_CELLS_SHOWN);
     }
 }

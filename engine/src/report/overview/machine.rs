@@ -10,25 +10,25 @@ use crate::run_directory::events;
 use crate::run_directory::layout::RunDirectory;
 
 /// Maximum number of polls kept per device; beyond it every second one is dropped.
-const MOST_LOOKS: usize = 240;
+const MAX_POLLS: usize = 240;
 
 /// Machine data from the events of the last run in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Machine {
     /// Polls by device.
-    pub(crate) devices: BTreeMap<String, Vec<Look>>,
+    pub(crate) devices: BTreeMap<String, Vec<DevicePoll>>,
     /// Number of other events, by name.
     pub(crate) steps: BTreeMap<String, u64>,
     /// Seconds by stage, in the order of their first use.
     pub(crate) seconds: Vec<(String, f64)>,
     /// Whether a run has started since the last poll: its data replaces the earlier run's.
     #[serde(skip)]
-    anew: bool,
+    run_started: bool,
 }
 
 /// One poll of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Look {
+pub(crate) struct DevicePoll {
     /// Time, UTC.
     pub(crate) time: String,
     /// Bytes of the device, or of the machine's memory that a run may use.
@@ -45,9 +45,9 @@ pub(crate) struct Look {
     pub(crate) utilisation_percent: Option<u64>,
 }
 
-impl Look {
+impl DevicePoll {
     /// Returns whether any memory was in use; processors report none.
-    pub(super) fn shows_anything(&self) -> bool {
+    pub(super) fn has_memory(&self) -> bool {
         [self.others_bytes, self.held_bytes, self.reserved_bytes].iter().any(|bytes| *bytes > 0)
     }
 }
@@ -64,7 +64,7 @@ fn seconds(event: &Map<String, Value>) -> Vec<(String, f64)> {
 
 impl Machine {
     /// Reads the events of the last run that measured anything, and of the last selection.
-    pub(super) fn of(directory: &RunDirectory) -> Result<Self> {
+    pub(super) fn from_events(directory: &RunDirectory) -> Result<Self> {
         let mut machine = Self::default();
         let mut every = BTreeMap::<String, (usize, usize)>::new();
         events::read(directory, |event| machine.add(event, &mut every))?;
@@ -74,15 +74,15 @@ impl Machine {
     fn add(&mut self, event: &Map<String, Value>, every: &mut BTreeMap<String, (usize, usize)>) {
         let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("event") {
-            "run_started" => self.anew = true,
+            "run_started" => self.run_started = true,
             "selection_committed" => self.seconds = seconds(event),
             "device_memory" => {
-                if self.anew {
+                if self.run_started {
                     *self = Self::default();
                     every.clear();
                 }
                 for of in event.get("devices").and_then(Value::as_array).into_iter().flatten() {
-                    self.look(text("time"), of, every);
+                    self.add_poll(text("time"), of, every);
                 }
             }
             name if !name.is_empty() && !USUAL.contains(&name) => {
@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    fn look(&mut self, time: &str, of: &Value, every: &mut BTreeMap<String, (usize, usize)>) {
+    fn add_poll(&mut self, time: &str, of: &Value, every: &mut BTreeMap<String, (usize, usize)>) {
         let name = of["device"].as_str().unwrap_or_default().to_owned();
         let number = |key: &str| of[key].as_u64().unwrap_or_default();
         let (seen, every) = every.entry(name.clone()).or_insert((0, 1));
@@ -100,8 +100,8 @@ impl Machine {
         if !(*seen - 1).is_multiple_of(*every) {
             return;
         }
-        let looks = self.devices.entry(name).or_default();
-        looks.push(Look {
+        let polls = self.devices.entry(name).or_default();
+        polls.push(DevicePoll {
             time: time.to_owned(),
             total_bytes: number("total_bytes"),
             others_bytes: number("others_bytes"),
@@ -110,9 +110,9 @@ impl Machine {
             in_flight: number("in_flight"),
             utilisation_percent: of["utilisation_percent"].as_u64(),
         });
-        if looks.len() >= MOST_LOOKS {
+        if polls.len() >= MAX_POLLS {
             let mut index = 0;
-            looks.retain(|_| {
+            polls.retain(|_| {
                 index += 1;
                 index % 2 == 1
             });
@@ -128,24 +128,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_keeps_a_bounded_number_of_looks_and_an_earlier_run_is_forgotten() {
+    fn polls_are_bounded_and_those_of_earlier_runs_are_discarded() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         crate::storage::files::create_folder(&directory.root).unwrap();
-        let look = |held: u64| json!({ "devices": [{ "device": "cpu", "held_bytes": held }] });
-        events::append(&directory, "device_memory", look(7)).unwrap();
+        let poll = |held: u64| json!({ "devices": [{ "device": "cpu", "held_bytes": held }] });
+        events::append(&directory, "device_memory", poll(7)).unwrap();
         events::append(&directory, "run_started", json!({})).unwrap();
         for held in 0..1000 {
-            events::append(&directory, "device_memory", look(held)).unwrap();
+            events::append(&directory, "device_memory", poll(held)).unwrap();
         }
         events::append(&directory, "memory_wait", json!({})).unwrap();
         // A run that only selects polls no devices.
         events::append(&directory, "run_started", json!({})).unwrap();
         let facts = json!({ "kept": 1, "seconds": [["score", 0.5]] });
         events::append(&directory, "selection_committed", facts).unwrap();
-        let machine = Machine::of(&directory).unwrap();
-        let held: Vec<u64> = machine.devices["cpu"].iter().map(|look| look.held_bytes).collect();
-        assert!(held.len() < MOST_LOOKS && held.len() > 100, "{}", held.len());
+        let machine = Machine::from_events(&directory).unwrap();
+        let held: Vec<u64> = machine.devices["cpu"].iter().map(|poll| poll.held_bytes).collect();
+        assert!(held.len() < MAX_POLLS && held.len() > 100, "{}", held.len());
         assert!(held.windows(2).all(|pair| pair[1] - pair[0] == held[1]), "{held:?}");
         assert_eq!(machine.steps, BTreeMap::from([("memory_wait".to_owned(), 1)]));
         assert_eq!(machine.seconds, [("score".to_owned(), 0.5)]);

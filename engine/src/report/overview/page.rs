@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::drawings::{self, COLOURS, NAMES, Step, share};
-use super::groups::{self, Group, Shown};
-use super::machine::Look;
+use super::drawings::{self, COLOURS, NAMES, WaterfallStep, share};
+use super::groups::{self, Group, ShownSample};
+use super::machine::DevicePoll;
 use super::panel::Panel;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview, rejected};
@@ -15,7 +15,7 @@ use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
 /// Maximum number of characters of an id on the page.
-const LONGEST_ID: usize = 120;
+const MAX_ID_CHARACTERS: usize = 120;
 
 impl Overview {
     /// Summarises the selection in one sentence.
@@ -39,27 +39,27 @@ impl Overview {
         let summary = &self.summary;
         let memory = summary
             .peak_memory_bytes
-            .map_or(String::new(), |peak| format!("{} at most", bytes(peak)));
+            .map_or(String::new(), |peak| format!("peak memory {}", bytes(peak)));
         let tiles = vec![
             tile(
                 share(self.kept.samples, self.all().samples),
                 format!("of {} kept", self.samples()),
             ),
-            tile(count(self.kept.tokens), format!("tokens kept of {}", count(self.all().tokens))),
-            tile(count(summary.rows_kept), format!("of {} documents", count(summary.rows_in))),
+            tile(count(self.kept.tokens), format!("of {} tokens kept", count(self.all().tokens))),
+            tile(count(summary.rows_kept), format!("of {} documents kept", count(summary.rows_in))),
             tile(count(summary.quarantined), "rows quarantined".to_owned()),
             tile(format!("{:.1} s", summary.seconds), memory),
         ];
         let mut lead = format!("The score is {}.", self.score);
         if let Some(within) = &self.within {
-            lead = format!("Inside each value of {within}: the score is {}.", self.score);
+            lead = format!("The score within each value of {within} is {}.", self.score);
         }
         for guard in &self.guards {
-            let _ = write!(lead, " Only samples with {guard} may be kept.");
+            let _ = write!(lead, " Guard: {guard}.");
         }
-        let _ = write!(lead, " Kept: {}.", self.amount);
-        let mut sections = vec![self.way(), self.scores()];
-        sections.extend(self.sides());
+        let _ = write!(lead, " Selection: {}.", self.amount);
+        let mut sections = vec![self.flow(), self.scores()];
+        sections.extend(self.components());
         sections.extend(self.by_label());
         sections.extend(self.means());
         sections.extend(rejected::section(&self.rejected, self.samples()));
@@ -82,7 +82,7 @@ impl Overview {
         page.html()
     }
 
-    fn way(&self) -> Section {
+    fn flow(&self) -> Section {
         let summary = &self.summary;
         let mut steps = reasons(&summary.rows_dropped);
         if summary.quarantined > 0 {
@@ -96,7 +96,7 @@ impl Overview {
             steps.push(step("kept, not measured", unranked, COLOURS[0]));
         }
         steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
-        let windows = drawings::waterfall("windows cut", summary.windows_total, &steps);
+        let windows = drawings::waterfall("windows", summary.windows_total, &steps);
         let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
         let mut steps = reasons(&tokens);
         steps.push(step("kept", self.kept.tokens, COLOURS[0]));
@@ -105,24 +105,24 @@ impl Overview {
         let mut blocks = vec![Block::Figures(vec![plain(rows), plain(windows), plain(tokens)])];
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
-                "{measure} was spared {} windows that a guard before it refused.",
+                "{measure} skipped {} windows that an earlier guard rejected.",
                 count(*windows)
             )));
         }
         for (measure, windows) in &summary.windows_not_sampled {
             blocks.push(Block::Note(format!(
-                "{} windows are not in the sample that {measure} is taken of.",
+                "{} windows are not in the sample of {measure}.",
                 count(*windows)
             )));
         }
         if summary.files_quarantined > 0 {
             blocks.push(Block::Note(format!(
-                "{} files of the input could not be opened.",
+                "{} input files could not be opened.",
                 count(summary.files_quarantined)
             )));
         }
-        let lead = "Rows, windows and tokens add up; nothing is lost without a reason.";
-        Section::new("rows", "Where every row went", lead, blocks)
+        let lead = "Every row, window and token is either kept or listed with a reason.";
+        Section::new("rows", "Rows, windows and tokens", lead, blocks)
     }
 
     fn scores(&self) -> Section {
@@ -153,7 +153,7 @@ impl Overview {
     fn score_of(&self, group: &Group) -> Option<Figure> {
         let (kept, all) = (group.kept, group.samples_in_all());
         let mut caption = format!(
-            "{} of {} kept ({}), {} refused; {} of {} tokens",
+            "{} of {} kept ({}), {} rejected; {} of {} tokens",
             count(kept.samples),
             count(all),
             share(kept.samples, all),
@@ -163,7 +163,7 @@ impl Overview {
         );
         if group.others {
             let groups = count(self.groups_together);
-            let _ = write!(caption, "; {groups} groups, each with a threshold of its own");
+            let _ = write!(caption, "; {groups} groups, each with its own threshold");
         }
         let lines: Vec<(f64, &str)> =
             group.thresholds.iter().flatten().map(|score| (*score, "threshold")).collect();
@@ -172,18 +172,18 @@ impl Overview {
         Some(Figure { title: group.name(), caption, drawing })
     }
 
-    fn sides(&self) -> Option<Section> {
+    fn components(&self) -> Option<Section> {
         if self.weakest.is_empty() {
             return None;
         }
-        let sides: Vec<&str> = self.weakest.iter().map(|(name, _)| name.as_str()).collect();
-        let row = |fate: usize| self.weakest.iter().map(|(_, counts)| counts[fate]).collect();
+        let components: Vec<&str> = self.weakest.iter().map(|(name, _)| name.as_str()).collect();
+        let row = |outcome: usize| self.weakest.iter().map(|(_, counts)| counts[outcome]).collect();
         let rows = [("kept", row(0)), ("below the threshold", row(1))];
-        let drawing = drawings::stacked("which side was the least", &sides, &rows);
-        let lead = "The side that gave each sample its score: what holds back what is not kept.";
+        let drawing = drawings::stacked("component that limits the score", &components, &rows);
+        let lead = "The score is the minimum of its components: which one limits it, for kept samples and for those below the threshold.";
         Some(Section::new(
             "weakest",
-            "Which side was the weakest",
+            "Limiting component",
             lead,
             vec![Block::Figures(vec![plain(drawing)])],
         ))
@@ -209,7 +209,8 @@ impl Overview {
                 count(labels.others)
             )));
         }
-        let lead = "The label took no part in the selection. Beyond the dashed line: preferred.";
+        let lead =
+            "The selection does not use the label. Bars beyond the dashed line are above average.";
         Some(Section::new("labels", &title, lead, blocks))
     }
 
@@ -232,11 +233,11 @@ impl Overview {
             }
         };
         let figures: Vec<Figure> = self.lists.iter().map(figure).collect();
-        let lead = "What windows that were kept look like beside the others.";
+        let lead = "Means over kept windows and over the others.";
         (!figures.is_empty()).then(|| {
             Section::new(
                 "distances",
-                "By distance and by head",
+                "Statistics by distance and head",
                 lead,
                 vec![Block::Figures(figures)],
             )
@@ -246,10 +247,7 @@ impl Overview {
     fn texts(&self) -> Section {
         let mut blocks = Vec::new();
         if let Some(why) = &self.without_input {
-            blocks.push(Block::Note(format!(
-                "The input cannot be read any more as it was scored, so texts are missing: {}",
-                line_safe(why)
-            )));
+            blocks.push(Block::Note(format!("Texts are missing: {}", line_safe(why))));
         }
         for (place, group) in
             self.groups.iter().enumerate().filter(|(_, group)| !group.samples.is_empty())
@@ -266,14 +264,14 @@ impl Overview {
             blocks.push(Block::Details { summary: group.name(), open: place == 0, blocks: inner });
         }
         let lead = format!(
-            "Of every group, chosen by rank, and at random by seed {SEED}; the beginning and the end of each."
+            "Samples of every group, by rank and at random (seed {SEED}), with the beginning and the end of each."
         );
-        Section::new("read", "Read some of it", &lead, blocks)
+        Section::new("read", "Sample texts", &lead, blocks)
     }
 
-    fn text(&self, sample: &Shown) -> Text {
+    fn text(&self, sample: &ShownSample) -> Text {
         // Ids are arbitrary data and may be very long.
-        let id: String = sample.id.chars().take(LONGEST_ID).collect();
+        let id: String = sample.id.chars().take(MAX_ID_CHARACTERS).collect();
         let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
         let mut why = match (sample.score, sample.percentile) {
             (Some(score), Some(percentile)) => {
@@ -329,10 +327,16 @@ impl Overview {
                 most.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
             ]
         };
-        let header =
-            ["group", "samples", "kept now", "kept then", "stability index", "largest shift"];
-        let lead = "Against the calibration that was used. A stability index of 0.1 is some, 0.25 much; a shift is in the \
-                    calibration's standard deviations. The groups that moved most.";
+        let header = [
+            "group",
+            "samples",
+            "kept",
+            "kept when calibrated",
+            "stability index",
+            "largest shift",
+        ];
+        let lead = "Compared with the calibration in use. A stability index of 0.1 is moderate, of 0.25 large; shifts are in the \
+                    calibration's standard deviations. The groups with the largest drift.";
         let rows = moved_most(drift, 24).into_iter().map(row).collect();
         let table = Block::table(header, rows);
         Some(Section::new("drift", "Drift", lead, vec![table]))
@@ -344,11 +348,11 @@ impl Overview {
             .machine
             .devices
             .iter()
-            .filter(|(_, looks)| looks.iter().any(Look::shows_anything))
-            .map(|(device, looks)| Figure {
+            .filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory))
+            .map(|(device, polls)| Figure {
                 title: line_safe(device),
                 caption: String::new(),
-                drawing: drawings::memory(device, looks),
+                drawing: drawings::memory(device, polls),
             })
             .collect();
         if let Some(devices) = &self.summary.devices {
@@ -363,15 +367,8 @@ impl Overview {
                     of.retired.as_deref().map_or_else(String::new, line_safe),
                 ]
             });
-            let header = [
-                "device",
-                "pieces",
-                "tokens",
-                "at work",
-                "of the time",
-                "reserved at most",
-                "given up",
-            ];
+            let header =
+                ["device", "pieces", "tokens", "busy", "share of time", "peak reserved", "retired"];
             blocks.push(Block::table(header, rows.collect()));
         }
         if !figures.is_empty() {
@@ -380,7 +377,7 @@ impl Overview {
         let phases = self.summary.phases_by_memory();
         if !phases.is_empty() {
             let rows = phases.iter().map(|(phase, most)| vec![(*phase).to_owned(), bytes(*most)]);
-            blocks.push(Block::table(["phase", "memory at most"], rows.collect()));
+            blocks.push(Block::table(["phase", "peak memory"], rows.collect()));
         }
         if !self.machine.steps.is_empty() {
             let rows = self
@@ -388,7 +385,7 @@ impl Overview {
                 .steps
                 .iter()
                 .map(|(step, number)| vec![line_safe(&step.replace('_', " ")), count(*number)]);
-            blocks.push(Block::table(["what happened besides", "how often"], rows.collect()));
+            blocks.push(Block::table(["event", "count"], rows.collect()));
         }
         if !self.machine.seconds.is_empty() {
             let rows = self
@@ -398,12 +395,15 @@ impl Overview {
                 .map(|(stage, seconds)| vec![stage.clone(), format!("{seconds:.2} s")]);
             blocks.push(Block::table(["stage", "time"], rows.collect()));
         }
-        let kernel = self.summary.kernel.as_ref().map_or(String::new(), |kernel| {
-            format!(" Windows were measured by the kernel {kernel}.")
-        });
-        let lead =
-            format!("Stages overlap: their times may add up to more than the run took.{kernel}");
-        Section::new("machine", "The machine", &lead, blocks)
+        let kernel = self
+            .summary
+            .kernel
+            .as_ref()
+            .map_or(String::new(), |kernel| format!(" Kernel: {kernel}."));
+        let lead = format!(
+            "Stages overlap, so their times can add up to more than the duration of the run.{kernel}"
+        );
+        Section::new("machine", "Machine", &lead, blocks)
     }
 
     fn quarantine(&self) -> Option<Section> {
@@ -425,7 +425,7 @@ impl Overview {
     fn repeat(&self) -> Section {
         let run = shell_word(&self.run_directory);
         let commands = format!(
-            "longsift run {run}          # the same again, from the manifest alone\nlongsift verify {run}\nlongsift whatif {run} --set stages.filter.keep_fraction=0.1\nlongsift report {run} --html report.html"
+            "longsift run {run}          # repeat this run from its manifest\nlongsift verify {run}\nlongsift whatif {run} --set stages.filter.keep_fraction=0.1\nlongsift report {run} --html report.html"
         );
         let settings = serde_json::to_string_pretty(&self.settings).expect("plain data");
         let identity = serde_json::to_string_pretty(&self.identity).expect("plain data");
@@ -436,14 +436,19 @@ impl Overview {
         };
         let blocks = vec![
             Block::Code(commands),
-            details("settings as resolved", settings),
-            details("what it depended on besides the input", identity),
+            details("resolved settings", settings),
+            details("identity: everything except the input on which the result depends", identity),
         ];
-        Section::new("repeat", "Repeat it", "In the folder that holds the run directory.", blocks)
+        Section::new(
+            "repeat",
+            "Commands",
+            "Run these in the parent folder of the run directory.",
+            blocks,
+        )
     }
 }
 
-fn statistic(group: &Group, of: &super::groups::Statistic) -> Option<Figure> {
+fn statistic(group: &Group, of: &super::groups::GroupStatistic) -> Option<Figure> {
     let histogram = of.histogram.as_ref()?;
     let ends = of.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
     let lines: Vec<(f64, &str)> = ends.flatten().map(|end| (end, "bound")).collect();
@@ -457,7 +462,7 @@ fn statistic(group: &Group, of: &super::groups::Statistic) -> Option<Figure> {
     })
 }
 
-fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<Step> {
+fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {
     let is_rank = |reason: &str| reason == NOT_SELECTED;
     let fill = |reason: &str| if is_rank(reason) { COLOURS[1] } else { COLOURS[2] };
     // The ranking comes last, because it is the last step of the selection.
@@ -466,13 +471,13 @@ fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<Step> {
     all.map(|(reason, number)| step(reason, *number, fill(reason))).collect()
 }
 
-fn step(name: &str, number: u64, fill: &'static str) -> Step {
+fn step(name: &str, number: u64, fill: &'static str) -> WaterfallStep {
     let name = if name == NOT_SELECTED {
         "below the threshold".to_owned()
     } else {
         name.replace('_', " ")
     };
-    Step { name, number, fill }
+    WaterfallStep { name, number, fill }
 }
 
 fn plain(drawing: crate::report::page::drawing::Drawing) -> Figure {

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::choice::Choice;
 use super::drawings::number;
-use super::grid::Cells;
+use super::grid::GridCells;
 use super::guards::{self, Sliding};
 use crate::base::text::{count, json_safe};
 use crate::report::amount::Amount;
 use crate::report::page::{Block, Section};
 
 /// Maximum number of groups whose samples the panel can score; beyond it only the shown ones.
-pub(super) const MOST_KNOWN: usize = 4096;
+pub(super) const MAX_SCORED_GROUPS: usize = 4096;
 
 /// Data of a panel.
 #[derive(Clone, Debug, Serialize)]
@@ -34,17 +34,17 @@ pub(super) struct Panel {
     guards: Value,
     /// Their bounds, and the steps to which these can be moved.
     bounds: Vec<Sliding>,
-    terms: Vec<Side>,
+    terms: Vec<PanelTerm>,
     /// Remaining settings of the score, as lines of YAML.
     score: Vec<String>,
-    groups: Vec<OfGroup>,
+    groups: Vec<PanelGroup>,
     /// Number of groups that are not in the panel.
     #[serde(skip)]
     left_out: usize,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Side {
+struct PanelTerm {
     statistic: String,
     weight: f64,
     offset: f64,
@@ -55,7 +55,7 @@ struct Side {
 
 /// A group of a panel.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct OfGroup {
+pub(super) struct PanelGroup {
     pub(super) name: String,
     /// Denominators of a share of samples, with guards and without.
     pub(super) counted: u64,
@@ -63,18 +63,18 @@ pub(super) struct OfGroup {
     /// Kept samples, and their tokens.
     pub(super) kept: u64,
     pub(super) tokens: u64,
-    pub(super) cells: Cells,
+    pub(super) cells: GridCells,
     /// Cells for moved guards.
-    pub(super) guarded: Option<guards::Cells>,
+    pub(super) guarded: Option<guards::GuardCells>,
 }
 
 impl Panel {
     /// Builds the panel; `None` without samples or terms.
-    pub(super) fn of(
+    pub(super) fn new(
         choice: &Choice,
         first: &[bool],
         bounds: Vec<Sliding>,
-        groups: Vec<OfGroup>,
+        groups: Vec<PanelGroup>,
         left_out: usize,
     ) -> Option<Self> {
         let counted: u64 = groups.iter().map(|group| group.counted).sum();
@@ -86,7 +86,7 @@ impl Panel {
         let share = choice.filter.keep_fraction.map(|fraction| fraction.0);
         let second = choice.terms.iter().zip(first).filter(|(_, first)| !**first);
         let second: Vec<&str> = second.map(|(term, _)| term.statistic.as_str()).collect();
-        let side = |(term, first): (&Term, &bool)| Side {
+        let term_of = |(term, first): (&Term, &bool)| PanelTerm {
             statistic: term.statistic.clone(),
             weight: term.weight,
             offset: term.offset,
@@ -102,7 +102,7 @@ impl Panel {
             samples: if choice.documents { "documents" } else { "windows" },
             guards: json!(choice.filter.guards),
             bounds,
-            terms: choice.terms.iter().zip(first).map(side).collect(),
+            terms: choice.terms.iter().zip(first).map(term_of).collect(),
             score: choice
                 .score
                 .within
@@ -146,30 +146,29 @@ impl Panel {
                 edges,
             ]
         });
-        let header = ["keep", self.samples, "tokens", "from the score"];
+        let header = ["keep", self.samples, "tokens", "minimum score"];
         let json = serde_json::to_string(self).expect("plain data");
         // Keeps text from closing the script element.
         let data = json_safe(&json).replace('<', "\\u003c");
-        let lead = "From counts in cells of the score's sides, so to the accuracy of a cell; groups that are not shown are \
-                    taken as one. `longsift whatif` answers exactly.";
+        let lead = "Approximate: estimated from counts in cells of the score's components. Groups that are not shown are \
+                    combined. `longsift whatif` is exact.";
         let mut blocks = vec![Block::table(header, rows.collect())];
         if self.left_out > 0 {
             blocks.push(Block::Note(format!(
-                "{} groups are left out of this panel, table and sliders: of more than {} groups those that are shown are counted. \
-                 `longsift whatif` answers for all.",
+                "{} groups are left out of this panel: of more than {} groups only the shown ones are counted. `longsift whatif` \
+                 covers all groups.",
                 count(self.left_out as u64),
-                count(MOST_KNOWN as u64),
+                count(MAX_SCORED_GROUPS as u64),
             )));
         }
         if !self.bounds.is_empty() {
-            let said = "Scores stay on the scale of the samples that pass the guards of the run, while `longsift whatif` takes scales \
-                        anew. A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
-                        counted, a quantile to a bin of its statistic; several together are taken as independent of each \
-                        other inside a cell. A sample without the statistic of a guard only takes part when all guards are \
-                        unticked.";
+            let said = "Scores keep the scales of the run, while `longsift whatif` recomputes them. Guards move in steps and use larger \
+                        cells. A single moved guard is counted exactly, a quantile to a bin of its statistic; several moved guards \
+                        are assumed to be independent inside a cell. Samples without the statistic of a guard are included only \
+                        when all guards are off.";
             blocks.push(Block::Note(said.to_owned()));
         }
         blocks.push(Block::Panel(data));
-        Section::new("whatif", "What if", lead, blocks)
+        Section::new("whatif", "Other settings", lead, blocks)
     }
 }

@@ -11,7 +11,7 @@ use crate::run_directory::scores::WindowLocation;
 use crate::run_directory::selected::SelectedRow;
 
 /// Samples per kind and group.
-const EACH: usize = 2;
+const SAMPLES_PER_KIND: usize = 2;
 
 /// Seed of random samples.
 pub(crate) const SEED: u64 = 1;
@@ -19,7 +19,7 @@ pub(crate) const SEED: u64 = 1;
 /// Reason to show a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum PickKind {
     /// One of the highest scores.
     Best,
     /// One of the lowest kept scores.
@@ -33,17 +33,22 @@ pub(crate) enum Kind {
 }
 
 /// All kinds, in the order of the page.
-pub(crate) const KINDS: [Kind; 5] =
-    [Kind::Best, Kind::JustAbove, Kind::JustBelow, Kind::Refused, Kind::LeftOut];
+pub(crate) const KINDS: [PickKind; 5] = [
+    PickKind::Best,
+    PickKind::JustAbove,
+    PickKind::JustBelow,
+    PickKind::Refused,
+    PickKind::LeftOut,
+];
 
-impl Kind {
+impl PickKind {
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::Best => "The best",
+            Self::Best => "Highest scores",
             Self::JustAbove => "Just above the threshold",
             Self::JustBelow => "Just below the threshold",
-            Self::Refused => "Refused by a guard or without a score",
-            Self::LeftOut => "Left out, at random",
+            Self::Refused => "Rejected by a guard or without a score",
+            Self::LeftOut => "Below the threshold, at random",
         }
     }
 }
@@ -89,7 +94,7 @@ impl Picks {
         tokens: u64,
     ) {
         let at = (unit, row.input_row, row.window);
-        self.put(Kind::Refused, random(row), at, row, place, tokens);
+        self.put(PickKind::Refused, random(row), at, row, place, tokens);
     }
 
     /// Adds a sample.
@@ -105,20 +110,20 @@ impl Picks {
             // Kept without a score: neither a best nor a marginal sample.
             None if row.score.is_nan() => {}
             None => {
-                self.put(Kind::Best, -row.score, at, row, place, tokens);
-                self.put(Kind::JustAbove, row.score, at, row, place, tokens);
+                self.put(PickKind::Best, -row.score, at, row, place, tokens);
+                self.put(PickKind::JustAbove, row.score, at, row, place, tokens);
             }
             Some(NOT_SELECTED) => {
-                self.put(Kind::JustBelow, -row.score, at, row, place, tokens);
-                self.put(Kind::LeftOut, random(row), at, row, place, tokens);
+                self.put(PickKind::JustBelow, -row.score, at, row, place, tokens);
+                self.put(PickKind::LeftOut, random(row), at, row, place, tokens);
             }
-            Some(_) => self.put(Kind::Refused, random(row), at, row, place, tokens),
+            Some(_) => self.put(PickKind::Refused, random(row), at, row, place, tokens),
         }
     }
 
     fn put(
         &mut self,
-        kind: Kind,
+        kind: PickKind,
         order: f64,
         at: (usize, u64, Option<u32>),
         row: &SelectedRow<'_>,
@@ -126,7 +131,7 @@ impl Picks {
         tokens: u64,
     ) {
         let picks = &mut self.0[kind as usize];
-        if picks.len() == EACH
+        if picks.len() == SAMPLES_PER_KIND
             && picks.last().is_some_and(|last| before(last.order, last.at, order, at))
         {
             return;
@@ -156,8 +161,8 @@ impl Picks {
     }
 
     /// Returns the samples to show, each once: in a small group one sample may be of several kinds.
-    pub(super) fn shown(self) -> Vec<(Kind, Pick)> {
-        let mut shown: Vec<(Kind, Pick)> = Vec::new();
+    pub(super) fn shown(self) -> Vec<(PickKind, Pick)> {
+        let mut shown: Vec<(PickKind, Pick)> = Vec::new();
         for (kind, picks) in KINDS.into_iter().zip(self.0) {
             for pick in picks {
                 if shown.iter().all(|(_, other)| other.at != pick.at) {
@@ -181,7 +186,7 @@ fn before(
 fn insert(picks: &mut Vec<Pick>, pick: Pick) {
     let place = picks.partition_point(|other| before(other.order, other.at, pick.order, pick.at));
     picks.insert(place, pick);
-    picks.truncate(EACH);
+    picks.truncate(SAMPLES_PER_KIND);
 }
 
 fn random(row: &SelectedRow<'_>) -> f64 {
@@ -227,12 +232,12 @@ mod tests {
         picks
     }
 
-    fn rows(picks: Picks) -> Vec<(Kind, u64)> {
+    fn rows(picks: Picks) -> Vec<(PickKind, u64)> {
         picks.shown().into_iter().map(|(kind, pick)| (kind, pick.place.input_row)).collect()
     }
 
     #[test]
-    fn both_sides_of_the_threshold_are_shown_and_no_sample_twice() {
+    fn samples_around_the_threshold_are_shown_once() {
         let samples: Vec<(u64, f64, Option<&'static str>)> = (0..20)
             .map(|row| (row, row as f64, (row < 12).then_some("not_selected")))
             .chain([(20, 30.0, Some("guard_copy_share"))])
@@ -241,21 +246,21 @@ mod tests {
         assert_eq!(
             found[..6],
             [
-                (Kind::Best, 19),
-                (Kind::Best, 18),
-                (Kind::JustAbove, 12),
-                (Kind::JustAbove, 13),
-                (Kind::JustBelow, 11),
-                (Kind::JustBelow, 10),
+                (PickKind::Best, 19),
+                (PickKind::Best, 18),
+                (PickKind::JustAbove, 12),
+                (PickKind::JustAbove, 13),
+                (PickKind::JustBelow, 11),
+                (PickKind::JustBelow, 10),
             ]
         );
-        assert_eq!(found[6], (Kind::Refused, 20));
-        assert!(found[7..].iter().all(|(kind, row)| *kind == Kind::LeftOut && *row < 10));
+        assert_eq!(found[6], (PickKind::Refused, 20));
+        assert!(found[7..].iter().all(|(kind, row)| *kind == PickKind::LeftOut && *row < 10));
         // Splitting the samples does not change the result.
         let (one, other) = samples.split_at(13);
         let mut joined = picks(other);
         joined.append(picks(one));
         assert_eq!(rows(joined), found);
-        assert_eq!(rows(picks(&samples[19..20])), [(Kind::Best, 19)]);
+        assert_eq!(rows(picks(&samples[19..20])), [(PickKind::Best, 19)]);
     }
 }

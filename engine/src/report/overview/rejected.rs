@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::drawings::{number, share};
 use super::excerpts;
-use super::gather::OfGroup;
+use super::gather::GroupCounts;
 use super::groups::{self, Texts};
 use super::picks::{Pick, Picks};
 use crate::base::error::Result;
@@ -21,8 +21,7 @@ use crate::run_directory::summary::GuardUse;
 
 /// Rejections of one guard.
 #[derive(Clone, Debug, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the count of what is rejected")]
-pub(super) struct Rejected {
+pub(super) struct GuardRejection {
     setting: String,
     statistic: String,
     /// Description of its bounds.
@@ -31,7 +30,7 @@ pub(super) struct Rejected {
     rejected: u64,
     samples: u64,
     /// Counts by shown group, and for all other groups combined.
-    groups: Vec<OfOneGroup>,
+    groups: Vec<GroupRejections>,
     /// Random examples.
     windows: Vec<RejectedWindow>,
     /// The guard's counts, if most samples do not pass it.
@@ -40,7 +39,7 @@ pub(super) struct Rejected {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct OfOneGroup {
+struct GroupRejections {
     value: Option<String>,
     /// Whether it combines all groups that are not shown separately.
     others: bool,
@@ -61,20 +60,20 @@ struct RejectedWindow {
 }
 
 /// Builds the rejections: totals from `uses`, counts by group from `gathered`, examples from `picks`.
-pub(super) fn of(
+pub(super) fn build(
     uses: &[GuardUse],
     places: &[Option<usize>],
     shown: &[&CalibratedGroup],
-    gathered: &[OfGroup],
+    gathered: &[GroupCounts],
     picks: &[Picks],
     texts: &Texts<'_>,
-) -> Result<Vec<Rejected>> {
+) -> Result<Vec<GuardRejection>> {
     let mut all = Vec::new();
     for (guard, of) in uses.iter().enumerate() {
         let groups = gathered.iter().enumerate().filter_map(|(place, group)| {
             let known = shown.get(place);
-            let samples = group.fates.iter().map(|fate| fate.samples).sum::<u64>();
-            (samples > 0).then(|| OfOneGroup {
+            let samples = group.outcomes.iter().map(|outcome| outcome.samples).sum::<u64>();
+            (samples > 0).then(|| GroupRejections {
                 value: known.and_then(|known| known.value.clone()),
                 others: known.is_none(),
                 rejected: group.rejected[guard],
@@ -83,7 +82,7 @@ pub(super) fn of(
         });
         let picks: Vec<Pick> =
             picks[guard].clone().shown().into_iter().map(|(_, pick)| pick).collect();
-        all.push(Rejected {
+        all.push(GuardRejection {
             setting: of.setting.clone(),
             statistic: of.statistic.clone(),
             bounds: of.bounds.clone(),
@@ -143,7 +142,7 @@ fn passages_of(
                 text[encoded.byte_range(tokens.start, tokens.end, text.len())].to_owned()
             };
             let source = Source { ids: &ids, text: Some(&text[bytes]), text_of: &text_of };
-            Some(passages::of_window(plan, statistic, &source))
+            Some(passages::find_passages(plan, statistic, &source))
         }
         DocumentContent::Tokens(tokens) => {
             let ids = plan.bos.prepend_to(tokens.get(start..end)?);
@@ -152,22 +151,22 @@ fn passages_of(
                 ids.collect::<Vec<_>>().join(" ")
             };
             let source = Source { ids: &ids, text: None, text_of: &text_of };
-            Some(passages::of_window(plan, statistic, &source))
+            Some(passages::find_passages(plan, statistic, &source))
         }
     }
 }
 
 /// Renders the section of the page; `None` without guards. `samples`: windows or documents.
-pub(super) fn section(all: &[Rejected], samples: &str) -> Option<Section> {
+pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> {
     if all.is_empty() {
         return None;
     }
     let mut blocks = Vec::new();
     for guard in all.iter().filter_map(|of| of.warning.as_ref()) {
         let words = guard.in_words(samples).replace('`', "");
-        blocks.push(Block::Note(format!("Warning: the guard {words} ({}).", guard.setting)));
+        blocks.push(Block::Note(format!("Warning: guard {words} ({}).", guard.setting)));
     }
-    let name = |group: &OfOneGroup| {
+    let name = |group: &GroupRejections| {
         if group.others {
             "all other groups".to_owned()
         } else {
@@ -189,16 +188,16 @@ pub(super) fn section(all: &[Rejected], samples: &str) -> Option<Section> {
     blocks.push(Block::table(["guard", "group", "rejected", samples, "share"], rows));
     for of in all.iter().filter(|of| !of.windows.is_empty()) {
         blocks.push(Block::Details {
-            summary: format!("some of what {} {} rejects", of.statistic, of.bounds),
+            summary: format!("samples rejected by {} {}", of.statistic, of.bounds),
             open: all.len() == 1,
             blocks: of.windows.iter().map(|window| Block::Text(text(of, window))).collect(),
         });
     }
-    let lead = "Each guard is counted by itself: a sample may be out of the bounds of several.";
-    Some(Section::new("guards", "What the guards reject", lead, blocks))
+    let lead = "Guards are counted separately: several may reject the same sample.";
+    Some(Section::new("guards", "Rejected by guards", lead, blocks))
 }
 
-fn text(of: &Rejected, window: &RejectedWindow) -> Text {
+fn text(of: &GuardRejection, window: &RejectedWindow) -> Text {
     let passages = window.passages.iter();
     let why = match &window.reason {
         Some(reason) => line_safe(&reason.replace('_', " ")),

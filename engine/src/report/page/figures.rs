@@ -15,14 +15,19 @@ pub(crate) struct Interval {
 }
 
 /// One row of [`intervals`]: its name, and a statistic for each series.
-pub(crate) struct Row {
+pub(crate) struct IntervalRow {
     pub(crate) name: String,
     pub(crate) figures: Vec<Option<Interval>>,
 }
 
 /// Draws statistics from 0 to 1 with their intervals, one row each. `series` labels the colours; a dashed line marks
 /// `chance`.
-pub(crate) fn intervals(label: &str, series: &[&str], rows: &[Row], chance: f64) -> Drawing {
+pub(crate) fn intervals(
+    label: &str,
+    series: &[&str],
+    rows: &[IntervalRow],
+    chance: f64,
+) -> Drawing {
     const COLOURS: [&str; 4] = [colour::BLUE, colour::GREEN, colour::ORANGE, colour::PURPLE];
     let left = names_width(rows.iter().map(|row| row.name.as_str()));
     let (scale, top) = (420.0, 26.0);
@@ -48,10 +53,10 @@ pub(crate) fn intervals(label: &str, series: &[&str], rows: &[Row], chance: f64)
         let middle = top + each * (index as f64 + 0.5);
         drawing.text((left - 10.0, middle + 4.0), "end", &row.name);
         let step = each / (series.len() as f64 + 1.0);
-        for (place, (figure, colour)) in row.figures.iter().zip(COLOURS).enumerate() {
+        for (index, (figure, colour)) in row.figures.iter().zip(COLOURS).enumerate() {
             let Some(figure) = figure else { continue };
-            let y = middle - each / 2.0 + step * (place as f64 + 1.0);
-            let title = shown(&row.name, series.get(place).copied().unwrap_or_default(), figure);
+            let y = middle - each / 2.0 + step * (index as f64 + 1.0);
+            let title = shown(&row.name, series.get(index).copied().unwrap_or_default(), figure);
             if let Some([low, high]) = figure.from_to {
                 drawing.line((x(low), y), (x(high), y), colour);
             }
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_lengths_are_short() {
-        let rows = [Row {
+        let rows = [IntervalRow {
             name: "<script>&\"".to_owned(),
             figures: vec![Some(Interval { value: 0.25, from_to: Some([0.2, 0.31]) })],
         }];
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_missing_leaves_its_place_empty() {
+    fn missing_values_leave_empty_cells() {
         let rows = [("a".to_owned(), vec![None, Some(1.0)])];
         let svg = grid("label", &["x".into(), "y".into()], &rows, (0.0, 1.0)).render().unwrap();
         assert_eq!(svg.matches("<rect").count(), 1);

@@ -3,7 +3,7 @@
 use super::drawing::{Drawing, colour};
 
 /// Maximum number of rows for which cells show numbers.
-const NUMBERED: usize = 16;
+const MAX_NUMBERED_ROWS: usize = 16;
 /// Width in pixels of a map without numbers.
 const SIDE: f64 = 560.0;
 /// Approximate width of a character in pixels.
@@ -14,18 +14,18 @@ const BLUE: [f64; 3] = [0.0, 114.0, 178.0];
 const DARK_BLUE: [f64; 3] = [0.0, 46.0, 84.0];
 const ORANGE: [f64; 3] = [230.0, 159.0, 0.0];
 /// Lift with the strongest colour; its reciprocal has the strongest colour below 1.
-const MOST_LIFT: f64 = 8.0;
+const MAX_LIFT: f64 = 8.0;
 
 /// Meaning of colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Scale {
+pub(crate) enum ColourScale {
     /// From 0 to the largest share. The colour follows the square root, so that small shares are distinguishable.
     Shares { most: f64 },
     /// Lift over even attention: orange below 1, blue above, logarithmic up to a factor of eight.
     Lift,
 }
 
-impl Scale {
+impl ColourScale {
     /// Returns the scale of these shares.
     pub(crate) fn shares(shares: impl Iterator<Item = f64>) -> Self {
         Self::Shares { most: shares.fold(0.0, f64::max) }
@@ -34,7 +34,7 @@ impl Scale {
     /// Returns the colour of a value.
     pub(crate) fn rgb(self, value: f64) -> [u8; 3] {
         let mix = |from: [f64; 3], to: [f64; 3], part: f64| {
-            [0, 1, 2].map(|place| (from[place] + (to[place] - from[place]) * part).round() as u8)
+            [0, 1, 2].map(|index| (from[index] + (to[index] - from[index]) * part).round() as u8)
         };
         match self {
             Self::Shares { most } => {
@@ -46,7 +46,7 @@ impl Scale {
                 }
             }
             Self::Lift => {
-                let part = (value.log2() / MOST_LIFT.log2()).clamp(-1.0, 1.0);
+                let part = (value.log2() / MAX_LIFT.log2()).clamp(-1.0, 1.0);
                 mix(LIGHT, if part < 0.0 { ORANGE } else { BLUE }, part.abs())
             }
         }
@@ -78,12 +78,12 @@ pub(crate) fn heat_map(
     rows: &[String],
     columns: &[String],
     cells: &[Vec<Option<f64>>],
-    scale: Scale,
+    scale: ColourScale,
 ) -> Drawing {
     let number = rows.len();
     let longest = rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let left = 18.0 + LETTER * longest.max(4) as f64;
-    let numbered = number <= NUMBERED;
+    let numbered = number <= MAX_NUMBERED_ROWS;
     let (across, down) = if numbered {
         (48.0, 24.0)
     } else {
@@ -94,8 +94,8 @@ pub(crate) fn heat_map(
     let ticks = scale.ticks();
     let width = (left + across * number as f64 + 6.0).max(left + key * ticks.len() as f64 + 40.0);
     let mut drawing = Drawing::new(width as u32, (top + down * number as f64 + 6.0) as u32, label);
-    for (place, value) in ticks.iter().enumerate() {
-        let x = left + key * place as f64;
+    for (index, value) in ticks.iter().enumerate() {
+        let x = left + key * index as f64;
         drawing.rect((x, 2.0), (key, 10.0), hexadecimal(scale.rgb(*value)), "");
         drawing.text((x + key / 2.0, 26.0), "middle", scale.shown(*value));
     }
@@ -119,8 +119,8 @@ pub(crate) fn heat_map(
             let gap = if numbered { 1.0 } else { 0.5 };
             drawing.rect((x, y), (across - gap, down - gap), hexadecimal(rgb), title);
             if numbered {
-                let place = (x + across / 2.0, y + 16.0);
-                drawing.text_on(place, "middle", legible_on(rgb), scale.shown(*value));
+                let position = (x + across / 2.0, y + 16.0);
+                drawing.text_on(position, "middle", legible_on(rgb), scale.shown(*value));
             }
         }
     }
@@ -148,13 +148,16 @@ mod tests {
 
     #[test]
     fn colours_follow_the_values_and_text_stays_legible() {
-        let shares = Scale::shares([0.1, 0.4].into_iter());
-        assert_eq!(shares, Scale::Shares { most: 0.4 });
+        let shares = ColourScale::shares([0.1, 0.4].into_iter());
+        assert_eq!(shares, ColourScale::Shares { most: 0.4 });
         assert_eq!((shares.rgb(0.0), shares.rgb(0.4)), ([238, 240, 243], [0, 46, 84]));
-        assert_eq!((Scale::Lift.rgb(1.0), Scale::Lift.rgb(64.0)), ([238, 240, 243], [0, 114, 178]));
-        assert_eq!(Scale::Lift.rgb(0.0), [230, 159, 0]);
+        assert_eq!(
+            (ColourScale::Lift.rgb(1.0), ColourScale::Lift.rgb(64.0)),
+            ([238, 240, 243], [0, 114, 178])
+        );
+        assert_eq!(ColourScale::Lift.rgb(0.0), [230, 159, 0]);
         assert_eq!((legible_on([0, 46, 84]), legible_on([238, 240, 243])), ("#ffffff", "#1f2328"));
-        assert_eq!(Scale::shares(std::iter::empty()).rgb(0.0), [238, 240, 243]);
+        assert_eq!(ColourScale::shares(std::iter::empty()).rgb(0.0), [238, 240, 243]);
     }
 
     #[test]
@@ -163,13 +166,14 @@ mod tests {
         let svg = |number: usize| {
             let mut cells = vec![vec![Some(0.25); number]; number];
             cells[0][1] = None;
-            let drawing = heat_map("a map", &names(number), &names(number), &cells, Scale::Lift);
+            let drawing =
+                heat_map("a map", &names(number), &names(number), &cells, ColourScale::Lift);
             drawing.render().unwrap()
         };
         assert_eq!(svg(3).matches(">0.25</text>").count(), 8 + 1);
         let large = svg(64);
         assert_eq!(large.matches("<title>").count(), 64 * 64 - 1);
         assert!(large.len() < 700_000, "{}", large.len());
-        heat_map("none", &[], &[], &[], Scale::Lift);
+        heat_map("none", &[], &[], &[], ColourScale::Lift);
     }
 }

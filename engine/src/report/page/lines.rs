@@ -13,7 +13,7 @@ const BELOW: f64 = 40.0;
 const NAME: f64 = 18.0;
 const BAR: f64 = 34.0;
 /// Maximum number of ticks of an axis.
-const MOST_TICKS: usize = 6;
+const MAX_TICKS: usize = 6;
 /// Colours of lines, in order.
 const COLOURS: [&str; 6] =
     [colour::BLUE, colour::VERMILLION, colour::GREEN, colour::ORANGE, colour::PURPLE, colour::GREY];
@@ -64,17 +64,17 @@ impl Axis {
                     .clone()
                     .flat_map(|power| digits.iter().map(move |digit| digit * 10.0_f64.powi(power)));
                 let ticks: Vec<f64> = all.filter(inside).collect();
-                if (2..=MOST_TICKS).contains(&ticks.len()) {
+                if (2..=MAX_TICKS).contains(&ticks.len()) {
                     return ticks;
                 }
             }
             return vec![self.from, self.to];
         }
-        let rough = (self.to - self.from) / (MOST_TICKS - 1) as f64;
+        let rough = (self.to - self.from) / (MAX_TICKS - 1) as f64;
         let decade = 10.0_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * decade);
         let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough);
-        (0..MOST_TICKS).map(|tick| self.from + step * tick as f64).filter(inside).collect()
+        (0..MAX_TICKS).map(|tick| self.from + step * tick as f64).filter(inside).collect()
     }
 }
 
@@ -102,7 +102,7 @@ impl Plot<'_> {
             drawing.text((left + LEFT - 8.0, up(tick) + 4.0), "end", (self.shown)(tick));
         }
         let mut free = f64::NEG_INFINITY;
-        for tick in self.places() {
+        for tick in self.x_values() {
             drawing.line((across(tick), bottom), (across(tick), bottom + 4.0), colour::GREY);
             let text = (self.at)(tick);
             let half = 3.6 * text.chars().count() as f64;
@@ -114,8 +114,8 @@ impl Plot<'_> {
         drawing.line((left + LEFT, bottom), (left + LEFT + wide, bottom), colour::GREY);
         drawing.line((left + LEFT, top + ABOVE), (left + LEFT, bottom), colour::GREY);
         drawing.text((left + LEFT + wide / 2.0, bottom + 33.0), "middle", &self.across);
-        for (place, line) in self.lines.iter().enumerate() {
-            let stroke = COLOURS[place % COLOURS.len()];
+        for (index, line) in self.lines.iter().enumerate() {
+            let stroke = COLOURS[index % COLOURS.len()];
             let points: Vec<(f64, f64)> =
                 line.points.iter().map(|(at, value)| (across(*at), up(*value))).collect();
             drawing.polyline(&points, stroke, &line.name);
@@ -123,7 +123,7 @@ impl Plot<'_> {
                 let said = format!("{}, {}: {}", line.name, (self.at)(*at), (self.shown)(*value));
                 drawing.dot(*point, stroke, said);
             }
-            let name = bottom + BELOW + NAME * place as f64;
+            let name = bottom + BELOW + NAME * index as f64;
             drawing.rect((left + 4.0, name), (10.0, 10.0), stroke, "");
             drawing.text((left + 20.0, name + 9.0), "start", &line.name);
         }
@@ -151,12 +151,12 @@ impl Plot<'_> {
     }
 
     /// Returns all x values, ascending.
-    fn places(&self) -> Vec<f64> {
+    fn x_values(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
-        let mut places: Vec<f64> = points.map(|point| point.0).collect();
-        places.sort_by(f64::total_cmp);
-        places.dedup();
-        places
+        let mut x_values: Vec<f64> = points.map(|point| point.0).collect();
+        x_values.sort_by(f64::total_cmp);
+        x_values.dedup();
+        x_values
     }
 }
 
@@ -164,8 +164,8 @@ impl Plot<'_> {
 pub(crate) fn bars(label: &str, bars: &[(String, f64)], shown: &dyn Fn(f64) -> String) -> Drawing {
     let mut drawing = Drawing::new(WIDTH, (BAR * bars.len() as f64) as u32 + 4, label);
     let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
-    for (place, (name, value)) in bars.iter().enumerate() {
-        let top = BAR * place as f64;
+    for (index, (name, value)) in bars.iter().enumerate() {
+        let top = BAR * index as f64;
         let width = f64::from(WIDTH - 100) * value.max(0.0) / if most > 0.0 { most } else { 1.0 };
         drawing.text((0.0, top + 12.0), "start", name);
         drawing.rect((0.0, top + 16.0), (width.max(1.0), 12.0), colour::BLUE, name);
@@ -191,27 +191,27 @@ mod tests {
         let points: Vec<(f64, f64)> = (0..6).map(|n| 2.0_f64.powi(n)).map(|n| (n, n * n)).collect();
         let plot = plot(true, &points);
         let (x, y) = plot.axes();
-        let places: Vec<(f64, f64)> =
+        let x_values: Vec<(f64, f64)> =
             points.iter().map(|(at, value)| (x.share(*at), y.share(*value))).collect();
         let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
-        for pair in places.windows(2) {
-            assert!((slope(pair[0], pair[1]) - slope(places[0], places[5])).abs() < 1e-9);
+        for pair in x_values.windows(2) {
+            assert!((slope(pair[0], pair[1]) - slope(x_values[0], x_values[5])).abs() < 1e-9);
         }
-        assert!(places.iter().all(|place| (0.0..=1.0).contains(&place.1)));
+        assert!(x_values.iter().all(|point| (0.0..=1.0).contains(&point.1)));
     }
 
     #[test]
     fn ticks_are_few_and_round() {
         for (from, to) in [(1.2, 9.0), (0.013, 8.0e7), (4e8, 5e8), (3.0, 3.0)] {
             let ticks = Axis { from, to, powers: true }.ticks();
-            assert!((1..=2 * MOST_TICKS).contains(&ticks.len()), "{from} {to}: {ticks:?}");
+            assert!((1..=2 * MAX_TICKS).contains(&ticks.len()), "{from} {to}: {ticks:?}");
         }
         let ticks = Axis { from: 0.0, to: 1100.0, powers: false }.ticks();
         assert_eq!(ticks, [0.0, 500.0, 1000.0]);
     }
 
     #[test]
-    fn one_point_a_figure_of_nothing_and_names_of_anybody_are_drawn() {
+    fn single_points_zero_values_and_unsafe_names_are_drawn() {
         let svg = plot(false, &[(4.0, 0.0)]).drawing().render().unwrap();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert!(svg.contains("&#60;a&#62;, 4: 0") && !svg.contains("<a>"), "{svg}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use askama::Template;
 
-use super::figures::{Figure, shown};
+use super::figures::{Measurement, shown};
 use crate::base::text::{count, line_safe};
 use crate::report::page::drawing::Drawing;
 use crate::report::page::lines::{self, Line, Plot, WIDTH};
@@ -12,31 +12,31 @@ use crate::report::page::{self, Block, Page, Section, Tile};
 use crate::tools::bench::Bench;
 
 /// Maximum number of lines of a chart, limited by distinguishable colours.
-const LINES: usize = 4;
+const MAX_LINES: usize = 4;
 /// Columns of charts in an SVG, the pixels between them, and the height of a title.
 const COLUMNS: usize = 2;
 const GAP: f64 = 28.0;
 const TITLE: f64 = 24.0;
 
 /// Results of one group in one unit.
-struct Panel<'a> {
+struct ChartPanel<'a> {
     group: &'a str,
     unit: &'a str,
     at_unit: &'a str,
-    figures: Vec<&'a Figure>,
+    figures: Vec<&'a Measurement>,
 }
 
 /// Draws every group with more than one point per line, as one SVG with a white background.
 pub(crate) fn draw(bench: &Bench) -> String {
     let panels = panels(bench);
-    let drawn: Vec<&Panel<'_>> = panels.iter().filter(|panel| panel.has_lines()).collect();
-    let rows: Vec<&[&Panel<'_>]> = drawn.chunks(COLUMNS).collect();
-    let tall = |row: &&[&Panel<'_>]| {
+    let drawn: Vec<&ChartPanel<'_>> = panels.iter().filter(|panel| panel.has_lines()).collect();
+    let rows: Vec<&[&ChartPanel<'_>]> = drawn.chunks(COLUMNS).collect();
+    let tall = |row: &&[&ChartPanel<'_>]| {
         row.iter().map(|panel| panel.plot(|plot| plot.height())).fold(0.0, f64::max) + TITLE + GAP
     };
     let height = GAP + rows.iter().map(tall).sum::<f64>();
     let width = GAP + COLUMNS as f64 * (f64::from(WIDTH) + GAP);
-    let mut svg = Drawing::new(width as u32, height as u32, "what was measured");
+    let mut svg = Drawing::new(width as u32, height as u32, "benchmark results");
     svg.rect((0.0, 0.0), (width, height), "#ffffff", "");
     let mut top = GAP;
     for row in rows {
@@ -70,53 +70,52 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
             Section::new(&id, name, "", vec![Block::Figures(figures)])
         })
         .collect();
-    let row = |figure: &Figure| {
+    let row = |figure: &Measurement| {
         let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
         vec![figure.group.into(), line_safe(&figure.series), at, shown(figure.value, figure.unit)]
     };
     let rows = bench.figures.iter().map(row).collect();
-    let mut all = vec![Block::table(["group", "of", "at", "figure"], rows)];
+    let mut all = vec![Block::table(["group", "series", "at", "value"], rows)];
     if !bench.left_out.is_empty() {
-        all.push(Block::Note("Left out because they take too long:".to_owned()));
+        all.push(Block::Note("Skipped because they take too long:".to_owned()));
         all.push(Block::List(bench.left_out.clone()));
     }
-    sections.push(Section::new("figures", "All figures", "", all));
+    sections.push(Section::new("figures", "All results", "", all));
     let again = vec![Block::Code(line_safe(command))];
-    sections.push(Section::new("repeat", "Measure it again", "", again));
+    sections.push(Section::new("repeat", "Command", "", again));
     let page = Page {
-        title: format!("What this machine does: {processor}"),
+        title: format!("Benchmark of {processor}"),
         kicker: format!("longsift bench · {} · longsift {}", bench.measured, bench.longsift),
         lead: format!(
-            "Each figure is the median of up to {} measurements; long windows are measured fewer times. Both axes of a line \
-             are scales of powers.",
+            "Each value is the median of up to {} measurements, fewer for long windows. Line charts have logarithmic axes.",
             bench.repeats
         ),
         tiles: vec![
             tile(bench.threads.to_string(), "threads"),
-            tile(count(bench.figures.len() as u64), "figures"),
+            tile(count(bench.figures.len() as u64), "results"),
         ],
         sections,
     };
     page.html()
 }
 
-fn panels(bench: &Bench) -> Vec<Panel<'_>> {
-    let mut panels: Vec<Panel<'_>> = Vec::new();
+fn panels(bench: &Bench) -> Vec<ChartPanel<'_>> {
+    let mut panels: Vec<ChartPanel<'_>> = Vec::new();
     for figure in &bench.figures {
-        let Figure { group, unit, at_unit, .. } = figure;
-        let fits = |panel: &&mut Panel<'_>| {
+        let Measurement { group, unit, at_unit, .. } = figure;
+        let fits = |panel: &&mut ChartPanel<'_>| {
             (panel.group, panel.unit, panel.at_unit) == (*group, *unit, *at_unit)
         };
         match panels.iter_mut().find(fits) {
             Some(panel) => panel.figures.push(figure),
-            None => panels.push(Panel { group, unit, at_unit, figures: vec![figure] }),
+            None => panels.push(ChartPanel { group, unit, at_unit, figures: vec![figure] }),
         }
     }
-    panels.into_iter().flat_map(Panel::split).collect()
+    panels.into_iter().flat_map(ChartPanel::split).collect()
 }
 
-impl<'a> Panel<'a> {
-    /// Splits into panels of at most [`LINES`] lines.
+impl<'a> ChartPanel<'a> {
+    /// Splits into panels of at most [`MAX_LINES`] lines.
     fn split(self) -> Vec<Self> {
         let Self { group, unit, at_unit, figures } = self;
         let mut series: Vec<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();
@@ -124,11 +123,11 @@ impl<'a> Panel<'a> {
         series.dedup();
         let of = |some: &[&str]| {
             let own = figures.iter().copied();
-            let own: Vec<&'a Figure> =
+            let own: Vec<&'a Measurement> =
                 own.filter(|figure| some.contains(&figure.series.as_str())).collect();
             Self { group, unit, at_unit, figures: own }
         };
-        series.chunks(LINES).map(of).collect()
+        series.chunks(MAX_LINES).map(of).collect()
     }
 
     fn title(&self) -> String {
@@ -164,7 +163,7 @@ impl<'a> Panel<'a> {
         if self.has_lines() {
             return page::Figure { title, caption, drawing: self.plot(|plot| plot.drawing()) };
         }
-        let bar = |figure: &&Figure| {
+        let bar = |figure: &&Measurement| {
             let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
             (format!("{}, {at}", line_safe(&figure.series)), figure.value)
         };
@@ -182,7 +181,7 @@ mod tests {
     fn every_figure_is_on_the_page_on_a_line_or_as_a_bar() {
         let figure = |group, series: &str, at: f64, value| {
             let (at_unit, unit) = ("tokens", "pairs/s");
-            Figure { group, series: series.to_owned(), at, at_unit, value, unit }
+            Measurement { group, series: series.to_owned(), at, at_unit, value, unit }
         };
         let figures = vec![
             figure("kernel", "<b>", 4096.0, 1.5e9),

@@ -22,7 +22,7 @@ pub struct BenchOptions {
     pub windows: Vec<usize>,
     /// Head widths.
     pub head_dims: Vec<usize>,
-    /// Repetitions of each measurement, of which the median is reported. By default at most [`MOST_REPEATS`]; kernels
+    /// Repetitions of each measurement, of which the median is reported. By default at most [`DEFAULT_REPEATS`]; kernels
     /// fewer times, so that they finish in a minute.
     pub repeats: Option<usize>,
     /// Whether to include kernels that no run on this machine would select.
@@ -30,20 +30,22 @@ pub struct BenchOptions {
 }
 
 /// Default number of repetitions.
-pub(super) const MOST_REPEATS: usize = 3;
+pub(super) const DEFAULT_REPEATS: usize = 3;
 
 impl BenchOptions {
     /// Returns the number of repetitions of a measurement without a time budget.
     pub(super) fn repeats(&self) -> usize {
-        self.repeats.unwrap_or(MOST_REPEATS)
+        self.repeats.unwrap_or(DEFAULT_REPEATS)
     }
 
     /// Returns a problem if a length or a width is out of range.
     pub fn problem(&self) -> Option<Diagnostic> {
         let wrong = |name: &str, values: &[usize], most: usize| {
             let wrong = values.iter().find(|value| !(1..=most).contains(*value))?;
-            let message =
-                format!("`{name}` {wrong} is not a number between 1 and {}", count(most as u64));
+            let message = format!(
+                "`{name}`: expected a number between 1 and {}, got {wrong}",
+                count(most as u64)
+            );
             Some(Diagnostic::error(Blame::Pipeline, message))
         };
         wrong("--windows", &self.windows, 1 << 20)
@@ -53,7 +55,7 @@ impl BenchOptions {
 
 /// One measured value.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct Measurement {
     /// Kind of measurement: `kernel`, `tokenize`, `table`, `run by window`, ….
     pub group: &'static str,
     /// Line of the chart: a kernel, a tokenizer, `1 thread`.
@@ -67,7 +69,7 @@ pub struct Figure {
     pub unit: &'static str,
 }
 
-impl fmt::Display for Figure {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -82,17 +84,17 @@ impl fmt::Display for Figure {
 }
 
 /// Results so far.
-pub(super) struct Figures<'a> {
-    pub(super) all: Vec<Figure>,
-    pub(super) said: &'a dyn Fn(&Figure),
+pub(super) struct Measurements<'a> {
+    pub(super) all: Vec<Measurement>,
+    pub(super) on_result: &'a dyn Fn(&Measurement),
     pub(super) progress: &'a Progress,
     /// Skipped measurements, with reasons.
     pub(super) left_out: Vec<String>,
 }
 
-impl Figures<'_> {
-    pub(super) fn add(&mut self, figure: Figure) {
-        (self.said)(&figure);
+impl Measurements<'_> {
+    pub(super) fn add(&mut self, figure: Measurement) {
+        (self.on_result)(&figure);
         self.all.push(figure);
     }
 }
@@ -136,7 +138,7 @@ pub(super) fn file_stem(path: &Path) -> String {
 /// Creates a folder that is removed when it goes out of scope.
 pub(super) fn scratch() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("longsift-bench-").tempdir().map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("no temporary folder can be made: {error}"))
+        Diagnostic::error(Blame::Machine, format!("cannot create a temporary folder: {error}"))
             .hint("set TMPDIR to a folder that you may write to")
             .into()
     })

@@ -3,7 +3,7 @@
 use longsift_kernels::bench::Case;
 use longsift_kernels::{ElementType, Kernel};
 
-use super::figures::{BenchOptions, Figure, Figures, MOST_REPEATS};
+use super::figures::{BenchOptions, DEFAULT_REPEATS, Measurement, Measurements};
 use crate::base::text::count;
 
 /// Key heads of the measured window. Cost is per head, so a few are representative.
@@ -19,23 +19,23 @@ const PROBE_TOKENS: usize = 1024;
 
 /// A case with its number of repetitions.
 #[derive(Clone, Debug, PartialEq)]
-struct Turn {
+struct RepeatedCase {
     case: Case,
     /// Estimated duration of one repetition in seconds.
     seconds: f64,
     repeats: usize,
 }
 
-pub(super) fn measure(options: &BenchOptions, figures: &mut Figures<'_>) {
+pub(super) fn measure(options: &BenchOptions, figures: &mut Measurements<'_>) {
     let kernels = chosen(options.all_kernels);
     let mut turns = Vec::new();
     for case in cases(options, &kernels, rayon::current_num_threads()) {
         let probe = Case { tokens: PROBE_TOKENS, threads: 1, ..case };
         let seconds = probe.measure(1).seconds * case.pairs() / probe.pairs() / case.threads as f64;
-        turns.push(Turn { case, seconds, repeats: 0 });
+        turns.push(RepeatedCase { case, seconds, repeats: 0 });
     }
     share_out(options, &mut turns);
-    let work = |turn: &Turn| (1e3 * turn.seconds * turn.repeats as f64) as u64;
+    let work = |turn: &RepeatedCase| (1e3 * turn.seconds * turn.repeats as f64) as u64;
     figures.progress.phase("kernel", turns.iter().map(work).sum());
     for turn in turns.iter().filter(|turn| turn.repeats > 0) {
         one(&turn.case, turn.repeats, figures);
@@ -85,10 +85,10 @@ fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<Case> {
     cases
 }
 
-/// Distributes repetitions: as requested, or up to [`MOST_REPEATS`] per case within [`BUDGET_SECONDS`]. Every case
+/// Distributes repetitions: as requested, or up to [`DEFAULT_REPEATS`] per case within [`BUDGET_SECONDS`]. Every case
 /// gets its first repetition before any gets a second, fast ones first.
-fn share_out(options: &BenchOptions, turns: &mut [Turn]) {
-    if let Some(repeats) = options.repeats.or(options.all_kernels.then_some(MOST_REPEATS)) {
+fn share_out(options: &BenchOptions, turns: &mut [RepeatedCase]) {
+    if let Some(repeats) = options.repeats.or(options.all_kernels.then_some(DEFAULT_REPEATS)) {
         for turn in turns {
             turn.repeats = repeats.max(1);
         }
@@ -97,7 +97,7 @@ fn share_out(options: &BenchOptions, turns: &mut [Turn]) {
     let mut order: Vec<usize> = (0..turns.len()).collect();
     order.sort_by(|a, b| turns[*a].seconds.total_cmp(&turns[*b].seconds));
     let mut left = BUDGET_SECONDS;
-    for _ in 0..MOST_REPEATS {
+    for _ in 0..DEFAULT_REPEATS {
         for &place in &order {
             let turn = &mut turns[place];
             if turn.seconds <= left {
@@ -117,12 +117,12 @@ fn series(case: &Case) -> String {
     format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
 }
 
-fn one(case: &Case, repeats: usize, figures: &mut Figures<'_>) {
+fn one(case: &Case, repeats: usize, figures: &mut Measurements<'_>) {
     let speed = case.measure(repeats);
     let series = series(case);
     let mut add = |group, value, unit| {
         let (series, at) = (series.clone(), case.tokens as f64);
-        figures.add(Figure { group, series, at, at_unit: "tokens", value, unit });
+        figures.add(Measurement { group, series, at, at_unit: "tokens", value, unit });
     };
     add("kernel", case.pairs() / speed.seconds, "pairs/s");
     // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
@@ -150,21 +150,21 @@ mod tests {
     }
 
     /// Returns the turns of a processor with these speeds in pairs per second.
-    fn turns(options: &BenchOptions, speeds: &[(Kernel, f64)]) -> Vec<Turn> {
+    fn turns(options: &BenchOptions, speeds: &[(Kernel, f64)]) -> Vec<RepeatedCase> {
         let kernels: Vec<Kernel> = speeds.iter().map(|(kernel, _)| *kernel).collect();
         let speed = |of: Kernel| speeds.iter().find(|(kernel, _)| *kernel == of).unwrap().1;
-        let mut turns: Vec<Turn> = cases(options, &kernels, 2)
+        let mut turns: Vec<RepeatedCase> = cases(options, &kernels, 2)
             .into_iter()
             .map(|case| {
                 let seconds = case.pairs() / speed(case.kernel) / case.threads as f64;
-                Turn { case, seconds, repeats: 0 }
+                RepeatedCase { case, seconds, repeats: 0 }
             })
             .collect();
         share_out(options, &mut turns);
         turns
     }
 
-    fn seconds(turns: &[Turn]) -> f64 {
+    fn seconds(turns: &[RepeatedCase]) -> f64 {
         turns.iter().map(|turn| turn.seconds * turn.repeats as f64).sum()
     }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_take_less_than_a_minute_whatever_their_speed() {
+    fn kernels_take_less_than_a_minute_at_any_speed() {
         for speed in [5e7, 4e8, 2e9, 1e11] {
             let turns = turns(&options(None, false), &[(Kernel::PortableF32, speed)]);
             assert!(seconds(&turns) <= BUDGET_SECONDS, "{turns:?}");
@@ -191,7 +191,7 @@ mod tests {
             );
         }
         let quick = turns(&options(None, false), &[(Kernel::Avx2F32, 1e11)]);
-        assert!(quick.iter().all(|turn| turn.repeats == MOST_REPEATS));
+        assert!(quick.iter().all(|turn| turn.repeats == DEFAULT_REPEATS));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
     fn every_case_is_measured_as_often_as_asked_for() {
         let speeds = [(Kernel::Avx2F32, 1e9), (Kernel::PortableF32, 1e7)];
         for (options, repeats) in
-            [(options(Some(2), false), 2), (options(None, true), MOST_REPEATS)]
+            [(options(Some(2), false), 2), (options(None, true), DEFAULT_REPEATS)]
         {
             assert!(turns(&options, &speeds).iter().all(|turn| turn.repeats == repeats));
         }

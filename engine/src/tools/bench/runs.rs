@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::figures::{BenchOptions, Figure, Figures, file_stem, scratch};
+use super::figures::{BenchOptions, Measurement, Measurements, file_stem, scratch};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::options::PlanOptions;
@@ -20,7 +20,7 @@ struct Setting {
 pub(super) fn measure(
     pipeline: &Path,
     options: &BenchOptions,
-    figures: &mut Figures<'_>,
+    figures: &mut Measurements<'_>,
 ) -> Result<()> {
     let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
     let (rows, threads) = (plan.rows(), rayon::current_num_threads());
@@ -56,7 +56,7 @@ pub(super) fn measure(
 struct Runs<'a, 'b> {
     pipeline: &'a Path,
     options: &'a BenchOptions,
-    figures: &'a mut Figures<'b>,
+    figures: &'a mut Measurements<'b>,
 }
 
 impl Runs<'_, '_> {
@@ -79,7 +79,7 @@ impl Runs<'_, '_> {
         }
         let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
         let mut add = |series: &str, value: f64, unit| {
-            self.figures.add(Figure {
+            self.figures.add(Measurement {
                 group,
                 series: series.to_owned(),
                 at: at.0,

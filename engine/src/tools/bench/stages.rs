@@ -7,7 +7,7 @@ use longsift_stages::measures::speed::{LEVEL, recurrence_speed};
 use longsift_stages::model::LayerZeroTable;
 use longsift_stages::tokenize::Encoder;
 
-use super::figures::{BenchOptions, Figure, Figures, median};
+use super::figures::{BenchOptions, Measurement, Measurements, median};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{self, Document, DocumentContent};
@@ -25,7 +25,7 @@ const OF_RECURRENCE: Duration = Duration::from_millis(500);
 pub(super) fn measure(
     pipeline: &Path,
     options: &BenchOptions,
-    figures: &mut Figures<'_>,
+    figures: &mut Measurements<'_>,
 ) -> Result<()> {
     let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
     if let Some(encoder) = &plan.encoder {
@@ -43,7 +43,7 @@ fn tokenize(
     plan: &Plan,
     documents: &[Document],
     options: &BenchOptions,
-    figures: &mut Figures<'_>,
+    figures: &mut Measurements<'_>,
 ) -> Result<()> {
     let bytes: usize = documents.iter().map(text_bytes).sum();
     let seconds_on = |threads: usize| -> Result<f64> {
@@ -58,7 +58,7 @@ fn tokenize(
     let all = rayon::current_num_threads();
     for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let seconds = seconds_on(threads)?;
-        figures.add(Figure {
+        figures.add(Measurement {
             group: "tokenize",
             series: "text into windows".to_owned(),
             at: threads as f64,
@@ -76,7 +76,7 @@ fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
     options: &BenchOptions,
-    figures: &mut Figures<'_>,
+    figures: &mut Measurements<'_>,
 ) -> Result<()> {
     let text: String = documents.iter().filter_map(text_of).collect();
     let encoded = encoder
@@ -98,7 +98,7 @@ fn recurrence(
         let speed = recurrence_speed(&windows, OF_RECURRENCE);
         let mut add = |series: String, value, unit| {
             let (at, at_unit) = (tokens as f64, "tokens");
-            figures.add(Figure { group: "recurrence", series, at, at_unit, value, unit });
+            figures.add(Measurement { group: "recurrence", series, at, at_unit, value, unit });
         };
         add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
         add("their text, 1 core".to_owned(), speed.text, "bytes/s");
@@ -117,8 +117,7 @@ fn recurrence(
 
 fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("{threads} threads cannot be started: {error}"))
-            .into()
+        Diagnostic::error(Blame::Machine, format!("cannot start {threads} threads: {error}")).into()
     })
 }
 
@@ -156,7 +155,11 @@ fn text_bytes(document: &Document) -> usize {
     text_of(document).map_or(0, str::len)
 }
 
-fn table(attention: &Attention, options: &BenchOptions, figures: &mut Figures<'_>) -> Result<()> {
+fn table(
+    attention: &Attention,
+    options: &BenchOptions,
+    figures: &mut Measurements<'_>,
+) -> Result<()> {
     let (model, kernel) = (&attention.model, attention.kernel());
     let precision = attention.reading.precision;
     let rows = model.spec().vocabulary_size as f64;
@@ -174,7 +177,7 @@ fn table(attention: &Attention, options: &BenchOptions, figures: &mut Figures<'_
             open(if fresh { own.path() } else { folder.path() })?;
             Ok(start.elapsed().as_secs_f64())
         })?;
-        figures.add(Figure {
+        figures.add(Measurement {
             group: "table",
             series: series.to_owned(),
             at: rows,

@@ -9,7 +9,7 @@ use arrow_schema::DataType;
 
 use super::figures::agreement::{category_variance, inside_categories};
 use super::report::{Explained, Report, Windows};
-use super::sample::{Found, Row, each_batch};
+use super::sample::{InputRow, SampledDocument, each_batch};
 use super::statistics::Statistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -29,7 +29,7 @@ pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
             Ok(field) if field.data_type().is_numeric() => continue,
             Ok(field) => {
                 let message = format!(
-                    "the column `{column}` has the type {}, not numbers",
+                    "the column `{column}` has the type {}, expected numbers",
                     field.data_type()
                 );
                 (message, "`--scores` takes columns of numbers".to_owned())
@@ -48,8 +48,12 @@ pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
 }
 
 /// Reads the values of a column for documents, in order; `None` for null and non-finite values.
-pub(super) fn read(plan: &Plan, column: &str, found: &[&Found]) -> Result<Vec<Option<f64>>> {
-    let mut rows: Vec<Row> = found.iter().map(|found| found.row).collect();
+pub(super) fn read(
+    plan: &Plan,
+    column: &str,
+    found: &[&SampledDocument],
+) -> Result<Vec<Option<f64>>> {
+    let mut rows: Vec<InputRow> = found.iter().map(|found| found.row).collect();
     rows.sort_unstable();
     let place = plan.dataset.schema.index_of(column).expect("checked");
     let mut values = BTreeMap::new();
@@ -66,7 +70,7 @@ pub(super) fn read(plan: &Plan, column: &str, found: &[&Found]) -> Result<Vec<Op
 }
 
 /// Evaluation of a document score.
-pub(super) struct OfColumn {
+pub(super) struct ColumnResults {
     pub(super) report: Report,
     pub(super) agreement: BTreeMap<String, Option<f64>>,
     /// Agreement with itself: 1, or `None` without values.
@@ -81,20 +85,20 @@ pub(super) fn figures(
     windows: &Windows<'_>,
     statistics: &[Statistic],
     values: &[Vec<Option<f64>>],
-) -> OfColumn {
+) -> ColumnResults {
     let categories = windows.categories.len();
-    let places = windows.places;
-    let whole = |window: usize| places[window].is_whole();
-    let first = |window: usize| whole(window) && places[window].start == 0;
+    let origins = windows.origins;
+    let whole = |window: usize| origins[window].is_whole();
+    let first = |window: usize| whole(window) && origins[window].start == 0;
     let of = |window: usize| {
-        values[places[window].category][places[window].document].filter(|_| first(window))
+        values[origins[window].category][origins[window].document].filter(|_| first(window))
     };
     let mean = |statistic: &Statistic| {
         let mut sums: BTreeMap<(usize, usize), (f64, u64)> = BTreeMap::new();
         for (window, value) in statistic.values.iter().enumerate() {
             if let Some(value) = value.filter(|_| whole(window)) {
                 let sum =
-                    sums.entry((places[window].category, places[window].document)).or_default();
+                    sums.entry((origins[window].category, origins[window].document)).or_default();
                 *sum = (sum.0 + value, sum.1 + 1);
             }
         }
@@ -104,24 +108,25 @@ pub(super) fn figures(
     };
     let agreement = statistics.iter().map(|statistic| {
         let means = mean(statistic);
-        let other =
-            |window: usize| means.get(&(places[window].category, places[window].document)).copied();
-        (statistic.name.clone(), inside_categories(places, categories, of, other))
+        let other = |window: usize| {
+            means.get(&(origins[window].category, origins[window].document)).copied()
+        };
+        (statistic.name.clone(), inside_categories(origins, categories, of, other))
     });
-    let by_window: Vec<Option<f64>> = (0..places.len()).map(of).collect();
+    let by_window: Vec<Option<f64>> = (0..origins.len()).map(of).collect();
     let length = |window: usize| Some(windows.document_tokens[window] as f64);
     let explained = Explained {
-        category_variance: category_variance(places, &by_window, categories),
-        length_spearman: inside_categories(places, categories, of, length),
+        category_variance: category_variance(origins, &by_window, categories),
+        length_spearman: inside_categories(origins, categories, of, length),
         token_shuffled_spearman: None,
     };
     let of_whole = |window: usize| {
-        values[places[window].category][places[window].document].filter(|_| whole(window))
+        values[origins[window].category][origins[window].document].filter(|_| whole(window))
     };
-    OfColumn {
+    ColumnResults {
         agreement: agreement.collect(),
-        own: inside_categories(places, categories, of, of),
-        values: (0..places.len()).map(of_whole).collect(),
+        own: inside_categories(origins, categories, of, of),
+        values: (0..origins.len()).map(of_whole).collect(),
         report: Report { explained, ..Report::default() },
     }
 }

@@ -14,60 +14,60 @@ use super::sample::LeftOut;
 use super::selection::Selection;
 use super::windows::Tokens;
 
-/// What the statistics of a pipeline separate.
+/// Result of an evaluation: how well the statistics of a pipeline separate windows of its corpus.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Evaluation {
-    /// The pipeline's name.
+    /// Name of the pipeline.
     pub(crate) pipeline: String,
     pub(crate) seed: u64,
     pub(crate) documents_per_category: usize,
-    /// Rows left out because another of their category, or class, has the same id.
+    /// Rows left out because another row of their category, or class, has the same id.
     pub(crate) equal_ids_left_out: u64,
     pub(crate) categories_left_out: LeftOut,
-    /// The shares of real text that scores keep of labelled documents, with `--labels`.
+    /// Evaluation on labelled documents, with `--labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<LabelFigures>,
-    /// Figures of constructed windows by their length: `S2048` and so on.
+    /// Results for constructed windows by their length: `S2048` and so on.
     #[serde(flatten)]
     pub(crate) lengths: BTreeMap<Tokens, OfLength>,
 }
 
-/// The figures of one length.
+/// Results for constructed windows of one length.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct OfLength {
     /// Tokens of a window.
     #[serde(rename = "S")]
     pub(crate) tokens: u64,
     pub(crate) seed: u64,
-    /// The result for the pipeline's score, in one sentence; null without one.
+    /// Result for the pipeline's score in one sentence; null without a score.
     pub(crate) sentence: Option<String>,
     /// Documents by category.
     pub(crate) documents: BTreeMap<String, u64>,
     pub(crate) kinds: BTreeMap<&'static str, KindOf>,
     /// Descriptions of the statistics.
     pub(crate) statistics: BTreeMap<String, String>,
-    /// By statistic and kind, the figure of whole windows against it, judged.
+    /// By statistic and kind of window, the result of whole windows against it, with its outcome.
     pub(crate) matrix: Matrix,
     pub(crate) reports: BTreeMap<String, Report>,
     pub(crate) agreement: BTreeMap<String, BTreeMap<String, Option<f64>>>,
-    /// 5, 50 and 95 % over whole windows.
+    /// Quantiles 5, 50 and 95 % over whole windows, by statistic.
     pub(crate) quantiles_of_whole: BTreeMap<String, [f64; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) selection: Option<Selection>,
-    /// The windows of each kind that each guard rejects.
+    /// Windows of each kind that each guard rejects.
     pub(crate) guards: Vec<GuardRejections>,
-    /// Figures of each head of whole models, by measure.
+    /// Results for each head of whole models, by measure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) heads: Vec<HeadsOf>,
-    /// What could not be measured, and why.
+    /// Notes about what could not be measured.
     pub(crate) notes: Vec<String>,
 }
 
-/// The windows of a kind.
+/// Constructed windows of one kind.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct KindOf {
     pub(crate) windows: u64,
-    /// Of the ids of all of them in their order, four bytes each, little-endian.
+    /// SHA-256 of the ids of all windows in order, as little-endian 32-bit integers.
     pub(crate) sha256: String,
 }
 

@@ -15,20 +15,20 @@ use std::cmp::Ordering;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::windows::Place;
+use super::windows::WindowOrigin;
 
 /// Values of a statistic by window; `None` if missing or not finite. Such windows are left out of this statistic's
 /// results.
 pub(crate) type Values = [Option<f64>];
 
-/// A figure, and where its value lies in nineteen of twenty resamplings of the documents.
+/// A value with its 95 % bootstrap interval: `[value, low, high]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(with = "Option<[Option<f64>; 3]>")]
 #[serde(into = "Option<[Option<f64>; 3]>")]
 pub(crate) struct Figure {
-    /// None without a single pair of windows.
+    /// Value; `None` without a pair of windows.
     pub(crate) value: Option<f64>,
-    /// From, to; none where no replicate had a pair.
+    /// Interval; `None` if no replicate had a pair.
     pub(crate) interval: Option<[f64; 2]>,
 }
 
@@ -45,8 +45,8 @@ pub(crate) struct Counts(pub(crate) Vec<Vec<u32>>);
 
 impl Counts {
     /// Returns the count of a window's document.
-    pub(crate) fn of(&self, place: &Place) -> u64 {
-        u64::from(self.0[place.category][place.document])
+    pub(crate) fn count(&self, origin: &WindowOrigin) -> u64 {
+        u64::from(self.0[origin.category][origin.document])
     }
 }
 

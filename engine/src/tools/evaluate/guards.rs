@@ -1,4 +1,4 @@
-//! The windows that the pipeline's guards reject.
+//! Windows that the pipeline's guards reject.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use longsift_stages::filter::guards::Verdict;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The verdicts of the guards of a pipeline on the windows of one length.
+/// Verdicts of a pipeline's guards on the windows of one length.
 pub(crate) struct Rejections {
     /// By guard, the name of its statistic and its verdicts by window; `None` if the statistic is not measured.
     guards: Vec<(String, Option<Vec<Verdict>>)>,
 }
 
-/// The windows that a guard rejects, by kind or class.
+/// Windows that a guard rejects, by kind or class.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct GuardRejections {
-    /// The statistic of the guard; `any guard` for all of them together.
+    /// Statistic of the guard; `any guard` for all of them combined.
     pub(crate) guard: String,
     pub(crate) kinds: BTreeMap<String, Rejected>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Rejected {
 }
 
 impl Rejected {
-    /// The share of windows that do not pass.
+    /// Returns the share of windows that do not pass.
     pub(crate) fn share(&self) -> f64 {
         (self.rejected + self.missing) as f64 / self.windows.max(1) as f64
     }
@@ -42,7 +42,7 @@ impl Rejections {
         Self { guards }
     }
 
-    /// By window, whether it passes all guards; `None` without guards.
+    /// Returns by window whether it passes all guards; `None` without guards.
     pub(crate) fn passes(&self) -> Option<Vec<bool>> {
         let verdicts: Vec<&Vec<Verdict>> =
             self.guards.iter().filter_map(|(_, verdicts)| verdicts.as_ref()).collect();
@@ -51,12 +51,12 @@ impl Rejections {
         Some((0..windows).map(passes).collect())
     }
 
-    /// Notes on guards whose statistic is not measured or missing from every window.
+    /// Returns notes about guards whose statistic is not measured or missing from every window.
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |(name, verdicts): &(String, Option<Vec<Verdict>>)| match verdicts {
-            None => Some(format!(
-                "the guard on `{name}` is left out: the statistic is not measured here"
-            )),
+            None => {
+                Some(format!("the guard on `{name}` is left out: its statistic is not measured"))
+            }
             Some(verdicts) if verdicts.iter().all(|verdict| *verdict == Verdict::Missing) => {
                 Some(format!(
                     "no window of this length passes the guard on `{name}`: none has the statistic"
@@ -67,7 +67,7 @@ impl Rejections {
         self.guards.iter().filter_map(note).collect()
     }
 
-    /// Counts by the kind of a window, whose name `kind` says.
+    /// Returns counts by kind of window; `kind` names the kind of a window.
     pub(crate) fn counted<'a>(&self, kind: impl Fn(usize) -> &'a str) -> Vec<GuardRejections> {
         let of = |guard: &str, verdicts: &[Verdict]| {
             let mut kinds: BTreeMap<String, Rejected> = BTreeMap::new();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_are_counted_by_kind_and_what_lacks_a_statistic_does_not_pass() {
+    fn windows_without_a_statistic_do_not_pass() {
         use Verdict::{Missing, Passes, Refused};
         let rejections = Rejections::new(vec![
             ("digit_share".to_owned(), Some(vec![Passes, Refused, Passes])),

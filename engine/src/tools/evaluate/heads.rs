@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figures::Figure;
-use super::measure::OfWindow;
+use super::measure::WindowStatistics;
 use super::report::Windows;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -20,10 +20,10 @@ const BY_HEAD: &str = "layer_dependency_strength_by_head";
 
 /// Heads that a measure reports.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct HeadColumn {
     pub(crate) measure: String,
     /// Index of the measure in the plan, and of the column of heads in the measure.
-    place: (usize, usize),
+    index: (usize, usize),
     /// Layer and head, in the order of the column.
     heads: Vec<(u32, u32)>,
 }
@@ -32,31 +32,31 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug)]
 pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
 
-/// What the heads of a measure tell apart.
+/// Results for the heads of one measure.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct HeadsOf {
-    /// The measure.
+    /// Name of the measure.
     pub(crate) measure: String,
-    /// In the order of layers and heads.
+    /// Results in the order of layers and heads.
     pub(crate) heads: Vec<HeadFigures>,
 }
 
-/// What one head tells apart: the dependency strength of its attention.
+/// Results for the dependency strength of one head.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct HeadFigures {
     pub(crate) layer: u32,
     pub(crate) head: u32,
     /// AUROC of whole windows against windows of two pieces.
     pub(crate) pieces_2: Figure,
-    /// The same against windows of eight pieces.
+    /// AUROC of whole windows against windows of eight pieces.
     pub(crate) pieces_8: Figure,
-    /// The share of pairs that the whole window wins against itself with a permuted far half.
+    /// Share of pairs that the whole window wins against itself with a permuted first half.
     pub(crate) far_permute: Figure,
 }
 
 impl HeadFigures {
     /// Returns the result for one of [`KINDS_OF_HEADS`].
-    pub(crate) fn of(&self, kind: &str) -> Figure {
+    pub(crate) fn for_kind(&self, kind: &str) -> Figure {
         match kind {
             "pieces_2" => self.pieces_2,
             "pieces_8" => self.pieces_8,
@@ -96,7 +96,7 @@ impl HeadsOf {
         let (layers, heads) = (sorted(|of| of.layer), sorted(|of| of.head));
         let cell = |layer: u32, head: u32| {
             let found = self.heads.iter().find(|of| (of.layer, of.head) == (layer, head));
-            found.and_then(|of| of.of(kind).value)
+            found.and_then(|of| of.for_kind(kind).value)
         };
         let row = |layer: &u32| heads.iter().map(|head| cell(*layer, *head)).collect();
         let cells = layers.iter().map(row).collect();
@@ -108,22 +108,22 @@ impl HeadsOf {
 ///
 /// # Errors
 /// Fails if no measure reports heads.
-pub(crate) fn asked(plan: &Plan) -> Result<Vec<Asked>> {
+pub(crate) fn head_columns(plan: &Plan) -> Result<Vec<HeadColumn>> {
     let mut all = Vec::new();
-    for (place, whole) in &plan.whole_models {
-        let index = usize::from(*place);
-        let stage = &plan.spec.pipeline.stages[plan.measures.stage(*place)];
+    for (measure_index, whole) in &plan.whole_models {
+        let index = usize::from(*measure_index);
+        let stage = &plan.spec.pipeline.stages[plan.measures.stage(*measure_index)];
         let StageSettings::LanguageModel(settings) = stage else { continue };
         let heads = heads_of(settings, whole.model.spec().query_heads as u32);
         let columns = &plan.measures.columns[index].columns;
         let column =
             columns.iter().position(|of| of.kind == Kind::Numbers && of.name.ends_with(BY_HEAD));
         if let Some(column) = column {
-            all.push(Asked { measure: whole.measure.clone(), place: (index, column), heads });
+            all.push(HeadColumn { measure: whole.measure.clone(), index: (index, column), heads });
         }
     }
     if all.is_empty() {
-        let message = "no measure of the pipeline looks at heads of a whole model";
+        let message = "no measure of the pipeline reports heads of a whole model";
         return Err(Diagnostic::error(Blame::Pipeline, message)
             .hint("add `attention_layers: [0, 1, …]` to a stage `language-model`, or leave `--heads` out")
             .into());
@@ -141,14 +141,14 @@ fn heads_of(settings: &LanguageModel, all: u32) -> Vec<(u32, u32)> {
     settings.attention_layers.iter().flat_map(of_layer).collect()
 }
 
-impl Asked {
+impl HeadColumn {
     pub(crate) fn values(&self) -> HeadValues {
         HeadValues(vec![Vec::new(); self.heads.len()])
     }
 
     /// Adds a window.
-    pub(crate) fn push(&self, values: &mut HeadValues, figures: &OfWindow) {
-        let (measure, column) = self.place;
+    pub(crate) fn push(&self, values: &mut HeadValues, figures: &WindowStatistics) {
+        let (measure, column) = self.index;
         let numbers = match &figures[measure] {
             Some(Figures(of)) => of[column].numbers(),
             None => &[],
@@ -164,7 +164,7 @@ impl Asked {
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
                 let [pieces_2, pieces_8, far_permute] =
-                    KINDS_OF_HEADS.map(|kind| windows.of_kind(values, kind));
+                    KINDS_OF_HEADS.map(|kind| windows.for_kind(values, kind));
                 heads.push(HeadFigures {
                     layer: *layer,
                     head: *head,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_stand_in_the_order_of_the_column() {
+    fn heads_are_in_the_order_of_the_column() {
         let settings: LanguageModel = serde_json::from_str(
             r#"{"attention_layers": [3, {"layer": 1, "heads": [2, 0]}, {"layer": 3, "heads": [1]}]}"#,
         )
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_head_tells_joined_windows_apart_and_one_without_figures_is_left_out() {
+    fn heads_are_ranked_and_those_without_results_left_out() {
         let figure = |value| Figure { value, interval: None };
         let head = |layer, head, two, eight| HeadFigures {
             layer,

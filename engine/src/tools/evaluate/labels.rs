@@ -16,9 +16,9 @@ use longsift_stages::score::presets::DEFAULT_SEED;
 use super::columns;
 use super::figures::bootstrap::Bootstrap;
 use super::measure::{Content, Measurer};
-use super::sample::{self, Found, Row, Sample, Wanted};
+use super::sample::{self, InputRow, Sample, SampleOptions, SampledDocument};
 use super::statistics::{Measured, Statistic};
-use super::windows::{Place, Tokens, starts};
+use super::windows::{Tokens, WindowOrigin, starts};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -47,7 +47,7 @@ pub(crate) struct Labelling<'a, 'm> {
     /// Columns of the input that are document scores.
     pub(crate) scores: &'m [String],
     /// Sampling parameters, by class.
-    pub(crate) wanted: &'m Wanted,
+    pub(crate) wanted: &'m SampleOptions,
     pub(crate) measurer: &'m mut Measurer<'a>,
     pub(crate) with_text: bool,
     pub(crate) batch_tokens: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Labelling<'a, 'm> {
 }
 
 /// Windows of one length, accumulated class by class.
-struct Length {
+struct LabelledLength {
     measured: Measured,
     classes: Vec<String>,
     /// Document scores by column of the input, class and document.
@@ -65,17 +65,17 @@ struct Length {
 
 impl Labelling<'_, '_> {
     pub(crate) fn evaluate(&mut self, sample: &Sample) -> Result<LabelFigures> {
-        let lengths = self.wanted.lengths.iter().map(|tokens| Length {
+        let lengths = self.wanted.lengths.iter().map(|tokens| LabelledLength {
             measured: Measured::new(self.plan, *tokens),
             classes: Vec::new(),
             scores: vec![Vec::new(); self.scores.len()],
         });
-        let mut lengths: Vec<Length> = lengths.collect();
+        let mut lengths: Vec<LabelledLength> = lengths.collect();
         let mut groups: HashMap<Option<String>, usize> = HashMap::new();
         for (class, sampled) in &sample.categories {
-            let mut chosen: Vec<BTreeMap<Row, usize>> = Vec::new();
+            let mut chosen: Vec<BTreeMap<InputRow, usize>> = Vec::new();
             for length in &mut lengths {
-                let found = sampled.of_length(length.measured.tokens, self.wanted);
+                let found = sampled.for_length(length.measured.tokens, self.wanted);
                 chosen.push(found.iter().enumerate().map(|(index, of)| (of.row, index)).collect());
                 if found.is_empty() {
                     continue;
@@ -86,8 +86,10 @@ impl Labelling<'_, '_> {
                 length.classes.push(class.clone());
                 length.measured.ids.push(found.iter().map(|found| found.id.clone()).collect());
             }
-            let is_chosen = |found: &&Found| chosen.iter().any(|of| of.contains_key(&found.row));
-            let documents: Vec<&Found> = sampled.documents.iter().filter(is_chosen).collect();
+            let is_chosen =
+                |found: &&SampledDocument| chosen.iter().any(|of| of.contains_key(&found.row));
+            let documents: Vec<&SampledDocument> =
+                sampled.documents.iter().filter(is_chosen).collect();
             for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
                 let read = sample::read_batch(self.plan, batch, self.stop)?;
                 for (length, chosen) in lengths.iter_mut().zip(&chosen) {
@@ -100,15 +102,17 @@ impl Labelling<'_, '_> {
                         let category = length.classes.len() - 1;
                         let starts = starts(found.tokens, tokens, windows_per_document(tokens));
                         windows.extend(starts.map(|start| {
-                            let place = Place { category, document: *document, start, kind: 0 };
-                            (place, group, natural.window(start, tokens, self.with_text))
+                            let origin =
+                                WindowOrigin { category, document: *document, start, kind: 0 };
+                            (origin, group, natural.window(start, tokens, self.with_text))
                         }));
                     }
                     self.measure(length, windows)?;
                 }
             }
         }
-        let of = |length: Length| (Tokens(length.measured.tokens as u64), self.figures(length));
+        let of =
+            |length: LabelledLength| (Tokens(length.measured.tokens as u64), self.figures(length));
         Ok(LabelFigures {
             column: self.classes.column.clone(),
             good: self.classes.good.iter().cloned().collect(),
@@ -119,30 +123,30 @@ impl Labelling<'_, '_> {
 
     fn measure(
         &mut self,
-        length: &mut Length,
-        windows: Vec<(Place, usize, Content)>,
+        length: &mut LabelledLength,
+        windows: Vec<(WindowOrigin, usize, Content)>,
     ) -> Result<()> {
         let tokens = length.measured.tokens;
         let at_a_time = (self.batch_tokens / tokens).max(1);
         let mut windows = windows.into_iter().peekable();
         while windows.peek().is_some() {
-            let mut places = Vec::new();
+            let mut origins = Vec::new();
             let mut contents = Vec::new();
-            for (place, group, content) in windows.by_ref().take(at_a_time) {
-                places.push((place, group));
+            for (origin, group, content) in windows.by_ref().take(at_a_time) {
+                origins.push((origin, group));
                 contents.push(content);
             }
             let figures = self.measurer.measure(&contents)?;
-            for ((place, group), figures) in places.iter().zip(&figures) {
-                length.measured.push(self.plan, *place, *group, figures);
+            for ((origin, group), figures) in origins.iter().zip(&figures) {
+                length.measured.push(self.plan, *origin, *group, figures);
             }
             self.progress.windows_done(contents.len() as u64, (contents.len() * tokens) as u64);
         }
         Ok(())
     }
 
-    fn figures(&self, length: Length) -> LabelLength {
-        let Length { measured, classes, scores } = length;
+    fn figures(&self, length: LabelledLength) -> LabelLength {
+        let LabelledLength { measured, classes, scores } = length;
         let ids = &measured.ids;
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
@@ -155,9 +159,9 @@ impl Labelling<'_, '_> {
             // Statistics of the pipeline take precedence over columns with the same name.
             let is_taken = is_known(&statistics, column) || column == RANDOM;
             let name = if is_taken { format!("input:{column}") } else { column.clone() };
-            let of = |place: &Place| values[place.category][place.document];
-            let values = measured.places.iter().map(of).collect();
-            let doc = format!("The column `{column}` of the input, a score of documents.");
+            let of = |origin: &WindowOrigin| values[origin.category][origin.document];
+            let values = measured.origins.iter().map(of).collect();
+            let doc = format!("The column `{column}` of the input, a document score.");
             statistics.push(Statistic { name, doc, values, unguarded: None });
         }
         statistics.push(random(&statistics, &measured, seed));
@@ -165,14 +169,14 @@ impl Labelling<'_, '_> {
             classes.iter().map(|class| self.classes.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
         let bootstrap = Bootstrap::new(self.wanted.seed, &documents);
-        let labelled = Labelled { places: &measured.places, good: &good, bootstrap: &bootstrap };
+        let labelled = Labelled { origins: &measured.origins, good: &good, bootstrap: &bootstrap };
         let windows = LabelWindows { labelled, classes: &classes, ids, passes: passes.as_deref() };
         let mut notes = rejections.notes();
         let is_comparable = good.contains(&true) && good.contains(&false);
         if !is_comparable {
             let side = if good.contains(&true) { "other" } else { "good" };
             notes.push(format!(
-                "no figures: no document of {side} classes has {} tokens",
+                "no results: no document of the {side} classes has {} tokens",
                 measured.tokens
             ));
             statistics.clear();
@@ -191,7 +195,7 @@ impl Labelling<'_, '_> {
             classes: windows.sizes(),
             classes_without_windows: without.cloned().collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),
-            guards: rejections.counted(|window| &classes[measured.places[window].category]),
+            guards: rejections.counted(|window| &classes[measured.origins[window].category]),
             best: score.map(|score| windows.best(score)).unwrap_or_default(),
             reports,
             matrix,
@@ -205,7 +209,7 @@ fn random(statistics: &[Statistic], measured: &Measured, seed: u64) -> Statistic
     let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
     Statistic {
         name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },
-        doc: format!("A random number of document and window, seed {seed}: the control."),
+        doc: format!("Random number by document and window, seed {seed}: the control."),
         values: measured.random(seed),
         unguarded: None,
     }

@@ -10,27 +10,27 @@ use super::figures::Figure;
 /// Minimum number of documents of a cell.
 pub(crate) const MIN_DOCUMENTS: usize = 8;
 
-/// The outcome of a figure against chance, ½.
+/// Outcome of a result compared with chance, ½.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
     /// The interval lies above ½: real windows win.
     Pass,
-    /// The interval holds ½.
+    /// The interval contains ½.
     Weak,
     /// The interval lies below ½: the other windows win.
     Fail,
 }
 
-/// A figure and its outcome.
+/// A result and its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Cell {
     pub(crate) outcome: Outcome,
-    /// Value, and the ends of its interval.
+    /// Value and interval.
     pub(crate) figure: Figure,
 }
 
-/// Cells by score, then kind of window. A kind of fewer than eight documents has none.
+/// Cells by score, then kind of window. Kinds with fewer than eight documents are left out.
 pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
 
 impl Cell {

@@ -38,7 +38,7 @@ const VERSION: u32 = 1;
 const JOURNAL: &str = "figures.journal";
 
 /// Statistics of a window by measure; `None` if the measure does not support windows of this length.
-pub(crate) type OfWindow = Vec<Option<Figures>>;
+pub(crate) type WindowStatistics = Vec<Option<Figures>>;
 
 /// The content of a window.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +59,7 @@ pub(crate) struct Slice {
 
 impl Content {
     /// Creates a window whose text is the bytes of its tokens.
-    pub(crate) fn of_tokens(ids: Vec<u32>) -> Self {
+    pub(crate) fn from_tokens(ids: Vec<u32>) -> Self {
         Self { ids, slice: None }
     }
 
@@ -152,16 +152,16 @@ impl<'a> Measurer<'a> {
     }
 
     /// Measures windows of the same number of tokens and returns their results in order.
-    pub(crate) fn measure(&mut self, windows: &[Content]) -> Result<Vec<OfWindow>> {
+    pub(crate) fn measure(&mut self, windows: &[Content]) -> Result<Vec<WindowStatistics>> {
         self.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
         let keys: Vec<WindowKey> = windows.iter().map(Content::key).collect();
         let plan = self.plan;
         let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
-        let mut figures: Vec<OfWindow> = vec![vec![None; measures.len()]; windows.len()];
-        for (place, measure) in measures {
+        let mut figures: Vec<WindowStatistics> = vec![vec![None; measures.len()]; windows.len()];
+        for (measure_index, measure) in measures {
             let needs = measure.needs();
-            let asked = needs.answers().map(|_| plan.program(place));
+            let asked = needs.answers().map(|_| plan.program(measure_index));
             let of_text = asked.is_some_and(|program| program.reads_text);
             let needs_text = needs.window_text || needs.document_text || of_text;
             let has_text = self.bytes.is_some() || windows.iter().all(|of| of.slice.is_some());
@@ -171,8 +171,8 @@ impl<'a> Measurer<'a> {
             }
             let mut missing = Vec::new();
             for (index, key) in keys.iter().enumerate() {
-                match self.finished.get(&(*key, place)).filter(|_| !self.only_timed) {
-                    Some(known) => figures[index][usize::from(place)] = Some(known.clone()),
+                match self.finished.get(&(*key, measure_index)).filter(|_| !self.only_timed) {
+                    Some(known) => figures[index][usize::from(measure_index)] = Some(known.clone()),
                     None => missing.push(index),
                 }
             }
@@ -182,17 +182,17 @@ impl<'a> Measurer<'a> {
             let started = Instant::now();
             let number = missing.len() as u64;
             let mut keep = |measurer: &mut Self, index: usize, taken: Measured| -> Result<()> {
-                let taken = measurer.keep((keys[index], place), tokens, taken)?;
-                figures[index][usize::from(place)] = taken;
+                let taken = measurer.keep((keys[index], measure_index), tokens, taken)?;
+                figures[index][usize::from(measure_index)] = taken;
                 Ok(())
             };
             if let Some(program) = asked {
-                self.ask(program, measure, &missing, windows, &mut keep)?;
+                self.run_program(program, measure, &missing, windows, &mut keep)?;
             } else if needs.evidence.is_empty() {
-                let taken = self.here(measure, &missing, windows);
+                let taken = self.measure_on_processor(measure, &missing, windows);
                 let mut all = missing.into_iter().zip(taken);
                 all.try_for_each(|(index, taken)| keep(self, index, taken))?;
-            } else if let Some(whole) = plan.whole_models.get(&place) {
+            } else if let Some(whole) = plan.whole_models.get(&measure_index) {
                 let missing: Vec<(usize, &[u32])> =
                     missing.into_iter().map(|index| (index, &windows[index].ids[..])).collect();
                 for pass in passes::passes(whole, tokens, &missing) {
@@ -204,7 +204,7 @@ impl<'a> Measurer<'a> {
             } else {
                 self.on_devices(measure, &missing, windows, &mut keep)?;
             }
-            let took = &mut self.took[usize::from(place)];
+            let took = &mut self.took[usize::from(measure_index)];
             *took = (took.0 + started.elapsed(), took.1 + number);
         }
         self.journal.sync_if_due(Instant::now())?;
@@ -233,7 +233,12 @@ impl<'a> Measurer<'a> {
         }
     }
 
-    fn here(&self, measure: &dyn Measure, missing: &[usize], windows: &[Content]) -> Vec<Measured> {
+    fn measure_on_processor(
+        &self,
+        measure: &dyn Measure,
+        missing: &[usize],
+        windows: &[Content],
+    ) -> Vec<Measured> {
         let needs = measure.needs();
         let needs_text = needs.window_text || needs.document_text;
         let one = |index: &usize| {
@@ -255,7 +260,7 @@ impl<'a> Measurer<'a> {
 
     /// Sends windows to a program and calls `keep` with each answer as it arrives. Each window is a document of its
     /// own, with its index as row.
-    fn ask(
+    fn run_program(
         &mut self,
         program: &Program,
         measure: &dyn Measure,
@@ -274,8 +279,8 @@ impl<'a> Measurer<'a> {
         };
         let questions: Vec<Question<'_>> = missing.iter().map(question).collect();
         self.programs.query(program, &questions, &mut |answer| match answer {
-            Some((place, answer)) => {
-                keep(self, missing[place], figures_from_answer(measure, answer))
+            Some((position, answer)) => {
+                keep(self, missing[position], figures_from_answer(measure, answer))
             }
             None => self.journal.sync_if_due(Instant::now()),
         })

@@ -10,7 +10,7 @@ use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
 use crate::base::text::count;
 use crate::report::page::drawing::Drawing;
-use crate::report::page::figures::{Row, grid, intervals};
+use crate::report::page::figures::{IntervalRow, grid, intervals};
 use crate::report::page::{Block, Page, Section, Tile};
 
 impl Evaluation {
@@ -28,32 +28,31 @@ impl Evaluation {
             let kinds = built().map(|kind| format!("{}: {}", kind.name, kind.doc));
             sections.push(Section::new(
                 "kinds",
-                "What was built",
-                "All kinds have as many tokens as the window they were made of.",
+                "Kinds of constructed windows",
+                "All have as many tokens as the window they are made of.",
                 vec![Block::List(kinds.collect())],
             ));
         }
-        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
         let documents = |of: &OfLength| of.documents.values().sum::<u64>();
         let tiles = self.lengths.values().map(|of| Tile {
             figure: count(documents(of)),
             label: format!("documents of {} tokens or more", count(of.tokens)),
         });
         let natural = self.labels.as_ref().map(|_| {
-            "Natural windows of labelled documents: which share of what each score keeps is real text? ".to_owned()
+            "Share of real text that each score keeps among natural windows of labelled documents. ".to_owned()
         });
         let constructed = (!self.lengths.is_empty()).then(|| {
             format!(
-                "Documents of this corpus, and windows built of them in {} ways: what ought to rank below a whole window, and \
-                 does it? ",
+                "How often whole windows of this corpus rank above windows constructed from them in {} ways. ",
                 built().count()
             )
         });
         let parts = natural.into_iter().chain(constructed);
         let lead = parts.collect::<String>()
-            + "These figures show what a score separates here, not that selecting by it trains a better model.";
+            + "The results show what a score separates in this corpus, not that selecting by it trains a better model.";
         let page = Page {
-            title: format!("What the scores of {} separate", self.pipeline),
+            title: format!("Evaluation of {}", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
             lead,
             tiles: self.labels.iter().flat_map(LabelFigures::tiles).chain(tiles).collect(),
@@ -76,33 +75,33 @@ impl OfLength {
         blocks.extend(matrix_table(&self.matrix));
         add(
             "matrix",
-            "Whole windows against constructed ones",
-            "How often a whole window ranks above one of the kind. pass: the interval of the figure lies above 0.5; weak: it holds \
-             0.5; fail: it lies below.",
+            "Whole windows against constructed windows",
+            "How often a whole window ranks above one of the kind. pass: the interval lies above 0.5; weak: it contains 0.5; \
+             fail: it lies below.",
             blocks,
         );
         let ladder: Vec<&'static Kind> =
             KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
         add(
             "ladder",
-            "Whole against joined windows",
-            "How often a whole window ranks above one joined of pieces of as many documents: 1 always, 0.5 (dashed) by chance.",
+            "Whole windows against joined pieces",
+            "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 (dashed) by chance.",
             vec![Block::Drawing(self.ladder_drawing(&ladder))],
         );
         add(
             "pairs",
-            "Far dependence and junk",
-            "The share of pairs that a whole window wins against what was made of it. Blue: it ranks above; orange: the other \
-             does. Shuffled chunks are shown for information: they turn near links into far ones.",
+            "Dependence and junk",
+            "Share of pairs in which a whole window ranks above a window made of it (blue: more than half, orange: less). \
+             Shuffled chunks are shown for information only: they turn near links into far ones.",
             self.pair_drawings(),
         );
         add(
             "top",
             "Real windows in the top fifth",
-            "Of one real to five junk and joined windows the best fifth: which share is real? Dashed: by chance.",
+            "Share of real windows in the top fifth of a pool of one real to five junk and joined windows. Dashed: chance.",
             vec![
                 Block::Drawing(self.top_fifth_drawing(|report| &report.top_fifth_real_share)),
-                Block::Heading("Copies and boilerplate at distances that vary".to_owned()),
+                Block::Heading("Copies and boilerplate at varying distances".to_owned()),
                 Block::Drawing(
                     self.top_fifth_drawing(|report| &report.top_fifth_jittered_real_share),
                 ),
@@ -119,44 +118,44 @@ impl OfLength {
                 std::iter::once(kind.clone()).chain(self.guards.iter().map(share)).collect()
             });
             let table = Block::Table { header: header.collect(), rows: rows.collect() };
-            add("guards", "Rejected by guards", "The share of each kind.", vec![table]);
+            add("guards", "Rejected by guards", "Rejected share of each kind.", vec![table]);
         }
         add(
             "agreement",
             "Agreement",
-            "Rank correlation over whole windows inside categories. What agrees with another adds little to it.",
+            "Rank correlation over whole windows inside categories. Statistics that agree add little to each other.",
             vec![Block::Drawing(self.agreements())],
         );
         add(
             "explained",
-            "What else explains it",
-            "Category: the share of the variance between categories. Length: rank correlation with the document's tokens. Tokens \
-             alone: with the same tokens in random order; near 1 a statistic sees no order.",
+            "Confounders",
+            "Category: share of the variance between categories. Length: rank correlation with the document length. Tokens alone: \
+             rank correlation with the same tokens in random order; near 1, the statistic ignores their order.",
             vec![self.explained_table()],
         );
         if !self.heads.is_empty() {
             add(
                 "heads",
                 "Heads",
-                "The dependency strength of each head alone, layers down and heads across. Blue: above chance; orange: below. Of \
-                 many heads the best are the best by chance, too.",
+                "Dependency strength of each head, with layers as rows and heads as columns. Blue: above chance; orange: below. \
+                 Among many heads, some are best by chance.",
                 self.head_maps(),
             );
         }
         if self.selection.is_some() {
             add(
                 "selection",
-                "What the filter makes of the sample",
-                "A mix or a length that it changes is a choice to make knowingly.",
+                "Effect of the filter",
+                "Check whether changes of the mix and of document lengths are intended.",
                 self.selections(),
             );
         }
     }
 
     fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Drawing {
-        let rows: Vec<Row> = self
+        let rows: Vec<IntervalRow> = self
             .reports()
-            .map(|(name, report)| Row {
+            .map(|(name, report)| IntervalRow {
                 name: name.clone(),
                 figures: kinds
                     .iter()
@@ -188,22 +187,22 @@ impl OfLength {
         };
         let mut blocks = Vec::new();
         blocks.extend(block(
-            "Against the same window without what it depends on",
+            "Dependence: against the same window without its context",
             &[Role::Dependence, Role::PlantedTwin],
         ));
-        blocks.extend(block("Against junk made of it", &[Role::Junk]));
-        blocks.extend(block("For information", &[Role::Information]));
+        blocks.extend(block("Junk: against junk made of the window", &[Role::Junk]));
+        blocks.extend(block("For information only", &[Role::Information]));
         blocks
     }
 
     fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Drawing {
-        let rows: Vec<Row> = self
+        let rows: Vec<IntervalRow> = self
             .reports()
             .map(|(name, report)| {
                 let shares = of(report);
                 let figures = [Some(shares.plain), shares.copy_cap, shares.guarded];
                 let figures = figures.map(|figure| figure.as_ref().and_then(interval));
-                Row { name: name.clone(), figures: figures.to_vec() }
+                IntervalRow { name: name.clone(), figures: figures.to_vec() }
             })
             .filter(|row| row.figures.iter().any(Option::is_some))
             .collect();
@@ -274,7 +273,7 @@ impl OfLength {
             count(selection.kept),
             count(selection.windows),
             if selection.assumed_keep_fraction.is_some() {
-                "; a fifth of each category is assumed, because the filter's own amount is in tokens"
+                "; the filter's budget is in tokens, so a fifth of each category is assumed"
             } else {
                 ""
             }
@@ -299,7 +298,7 @@ impl OfLength {
             )
         };
         let mut rows =
-            vec![vec!["tokens of the document".to_owned(), whole(&tokens[0]), whole(&tokens[1])]];
+            vec![vec!["document tokens".to_owned(), whole(&tokens[0]), whole(&tokens[1])]];
         rows.extend(
             selection
                 .statistics

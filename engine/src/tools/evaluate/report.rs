@@ -14,56 +14,57 @@ use super::figures::top_fifth::TopFifth;
 use super::figures::{Figure, Values};
 use super::matrix::Cell;
 use super::statistics::Statistic;
-use super::windows::Place;
+use super::windows::WindowOrigin;
 
 /// Kind whose ladder is reported by category.
-const MOST_MIXED: &str = "pieces_8";
+const KIND_BY_CATEGORY: &str = "pieces_8";
 
-/// What one statistic separates. A figure without a pair of windows is null.
+/// Results for one statistic; null without pairs of windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// AUROC of whole windows against windows of pieces.
     pub(crate) ladder: BTreeMap<&'static str, Figure>,
-    /// That of eight pieces inside each category.
+    /// AUROC against eight pieces, by category.
     pub(crate) pieces_8_by_category: BTreeMap<String, Option<f64>>,
-    /// The share of pairs that the whole window wins.
+    /// Share of pairs that the whole window wins.
     pub(crate) paired: BTreeMap<&'static str, Figure>,
-    /// The share of real windows in the top fifth.
+    /// Share of real windows in the top fifth.
     pub(crate) top_fifth_real_share: TopFifthShares,
-    /// The same where copies and boilerplate come back at distances that vary.
+    /// Share of real windows in the top fifth, with copies and boilerplate at varying distances.
     pub(crate) top_fifth_jittered_real_share: TopFifthShares,
-    /// What else explains the statistic.
+    /// Other properties that explain the statistic.
     pub(crate) explained: Explained,
 }
 
-/// The share of real windows in the top fifth of a pool of one real to five other windows.
+/// Share of real windows in the top fifth of a pool of one real to five other windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TopFifthShares {
     pub(crate) plain: Figure,
-    /// What choosing at random gives.
+    /// Share expected by chance.
     pub(crate) by_chance: Option<f64>,
-    /// Windows with more than two in five tokens copied are never taken.
+    /// Share without windows of which more than 40 % of the tokens are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) copy_cap: Option<Figure>,
-    /// Windows that the pipeline's guards reject are never taken.
+    /// Share without windows that the pipeline's guards reject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guarded: Option<Figure>,
 }
 
-/// What else explains a statistic of whole windows.
+/// Properties that explain a statistic of whole windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Explained {
-    /// The share of its variance that lies between categories.
+    /// Share of its variance that lies between categories.
     pub(crate) category_variance: Option<f64>,
-    /// Rank correlation with the tokens of the document, inside categories.
+    /// Rank correlation with the document length in tokens, inside categories.
     pub(crate) length_spearman: Option<f64>,
-    /// Rank correlation with the same window's tokens in random order: what it sees of the tokens alone.
+    /// Rank correlation with the same window with its tokens shuffled: near 1, the statistic depends on the tokens and
+    /// not on their order.
     pub(crate) token_shuffled_spearman: Option<f64>,
 }
 
 /// Input of the results.
 pub(crate) struct Windows<'a> {
-    pub(crate) places: &'a [Place],
+    pub(crate) origins: &'a [WindowOrigin],
     /// Names of the categories, in order.
     pub(crate) categories: &'a [String],
     pub(crate) bootstrap: &'a Bootstrap,
@@ -82,9 +83,9 @@ impl Windows<'_> {
     pub(crate) fn report(&self, statistic: &Statistic) -> Report {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == Role::Ladder);
-        let most_mixed = self.ladder(values, MOST_MIXED);
+        let by_category = self.ladder(values, KIND_BY_CATEGORY);
         let of_category = |(index, name): (usize, &String)| {
-            (name.clone(), self.bootstrap.once(|counts| most_mixed.of_category(index, counts)))
+            (name.clone(), self.bootstrap.once(|counts| by_category.in_category(index, counts)))
         };
         Report {
             ladder: mixed
@@ -103,12 +104,14 @@ impl Windows<'_> {
 
     /// Returns the ladder of whole windows against those of a kind.
     fn ladder(&self, values: &Values, kind: &str) -> Ladder {
-        Ladder::new(self.places, values, self.categories.len(), |place| place.kind().name == kind)
+        Ladder::new(self.origins, values, self.categories.len(), |origin| {
+            origin.kind().name == kind
+        })
     }
 
     /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
     /// if the kind is not compared.
-    pub(crate) fn of_kind(&self, values: &Values, kind: &str) -> Figure {
+    pub(crate) fn for_kind(&self, values: &Values, kind: &str) -> Figure {
         if let Some(pair) = pairs().find(|pair| pair.name == kind) {
             return self.paired(values, pair);
         }
@@ -117,7 +120,7 @@ impl Windows<'_> {
     }
 
     fn paired(&self, values: &Values, pair: Pair) -> Figure {
-        let paired = Paired::new(self.places, values, pair.first, pair.second);
+        let paired = Paired::new(self.origins, values, pair.first, pair.second);
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 
@@ -127,7 +130,7 @@ impl Windows<'_> {
         }
         let categories = self.categories.len();
         let with = |values: &Values, may_enter: &dyn Fn(usize) -> bool| {
-            let pools = TopFifth::new(pool, self.places, values, categories, may_enter);
+            let pools = TopFifth::new(pool, self.origins, values, categories, may_enter);
             (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let free = statistic.without_guards();
@@ -146,8 +149,8 @@ impl Windows<'_> {
         let of = |window: usize| values[window];
         let length = |window: usize| Some(self.document_tokens[window] as f64);
         let shuffled: Vec<(f64, f64)> = self
-            .places
-            .chunk_by(Place::same_base)
+            .origins
+            .chunk_by(WindowOrigin::same_base)
             .scan(0, |first, base| {
                 let start = *first;
                 *first += base.len();
@@ -155,15 +158,15 @@ impl Windows<'_> {
             })
             .filter_map(|(start, base)| {
                 let of = |role: Role| {
-                    let place = base.iter().position(|place| place.kind().role == role)?;
-                    values[start + place]
+                    let index = base.iter().position(|origin| origin.kind().role == role)?;
+                    values[start + index]
                 };
                 Some((of(Role::Whole)?, of(Role::Tokens)?))
             })
             .collect();
         Explained {
-            category_variance: category_variance(self.places, values, categories),
-            length_spearman: inside_categories(self.places, categories, of, length),
+            category_variance: category_variance(self.origins, values, categories),
+            length_spearman: inside_categories(self.origins, categories, of, length),
             token_shuffled_spearman: spearman(&shuffled),
         }
     }
@@ -177,7 +180,7 @@ impl Windows<'_> {
         let of = |one: &Statistic, other: &Statistic| {
             let (one, other) =
                 (|window: usize| one.values[window], |window: usize| other.values[window]);
-            inside_categories(self.places, categories, one, other)
+            inside_categories(self.origins, categories, one, other)
         };
         let row = |one: &Statistic| {
             let cells = statistics.iter().map(|other| (other.name.clone(), of(one, other)));
@@ -188,7 +191,7 @@ impl Windows<'_> {
 
     /// Returns the 5, 50 and 95 % quantiles over whole windows.
     pub(crate) fn quantiles(&self, values: &Values) -> Option<[f64; 3]> {
-        let whole = self.places.iter().zip(values).filter(|(place, _)| place.is_whole());
+        let whole = self.origins.iter().zip(values).filter(|(origin, _)| origin.is_whole());
         quantiles(whole.filter_map(|(_, value)| *value))
     }
 }

@@ -28,20 +28,20 @@ use crate::plan::encoded::tokenize;
 
 /// Ids of a category that the first pass keeps; each further pass keeps twice as many, up to the maximum. The sample
 /// does not depend on these numbers.
-const IDS_OF_A_PASS: usize = 256;
-const MOST_IDS_OF_A_PASS: usize = 1 << 16;
+const FIRST_PASS_IDS: usize = 256;
+const MAX_IDS_PER_PASS: usize = 1 << 16;
 /// Documents whose texts are read and tokenised at a time.
-const BATCH: usize = 32;
+const DOCUMENTS_PER_BATCH: usize = 32;
 /// Rows of one read.
-const BATCH_ROWS: usize = 16;
+const ROWS_PER_READ: usize = 16;
 /// Maximum number of left-out categories listed.
-const NAMED: usize = 20;
+const MAX_LISTED: usize = 20;
 /// Maximum number of left-out categories counted, to bound memory.
-const COUNTED: usize = 100_000;
+const MAX_COUNTED: usize = 100_000;
 
 /// Sampling parameters.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct SampleOptions {
     /// Window lengths in tokens, ascending.
     pub(crate) lengths: Vec<usize>,
     /// Documents per category and length.
@@ -69,36 +69,40 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LeftOut {
     pub(crate) number: u64,
-    /// Whether there are more than were counted.
+    /// Whether there are more categories than were counted.
     pub(crate) at_least: bool,
-    /// The first of them by name.
+    /// First categories by name.
     pub(crate) names: Vec<String>,
 }
 
 /// Documents of a category that are long enough for a length, in sample order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sampled {
-    pub(crate) documents: Vec<Found>,
+    pub(crate) documents: Vec<SampledDocument>,
 }
 
 /// A document of the sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct SampledDocument {
     pub(crate) id: String,
-    pub(crate) row: Row,
+    pub(crate) row: InputRow,
     pub(crate) tokens: usize,
 }
 
 /// A row of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Row {
+pub(crate) struct InputRow {
     pub(crate) unit: usize,
     pub(crate) row: u64,
 }
 
 impl Sampled {
     /// Returns the documents for one length: the first ones that are long enough.
-    pub(crate) fn of_length(&self, tokens: usize, wanted: &Wanted) -> Vec<&Found> {
+    pub(crate) fn for_length(
+        &self,
+        tokens: usize,
+        wanted: &SampleOptions,
+    ) -> Vec<&SampledDocument> {
         self.documents
             .iter()
             .filter(|found| found.tokens >= tokens)
@@ -112,9 +116,9 @@ type Key = (u64, String);
 
 /// A category whose sample is incomplete.
 #[derive(Debug)]
-struct Open {
+struct OpenCategory {
     /// Rows of the smallest keys of this pass.
-    rows: BTreeMap<Key, Vec<Row>>,
+    rows: BTreeMap<Key, Vec<InputRow>>,
     /// Largest key that has been examined.
     floor: Option<Key>,
     /// Maximum number of ids that a pass keeps.
@@ -124,18 +128,18 @@ struct Open {
     sampled: Sampled,
 }
 
-impl Open {
+impl OpenCategory {
     fn new() -> Self {
         Self {
             rows: BTreeMap::new(),
             floor: None,
-            most: IDS_OF_A_PASS,
+            most: FIRST_PASS_IDS,
             more: false,
             sampled: Sampled::default(),
         }
     }
 
-    fn offer(&mut self, key: Key, row: Row) {
+    fn offer(&mut self, key: Key, row: InputRow) {
         if self.floor.as_ref().is_some_and(|floor| key <= *floor) {
             return;
         }
@@ -152,18 +156,18 @@ impl Open {
     }
 
     /// Returns whether every length has enough documents.
-    fn is_complete(&self, wanted: &Wanted) -> bool {
+    fn is_complete(&self, wanted: &SampleOptions) -> bool {
         wanted
             .lengths
             .iter()
-            .all(|tokens| self.sampled.of_length(*tokens, wanted).len() == wanted.documents)
+            .all(|tokens| self.sampled.for_length(*tokens, wanted).len() == wanted.documents)
     }
 }
 
 /// Samples the input of a plan.
-pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> {
+pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<Sample> {
     let mut sample = Sample::default();
-    let mut open: BTreeMap<String, Open> = BTreeMap::new();
+    let mut open: BTreeMap<String, OpenCategory> = BTreeMap::new();
     let mut names = Categories::new(wanted);
     let mut first = true;
     while first || !open.is_empty() {
@@ -175,7 +179,7 @@ pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> 
                         return;
                     }
                 }
-                open.entry(category).or_insert_with(Open::new).offer(key, row);
+                open.entry(category).or_insert_with(OpenCategory::new).offer(key, row);
             } else if let Some(of) = open.get_mut(&category) {
                 of.offer(key, row);
             }
@@ -183,10 +187,10 @@ pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> 
         first = false;
         let mut still_open = BTreeMap::new();
         for (name, mut of) in std::mem::take(&mut open) {
-            sample.equal_ids += look(plan, wanted, stop, &mut of)?;
+            sample.equal_ids += read_candidates(plan, wanted, stop, &mut of)?;
             if of.more && !of.is_complete(wanted) {
                 of.more = false;
-                of.most = (2 * of.most).min(MOST_IDS_OF_A_PASS);
+                of.most = (2 * of.most).min(MAX_IDS_PER_PASS);
                 still_open.insert(name, of);
             } else {
                 sample.categories.insert(name, of.sampled);
@@ -209,7 +213,7 @@ struct Categories {
 }
 
 impl Categories {
-    fn new(wanted: &Wanted) -> Self {
+    fn new(wanted: &SampleOptions) -> Self {
         Self {
             seed: wanted.seed,
             most: wanted.categories,
@@ -236,21 +240,21 @@ impl Categories {
 
     fn note(&mut self, name: &str) {
         self.out.insert(name.to_owned());
-        if self.out.len() > COUNTED {
+        if self.out.len() > MAX_COUNTED {
             self.out.pop_last();
             self.left_out.at_least = true;
         }
         self.left_out.number = self.out.len() as u64;
-        self.left_out.names = self.out.iter().take(NAMED).cloned().collect();
+        self.left_out.names = self.out.iter().take(MAX_LISTED).cloned().collect();
     }
 }
 
 /// Reads ids and categories of all rows.
 fn pass(
     plan: &Plan,
-    wanted: &Wanted,
+    wanted: &SampleOptions,
     stop: &Stop,
-    offer: &mut dyn FnMut(String, Key, Row),
+    offer: &mut dyn FnMut(String, Key, InputRow),
 ) -> Result<()> {
     for unit in &plan.units {
         stop.check()?;
@@ -264,7 +268,7 @@ fn pass(
             if unreadable.iter().any(|range| range.contains(&row)) {
                 continue;
             }
-            let row = Row { unit: unit.index, row };
+            let row = InputRow { unit: unit.index, row };
             let of = |labels: &Option<Vec<Option<String>>>| {
                 labels.as_ref().and_then(|labels| labels[place as usize].clone())
             };
@@ -277,16 +281,16 @@ fn pass(
                 },
             };
             match of(&ids) {
-                Some(id) => offer(category, of_id(wanted, id), row),
+                Some(id) => offer(category, sort_key(wanted, id), row),
                 None => nameless.push((row, category)),
             }
         }
-        let rows: Vec<Row> = nameless.iter().map(|(row, _)| *row).collect();
+        let rows: Vec<InputRow> = nameless.iter().map(|(row, _)| *row).collect();
         let mut categories = nameless.into_iter().map(|(_, category)| category);
         each_content(plan, &rows, &mut |row, content| {
             let category = categories.next().expect("every row is handed over");
             if let Some(content) = content {
-                offer(category, of_id(wanted, content_digest(&content)), row);
+                offer(category, sort_key(wanted, content_digest(&content)), row);
             }
             stop.check()
         })?;
@@ -296,21 +300,27 @@ fn pass(
 
 /// Reads the documents that a pass kept until every length has enough. Returns the number of rows left out because of
 /// equal ids.
-fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u64> {
+fn read_candidates(
+    plan: &Plan,
+    wanted: &SampleOptions,
+    stop: &Stop,
+    open: &mut OpenCategory,
+) -> Result<u64> {
     let rows = std::mem::take(&mut open.rows);
     open.floor = rows.last_key_value().map(|(key, _)| key.clone()).or(open.floor.take());
     let mut equal_ids = 0;
     let mut all = rows.into_iter().peekable();
     while all.peek().is_some() && !open.is_complete(wanted) {
         stop.check()?;
-        let batch: Vec<(Key, Vec<Row>)> = all.by_ref().take(BATCH).collect();
+        let batch: Vec<(Key, Vec<InputRow>)> = all.by_ref().take(DOCUMENTS_PER_BATCH).collect();
         let mut of_row = BTreeMap::new();
         for (index, (_, rows)) in batch.iter().enumerate() {
             of_row.extend(rows.iter().map(|row| (*row, index)));
         }
-        let rows: Vec<Row> = of_row.keys().copied().collect();
+        let rows: Vec<InputRow> = of_row.keys().copied().collect();
         // Of rows with equal ids, the one with the smallest SHA-256 of its content is used, independent of its file.
-        let mut smallest: Vec<Option<(String, Row, DocumentContent)>> = vec![None; batch.len()];
+        let mut smallest: Vec<Option<(String, InputRow, DocumentContent)>> =
+            vec![None; batch.len()];
         each_content(plan, &rows, &mut |row, content| {
             let Some(content) = content else { return Ok(()) };
             let digest = content_digest(&content);
@@ -326,15 +336,15 @@ fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u6
             .zip(smallest)
             .filter_map(|(((_, id), _), found)| Some((id, found?)))
             .collect();
-        let counted: Vec<Result<Option<Found>>> = chosen
+        let counted: Vec<Result<Option<SampledDocument>>> = chosen
             .into_par_iter()
             .map(|(id, (_, row, content))| {
                 let encoded = encode(plan, row, content)?;
-                Ok(encoded.map(|of| Found { id, row, tokens: of.ids.len() }))
+                Ok(encoded.map(|of| SampledDocument { id, row, tokens: of.ids.len() }))
             })
             .collect();
         for found in counted {
-            let long_enough = |found: &Found| found.tokens >= wanted.lengths[0];
+            let long_enough = |found: &SampledDocument| found.tokens >= wanted.lengths[0];
             open.sampled.documents.extend(found?.filter(long_enough));
         }
     }
@@ -345,7 +355,7 @@ fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u6
 ///
 /// # Errors
 /// Fails if the documents take more than half of the pipeline's memory limit.
-pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Document>> {
+pub(crate) fn read(plan: &Plan, found: &[&SampledDocument], stop: &Stop) -> Result<Vec<Document>> {
     let limit = plan.spec.pipeline.input.memory_limit_bytes / 2;
     let needed: u64 = found.iter().map(|found| 4 * found.tokens as u64).sum();
     if needed > limit {
@@ -359,7 +369,7 @@ pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Doc
             .into());
     }
     let mut documents = Vec::new();
-    for batch in found.chunks(BATCH) {
+    for batch in found.chunks(DOCUMENTS_PER_BATCH) {
         let read = read_batch(plan, batch, stop)?;
         documents.extend(read.into_iter().map(|of| Document { id: of.id, ids: of.encoded.ids }));
     }
@@ -394,9 +404,13 @@ impl Natural {
 }
 
 /// Reads and tokenises a batch of documents of a sample.
-pub(crate) fn read_batch(plan: &Plan, batch: &[&Found], stop: &Stop) -> Result<Vec<Natural>> {
+pub(crate) fn read_batch(
+    plan: &Plan,
+    batch: &[&SampledDocument],
+    stop: &Stop,
+) -> Result<Vec<Natural>> {
     stop.check()?;
-    let mut rows: Vec<Row> = batch.iter().map(|found| found.row).collect();
+    let mut rows: Vec<InputRow> = batch.iter().map(|found| found.row).collect();
     rows.sort_unstable();
     let within = plan.spec.score().within.as_ref();
     let within = within.map(|column| plan.dataset.schema.index_of(column).expect("checked"));
@@ -427,22 +441,22 @@ pub(crate) fn read_batch(plan: &Plan, batch: &[&Found], stop: &Stop) -> Result<V
     read.into_iter().collect()
 }
 
-fn place(plan: &Plan, row: Row) -> String {
+fn place(plan: &Plan, row: InputRow) -> String {
     format!("{}, row {}", plan.units[row.unit].file_path, row.row)
 }
 
-fn changed(plan: &Plan, row: Row) -> crate::base::error::Failure {
-    Diagnostic::error(Blame::Data, "the row is not what it was a moment ago")
+fn changed(plan: &Plan, row: InputRow) -> crate::base::error::Failure {
+    Diagnostic::error(Blame::Data, "the row changed while it was read")
         .at(Place::Data(place(plan, row)))
-        .hint("the input changes while it is read; run the command again when nobody writes to it")
+        .hint("run the command again when no other process writes to the input")
         .into()
 }
 
 /// Calls `receive` with the contents of ascending rows; `None` for rows that a run would quarantine.
 fn each_content(
     plan: &Plan,
-    rows: &[Row],
-    receive: &mut dyn FnMut(Row, Option<DocumentContent>) -> Result<()>,
+    rows: &[InputRow],
+    receive: &mut dyn FnMut(InputRow, Option<DocumentContent>) -> Result<()>,
 ) -> Result<()> {
     each_batch(plan, rows, &mut |rows, batch| {
         let contents = document_contents(&plan.dataset, batch, &plan.columns)?;
@@ -453,16 +467,16 @@ fn each_content(
 /// Calls `receive` with batches of ascending rows, with all columns.
 pub(super) fn each_batch(
     plan: &Plan,
-    rows: &[Row],
-    receive: &mut dyn FnMut(&[Row], &RecordBatch) -> Result<()>,
+    rows: &[InputRow],
+    receive: &mut dyn FnMut(&[InputRow], &RecordBatch) -> Result<()>,
 ) -> Result<()> {
     for of_unit in rows.chunk_by(|a, b| a.unit == b.unit) {
         let unit = &plan.units[of_unit[0].unit];
         let numbers: Vec<u64> = of_unit.iter().map(|row| row.row).collect();
-        for batch in read_rows(&plan.dataset, unit, &numbers, BATCH_ROWS)? {
+        for batch in read_rows(&plan.dataset, unit, &numbers, ROWS_PER_READ)? {
             let (numbers, batch) = batch?;
-            let rows: Vec<Row> =
-                numbers.into_iter().map(|row| Row { unit: unit.index, row }).collect();
+            let rows: Vec<InputRow> =
+                numbers.into_iter().map(|row| InputRow { unit: unit.index, row }).collect();
             receive(&rows, &batch)?;
         }
     }
@@ -470,12 +484,12 @@ pub(super) fn each_batch(
 }
 
 /// Returns the sort key of a document in its category.
-fn of_id(wanted: &Wanted, id: String) -> Key {
+fn sort_key(wanted: &SampleOptions, id: String) -> Key {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
 /// Tokenises a document; `None` if a run would quarantine it.
-fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Encoded>> {
+fn encode(plan: &Plan, row: InputRow, content: DocumentContent) -> Result<Option<Encoded>> {
     let text = match content {
         DocumentContent::Tokens(ids) => return Ok(Some(Encoded { ids, text: None })),
         DocumentContent::Text(text) => text,

@@ -14,21 +14,21 @@ use super::statistics::Statistic;
 /// Kept fraction if the filter's budget is in tokens, which does not apply to a sample.
 const ASSUMED_FRACTION: f64 = 0.2;
 
-/// The whole windows before and after the filter.
+/// Effect of the filter on the whole windows.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Selection {
-    /// Whole windows.
+    /// Number of whole windows.
     pub(crate) windows: u64,
-    /// Those that the filter keeps.
+    /// Number of whole windows that the filter keeps.
     pub(crate) kept: u64,
-    /// The share that is kept of each category, where the filter's own amount is a number of tokens.
+    /// Assumed kept fraction of each category, if the filter's budget is in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) assumed_keep_fraction: Option<f64>,
-    /// The share of each category before and after.
+    /// Share of each category before and after the filter.
     pub(crate) categories: BTreeMap<String, [f64; 2]>,
-    /// 5, 50 and 95 % of the tokens of the documents that the windows are of, before and after.
+    /// Quantiles 5, 50 and 95 % of the document length in tokens before and after the filter.
     pub(crate) document_tokens: [Option<[f64; 3]>; 2],
-    /// 5, 50 and 95 % of every statistic before and after.
+    /// Quantiles 5, 50 and 95 % of every statistic before and after the filter.
     pub(crate) statistics: BTreeMap<String, [Option<[f64; 3]>; 2]>,
 }
 
@@ -40,15 +40,15 @@ pub(crate) fn consequences(
     score: &Statistic,
     statistics: &[Statistic],
 ) -> Selection {
-    let Windows { places, categories, document_tokens, passes_guards, .. } = of;
+    let Windows { origins, categories, document_tokens, passes_guards, .. } = of;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
     let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
     let filter = if amount { filter } else { &fraction };
-    let mut kept = vec![false; places.len()];
+    let mut kept = vec![false; origins.len()];
     let mut whole = Vec::new();
     for (category, name) in categories.iter().enumerate() {
-        let windows: Vec<usize> = (0..places.len())
-            .filter(|window| places[*window].category == category && places[*window].is_whole())
+        let windows: Vec<usize> = (0..origins.len())
+            .filter(|window| origins[*window].category == category && origins[*window].is_whole())
             .collect();
         let scores: Vec<f64> =
             windows.iter().map(|window| score.values[*window].unwrap_or(f64::NAN)).collect();
@@ -68,7 +68,7 @@ pub(crate) fn consequences(
         [&whole, &after].map(|windows| quantiles(windows.iter().filter_map(|window| of(*window))))
     };
     let share = |windows: &[usize], category: usize| {
-        let of = windows.iter().filter(|window| places[**window].category == category).count();
+        let of = windows.iter().filter(|window| origins[**window].category == category).count();
         of as f64 / windows.len().max(1) as f64
     };
     Selection {

@@ -1,48 +1,48 @@
-//! The values whose figures are told: every number of every measure, and the pipeline's score of them.
+//! Statistics of the windows of an evaluation: every number of every measure, and the pipeline's score.
 
 use longsift_stages::contract::{Column, Figures, Kind, Orientation};
 use longsift_stages::filter::guards::{Guard, Verdict};
 use longsift_stages::score::terms::{Scale, Scorer, Term};
 
 use super::guards::Rejections;
-use super::measure::OfWindow;
-use super::windows::Place;
+use super::measure::WindowStatistics;
+use super::windows::WindowOrigin;
 use crate::base::random::random_score;
 use crate::plan::Plan;
 
-/// The share of copied tokens above which `copy_cap` never takes a window.
+/// Share of copied tokens above which `copy_cap` never takes a window.
 const COPY_CAP: f64 = 0.4;
 
-/// A statistic, more of which means more long-range.
+/// A statistic, oriented so that larger values indicate more long-range dependence.
 #[derive(Clone, Debug)]
 pub(crate) struct Statistic {
-    /// The column's name; with `_negated` where less of it means more.
+    /// Column name, with the suffix `_negated` if lower values indicate more.
     pub(crate) name: String,
-    /// One sentence.
+    /// Description in one sentence.
     pub(crate) doc: String,
-    /// By window. A score is on the scales of the windows that pass the guards.
+    /// Values by window. Scores are scaled by the windows that pass the guards.
     pub(crate) values: Vec<Option<f64>>,
-    /// By window, on the scales of all windows: the score that there is without guards. `None` where it is no other.
+    /// Scores by window, scaled by all windows, for selections without guards; `None` if they are equal to `values`.
     pub(crate) unguarded: Option<Vec<Option<f64>>>,
 }
 
 impl Statistic {
-    /// The values that a selection without guards ranks by.
+    /// Returns the values by which a selection without guards ranks.
     pub(crate) fn without_guards(&self) -> &[Option<f64>] {
         self.unguarded.as_ref().unwrap_or(&self.values)
     }
 }
 
-/// The measured windows of one length.
+/// Measured windows of one length.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) tokens: usize,
-    pub(crate) places: Vec<Place>,
-    /// Ids by category and document.
+    pub(crate) origins: Vec<WindowOrigin>,
+    /// Document ids by category and document.
     pub(crate) ids: Vec<Vec<String>>,
-    /// By window, the group whose scales and quantiles are its own.
+    /// Scaling group by window.
     groups: Vec<usize>,
-    /// By window, then by number in [`Measured::columns`]; `NaN` where there is none.
+    /// Values by window and index in [`Measured::columns`]; `NaN` if missing.
     figures: Vec<Vec<f64>>,
     columns: Vec<Column>,
 }
@@ -51,12 +51,18 @@ impl Measured {
     pub(crate) fn new(plan: &Plan, tokens: usize) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
-        let (places, ids, groups, figures) = Default::default();
-        Self { tokens, places, ids, groups, figures, columns }
+        let (origins, ids, groups, figures) = Default::default();
+        Self { tokens, origins, ids, groups, figures, columns }
     }
 
     /// Adds a window.
-    pub(crate) fn push(&mut self, plan: &Plan, place: Place, group: usize, figures: &OfWindow) {
+    pub(crate) fn push(
+        &mut self,
+        plan: &Plan,
+        origin: WindowOrigin,
+        group: usize,
+        figures: &WindowStatistics,
+    ) {
         let mut numbers = Vec::with_capacity(self.columns.len());
         for (of, figures) in plan.measures.columns.iter().zip(figures) {
             for (index, column) in of.columns.iter().enumerate() {
@@ -66,7 +72,7 @@ impl Measured {
                 }
             }
         }
-        self.places.push(place);
+        self.origins.push(origin);
         self.groups.push(group);
         self.figures.push(numbers);
     }
@@ -75,39 +81,39 @@ impl Measured {
         self.columns.iter().position(|column| column.name == name)
     }
 
-    /// The values of a column by window, as the measure gives them; `NaN` where there is none.
+    /// Returns the measured values of a column by window; `NaN` if missing.
     pub(crate) fn raw(&self, name: &str) -> Option<Vec<f64>> {
-        let place = self.column(name)?;
-        Some(self.figures.iter().map(|numbers| numbers[place]).collect())
+        let index = self.column(name)?;
+        Some(self.figures.iter().map(|numbers| numbers[index]).collect())
     }
 
-    /// The windows of each group, and those of them that are whole.
+    /// Returns the windows of each group, and the whole ones among them.
     fn by_group(&self) -> Vec<(Vec<usize>, Vec<usize>)> {
         let groups = self.groups.iter().max().map_or(0, |last| last + 1);
         let mut windows = vec![(Vec::new(), Vec::new()); groups];
-        for (window, (place, group)) in self.places.iter().zip(&self.groups).enumerate() {
+        for (window, (origin, group)) in self.origins.iter().zip(&self.groups).enumerate() {
             windows[*group].0.push(window);
-            if place.is_whole() {
+            if origin.is_whole() {
                 windows[*group].1.push(window);
             }
         }
         windows
     }
 
-    /// Every column of which any two windows have different values, and the score. `passes`: by window, whether it passes all
-    /// guards; `None` without guards.
+    /// Returns the columns whose values differ between windows, and the score. `passes`: by window, whether it passes
+    /// all guards; `None` without guards.
     pub(crate) fn statistics(&self, plan: &Plan, passes: Option<&[bool]>) -> Vec<Statistic> {
         let mut all = Vec::new();
-        for (place, column) in self.columns.iter().enumerate() {
+        for (index, column) in self.columns.iter().enumerate() {
             let negated = column.orientation == Orientation::Lower;
             let values = self.figures.iter().map(|numbers| {
-                let value = if negated { -numbers[place] } else { numbers[place] };
+                let value = if negated { -numbers[index] } else { numbers[index] };
                 Some(value).filter(|value| value.is_finite())
             });
             let values: Vec<Option<f64>> = values.collect();
             let mut known = values.iter().flatten();
             let first = known.next();
-            // A distance in tokens, say, is the same for all windows of a length, and separates nothing.
+            // Some columns, such as a distance in tokens, are constant for a window length and separate nothing.
             if known.any(|value| Some(value) != first) {
                 let suffix = if negated { "_negated" } else { "" };
                 let name = format!("{}{suffix}", column.name);
@@ -119,24 +125,24 @@ impl Measured {
         all
     }
 
-    /// Random scores: of the id of a document, the number of a window, and the kind of a constructed one.
+    /// Returns random scores, which depend on document id, window number and kind.
     pub(crate) fn random(&self, seed: u64) -> Vec<Option<f64>> {
-        let score = |place: &Place| {
-            let id = &self.ids[place.category][place.document];
-            let window = (place.start / self.tokens).to_string();
-            let kind = (!place.is_whole()).then(|| place.kind().name);
+        let score = |origin: &WindowOrigin| {
+            let id = &self.ids[origin.category][origin.document];
+            let window = (origin.start / self.tokens).to_string();
+            let kind = (!origin.is_whole()).then(|| origin.kind().name);
             let sample: Vec<&str> = [id.as_str(), &window].into_iter().chain(kind).collect();
             Some(random_score(seed, &sample))
         };
-        self.places.iter().map(score).collect()
+        self.origins.iter().map(score).collect()
     }
 
-    /// The pipeline's score. `None` where a term has no figures.
+    /// Computes the pipeline's score; `None` if a term has no values.
     fn score(&self, plan: &Plan, passes: Option<&[bool]>) -> Option<Statistic> {
         let settings = plan.spec.score();
         if let Some(seed) = settings.random_seed() {
             let doc = format!(
-                "The pipeline's score: a random number of document and window, seed {seed}."
+                "The pipeline's score: a random number by document and window, seed {seed}."
             );
             let values = self.random(seed);
             return Some(Statistic { name: "score".into(), doc, values, unguarded: None });
@@ -149,14 +155,15 @@ impl Measured {
         any.then(|| Statistic { name: "score".into(), doc, values, unguarded })
     }
 
-    /// The pipeline's score by window, on the scales of those whole windows of its group that `is_counted` counts.
+    /// Computes the pipeline's score by window, scaled by the whole windows of its group for which `is_counted`
+    /// returns `true`.
     fn scores(&self, plan: &Plan, is_counted: impl Fn(usize) -> bool) -> Option<Vec<Option<f64>>> {
         let settings = plan.spec.score();
         let (terms, combine) = settings.terms(&plan.measures.statistics());
         let columns: Option<Vec<usize>> =
             terms.iter().map(|term| self.column(&term.statistic)).collect();
         let columns = columns?;
-        let mut values = vec![None; self.places.len()];
+        let mut values = vec![None; self.origins.len()];
         for (windows, mut counted) in self.by_group() {
             counted.retain(|window| is_counted(*window));
             if counted.is_empty() {
@@ -168,7 +175,7 @@ impl Measured {
                 let is_known = term.optional || of.iter().any(|value| value.is_finite());
                 is_known.then(|| Scale::of(&of, term.standardise.unwrap_or(settings.standardise)))
             };
-            // As in a run, a group has no scores where all its windows lack the statistic of a term.
+            // As in a run, a group has no scores if all its windows lack the statistic of a term.
             let Some(scales) = terms.iter().zip(&columns).map(scale).collect::<Option<Vec<_>>>()
             else {
                 continue;
@@ -183,13 +190,13 @@ impl Measured {
         Some(values)
     }
 
-    /// By window, whether its copied tokens are at most two in five; none without `copy_share`.
+    /// Returns by window whether at most 40 % of its tokens are copied; `None` without `copy_share`.
     pub(crate) fn below_copy_cap(&self) -> Option<Vec<bool>> {
         Some(self.raw("copy_share")?.into_iter().map(|share| share <= COPY_CAP).collect())
     }
 
-    /// Verdicts of the pipeline's guards; quantiles are those of the whole windows of a group. A guard on a statistic that is not
-    /// measured is left out.
+    /// Returns the verdicts of the pipeline's guards; quantiles are taken over the whole windows of a group. Guards on
+    /// a statistic that is not measured are left out.
     pub(crate) fn rejections(&self, plan: &Plan) -> Rejections {
         let by_group = self.by_group();
         let of_guard = |guard: &Guard| {

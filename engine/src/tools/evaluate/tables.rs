@@ -23,16 +23,11 @@ impl Evaluation {
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(of, details) = self;
-        writeln!(
-            f,
-            "{}: what its statistics separate (seed {})",
-            line_safe(&of.pipeline),
-            of.seed
-        )?;
+        writeln!(f, "Evaluation of {} (seed {})", line_safe(&of.pipeline), of.seed)?;
         if of.equal_ids_left_out > 0 {
             writeln!(
                 f,
-                "left out: {} rows whose id another row of their category has",
+                "left out: {} rows with an id that another row of their category has",
                 count(of.equal_ids_left_out)
             )?;
         }
@@ -49,15 +44,12 @@ impl fmt::Display for Text<'_> {
         of.labels.iter().try_for_each(|labels| labels.write(f, *details))?;
         of.lengths.values().try_for_each(|length| length.write(f, *details))?;
         if !details {
-            writeln!(
-                f,
-                "\n`--details` prints the figures behind this, `--format json` all of them."
-            )?;
+            writeln!(f, "\n`--details` prints detailed tables, `--format json` all results.")?;
         }
         writeln!(
             f,
-            "\nFigures of different lengths do not compare. They show what a score separates in this corpus, not that\n\
-             selecting by it trains a better model."
+            "\nResults of different window lengths are not comparable. They show what a score separates in this corpus, not\n\
+             that selecting by it trains a better model."
         )
     }
 }
@@ -67,7 +59,7 @@ impl OfLength {
         let documents: u64 = self.documents.values().sum();
         writeln!(
             f,
-            "\n== constructed windows of {} tokens: {} of {} documents in {} categories (no BOS, whatever the pipeline says)",
+            "\n== constructed windows of {} tokens: {} of {} documents in {} categories (without BOS)",
             count(self.tokens),
             count(self.kinds.values().map(|kind| kind.windows).sum()),
             count(documents),
@@ -82,12 +74,12 @@ impl OfLength {
         if let Some(sentence) = &self.sentence {
             writeln!(f, "{}", line_safe(sentence))?;
         }
-        matrix(f, "Whole windows against constructed ones", &self.matrix)?;
+        matrix(f, "Whole windows against constructed windows", &self.matrix)?;
         if !self.matrix.is_empty() {
             writeln!(
                 f,
-                "How often a whole window ranks above one of the kind. pass: the interval of the figure lies above 0.5; weak: it\n\
-                 holds 0.5; fail: it lies below."
+                "How often a whole window ranks above one of the kind. pass: the interval lies above 0.5; weak: it contains 0.5;\n\
+                 fail: it lies below."
             )?;
         }
         if details {
@@ -141,20 +133,23 @@ impl OfLength {
             let best = of.best(BEST_HEADS);
             let row = |head: &HeadFigures| {
                 let name = format!("layer {}, head {}", head.layer, head.head);
-                (name, KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.of(kind)))).to_vec())
+                (
+                    name,
+                    KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.for_kind(kind)))).to_vec(),
+                )
             };
             if !best.is_empty() {
                 writeln!(
                     f,
-                    "\nThe heads of {} that tell joined windows apart best",
+                    "\nHeads of {} that separate joined windows best",
                     line_safe(&of.measure)
                 )?;
                 grid(f, &header, &best.iter().map(row).collect::<Vec<_>>())?;
             }
             writeln!(
                 f,
-                "The dependency strength of each head alone. Of many heads the best are the best by chance, too: choose them on\n\
-                 one corpus and look at their figures on another."
+                "Dependency strength of each head. Among many heads, some are best by chance: choose them on one corpus and check\n\
+                 them on another."
             )?;
         }
         Ok(())
@@ -169,8 +164,8 @@ impl OfLength {
         self.table(f, "Ladder: whole windows against windows of pieces", &header, row)?;
         writeln!(
             f,
-            "How often a whole window ranks above a joined one of its category: 1 always, 0.5 by chance; in brackets where the\n\
-             figure lies in nineteen of twenty resamplings of the documents."
+            "How often a whole window ranks above a joined one of its category: 1 always, 0.5 by chance. In brackets: 95 %\n\
+             bootstrap intervals."
         )
     }
 
@@ -184,15 +179,15 @@ impl OfLength {
             self.table(f, title, &header, row)
         };
         table(
-            "Dependence: a whole window against the same without its far half",
+            "Dependence: a whole window against itself without its context",
             &[Role::Dependence, Role::PlantedTwin],
         )?;
         table("Junk: a whole window against junk made of it", &[Role::Junk])?;
-        table("For information, never a target", &[Role::Information])?;
+        table("For information only", &[Role::Information])?;
         writeln!(
             f,
-            "The share of pairs that the whole window wins (plant: the window with facts planted over its twin without): below\n\
-             0.5 a score prefers the other. Shuffled chunks turn near links into far ones."
+            "Share of pairs that the whole window wins (plant: the window with inserted facts against its twin). Below 0.5, the\n\
+             score prefers the other window. Shuffled chunks turn near links into far ones."
         )
     }
 
@@ -208,20 +203,20 @@ impl OfLength {
         };
         self.table(
             f,
-            "Top fifth: real windows among the best of one real to five junk and joined windows",
+            "Top fifth: share of real windows in a pool of one real to five junk and joined windows",
             &header,
             |report| cells(&report.top_fifth_real_share),
         )?;
         self.table(
             f,
-            "Top fifth, jittered: the same where copies and boilerplate come back at distances that vary",
+            "Top fifth, jittered: with copies and boilerplate at varying distances",
             &header,
             |report| cells(&report.top_fifth_jittered_real_share),
         )?;
         writeln!(
             f,
-            "The share of real windows in the best fifth of the pool: at most five times chance. `copies capped` never takes\n\
-             windows with more than two in five tokens copied, `guarded` none that the pipeline's guards reject."
+            "At most five times chance. `copies capped` excludes windows of which more than 40 % of the tokens are copied,\n\
+             `guarded` those that the pipeline's guards reject."
         )
     }
 
@@ -238,7 +233,7 @@ impl OfLength {
         grid(f, &letters, &rows.collect::<Vec<_>>())?;
         writeln!(
             f,
-            "Rank correlation inside categories: 1 the same order, 0 none. What agrees with another adds little to it."
+            "Rank correlation inside categories: 1 same order, 0 none. Statistics that agree add little to each other."
         )
     }
 
@@ -252,18 +247,18 @@ impl OfLength {
                 number(of.token_shuffled_spearman),
             ]
         };
-        self.table(f, "What else explains the statistic", &header, row)?;
+        self.table(f, "Confounders", &header, row)?;
         writeln!(
             f,
-            "Category: the share of its variance between categories (near 1: choose with `score.within`). Length: rank\n\
-             correlation with the document's tokens. Tokens alone: with the same tokens in random order; near 1 it sees no order."
+            "Category: share of the variance between categories (near 1: set `score.within`). Length: rank correlation with the\n\
+             document length. Tokens alone: rank correlation with the same tokens in random order; near 1, order is ignored."
         )
     }
 
     fn selection(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(selection) = &self.selection else { return Ok(()) };
         let assumed = selection.assumed_keep_fraction.map_or_else(String::new, |fraction| {
-            format!(" (a fifth of each category is assumed, {fraction}: the filter's own amount is in tokens)")
+            format!(" (the filter's budget is in tokens, so a fraction of {fraction} of each category is assumed)")
         });
         writeln!(
             f,
@@ -289,7 +284,7 @@ impl OfLength {
         grid(f, &["before: 5 / 50 / 95 %".into(), "after".into()], &rows)?;
         writeln!(
             f,
-            "What the pipeline's filter makes of the sample: a mix or a length that it changes is a choice to make knowingly."
+            "Effect of the pipeline's filter on the sample. Check whether changes of the mix and of document lengths are intended."
         )
     }
 
@@ -323,9 +318,7 @@ pub(super) fn kind_of_heads(kind: &str) -> &'static str {
     match kind {
         "pieces_2" => "AUROC of whole windows against windows of two pieces",
         "pieces_8" => "AUROC of whole windows against windows of eight pieces",
-        _ => {
-            "the share of pairs that the whole window wins against itself with a permuted far half"
-        }
+        _ => "share of pairs that the whole window wins against itself with a permuted first half",
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Document {
 
 /// Origin of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct WindowOrigin {
     /// Index of its category.
     pub(crate) category: usize,
     /// Index of its base document in the category.
@@ -64,7 +64,7 @@ pub(crate) struct Place {
     pub(crate) kind: usize,
 }
 
-impl Place {
+impl WindowOrigin {
     pub(crate) fn kind(&self) -> &'static Kind {
         &KINDS[self.kind]
     }
@@ -76,7 +76,7 @@ impl Place {
 
     /// Returns whether both have the same base window.
     pub(crate) fn same_base(&self, other: &Self) -> bool {
-        let of = |place: &Self| (place.category, place.document, place.start);
+        let of = |origin: &Self| (origin.category, origin.document, origin.start);
         of(self) == of(other)
     }
 }
@@ -99,7 +99,7 @@ pub(crate) fn windows<'a>(
     window_tokens: usize,
     seed: u64,
     kinds: impl Fn(&Kind) -> bool + Copy + 'a,
-) -> impl Iterator<Item = (Place, Vec<u32>)> + 'a {
+) -> impl Iterator<Item = (WindowOrigin, Vec<u32>)> + 'a {
     category.documents.iter().enumerate().flat_map(move |(document, base)| {
         let others = category.documents.iter().enumerate();
         let others: Vec<&[u32]> = others
@@ -113,7 +113,7 @@ pub(crate) fn windows<'a>(
             let build = move |(index, kind): (usize, &Kind)| {
                 let rng = key(seed, &[category.name, &base.id, &text, kind.key]);
                 let ids = (kind.construct)(&Base { window, others: &others }, &mut Rng::new(rng))?;
-                Some((Place { category: category.index, document, start, kind: index }, ids))
+                Some((WindowOrigin { category: category.index, document, start, kind: index }, ids))
             };
             KINDS.iter().enumerate().filter(move |(_, kind)| kinds(kind)).filter_map(build)
         })
@@ -137,7 +137,7 @@ mod tests {
         tokens: usize,
         seed: u64,
         kinds: impl Fn(&Kind) -> bool + Copy,
-    ) -> Vec<(Place, Vec<u32>)> {
+    ) -> Vec<(WindowOrigin, Vec<u32>)> {
         let documents = documents(of);
         let category = Category { name: "a", index: 3, documents: documents.iter().collect() };
         windows(&category, tokens, seed, kinds).collect()
@@ -159,7 +159,7 @@ mod tests {
         let names = |of: &[(&str, usize)]| {
             built(of, 384, 1, |_| true)
                 .iter()
-                .map(|(place, _)| place.kind().name)
+                .map(|(origin, _)| origin.kind().name)
                 .collect::<Vec<_>>()
         };
         assert_eq!(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_alone_is_what_it_is_among_all() {
+    fn kinds_do_not_affect_each_other() {
         let of = [("x", 700), ("y", 400), ("z", 500)];
         let all = built(&of, 200, 3, |_| true);
         let alone = built(&of, 200, 3, |kind| kind.name == "far_swap");
@@ -198,8 +198,8 @@ mod tests {
     fn every_window_has_as_many_tokens_as_its_base() {
         // Odd lengths, and the minimum lengths of kinds.
         for tokens in [1, 2, 15, 16, 17, 31, 32, 33, 100, 383, 384, 385, 1001] {
-            for (place, ids) in built(&[("d", tokens + 3); 9], tokens, 1, |_| true) {
-                assert_eq!(ids.len(), tokens, "{}", place.kind().name);
+            for (origin, ids) in built(&[("d", tokens + 3); 9], tokens, 1, |_| true) {
+                assert_eq!(ids.len(), tokens, "{}", origin.kind().name);
             }
         }
     }

@@ -28,7 +28,7 @@ impl Explanation {
     }
 
     /// Splits the window into ranges of `tokens` tokens.
-    pub(super) fn stretches(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(super) fn token_ranges(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let all = self.pieces.len();
         (0..all).step_by(tokens).map(move |first| first..(first + tokens).min(all))
     }
@@ -37,28 +37,28 @@ impl Explanation {
     pub(super) fn gain_section(&self) -> Option<Section> {
         let each = self.piece_tokens();
         let gains: Vec<Option<f64>> =
-            self.stretches(each).map(|tokens| self.mean_gain(tokens)).collect();
+            self.token_ranges(each).map(|tokens| self.mean_gain(tokens)).collect();
         let most = gains.iter().flatten().copied().reduce(f64::max)?;
-        let blocks = self.shaded(|place, tokens, text, mut title| {
+        let blocks = self.shaded(|index, tokens, text, mut title| {
             let loss = tokens.start.checked_sub(1).and_then(|before| self.token_losses.get(before));
             if let Some(loss) = loss {
                 let _ = write!(title, ", loss {loss:.3}");
             }
-            if let Some(gain) = gains[place] {
+            if let Some(gain) = gains[index] {
                 let _ = write!(title, ", gain {gain:+.3} nats");
             }
-            let part = gains[place].map(|gain| gain / most.max(f64::MIN_POSITIVE));
+            let part = gains[index].map(|gain| gain / most.max(f64::MIN_POSITIVE));
             let fill = part.filter(|part| *part > 0.0).map_or_else(String::new, shade);
             Piece { text, fill, title, anchor: String::new(), link: String::new() }
         });
-        let lead = "The darker, the more the model gains at a token from all that stands before it, beside the short context \
-                    alone. Tokens of the short context have no gain.";
-        Some(Section::new("gains", "What the long context gives", lead, blocks))
+        let lead = "Darker: the model predicts the token better from the whole context than from the short context alone. Tokens \
+                    inside the short context have no gain.";
+        Some(Section::new("gains", "Gain from the long context", lead, blocks))
     }
 
     /// Writes the passages with the highest gain.
     pub(super) fn write_gains(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heading = "passages that gain most by the long context, in nats a token";
+        let heading = "passages with the highest gain from the long context, in nats per token";
         self.write_passages(
             formatter,
             heading,

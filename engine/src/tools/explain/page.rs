@@ -9,19 +9,19 @@ use longsift_stages::contract::Value;
 use super::{Explanation, Link, shown};
 use crate::base::text::{count, line_safe};
 use crate::report::page::drawing::{Drawing, Shape, colour};
-use crate::report::page::heat::{Scale, heat_map, hexadecimal};
+use crate::report::page::heat::{ColourScale, heat_map, hexadecimal};
 use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
 use crate::report::passages::Passage;
 
 /// Maximum number of pieces of a shaded text.
-const PIECES: usize = 3000;
+const MAX_PIECES: usize = 3000;
 /// Maximum bytes of escaped text on a page.
-const MOST_TEXT_BYTES: usize = 400_000;
+const MAX_TEXT_BYTES: usize = 400_000;
 /// Maximum number of lines drawn between recurring tokens.
-const LINES: usize = 300;
+const MAX_LINES: usize = 300;
 /// Width of charts along the window in pixels, and maximum number of their bars.
 const WIDTH: f64 = 720.0;
-const BARS: usize = 240;
+const MAX_BARS: usize = 240;
 /// Lightest and darkest background of a piece.
 const SHADES: [[f64; 3]; 2] = [[255.0, 255.0, 255.0], [120.0, 182.0, 226.0]];
 
@@ -35,10 +35,10 @@ impl Explanation {
         }
         let figures: Vec<Figure> = self.lists();
         if !figures.is_empty() {
-            let lead = "What the measures say of the window, by head and by distance.";
+            let lead = "Statistics that are lists.";
             sections.push(Section::new(
                 "lists",
-                "By head and by distance",
+                "Statistics by head and distance",
                 lead,
                 vec![Block::Figures(figures)],
             ));
@@ -49,20 +49,20 @@ impl Explanation {
                 (0..number).map(|block| count(self.block_boundaries[block])).collect();
             let columns: Vec<String> = (0..number).map(|block| block.to_string()).collect();
             let drawing = heat_map(
-                "attention over even attention",
+                "attention relative to even attention",
                 &names,
                 &columns,
                 &self.lift,
-                Scale::Lift,
+                ColourScale::Lift,
             );
             let lead = format!(
-                "How much more than evenly each part of the window (rows, by their first token) attends to each (columns) in layer {}. \
-                 `longsift map` draws any blocks, `--layer` another layer of a whole model.",
+                "Attention between parts of the window in layer {}, relative to even attention. Rows are queries (labelled by \
+                 their first token), columns keys. `longsift map` shows other blocks, `--layer` another layer of a whole model.",
                 self.layer.unwrap_or(0)
             );
             sections.push(Section::new(
                 "blocks",
-                "Block by block",
+                "Attention by block",
                 &lead,
                 vec![Block::Drawing(drawing)],
             ));
@@ -78,9 +78,9 @@ impl Explanation {
             blocks.push(Block::List(notes));
         }
         sections.extend(self.guards_of());
-        let lead = "Measured again, beside what the run recorded.";
-        sections.push(Section::new("figures", "Its figures", lead, blocks));
-        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        let lead = "Values measured now and values recorded by the run.";
+        sections.push(Section::new("figures", "Statistics", lead, blocks));
+        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
         let mut tiles = vec![Tile { figure: count(self.tokens), label: "tokens".to_owned() }];
         if let Some(own) = &self.selected {
             if let Some(score) = own.score {
@@ -104,7 +104,7 @@ impl Explanation {
             ),
             lead: self
                 .verdict()
-                .unwrap_or_else(|| "Where the figures of this window come from.".to_owned()),
+                .unwrap_or_else(|| "Statistics of this window, token by token.".to_owned()),
             tiles,
             sections,
         };
@@ -120,12 +120,12 @@ impl Explanation {
         });
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
-            blocks.push(Block::Heading(format!("What {} counts most", guard.statistic)));
+            blocks.push(Block::Heading(format!("Passages that {} counts", guard.statistic)));
             let passage = |of: &Passage| format!("{}: {}", of.in_words(), of.text);
             blocks.push(Block::List(guard.passages.iter().map(passage).collect()));
         }
-        let lead = "Bounds that a sample must keep to, and where most of what they count stands.";
-        (!self.guards.is_empty()).then(|| Section::new("guards", "Its guards", lead, blocks))
+        let lead = "Bounds of the guards, and the passages that their statistics count.";
+        (!self.guards.is_empty()).then(|| Section::new("guards", "Guards", lead, blocks))
     }
 
     /// Renders the terms of the score.
@@ -134,19 +134,19 @@ impl Explanation {
             return Vec::new();
         };
         let weakest = |name: &str| {
-            if own.weakest.as_deref() == Some(name) { "the least: the score" } else { "" }
+            if own.weakest.as_deref() == Some(name) { "limits the score" } else { "" }
         };
         let rows = own.terms.iter().map(|term| {
             let said = weakest(&term.statistic).to_owned();
             vec![term.statistic.clone(), format!("{:.6}", term.value), said]
         });
-        let header = ["term", "standardised and weighted", ""];
-        vec![Block::table(header, rows.collect()), Block::Heading("Every figure".to_owned())]
+        let header = ["term", "weighted value", ""];
+        vec![Block::table(header, rows.collect()), Block::Heading("All statistics".to_owned())]
     }
 
     /// Returns the number of tokens per piece of a shaded text.
     pub(super) fn piece_tokens(&self) -> usize {
-        self.pieces.len().div_ceil(PIECES).max(1)
+        self.pieces.len().div_ceil(MAX_PIECES).max(1)
     }
 
     /// Cuts the text into pieces, up to the maximum size. `piece` builds each from its number, its tokens, its text
@@ -156,15 +156,15 @@ impl Explanation {
         piece: impl Fn(usize, Range<usize>, String, String) -> Piece,
     ) -> Vec<Block> {
         let (mut pieces, mut shown, mut written) = (Vec::new(), 0, 0);
-        for (place, tokens) in self.stretches(self.piece_tokens()).enumerate() {
+        for (index, tokens) in self.token_ranges(self.piece_tokens()).enumerate() {
             let text = self.pieces[tokens.clone()].concat();
             written += line_safe(&text).len();
-            if written > MOST_TEXT_BYTES {
+            if written > MAX_TEXT_BYTES {
                 break;
             }
             shown = tokens.end;
             let title = format!("token {}", count(tokens.start as u64));
-            pieces.push(piece(place, tokens, text, title));
+            pieces.push(piece(index, tokens, text, title));
         }
         let left = self.pieces.len() - shown;
         let note = format!("{} more tokens are not shown.", count(left as u64));
@@ -188,7 +188,7 @@ impl Explanation {
                 let _ = write!(title, ", far attention {mass:.3}");
             }
             if let Some(link) = link {
-                let _ = write!(title, ", found at token {}", count(link.earlier as u64));
+                let _ = write!(title, ", recurs from token {}", count(link.earlier as u64));
             } else if copied.range(tokens).next().is_some() {
                 title.push_str(", copied");
             }
@@ -204,19 +204,19 @@ impl Explanation {
         });
         let lead = match (self.far_distance, self.links.is_empty()) {
             (Some(distance), false) => format!(
-                "The darker, the more a token attends to tokens {} or more before it. Underlined: recurs far away and is not copied; it leads to where it was found.",
+                "Darker: more attention to tokens at a distance of {} or more. Underlined: recurs from far away and is not copied; the link leads to the earlier occurrence.",
                 count(distance)
             ),
             (Some(distance), true) => format!(
-                "The darker, the more a token attends to tokens {} or more before it.",
+                "Darker: more attention to tokens at a distance of {} or more.",
                 count(distance)
             ),
             (None, _) => {
-                "Underlined: recurs far away and is not copied; it leads to where it was found."
+                "Underlined: recurs from far away and is not copied; the link leads to the earlier occurrence."
                     .to_owned()
             }
         };
-        Section::new("text", "The text", &lead, blocks)
+        Section::new("text", "Text", &lead, blocks)
     }
 
     /// Renders charts along the window: attention to far tokens, and lines between recurring tokens.
@@ -224,7 +224,7 @@ impl Explanation {
         let mut blocks = Vec::new();
         let tokens = self.tokens.max(1) as f64;
         if !self.far_mass.is_empty() {
-            let each = self.far_mass.len().div_ceil(BARS).max(1);
+            let each = self.far_mass.len().div_ceil(MAX_BARS).max(1);
             let means: Vec<f64> = self
                 .far_mass
                 .chunks(each)
@@ -239,8 +239,11 @@ impl Explanation {
             )));
         }
         if !self.links.is_empty() {
-            let mut drawing =
-                Drawing::new(WIDTH as u32 + 20, 216, "lines from tokens to where they were found");
+            let mut drawing = Drawing::new(
+                WIDTH as u32 + 20,
+                216,
+                "lines from recurring tokens to their earlier occurrences",
+            );
             let x = |token: usize| 10.0 + WIDTH * token as f64 / tokens;
             let base = 190.0;
             for (of, stroke, what) in
@@ -251,7 +254,7 @@ impl Explanation {
                     .iter()
                     .filter(|link| if of { link.far } else { link.copied })
                     .collect();
-                let every = links.len().div_ceil(LINES).max(1);
+                let every = links.len().div_ceil(MAX_LINES).max(1);
                 for link in links.iter().step_by(every) {
                     let (from, to) = (x(link.token), x(link.earlier));
                     let top = base - (from - to) / WIDTH * 2.0 * (base - 20.0);
@@ -273,16 +276,16 @@ impl Explanation {
                 let anchor = ["start", "middle", "middle", "middle", "end"][quarter as usize];
                 drawing.text((x(token), base + 18.0), anchor, count(token as u64));
             }
-            blocks.push(Block::Heading("What recurs, and where it was found".to_owned()));
+            blocks.push(Block::Heading("Recurring tokens".to_owned()));
             blocks.push(Block::Note(format!(
-                "{} tokens of the second half recur: {} far away and not copied (blue), {} in copied passages (orange). At most {LINES} lines of each are drawn.",
+                "{} tokens of the second half recur: {} from far away and not copied (blue), {} in copied passages (orange). At most {MAX_LINES} lines of each are drawn.",
                 count(self.links.len() as u64),
                 count(self.links.iter().filter(|link| link.far).count() as u64),
                 count(self.links.iter().filter(|link| link.copied).count() as u64)
             )));
             blocks.push(Block::Drawing(drawing));
         }
-        Section::new("along", "Along the window", "", blocks)
+        Section::new("along", "Position in the window", "", blocks)
     }
 
     fn lists(&self) -> Vec<Figure> {
@@ -291,11 +294,11 @@ impl Explanation {
             let Value::Numbers(numbers) = &own.now else { continue };
             let by_distance = own.statistic.ends_with("histogram");
             // Bin 0 is distance 0, bin b begins at 2^(b-1).
-            let name = move |place: usize| {
-                if by_distance && place > 0 {
-                    count(1 << (place - 1).min(62))
+            let name = move |index: usize| {
+                if by_distance && index > 0 {
+                    count(1 << (index - 1).min(62))
                 } else {
-                    place.to_string()
+                    index.to_string()
                 }
             };
             figures.push(Figure {
@@ -310,8 +313,8 @@ impl Explanation {
 
 pub(super) fn shade(part: f64) -> String {
     let part = part.clamp(0.0, 1.0).sqrt();
-    let mix = |place: usize| {
-        (SHADES[0][place] + (SHADES[1][place] - SHADES[0][place]) * part).round() as u8
+    let mix = |index: usize| {
+        (SHADES[0][index] + (SHADES[1][index] - SHADES[0][index]) * part).round() as u8
     };
     hexadecimal([mix(0), mix(1), mix(2)])
 }

@@ -7,9 +7,9 @@ use crate::base::error::Result;
 use crate::base::text::count;
 
 /// Default number of blocks, for which a map is legible.
-const BLOCKS: usize = 64;
+const DEFAULT_BLOCKS: usize = 64;
 /// Minimum tokens of a block by default.
-const LEAST_TOKENS: usize = 16;
+const MIN_BLOCK_TOKENS: usize = 16;
 
 /// Division of a document into blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ impl Cutting {
     pub(crate) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
         match self {
             Self::Even => {
-                let even = tokens.div_ceil(BLOCKS).max(LEAST_TOKENS);
+                let even = tokens.div_ceil(DEFAULT_BLOCKS).max(MIN_BLOCK_TOKENS);
                 equal(tokens, even)
             }
             Self::Tokens(each) => equal(tokens, (*each).max(1)),
-            Self::Boundaries(boundaries) => of_boundaries(boundaries, tokens),
+            Self::Boundaries(boundaries) => from_boundaries(boundaries, tokens),
         }
     }
 }
@@ -56,7 +56,7 @@ fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
     Ok((1..blocks).map(|block| block * each).chain([tokens]).collect())
 }
 
-fn of_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
+fn from_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
     let mut problems = Vec::new();
     let mut wrong = |message: String, hint: String| {
         let message = format!("`--block-boundaries`: {message}");
@@ -64,13 +64,13 @@ fn of_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
     };
     if let Some(first) = boundaries.first().filter(|first| **first != 0) {
         let hint = "begin the list with 0: every token is in a block".to_owned();
-        wrong(format!("the first block begins at token {first}, not 0"), hint);
+        wrong(format!("expected 0 as the first boundary, got {first}"), hint);
     }
     for pair in boundaries.windows(2) {
         let (before, at) = (pair[0], pair[1]);
         if at == before {
             let hint = "leave one of them out: a block has at least one token".to_owned();
-            wrong(format!("{at} stands there twice, which makes a block of no tokens"), hint);
+            wrong(format!("{at} is listed twice"), hint);
         } else if at < before {
             wrong(format!("{at} comes after {before}"), "sort the list".to_owned());
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_nobody_names_are_legible() {
+    fn default_blocks_are_legible() {
         assert_eq!(ends(&Cutting::Even, 20).unwrap(), [16, 20]);
         assert_eq!(ends(&Cutting::Even, 131_072).unwrap().len(), 64);
         assert!(ends(&Cutting::Even, 5000).unwrap().len() <= 64);
@@ -126,9 +126,9 @@ mod tests {
         assert_eq!(of(&[0, 10, 29, 40]).unwrap(), [10, 29, 40]);
         assert_eq!(of(&[0]).unwrap(), [40]);
         assert_eq!(of(&[0, 40]).unwrap(), [40]);
-        assert!(of(&[5, 10]).unwrap_err().contains("begins at token 5"));
+        assert!(of(&[5, 10]).unwrap_err().contains("first boundary, got 5"));
         let several = of(&[0, 30, 10, 10, 41]).unwrap_err();
-        for part in ["10 comes after 30", "10 stands there twice", "41 is beyond the document"] {
+        for part in ["10 comes after 30", "10 is listed twice", "41 is beyond the document"] {
             assert!(several.contains(part), "{several}");
         }
         let many = Cutting::Boundaries((0..2000).collect());

@@ -12,23 +12,23 @@ use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
 /// The layer of a map.
-pub(crate) enum Looked<'a> {
+pub(crate) enum MappedLayer<'a> {
     /// The first layer, as a measure of the pipeline reads it.
     First(&'a Attention),
     /// A layer of a whole model of the pipeline, opened up to this layer.
     Whole { layer: u32, model: Box<WholeModel>, strict_positions: bool },
 }
 
-impl<'a> Looked<'a> {
+impl<'a> MappedLayer<'a> {
     /// Opens the requested layer; the first one by default.
     ///
     /// # Errors
     /// Fails if the pipeline has no such model, or the model no such layer.
-    pub(crate) fn of(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
+    pub(crate) fn open(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
         let Some(layer) = layer else { return plan.needed_attention().map(Self::First) };
         let Some(whole) = plan.whole_models.values().next() else {
             let message = format!(
-                "no measure of {} needs a whole model, of which `--layer {layer}` could be",
+                "`--layer {layer}` requires a whole model, and no measure of {} uses one",
                 quoted(plan.spec.name())
             );
             let hint = "name a pipeline with the stage `language-model`, or leave `--layer` out";
@@ -36,7 +36,7 @@ impl<'a> Looked<'a> {
         };
         let layers = whole.model.spec().layers;
         if u64::from(layer) >= layers {
-            let message = format!("there is no layer {layer}: the model has {layers}");
+            let message = format!("layer {layer} does not exist: the model has {layers} layers");
             let hint = format!("give `--layer 0` to `--layer {}`", layers.saturating_sub(1));
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         }

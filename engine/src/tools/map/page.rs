@@ -2,20 +2,20 @@
 
 use super::Map;
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::heat::{Scale, heat_map};
+use crate::report::page::heat::{ColourScale, heat_map};
 use crate::report::page::{Block, Page, Section, Tile};
 
 /// Maximum number of blocks in a chart; more are merged.
-const DRAWN: usize = 64;
+const MAX_CHART_BLOCKS: usize = 64;
 /// Maximum number of blocks whose text is listed.
-const LISTED: usize = 64;
+const MAX_LISTED: usize = 64;
 /// Maximum number of pairs listed.
-const PAIRS: usize = 24;
+const MAX_PAIRS: usize = 24;
 /// Maximum length of a block's name in a chart, in characters.
-const LONGEST_NAME: usize = 22;
+const MAX_NAME_CHARACTERS: usize = 22;
 
 /// Blocks merged with their neighbours for a chart.
-struct Drawn {
+struct MergedBlocks {
     names: Vec<String>,
     columns: Vec<String>,
     shares: Vec<Vec<Option<f64>>>,
@@ -28,7 +28,7 @@ impl Map {
     /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let drawn = self.drawn();
-        let mut leads = vec!["Rows attend, columns are attended to.".to_owned()];
+        let mut leads = vec!["Rows are queries, columns keys.".to_owned()];
         if drawn.together > 1 {
             leads.push(format!(
                 "{} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`.",
@@ -36,29 +36,35 @@ impl Map {
             ));
         }
         let lead = leads.join(" ");
-        let Drawn { names, columns, shares, lift, .. } = &drawn;
-        let scale = Scale::shares(shares.iter().flatten().flatten().copied());
+        let MergedBlocks { names, columns, shares, lift, .. } = &drawn;
+        let scale = ColourScale::shares(shares.iter().flatten().flatten().copied());
         let share_map = heat_map("share of attention by block", names, columns, shares, scale);
-        let lift_map = heat_map("attention over even attention", names, columns, lift, Scale::Lift);
+        let lift_map = heat_map(
+            "attention relative to even attention",
+            names,
+            columns,
+            lift,
+            ColourScale::Lift,
+        );
         let mut sections = vec![
             Section::new(
                 "shares",
-                "Where attention goes",
-                &format!("The share of a block's attention that goes to each block. {lead}"),
+                "Share of attention",
+                &format!("Share of a block's attention that goes to each block. {lead}"),
                 vec![Block::Drawing(share_map)],
             ),
             Section::new(
                 "lift",
-                "More or less than evenly",
+                "Lift over even attention",
                 &format!(
-                    "The same divided by what attention spread evenly over all visible tokens would give: blue is more, orange less. {lead}"
+                    "Share of attention relative to attention that is spread evenly over all visible tokens. Blue: more; orange: less. {lead}"
                 ),
                 vec![Block::Drawing(lift_map)],
             ),
         ];
         let pairs = self.strongest();
         if !pairs.is_empty() {
-            let rows = pairs.iter().take(PAIRS).map(|(query, key, share, lift)| {
+            let rows = pairs.iter().take(MAX_PAIRS).map(|(query, key, share, lift)| {
                 vec![
                     self.name(*query),
                     self.name(*key),
@@ -68,8 +74,8 @@ impl Map {
             });
             sections.push(Section::new(
                 "pairs",
-                "The strongest pairs",
-                "Blocks apart from each other with 1 % of the attention or more, by how many times the even share they have.",
+                "Strongest pairs",
+                "Non-adjacent blocks with at least 1 % of the attention, by descending lift.",
                 vec![Block::table(["from", "to", "share", "lift"], rows.collect())],
             ));
         }
@@ -78,11 +84,11 @@ impl Map {
             let notes = self.notes.iter().map(|note| line_safe(note)).collect();
             sections.push(Section::new("notes", "Notes", "", vec![Block::List(notes)]));
         }
-        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
         let rows = self.rows_drawn.map_or("all".to_owned(), count);
         let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
         let page = Page {
-            title: format!("How the blocks of {} attend to each other", shortened(&self.id, 80)),
+            title: format!("Attention between the blocks of {}", shortened(&self.id, 80)),
             kicker: format!(
                 "longsift map · {} · {} row {}",
                 self.pipeline, self.input_file, self.input_row
@@ -92,8 +98,8 @@ impl Map {
                 tile(count(self.tokens), "tokens"),
                 tile(count(self.blocks.len() as u64), "blocks"),
                 tile(rows, "rows measured"),
-                tile(bytes(self.memory_bytes), "of memory at most"),
-                tile(format!("{:.2} s", self.seconds), "to measure"),
+                tile(bytes(self.memory_bytes), "peak memory"),
+                tile(format!("{:.2} s", self.seconds), "measurement time"),
             ],
             sections,
         };
@@ -101,25 +107,25 @@ impl Map {
     }
 
     fn listed(&self) -> Section {
-        let line = |(place, block): (usize, &super::Block)| {
+        let line = |(index, block): (usize, &super::Block)| {
             let tokens = format!("tokens {} to {}", count(block.start), count(block.end));
             let text = block
                 .text
                 .as_deref()
                 .map_or_else(String::new, |text| format!(": {}", visible(text)));
-            format!("{} · {tokens}{text}", self.name(place))
+            format!("{} · {tokens}{text}", self.name(index))
         };
-        let lines = self.blocks.iter().enumerate().take(LISTED).map(line).collect();
+        let lines = self.blocks.iter().enumerate().take(MAX_LISTED).map(line).collect();
         let mut blocks = vec![Block::List(lines)];
-        if self.blocks.len() > LISTED {
-            let more = count((self.blocks.len() - LISTED) as u64);
+        if self.blocks.len() > MAX_LISTED {
+            let more = count((self.blocks.len() - MAX_LISTED) as u64);
             blocks.push(Block::Note(format!("{more} more blocks are not listed.")));
         }
-        Section::new("blocks", "The blocks, and how they begin", "", blocks)
+        Section::new("blocks", "Blocks", "", blocks)
     }
 
-    fn drawn(&self) -> Drawn {
-        let together = self.blocks.len().div_ceil(DRAWN);
+    fn drawn(&self) -> MergedBlocks {
+        let together = self.blocks.len().div_ceil(MAX_CHART_BLOCKS);
         let starts: Vec<usize> = (0..self.blocks.len()).step_by(together.max(1)).collect();
         let of = |start: usize| start..self.blocks.len().min(start + together);
         let merged = |cells: &[Vec<Option<f64>>]| -> Vec<Vec<Option<f64>>> {
@@ -150,8 +156,8 @@ impl Map {
             let cells = shares.iter().zip(uniform);
             cells.map(|(share, uniform)| Some((*share)? / (*uniform)?)).collect()
         });
-        let name = |start: &usize| shortened(&self.name(*start), LONGEST_NAME);
-        Drawn {
+        let name = |start: &usize| shortened(&self.name(*start), MAX_NAME_CHARACTERS);
+        MergedBlocks {
             names: starts.iter().map(name).collect(),
             columns: starts.iter().map(usize::to_string).collect(),
             lift: lift.collect(),

@@ -9,25 +9,25 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use super::Map;
-use crate::report::page::heat::Scale;
+use crate::report::page::heat::ColourScale;
 
 /// Minimum width of the image in pixels.
-const SIDE: usize = 768;
+const MIN_SIDE: usize = 768;
 /// Colour of blocks that are not visible.
-const NOTHING: [u8; 3] = [255, 255, 255];
+const INVISIBLE: [u8; 3] = [255, 255, 255];
 
 impl Map {
     /// Renders the shares of attention as a PNG in the colours of the page, with query blocks from top to bottom.
     pub(crate) fn png(&self) -> Vec<u8> {
         let blocks = self.blocks.len();
-        let each = SIDE.div_ceil(blocks);
-        let scale = Scale::shares(self.block_attention.iter().flatten().flatten().copied());
+        let each = MIN_SIDE.div_ceil(blocks);
+        let scale = ColourScale::shares(self.block_attention.iter().flatten().flatten().copied());
         let side = blocks * each;
         let mut pixels = Vec::with_capacity(side * (3 * side + 1));
         for (shares, seen) in self.block_attention.iter().zip(&self.lift) {
             let cells = shares.iter().zip(seen).map(|(share, lift)| match (share, lift) {
                 (Some(share), Some(_)) => scale.rgb(*share),
-                _ => NOTHING,
+                _ => INVISIBLE,
             });
             let line: Vec<u8> = cells.flat_map(|colour| [colour].repeat(each)).flatten().collect();
             for _ in 0..each {

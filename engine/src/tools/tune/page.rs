@@ -28,24 +28,24 @@ impl Tuned {
         let page = Page {
             title: format!("Tuned: {}", line_safe(&self.devices)),
             kicker: format!("longsift tune · longsift {}", env!("CARGO_PKG_VERSION")),
-            lead: "A larger number is chosen where it is 3 % faster or more; less is noise."
+            lead: "A larger number is chosen if it is at least 3 % faster; smaller differences are noise."
                 .to_owned(),
             tiles: vec![
-                tile(count(fastest as u64), "tokens a second at best"),
-                tile(count(self.window_tokens as u64), "tokens a window"),
+                tile(count(fastest as u64), "tokens/s at best"),
+                tile(count(self.window_tokens as u64), "tokens per window"),
             ],
             sections: vec![
                 Section::new("flight", "Windows in flight", "", flight),
                 Section::new("heads", "Heads at a time", "", heads),
                 Section::new(
                     "stage",
-                    "The stage",
+                    "Stage settings",
                     "",
                     vec![Block::Code(self.yaml.trim_end().to_owned())],
                 ),
                 Section::new(
                     "repeat",
-                    "Measure it again",
+                    "Command",
                     "",
                     vec![Block::Code(command.to_owned())],
                 ),
@@ -81,9 +81,9 @@ fn curve(across: &str, with: &str, points: &[Point], number: fn(&Point) -> usize
     });
     vec![
         Block::Figures(vec![
-            figure("tokens a second", |point| point.tokens_per_second, &tokens),
+            figure("tokens/s", |point| point.tokens_per_second, &tokens),
             figure("bytes reserved", |point| point.reserved_bytes as f64, &memory),
         ]),
-        Block::table([across, "tokens/s", "reserved at most", "windows measured"], rows.collect()),
+        Block::table([across, "tokens/s", "peak reserved", "windows measured"], rows.collect()),
     ]
 }

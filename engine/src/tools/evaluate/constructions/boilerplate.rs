@@ -8,7 +8,7 @@ pub(super) const FAR: Kind = Kind {
     key: "boil_far",
     role: Role::Junk,
     pools: &[Pool::Fixed],
-    doc: "a sixteenth of it repeated far apart between its text",
+    doc: "its first sixteenth repeated far apart between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),
 };
 
@@ -16,7 +16,7 @@ pub(super) const NEAR: Kind = Kind {
     name: "boil_near",
     key: "boil_near",
     pools: &[],
-    doc: "a short block repeated eight times between its text",
+    doc: "its first block repeated eight times between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 32, base.window.len() / 8),
     ..FAR
 };
@@ -24,7 +24,7 @@ pub(super) const NEAR: Kind = Kind {
 pub(super) const HEADER: Kind = Kind {
     name: "header",
     key: "header",
-    doc: "sixteen tokens repeated eight times between its text",
+    doc: "its first sixteen tokens repeated eight times between its text",
     construct: |base, _| {
         interleave(base.window, (base.window.len() / 32).min(16), base.window.len() / 8)
     },

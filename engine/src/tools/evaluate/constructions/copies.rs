@@ -25,7 +25,7 @@ pub(super) const REPEATED: Kind = Kind {
     name: "rep",
     key: "rep",
     pools: &[Pool::Fixed, Pool::Jittered],
-    doc: "its first 256 tokens again and again",
+    doc: "its first 256 tokens repeated",
     construct: |base, _| {
         let period = (base.window.len() / 4).clamp(1, 256);
         Some((0..base.window.len()).map(|place| base.window[place % period]).collect())

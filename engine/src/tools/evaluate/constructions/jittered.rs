@@ -8,7 +8,7 @@ pub(super) const BOILERPLATE: Kind = Kind {
     key: "boil_jit",
     role: Role::Junk,
     pools: &[Pool::Jittered],
-    doc: "a sixteenth of it repeated at varying distances between its text",
+    doc: "its first sixteenth repeated at varying distances between its text",
     construct: |base, rng| {
         let tokens = base.window.len();
         interleave(base.window, tokens / 16, 3 * tokens / 8, rng)
@@ -18,7 +18,7 @@ pub(super) const BOILERPLATE: Kind = Kind {
 pub(super) const HEADER: Kind = Kind {
     name: "header_jit",
     key: "header_jit",
-    doc: "sixteen tokens repeated at varying distances between its text",
+    doc: "its first sixteen tokens repeated at varying distances between its text",
     construct: |base, rng| {
         let tokens = base.window.len();
         interleave(base.window, (tokens / 32).min(16), tokens / 8, rng)
@@ -29,7 +29,7 @@ pub(super) const HEADER: Kind = Kind {
 pub(super) const DUPLICATED: Kind = Kind {
     name: "dup_indel",
     key: "dup_indel",
-    doc: "its first half twice, tokens changed, inserted and left out in the copy",
+    doc: "its first half twice, with tokens changed, inserted and omitted in the copy",
     construct: |base, rng| {
         let (tokens, half) = (base.window.len(), base.window.len() / 2);
         let mut window = base.window[..half].to_vec();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_comes_back_at_distances_that_vary_and_the_text_between_goes_on() {
+    fn blocks_recur_at_varying_distances_between_continuous_text() {
         for (kind, block, period) in [(BOILERPLATE, 64, 384), (HEADER, 16, 128)] {
             let window = built(&kind, 1024, 7).unwrap();
             let starts: Vec<usize> = (0..1024).filter(|place| window[*place] == 0).collect();

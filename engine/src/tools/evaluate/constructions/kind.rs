@@ -31,7 +31,7 @@ pub(crate) struct Kind {
     pub(crate) role: Role,
     /// Pools of one real to five other windows for the top-fifth test.
     pub(crate) pools: &'static [Pool],
-    /// Description as a noun phrase: `eight pieces of as many documents`.
+    /// Description as a noun phrase: `pieces of eight documents`.
     pub(crate) doc: &'static str,
     /// Returns as many ids as the base has; `None` if the category has too few documents or the window is too short.
     pub(crate) construct: fn(&Base<'_>, &mut Rng) -> Option<Vec<u32>>,

@@ -8,14 +8,14 @@ pub(super) const TWO: Kind = Kind {
     key: "pieces_2",
     role: Role::Ladder,
     pools: &[],
-    doc: "two pieces of as many documents",
+    doc: "pieces of two documents",
     construct: |base, rng| join(base, 2, rng),
 };
 
 pub(super) const FOUR: Kind = Kind {
     name: "pieces_4",
     key: "pieces_4",
-    doc: "four pieces of as many documents",
+    doc: "pieces of four documents",
     construct: |base, rng| join(base, 4, rng),
     ..TWO
 };
@@ -24,7 +24,7 @@ pub(super) const EIGHT: Kind = Kind {
     name: "pieces_8",
     key: "pieces_8",
     pools: &[Pool::Fixed, Pool::Jittered],
-    doc: "eight pieces of as many documents",
+    doc: "pieces of eight documents",
     construct: |base, rng| join(base, 8, rng),
     ..TWO
 };

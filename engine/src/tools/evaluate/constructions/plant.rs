@@ -22,7 +22,7 @@ pub(super) const PLANTED: Kind = Kind {
 pub(super) const TWIN: Kind = Kind {
     name: "plant_twin",
     role: Role::PlantedTwin,
-    doc: "the same, the tokens of the repeated facts shuffled",
+    doc: "as `plant`, with the tokens of the repeated facts shuffled",
     construct: |base, rng| {
         let (mut window, places) = plant(base, rng)?;
         let facts: Vec<u32> = places.iter().map(|place| window[*place]).collect();

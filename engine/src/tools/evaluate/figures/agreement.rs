@@ -1,7 +1,7 @@
 //! Rank correlation, and the share of a statistic's variance that its category explains.
 
 use super::{Values, same_rank};
-use crate::tools::evaluate::windows::Place;
+use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Returns Spearman's correlation, with mean ranks for ties; 0 if one of the two is constant, `None` without pairs.
 pub(crate) fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
@@ -35,17 +35,17 @@ fn ranks(values: &[f64]) -> Vec<f64> {
 /// Returns Spearman's correlation over whole windows inside each category, averaged by their number of windows; `None`
 /// if no window has both values.
 pub(crate) fn inside_categories(
-    places: &[Place],
+    origins: &[WindowOrigin],
     categories: usize,
     a: impl Fn(usize) -> Option<f64>,
     b: impl Fn(usize) -> Option<f64>,
 ) -> Option<f64> {
     let mut pairs = vec![Vec::new(); categories];
-    for (window, place) in places.iter().enumerate() {
-        if place.is_whole()
+    for (window, origin) in origins.iter().enumerate() {
+        if origin.is_whole()
             && let (Some(a), Some(b)) = (a(window), b(window))
         {
-            pairs[place.category].push((a, b));
+            pairs[origin.category].push((a, b));
         }
     }
     let weighted = pairs.iter().filter_map(|pairs| Some(spearman(pairs)? * pairs.len() as f64));
@@ -56,14 +56,14 @@ pub(crate) fn inside_categories(
 
 /// Returns the share of the variance over whole windows that lies between categories; `None` if all values are equal.
 pub(crate) fn category_variance(
-    places: &[Place],
+    origins: &[WindowOrigin],
     values: &Values,
     categories: usize,
 ) -> Option<f64> {
     let mut by_category = vec![Vec::new(); categories];
-    for (place, value) in places.iter().zip(values) {
-        if let Some(value) = value.filter(|_| place.is_whole()) {
-            by_category[place.category].push(value);
+    for (origin, value) in origins.iter().zip(values) {
+        if let Some(value) = value.filter(|_| origin.is_whole()) {
+            by_category[origin.category].push(value);
         }
     }
     let mean_of = |values: &mut dyn Iterator<Item = f64>| {
@@ -92,9 +92,9 @@ pub(crate) fn quantiles(values: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
 
 /// Returns the quantile `q` of sorted values by linear interpolation, as numpy does by default; `None` without values.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let place = q * sorted.len().checked_sub(1)? as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    Some(low + (high - low) * place.fract())
+    let position = q * sorted.len().checked_sub(1)? as f64;
+    let (low, high) = (sorted[position.floor() as usize], sorted[position.ceil() as usize]);
+    Some(low + (high - low) * position.fract())
 }
 
 #[cfg(test)]

@@ -1,38 +1,38 @@
 //! The ladder: how often a whole window ranks above a window of pieces of the same category.
 
 use super::{Counts, Values, same_rank};
-use crate::tools::evaluate::windows::Place;
+use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Whole and mixed windows by category, sorted by ascending value once for all replicates.
 #[derive(Clone, Debug)]
 pub(crate) struct Ladder {
-    categories: Vec<Vec<Entry>>,
+    categories: Vec<Vec<LadderEntry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LadderEntry {
     value: f64,
     whole: bool,
-    place: Place,
+    origin: WindowOrigin,
 }
 
 impl Ladder {
     /// Compares whole windows with those for which `mixed` returns `true`.
     pub(crate) fn new(
-        places: &[Place],
+        origins: &[WindowOrigin],
         values: &Values,
         categories: usize,
-        mixed: impl Fn(&Place) -> bool,
+        mixed: impl Fn(&WindowOrigin) -> bool,
     ) -> Self {
         let mut sorted = vec![Vec::new(); categories];
-        for (place, value) in places.iter().zip(values) {
-            let whole = place.is_whole();
-            if let Some(value) = value.filter(|_| whole || mixed(place)) {
-                sorted[place.category].push(Entry { value, whole, place: *place });
+        for (origin, value) in origins.iter().zip(values) {
+            let whole = origin.is_whole();
+            if let Some(value) = value.filter(|_| whole || mixed(origin)) {
+                sorted[origin.category].push(LadderEntry { value, whole, origin: *origin });
             }
         }
         for entries in &mut sorted {
-            entries.sort_by(|a: &Entry, b| a.value.total_cmp(&b.value));
+            entries.sort_by(|a: &LadderEntry, b| a.value.total_cmp(&b.value));
         }
         Self { categories: sorted }
     }
@@ -44,7 +44,7 @@ impl Ladder {
     }
 
     /// Returns the AUROC inside one category.
-    pub(crate) fn of_category(&self, category: usize, counts: &Counts) -> Option<f64> {
+    pub(crate) fn in_category(&self, category: usize, counts: &Counts) -> Option<f64> {
         share(pairs(&self.categories[category], counts))
     }
 }
@@ -55,14 +55,14 @@ fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
 
 /// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
 /// documents' counts.
-fn pairs(sorted: &[Entry], counts: &Counts) -> (u64, u64) {
+fn pairs(sorted: &[LadderEntry], counts: &Counts) -> (u64, u64) {
     let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
     for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {
         let side = |whole: bool| -> u64 {
             equal
                 .iter()
                 .filter(|entry| entry.whole == whole)
-                .map(|entry| counts.of(&entry.place))
+                .map(|entry| counts.count(&entry.origin))
                 .sum()
         };
         let (whole_here, mixed_here) = (side(true), side(false));

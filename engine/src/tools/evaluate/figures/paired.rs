@@ -1,26 +1,31 @@
 //! Pairs of windows made of the same base: how often the first ranks higher.
 
 use super::{Counts, Values, wins_doubled};
-use crate::tools::evaluate::windows::Place;
+use crate::tools::evaluate::windows::WindowOrigin;
 
 /// By pair, twice the wins of the first window, and its location.
 #[derive(Clone, Debug)]
-pub(crate) struct Paired(Vec<(u64, Place)>);
+pub(crate) struct Paired(Vec<(u64, WindowOrigin)>);
 
 impl Paired {
     /// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value.
-    pub(crate) fn new(places: &[Place], values: &Values, first: &str, second: &str) -> Self {
+    pub(crate) fn new(
+        origins: &[WindowOrigin],
+        values: &Values,
+        first: &str,
+        second: &str,
+    ) -> Self {
         // Windows of the same base are consecutive.
-        let mut windows = places.iter().zip(values).collect::<Vec<_>>();
+        let mut windows = origins.iter().zip(values).collect::<Vec<_>>();
         let mut pairs = Vec::new();
         for base in windows.chunk_by_mut(|(a, _), (b, _)| a.same_base(b)) {
             let of = |name: &str| {
                 base.iter()
-                    .find(|(place, _)| place.kind().name == name)
-                    .and_then(|(place, value)| Some((**place, (**value)?)))
+                    .find(|(origin, _)| origin.kind().name == name)
+                    .and_then(|(origin, value)| Some((**origin, (**value)?)))
             };
-            if let (Some((place, a)), Some((_, b))) = (of(first), of(second)) {
-                pairs.push((wins_doubled(a, b), place));
+            if let (Some((origin, a)), Some((_, b))) = (of(first), of(second)) {
+                pairs.push((wins_doubled(a, b), origin));
             }
         }
         Self(pairs)
@@ -29,8 +34,8 @@ impl Paired {
     /// Returns the share of pairs that the first wins; draws count half, and pairs are weighted by their document's
     /// count.
     pub(crate) fn share(&self, counts: &Counts) -> Option<f64> {
-        let add = |(wins, pairs), (won, place): &(u64, Place)| {
-            let count = counts.of(place);
+        let add = |(wins, pairs), (won, origin): &(u64, WindowOrigin)| {
+            let count = counts.count(origin);
             (wins + won * count, pairs + count)
         };
         let (wins, pairs) = self.0.iter().fold((0, 0), add);

@@ -2,18 +2,18 @@
 
 use super::{Counts, Values, same_rank};
 use crate::tools::evaluate::constructions::Pool;
-use crate::tools::evaluate::windows::Place;
+use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Pool of each category, by descending value.
 #[derive(Clone, Debug)]
 pub(crate) struct TopFifth {
-    categories: Vec<Vec<Entry>>,
+    categories: Vec<Vec<PoolEntry>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct PoolEntry {
     value: f64,
-    place: Place,
+    origin: WindowOrigin,
     may_enter: bool,
 }
 
@@ -21,23 +21,23 @@ impl TopFifth {
     /// `may_enter`, by window: a window that a guard rejects is never taken, but counts for the size of the fifth.
     pub(crate) fn new(
         pool: Pool,
-        places: &[Place],
+        origins: &[WindowOrigin],
         values: &Values,
         categories: usize,
         may_enter: impl Fn(usize) -> bool,
     ) -> Self {
         let mut pools = vec![Vec::new(); categories];
-        for (window, (place, value)) in places.iter().zip(values).enumerate() {
-            if let Some(value) = value.filter(|_| place.kind().pools.contains(&pool)) {
-                pools[place.category].push(Entry {
+        for (window, (origin, value)) in origins.iter().zip(values).enumerate() {
+            if let Some(value) = value.filter(|_| origin.kind().pools.contains(&pool)) {
+                pools[origin.category].push(PoolEntry {
                     value,
-                    place: *place,
+                    origin: *origin,
                     may_enter: may_enter(window),
                 });
             }
         }
         for pool in &mut pools {
-            pool.sort_by(|a: &Entry, b| b.value.total_cmp(&a.value));
+            pool.sort_by(|a: &PoolEntry, b| b.value.total_cmp(&a.value));
         }
         Self { categories: pools }
     }
@@ -47,11 +47,11 @@ impl TopFifth {
     pub(crate) fn real_share(&self, counts: &Counts) -> Option<f64> {
         let (mut real, mut taken) = (0.0, 0.0);
         for pool in &self.categories {
-            let weight = |entries: &[Entry], of: fn(&Entry) -> bool| -> f64 {
+            let weight = |entries: &[PoolEntry], of: fn(&PoolEntry) -> bool| -> f64 {
                 entries
                     .iter()
                     .filter(|entry| of(entry))
-                    .map(|entry| counts.of(&entry.place))
+                    .map(|entry| counts.count(&entry.origin))
                     .sum::<u64>() as f64
             };
             let mut room = 0.2 * weight(pool, |_| true);
@@ -61,7 +61,7 @@ impl TopFifth {
                     continue;
                 }
                 let part = (room / here).min(1.0);
-                real += part * weight(equal, |entry| entry.may_enter && entry.place.is_whole());
+                real += part * weight(equal, |entry| entry.may_enter && entry.origin.is_whole());
                 taken += part * here;
                 room -= part * here;
                 if room <= 0.0 {
@@ -75,7 +75,7 @@ impl TopFifth {
     /// Returns the share of whole windows in the pools.
     pub(crate) fn by_chance(&self) -> Option<f64> {
         let all: usize = self.categories.iter().map(Vec::len).sum();
-        let whole = self.categories.iter().flatten().filter(|entry| entry.place.is_whole());
+        let whole = self.categories.iter().flatten().filter(|entry| entry.origin.is_whole());
         (all > 0).then(|| whole.count() as f64 / all as f64)
     }
 }

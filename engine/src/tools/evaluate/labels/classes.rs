@@ -78,13 +78,16 @@ impl Classes {
                     "the column {column} has no labels: its {} rows are null",
                     count(self.null_rows)
                 );
-                return problem(message, "`--labels` needs a column of classes".to_owned());
+                return problem(message, "`--labels` requires a column of classes".to_owned());
             }
             1 => {
                 let message = format!(
-                    "the column {column} has one value, {values}: good windows have nothing to be compared with"
+                    "the column {column} has one value, {values}: there is no other class to compare with"
                 );
-                return problem(message, "`--labels` needs a column of two classes or more".into());
+                return problem(
+                    message,
+                    "`--labels` requires a column of at least two classes".into(),
+                );
             }
             number if number > MAX_CLASSES => {
                 let at_least = if number > MAX_COUNTED { "at least " } else { "" };
@@ -112,7 +115,7 @@ impl Classes {
         }
         if self.rows.keys().all(|class| self.good.contains(class)) {
             let message = format!(
-                "`--good` names all values of the column {column}, {values}: good windows have nothing to be compared with"
+                "`--good` names all values of the column {column}, {values}: there is no other class to compare with"
             );
             problems.extend(problem(message, "leave out at least one of them".to_owned()));
         }

@@ -5,14 +5,14 @@
 
 use crate::tools::evaluate::figures::bootstrap::Bootstrap;
 use crate::tools::evaluate::figures::{Counts, Figure, Values, same_rank};
-use crate::tools::evaluate::windows::Place;
+use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Fractions of the total weight that are kept.
 pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 
 /// Windows of one length, with their class as category.
 pub(crate) struct Labelled<'a> {
-    pub(crate) places: &'a [Place],
+    pub(crate) origins: &'a [WindowOrigin],
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
     pub(crate) bootstrap: &'a Bootstrap,
@@ -23,7 +23,7 @@ struct Ranking(Vec<Vec<usize>>);
 
 /// Selection of one fraction.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptFraction {
     /// Kept weight: less than the fraction if guards leave less.
     pub(crate) taken: f64,
     pub(crate) real_share: Figure,
@@ -56,7 +56,7 @@ impl Ranking {
 
 impl Labelled<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
-    pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<Kept> {
+    pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptFraction> {
         let ranking = Ranking::new(values);
         let figures = self.bootstrap.figures(|counts| {
             let weights = self.weights(counts);
@@ -70,7 +70,7 @@ impl Labelled<'_> {
         });
         let kept = taken.iter().zip(figures).map(|(windows, real_share)| {
             let share = |(kept, all): (&f64, &u64)| kept / *all as f64;
-            Kept {
+            KeptFraction {
                 taken: windows
                     .iter()
                     .zip(&weights.weights)
@@ -94,8 +94,8 @@ impl Labelled<'_> {
 
     fn weights(&self, counts: &Counts) -> Weights {
         let mut windows = vec![0; self.good.len()];
-        for place in self.places {
-            windows[place.category] += counts.of(place);
+        for origin in self.origins {
+            windows[origin.category] += counts.count(origin);
         }
         let classes = |good: bool| self.good.iter().filter(|of| **of == good).count() as f64;
         let weight = |(windows, good): (&u64, &bool)| match windows {
@@ -120,8 +120,8 @@ impl Labelled<'_> {
             let entering = || {
                 let passing = equal.iter().filter(|window| passes.is_none_or(|of| of[**window]));
                 passing.map(|window| {
-                    let place = &self.places[*window];
-                    (place.category, counts.of(place) as f64)
+                    let origin = &self.origins[*window];
+                    (origin.category, counts.count(origin) as f64)
                 })
             };
             let here: f64 = entering().map(|(class, count)| count * weights.weights[class]).sum();
@@ -159,14 +159,14 @@ impl Labelled<'_> {
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
         let mut good_above = 0.0;
         for equal in &ranking.0 {
-            let places = || equal.iter().map(|window| &self.places[*window]);
-            let good = places().filter(|place| self.good[place.category]);
+            let origins = || equal.iter().map(|window| &self.origins[*window]);
+            let good = origins().filter(|origin| self.good[origin.category]);
             let here: f64 =
-                good.map(|place| counts.of(place) as f64 * weights[place.category]).sum();
-            for place in places().filter(|place| !self.good[place.category]) {
-                let count = counts.of(place);
-                wins[place.category] += count as f64 * (good_above + here / 2.0);
-                windows[place.category] += count;
+                good.map(|origin| counts.count(origin) as f64 * weights[origin.category]).sum();
+            for origin in origins().filter(|origin| !self.good[origin.category]) {
+                let count = counts.count(origin);
+                wins[origin.category] += count as f64 * (good_above + here / 2.0);
+                windows[origin.category] += count;
             }
             good_above += here;
         }
@@ -188,14 +188,14 @@ mod tests {
 
     const GOOD: [bool; 4] = [true, false, true, false];
 
-    fn places(rows: &Rows) -> Vec<Place> {
-        let place = |(class, document, ..): &(usize, usize, Option<u8>, bool)| Place {
+    fn origins(rows: &Rows) -> Vec<WindowOrigin> {
+        let origin = |(class, document, ..): &(usize, usize, Option<u8>, bool)| WindowOrigin {
             category: *class,
             document: *document,
             start: 0,
             kind: 0,
         };
-        rows.iter().map(place).collect()
+        rows.iter().map(origin).collect()
     }
 
     /// Computes the share by its definition, window by window.
@@ -242,14 +242,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn figures_are_those_of_the_definition_written_out(
+        fn results_match_the_definition(
             more in prop::collection::vec((0_usize..4, 0_usize..3, prop::option::of(0_u8..6), any::<bool>()), 0..40),
         ) {
             let mut rows: Rows = (0..4).map(|class| (class, 0, Some(3), true)).collect();
             rows.extend(more);
-            let places = places(&rows);
+            let origins = origins(&rows);
             let bootstrap = Bootstrap::new(1, &[3; 4]);
-            let labelled = Labelled { places: &places, good: &GOOD, bootstrap: &bootstrap };
+            let labelled = Labelled { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
             let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
             let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
             // Documents without windows have no weight, so a replicate may lack a class.
@@ -277,9 +277,9 @@ mod tests {
             (2, 0, None, true),
             (3, 0, Some(1), true),
         ];
-        let places = places(&rows);
+        let origins = origins(&rows);
         let bootstrap = Bootstrap::new(1, &[1; 4]);
-        let labelled = Labelled { places: &places, good: &GOOD, bootstrap: &bootstrap };
+        let labelled = Labelled { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
         let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
         let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
         let kept = labelled.kept(&values, Some(&passes));

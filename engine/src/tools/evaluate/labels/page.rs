@@ -1,10 +1,10 @@
 //! Evaluation of labelled windows as sections of a page.
 
 use super::kept::FRACTIONS;
-use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, of_fraction};
+use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use super::tables::{by_class, percent};
 use crate::base::text::{count, value_name};
-use crate::report::page::figures::{Row, intervals};
+use crate::report::page::figures::{IntervalRow, intervals};
 use crate::report::page::{Block, Section, Tile};
 use crate::tools::evaluate::drawings::{interval, matrix_table};
 use crate::tools::evaluate::grid::with_interval;
@@ -40,15 +40,16 @@ impl LabelLength {
         if !self.classes_without_windows.is_empty() {
             let names: Vec<String> =
                 self.classes_without_windows.iter().map(|name| value_name(name)).collect();
-            summary.push(format!("no document is long enough of: {}", names.join(", ")));
+            summary
+                .push(format!("classes without a document of this length: {}", names.join(", ")));
         }
         summary.extend(self.notes.iter().cloned());
         let mut blocks = vec![Block::List(summary)];
         blocks.extend(matrix_table(&self.matrix));
         let mut sections = vec![section(
             "labels",
-            "Good classes against each other class",
-            "How often a good window ranks above one of the class (AUROC). pass: its interval lies above 0.5; weak: it holds 0.5; \
+            "Good classes against other classes",
+            "How often a good window ranks above one of the class (AUROC). pass: the interval lies above 0.5; weak: it contains 0.5; \
              fail: it lies below.",
             blocks,
         )];
@@ -57,14 +58,15 @@ impl LabelLength {
         }
         sections.push(section(
             "kept",
-            "Real share of what is kept",
-            "Of the best quarter of all weight; every class of a side weighs the same, and both sides do. Dashed: by chance.",
+            "Share of real text in the selection",
+            "In the best quarter of the total weight. Good and other classes have equal total weight, as have the classes of each side. \
+             Dashed: chance.",
             vec![self.shares(), self.share_table()],
         ));
         sections.push(section(
             "classes",
             "Classes",
-            "What the score keeps of each class, and what each guard rejects.",
+            "Share of each class that the score keeps and each guard rejects.",
             vec![self.class_table(), self.by_score()],
         ));
         let best = self.best.iter().map(|of| {
@@ -72,23 +74,23 @@ impl LabelLength {
         });
         sections.push(section(
             "best",
-            "The best windows that pass",
+            "Best windows that pass the guards",
             "",
-            vec![Block::table(["score", "class", "document", "from token"], best.collect())],
+            vec![Block::table(["score", "class", "document", "first token"], best.collect())],
         ));
         sections
     }
 
     fn shares(&self) -> Block {
         let quarter =
-            |of: &[KeptShare]| of_fraction(of, QUARTER).and_then(|of| interval(&of.real_share));
-        let row = |(name, report): (&String, &LabelReport)| Row {
+            |of: &[KeptShare]| find_fraction(of, QUARTER).and_then(|of| interval(&of.real_share));
+        let row = |(name, report): (&String, &LabelReport)| IntervalRow {
             name: name.clone(),
             figures: vec![report.guarded.as_deref().and_then(quarter), quarter(&report.unguarded)],
         };
-        let rows: Vec<Row> = self.ordered().map(row).collect();
+        let rows: Vec<IntervalRow> = self.ordered().map(row).collect();
         Block::Drawing(intervals(
-            "real share of the kept quarter",
+            "share of real text in the best quarter",
             &["guards", "no guards"],
             &rows,
             0.5,

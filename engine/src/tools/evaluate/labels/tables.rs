@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::kept::FRACTIONS;
-use super::report::{ClassSize, KeptShare, LabelFigures, LabelLength, LabelReport, of_fraction};
+use super::report::{ClassSize, KeptShare, LabelFigures, LabelLength, LabelReport, find_fraction};
 use crate::base::text::{count, line_safe, value_name};
 use crate::tools::evaluate::grid::{by_importance, grid, matrix, with_interval};
 use crate::tools::evaluate::guards::GuardRejections;
@@ -25,7 +25,7 @@ impl LabelLength {
         let documents = self.classes.values().map(|class| class.documents).sum();
         writeln!(
             f,
-            "\n== natural windows of {} tokens: {} of {} documents in {} classes (no BOS, whatever the pipeline says)",
+            "\n== natural windows of {} tokens: {} of {} documents in {} classes (without BOS)",
             count(self.tokens),
             count(self.classes.values().map(|class| class.windows).sum()),
             count(documents),
@@ -37,7 +37,7 @@ impl LabelLength {
         if !self.classes_without_windows.is_empty() {
             let names: Vec<String> =
                 self.classes_without_windows.iter().map(|name| value_name(name)).collect();
-            writeln!(f, "no document is long enough of: {}", names.join(", "))?;
+            writeln!(f, "classes without a document of this length: {}", names.join(", "))?;
         }
         if let Some(sentence) = &self.sentence {
             writeln!(f, "{}", line_safe(sentence))?;
@@ -45,12 +45,12 @@ impl LabelLength {
         if self.reports.is_empty() {
             return Ok(());
         }
-        matrix(f, "Good classes against each other class", &self.matrix)?;
+        matrix(f, "Good classes against other classes", &self.matrix)?;
         if !self.matrix.is_empty() {
             writeln!(
                 f,
-                "How often a good window ranks above one of the class (AUROC). pass: its interval lies above 0.5; weak: it holds\n\
-                 0.5; fail: it lies below."
+                "How often a good window ranks above one of the class (AUROC). pass: the interval lies above 0.5; weak: it\n\
+                 contains 0.5; fail: it lies below."
             )?;
         }
         self.real_shares(f)?;
@@ -72,7 +72,7 @@ impl LabelLength {
     }
 
     fn real_shares(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nReal share of what is kept (0.5 by chance)")?;
+        writeln!(f, "\nShare of real text in the selection (chance: 0.5)")?;
         let sides: &[&str] =
             if self.has_guards() { &["guards", "no guards"] } else { &["no guards"] };
         let heads =
@@ -86,8 +86,8 @@ impl LabelLength {
         grid(f, &header, &self.ordered().map(row).collect::<Vec<_>>())?;
         writeln!(
             f,
-            "Of the best 10, 25 and 50 % of all weight; every class of a side weighs the same, and both sides do. In brackets\n\
-             where the share lies in nineteen of twenty resamplings of the documents."
+            "In the best 10, 25 and 50 % of the total weight. Good and other classes have equal total weight, as have the classes\n\
+             of each side. In brackets: 95 % bootstrap intervals."
         )
     }
 
@@ -110,7 +110,7 @@ impl LabelLength {
             let good = if size.good { " (good)" } else { "" };
             (format!("{}{good}", value_name(name)), cells)
         };
-        writeln!(f, "\nClasses: what the score keeps of each, and what each guard rejects")?;
+        writeln!(f, "\nClasses: share kept by the score and rejected by each guard")?;
         grid(f, &header, &self.classes.iter().map(row).collect::<Vec<_>>())
     }
 
@@ -118,7 +118,7 @@ impl LabelLength {
         if self.best.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nThe {} best windows that pass", self.best.len())?;
+        writeln!(f, "\nBest {} windows that pass the guards", self.best.len())?;
         for of in &self.best {
             writeln!(
                 f,
@@ -138,7 +138,7 @@ impl LabelLength {
             writeln!(f, "  {}  {}", line_safe(name), line_safe(doc))?;
         }
         for (name, report) in self.ordered() {
-            writeln!(f, "\nKept of each class by {}", line_safe(name))?;
+            writeln!(f, "\nShare of each class kept by {}", line_safe(name))?;
             let sides: Vec<(&str, &[KeptShare])> = report
                 .guarded
                 .iter()
@@ -168,6 +168,6 @@ pub(crate) fn percent(share: f64) -> String {
 
 /// Formats the kept shares of a class, by fraction.
 pub(crate) fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
-    let share = |fraction: f64| of_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
+    let share = |fraction: f64| find_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
     FRACTIONS.map(|of| share(of).map_or_else(|| "-".to_owned(), |share| percent(*share))).to_vec()
 }
