@@ -20,7 +20,7 @@ use rotary_tables::RotaryTables;
 pub use sampling::{RowEstimate, SampledRows};
 
 use crate::contract::Decimal;
-use crate::model::{LayerZeroSpec, LayerZeroTable, PackedProjections, SideArray, WindowParts};
+use crate::model::{AuxTensor, LayerZeroSpec, LayerZeroTable, PackedProjections, WindowParts};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -372,7 +372,7 @@ impl FirstLayer {
 
     fn shape_and_rules(&self, tokens: usize) -> (AttentionShape, LogitRules) {
         let mut rules = self.spec.logit_rules(self.mask == Mask::Causal);
-        rules.sinks = self.table.side(SideArray::Sinks).map(<[f32]>::to_vec);
+        rules.sinks = self.table.aux(AuxTensor::Sinks).map(<[f32]>::to_vec);
         rules.query_scale = self.spec.query_scales(tokens);
         (self.spec.attention_shape(tokens), rules)
     }

@@ -86,16 +86,17 @@ pub use config::ModelConfig;
 #[cfg(test)]
 pub(crate) use families::known_model_types;
 pub(crate) use folder_files::is_gguf_file;
-pub(crate) use gguf::{Metadata as GgufMetadata, tokenizer_metadata};
+pub(crate) use gguf::{GgufMetadata, tokenizer_metadata};
 pub(crate) use model_files::ModelFiles;
 pub use problem::{ModelProblem, ProblemKind};
 pub use remote::{Sliced, SlicedFile, slice};
 pub use remote_weights::RemoteWeights;
 pub use rope::{Pairing, RopeScaling, RopeSpec};
-pub(crate) use side::SideArray;
+pub(crate) use side::AuxTensor;
 pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
 pub use whole::{
-    FORWARD_VERSION, Forward, Memory, ShortWindow, WholeModel, short_stride, short_windows,
+    FORWARD_VERSION, ForwardMemory, ForwardOutput, ShortWindow, WholeModel, short_stride,
+    short_windows,
 };
 pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -22,7 +22,7 @@ fn number(value: &Value) -> usize {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn short_windows_are_those_of_the_table() {
+fn short_windows_match_the_shared_table() {
     for table in json(&shared("conformance-lm/short_windows.json"))["tables"].as_array().unwrap() {
         let windows = short_windows(number(&table["S"]), number(&table["C"]), number(&table["D"]));
         let windows: Vec<[usize; 3]> =
@@ -35,7 +35,7 @@ fn short_windows_are_those_of_the_table() {
 /// every `sliding_window`, counted from `trunc_len`.
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn key_tokens_of_the_published_scheme_are_those_of_every_case() {
+fn key_tokens_match_the_published_scheme() {
     for entry in json(&shared("conformance-lm/MANIFEST.json"))["cases"].as_array().unwrap() {
         let name = entry["name"].as_str().unwrap();
         let folder = shared(&format!("conformance-lm/{name}"));

@@ -161,7 +161,7 @@ fn shared_reference() -> Outcome<Reference> {
 }
 
 #[test]
-fn figures_are_what_their_columns_declare() -> Outcome<()> {
+fn statistics_match_their_column_declarations() -> Outcome<()> {
     let (ids, text): (Vec<u32>, _) =
         ((0..900).map(|id| id * id % 397).collect(), b"a b a b".repeat(99));
     let measures: [&dyn Measure; 3] =
@@ -184,7 +184,7 @@ fn figures_are_what_their_columns_declare() -> Outcome<()> {
 }
 
 #[test]
-fn no_two_measures_write_a_statistic_of_one_name() {
+fn statistic_names_are_unique() {
     let measures: [&dyn Measure; 4] = [
         &FirstLayerAttention::default(),
         &Recurrence::default(),
@@ -202,7 +202,7 @@ fn no_two_measures_write_a_statistic_of_one_name() {
 }
 
 #[test]
-fn recurrence_has_every_figure_of_the_cases_made_by_hand() -> Outcome<()> {
+fn recurrence_matches_the_handmade_cases() -> Outcome<()> {
     let cases = own_reference()?.cases;
     assert_eq!(cases.len(), 59);
     for Case { name, ids, min_distance_tokens, expected } in cases {
@@ -212,7 +212,7 @@ fn recurrence_has_every_figure_of_the_cases_made_by_hand() -> Outcome<()> {
 }
 
 #[test]
-fn a_distance_in_tokens_that_a_fraction_means_counts_the_same() -> Outcome<()> {
+fn a_distance_in_tokens_equals_the_same_fraction() -> Outcome<()> {
     for Case { name, ids, min_distance_tokens, expected } in own_reference()?.cases {
         if min_distance_tokens.is_none() {
             let tokens = ids.len() as u64;
@@ -228,7 +228,7 @@ fn a_distance_in_tokens_that_a_fraction_means_counts_the_same() -> Outcome<()> {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn recurrence_has_every_figure_of_the_shared_cases() -> Outcome<()> {
+fn recurrence_matches_the_shared_cases() -> Outcome<()> {
     let shared = shared_reference()?;
     assert_eq!(shared.definition, own_reference()?.definition, "the repository copies another one");
     for Case { name, ids, min_distance_tokens, expected } in shared.cases {
@@ -239,7 +239,7 @@ fn recurrence_has_every_figure_of_the_shared_cases() -> Outcome<()> {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn recurrence_has_every_figure_of_windows_of_the_shared_corpora() -> Outcome<()> {
+fn recurrence_matches_windows_of_the_shared_corpora() -> Outcome<()> {
     let windows = shared_reference()?.windows;
     assert_eq!(windows.len(), 10);
     for window in windows {
@@ -329,7 +329,7 @@ impl SelectionCases {
 }
 
 #[test]
-fn statistics_of_a_selection_have_the_whole_numbers_of_the_cases() -> Outcome<()> {
+fn selection_statistics_match_the_cases() -> Outcome<()> {
     let cases = SelectionCases::own()?;
     assert_eq!((cases.ids.len(), cases.bytes.len()), (19, 12));
     cases.check()
@@ -337,7 +337,7 @@ fn statistics_of_a_selection_have_the_whole_numbers_of_the_cases() -> Outcome<()
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn statistics_of_a_selection_have_the_whole_numbers_of_the_shared_cases() -> Outcome<()> {
+fn selection_statistics_match_the_shared_cases() -> Outcome<()> {
     let cases = fs::read(shared("conformance/selection_statistics.json"))?;
     let cases: SelectionCases = serde_json::from_slice(&cases)?;
     assert_eq!(

@@ -66,7 +66,7 @@ fn write_file(path: &Path, index: usize, tensors: &[(&str, Vec<u64>)]) -> io::Re
 
 #[test]
 #[cfg_attr(not(longsift_io_counts), ignore = "needs a system that counts what a process reads")]
-fn of_five_gigabytes_only_layer_zero_is_read() {
+fn only_layer_zero_of_five_gigabytes_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"model_type": "llama", "hidden_size": HIDDEN, "num_attention_heads": 4, "num_key_value_heads": 2,
         "vocab_size": VOCABULARY, "num_hidden_layers": 12, "max_position_embeddings": 4096, "torch_dtype": "bfloat16"});

@@ -85,7 +85,7 @@ fn memory(pool: &rayon::ThreadPool, layers: usize, dtype: &str, tokens: usize) -
 }
 
 #[test]
-fn what_is_computed_is_what_is_taken_whatever_the_number_of_layers() {
+fn computed_memory_is_close_to_used_memory_for_any_number_of_layers() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().unwrap();
     // After a first run, the memory that rayon and the threads keep is allocated.
     memory(&pool, 2, "F32", 100);

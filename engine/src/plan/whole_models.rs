@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use longsift_stages::contract::ForwardRequest;
-use longsift_stages::model::{Memory, WholeModel};
+use longsift_stages::model::{ForwardMemory, WholeModel};
 
 use crate::base::text::{bytes, count};
 
@@ -19,7 +19,7 @@ pub struct WholeModelPlan {
     /// Number of full windows that share a read of the weights.
     pub windows_at_once: u64,
     /// Memory for these windows.
-    pub memory: Memory,
+    pub memory: ForwardMemory,
 }
 
 impl WholeModelPlan {

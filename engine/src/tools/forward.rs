@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
-use longsift_stages::model::{Memory, WholeModel};
+use longsift_stages::model::{ForwardMemory, WholeModel};
 use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -30,7 +30,7 @@ pub(crate) struct ForwardAnswer {
     #[serde(skip)]
     model_type: String,
     #[serde(skip)]
-    memory: Memory,
+    memory: ForwardMemory,
     /// Peak resident memory during the pass, and resident memory before weights were read; `None` if the system does
     /// not report it.
     #[serde(skip)]
@@ -95,8 +95,13 @@ impl fmt::Display for ForwardAnswer {
         write!(formatter, "  residual     ")?;
         let shown: Vec<String> = self.hidden_rms.iter().map(|rms| format!("{rms:.4}")).collect();
         writeln!(formatter, "{}", shown.join(" "))?;
-        let Memory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes } =
-            self.memory;
+        let ForwardMemory {
+            window_bytes,
+            keys_and_values_bytes,
+            layer_bytes,
+            threads_bytes,
+            peak_bytes,
+        } = self.memory;
         let parts = [
             ("hidden states", window_bytes),
             ("keys and values", keys_and_values_bytes),

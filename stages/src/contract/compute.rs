@@ -16,7 +16,7 @@ pub trait Compute: Send + Sync {
     fn name(&self) -> &str;
     fn kernel(&self) -> Kernel;
     /// Returns the bytes of device memory that stay allocated while windows of a layer are measured: the device's
-    /// copy of the table, if it has one. `table_bytes`: size of the table with its auxiliary arrays.
+    /// copy of the table, if it has one. `table_bytes`: size of the table with its auxiliary tensors.
     fn resident_bytes(&self, layer: &LayerZeroSpec, table_bytes: u64) -> u64;
     /// Loads the resident data. Called once before the first window, and again after a failure.
     fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure>;

@@ -11,7 +11,7 @@ use super::folder_files::read_small_file;
 use crate::tokenize::encoder::MOST_TOKENIZER_BYTES;
 
 /// Maximum size of `tokenizer_config.json`. Files with 128,000 added tokens take a few megabytes.
-const MOST_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
+const MAX_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
 
 impl ModelConfig {
     /// Returns the BOS id: from `tokenizer_config.json` in the model folder, otherwise from `config.json`.
@@ -19,11 +19,11 @@ impl ModelConfig {
     /// A `bos_token` of `null` means that the model has no BOS token, even if `config.json` names an id (as Qwen2.5
     /// does).
     pub fn bos_token_id(&self) -> Option<u32> {
-        self.bos_token_id_of(self.folder())
+        self.bos_token_id_in(self.folder())
     }
 
     /// Like [`Self::bos_token_id`], with the tokenizer files of another folder.
-    pub(crate) fn bos_token_id_of(&self, tokenizer_folder: &Path) -> Option<u32> {
+    pub(crate) fn bos_token_id_in(&self, tokenizer_folder: &Path) -> Option<u32> {
         match bos_token(tokenizer_folder) {
             Some(BosToken::Absent) => None,
             Some(BosToken::Text(text, config)) => {
@@ -44,7 +44,7 @@ enum BosToken {
 /// Reads `bos_token` from `tokenizer_config.json`; `None` if the file or the key is missing.
 fn bos_token(folder: &Path) -> Option<BosToken> {
     let bytes =
-        read_small_file(&folder.join("tokenizer_config.json"), MOST_TOKENIZER_CONFIG_BYTES).ok()?;
+        read_small_file(&folder.join("tokenizer_config.json"), MAX_TOKENIZER_CONFIG_BYTES).ok()?;
     let config: Map<String, Value> = serde_json::from_slice(&bytes).ok()?;
     match config.get("bos_token")? {
         Value::Null => Some(BosToken::Absent),
@@ -94,10 +94,10 @@ fn id_in_tokenizer(folder: &Path, text: &str) -> Option<u32> {
         Value::Object(vocabulary) => vocabulary.get(text)?.as_u64()?.try_into().ok(),
         // A unigram vocabulary is a list of [token, score].
         Value::Array(pieces) => {
-            let place = pieces
+            let index = pieces
                 .iter()
                 .position(|piece| piece.get(0).and_then(Value::as_str) == Some(text))?;
-            u32::try_from(place).ok()
+            u32::try_from(index).ok()
         }
         _ => None,
     }

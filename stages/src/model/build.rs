@@ -11,8 +11,8 @@ use super::checkpoint::ModelFolder;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
 use super::side_weights;
-use super::tensors::Role;
-use super::weights::{SmallWeights, TensorReader};
+use super::tensors::TensorRole;
+use super::weights::{LayerWeights, TensorReader};
 use crate::contract::hex;
 
 /// Part of the table's fingerprint: incremented when the same checkpoint produces different bits.
@@ -26,8 +26,8 @@ pub(crate) struct Built {
     /// SHA-256 over name, type, shape and content of every tensor that was read.
     pub(crate) weights_digest: String,
     pub(crate) bytes_read: u64,
-    /// Arrays that the table file stores next to the rows, in the order of [`side_arrays`](super::side::side_arrays).
-    pub(crate) side: Vec<Vec<f32>>,
+    /// Auxiliary tensors of the table file, in the order of [`aux_tensors`](super::side::aux_tensors).
+    pub(crate) aux: Vec<Vec<f32>>,
 }
 
 /// Passes the table to `write` in chunks of whole rows `[rows, row_width]`, in the order of token ids.
@@ -42,10 +42,10 @@ pub(crate) fn build(
     write: &mut (dyn FnMut(&[f32]) -> Result<(), ModelProblem> + Send),
 ) -> Result<Built, ModelProblem> {
     let spec = model.spec();
-    let mut weights = SmallWeights::read(model)?;
-    let side = side_weights::collect(spec, &mut weights);
+    let mut weights = LayerWeights::read(model)?;
+    let aux = side_weights::collect(spec, &mut weights);
     let steps = RowSteps::new(spec, kernel, &mut weights);
-    let embedding = model.parts().iter().find(|part| part.needed.role == Role::Embedding);
+    let embedding = model.parts().iter().find(|part| part.needed.role == TensorRole::Embedding);
     let mut reader =
         TensorReader::new(model.shards(), embedding.expect("every family needs an embedding"))?;
     let chunk_rows = (CHUNK_BYTES / (8 * (spec.hidden_size + spec.row_width()))).clamp(16, 8192);
@@ -81,7 +81,7 @@ pub(crate) fn build(
         model.bytes_to_read(),
         "the plan promises exactly the bytes that are read"
     );
-    Ok(Built { weights_digest: hex(&Sha256::digest(&json)), bytes_read, side })
+    Ok(Built { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
 }
 
 /// Reads the rest of a tensor, until the end or until the receiver is dropped.

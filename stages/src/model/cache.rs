@@ -25,14 +25,14 @@ use super::build::{self, TABLE_VERSION};
 use super::checkpoint::ModelFolder;
 use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
-use super::side::side_arrays;
+use super::side::aux_tensors;
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
 /// Age at which a partial file of another machine, whose locks may not be visible here, is considered abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_hours(48);
-const MOST_IDENTITY_BYTES: u64 = 4096;
+const MAX_IDENTITY_BYTES: u64 = 4096;
 
 /// A table that is ready for use, and its origin.
 #[derive(Debug)]
@@ -171,13 +171,13 @@ fn header(
     if more != json!({ "clip": null, "embedding": {}, "head_norm": null, "latent": null }) {
         content["more"] = more;
     }
-    let side = side_arrays(spec).into_iter();
+    let aux = aux_tensors(spec).into_iter();
     TableHeader {
         fingerprint: hex(&Sha256::digest(content.to_string().as_bytes())),
         rows: spec.vocabulary_size,
         row_width: spec.row_width(),
         precision,
-        side: side.map(|(array, length)| (array.name().to_owned(), length)).collect(),
+        side: aux.map(|(array, length)| (array.name().to_owned(), length)).collect(),
     }
 }
 
@@ -208,7 +208,7 @@ impl Cache<'_> {
         if !path.exists() {
             return None;
         }
-        let remembered = read_small_file(&path, MOST_IDENTITY_BYTES).ok();
+        let remembered = read_small_file(&path, MAX_IDENTITY_BYTES).ok();
         let remembered =
             remembered.and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
         let intact = remembered
@@ -267,7 +267,7 @@ impl Cache<'_> {
         let built =
             build::build(model, kernel, progress, &mut |rows| writer.write(rows).map_err(failed))?;
         let header = header(model, kernel, precision, &built.weights_digest);
-        writer.write_side(&built.side).map_err(failed)?;
+        writer.write_aux(&built.aux).map_err(failed)?;
         writer.finish(header.fingerprint.clone()).map_err(failed)?;
         let path = self.table_path(&header);
         partial.commit(&path).map_err(|error| ModelProblem::writing(&path, &error))?;

@@ -16,17 +16,17 @@ use super::*;
 use crate::load_partial_model::Precision;
 
 /// A tiny model and an empty cache.
-struct Place {
+struct CachedModel {
     folder: tempfile::TempDir,
     cache: tempfile::TempDir,
 }
 
-impl Place {
+impl CachedModel {
     fn new(tiny: &Tiny) -> Self {
-        let place =
+        let cached =
             Self { folder: tempfile::tempdir().unwrap(), cache: tempfile::tempdir().unwrap() };
-        tiny.write(place.folder.path());
-        place
+        tiny.write(cached.folder.path());
+        cached
     }
 
     fn model(&self) -> ModelFolder {
@@ -53,48 +53,48 @@ fn numbers(opened: &OpenedTable) -> Vec<f32> {
 }
 
 fn digest(tiny: &Tiny) -> String {
-    Place::new(tiny).opened().model_digest
+    CachedModel::new(tiny).opened().model_digest
 }
 
 #[test]
 fn a_table_is_built_once_and_reads_exactly_what_was_planned() {
-    let place = Place::new(&Tiny::new());
-    assert_eq!(known_digest(&place.model(), place.cache.path()), None);
+    let cached = CachedModel::new(&Tiny::new());
+    assert_eq!(known_digest(&cached.model(), cached.cache.path()), None);
     let heard = Cell::new((0, 0));
     let progress = |done, all| heard.set((done, all));
-    let model = place.model();
+    let model = cached.model();
     let first = LayerZeroTable::open_or_build(
         &model,
         Kernel::PortableF32,
         Precision::F32,
-        place.cache.path(),
+        cached.cache.path(),
         &progress,
     )
     .unwrap();
     assert_eq!((first.from_cache, first.bytes_read), (false, model.bytes_to_read()));
     assert_eq!(heard.get(), (12, 12));
-    let second = place.opened();
+    let second = cached.opened();
     assert_eq!((second.from_cache, second.bytes_read, second.warnings.len()), (true, 0, 0));
     assert_eq!(numbers(&first), numbers(&second));
     assert_eq!(first.model_digest, second.model_digest);
-    assert_eq!(known_digest(&model, place.cache.path()), Some(first.model_digest));
+    assert_eq!(known_digest(&model, cached.cache.path()), Some(first.model_digest));
     assert_eq!((first.table.rows(), first.table.row_width()), (12, 12));
 }
 
 #[test]
 fn the_digest_is_the_content_and_nothing_else() {
     let tiny = Tiny::new();
-    let place = Place::new(&tiny);
-    let (identity, first) = (place.model().identity(), place.opened());
+    let cached = CachedModel::new(&tiny);
+    let (identity, first) = (cached.model().identity(), cached.opened());
     let file =
-        File::options().write(true).open(place.folder.path().join("model.safetensors")).unwrap();
+        File::options().write(true).open(cached.folder.path().join("model.safetensors")).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(1000)).unwrap();
-    assert_ne!(place.model().identity(), identity);
-    assert_eq!(known_digest(&place.model(), place.cache.path()), None);
-    let touched = place.opened();
+    assert_ne!(cached.model().identity(), identity);
+    assert_eq!(known_digest(&cached.model(), cached.cache.path()), None);
+    let touched = cached.opened();
     assert!(!touched.from_cache);
     assert_eq!(touched.model_digest, first.model_digest);
-    assert_eq!(place.files("tables").len(), 1);
+    assert_eq!(cached.files("tables").len(), 1);
     assert_eq!(digest(&tiny), first.model_digest);
     let mut values = tiny;
     values.tensors.insert("model.layers.0.self_attn.v_proj.weight".to_owned(), vec![1, 8]);
@@ -116,20 +116,20 @@ fn other_weights_or_another_first_layer_are_another_digest() {
 
 #[test]
 fn another_base_shares_the_table_and_has_another_digest() {
-    let place = Place::new(&Tiny::new());
-    let first = place.opened();
-    let model = ModelFolder::open(place.folder.path(), Some(2.5e6)).unwrap();
-    let other = built(&model, Precision::F32, place.cache.path());
+    let cached = CachedModel::new(&Tiny::new());
+    let first = cached.opened();
+    let model = ModelFolder::open(cached.folder.path(), Some(2.5e6)).unwrap();
+    let other = built(&model, Precision::F32, cached.cache.path());
     assert!(other.from_cache);
     assert_eq!(other.weights_digest, first.weights_digest);
-    assert_eq!(known_weights_digest(&model, place.cache.path()), Some(first.weights_digest));
-    assert_ne!(model.spec().digest(), place.model().spec().digest());
+    assert_eq!(known_weights_digest(&model, cached.cache.path()), Some(first.weights_digest));
+    assert_ne!(model.spec().digest(), cached.model().spec().digest());
     assert_ne!(other.model_digest, first.model_digest);
 }
 
 #[test]
 fn sharding_and_storage_type_do_not_change_the_table() {
-    let plain = Place::new(&Tiny::new());
+    let plain = CachedModel::new(&Tiny::new());
     let plain = plain.opened();
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     Tiny::new().write_sharded(folder.path());
@@ -138,7 +138,7 @@ fn sharding_and_storage_type_do_not_change_the_table() {
     assert_eq!(sharded.model_digest, plain.model_digest);
     assert_eq!(numbers(&sharded), numbers(&plain));
     for dtype in [Dtype::F16, Dtype::BF16] {
-        let half = Place::new(&Tiny { dtype, ..Tiny::new() });
+        let half = CachedModel::new(&Tiny { dtype, ..Tiny::new() });
         assert_eq!(half.model().bytes_to_read() * 2, plain.bytes_read);
         assert_eq!(numbers(&half.opened()), numbers(&plain));
     }
@@ -146,7 +146,7 @@ fn sharding_and_storage_type_do_not_change_the_table() {
 
 #[test]
 fn other_bits_of_a_table_are_another_version() {
-    let opened = Place::new(&Tiny::new()).opened();
+    let opened = CachedModel::new(&Tiny::new()).opened();
     let fold = |digest: u64, bits: u32| (digest ^ u64::from(bits)).wrapping_mul(0x0100_0000_01B3);
     let bits = numbers(&opened).into_iter().map(f32::to_bits);
     let digest = bits.fold(0xCBF2_9CE4_8422_2325, fold);
@@ -156,9 +156,9 @@ fn other_bits_of_a_table_are_another_version() {
 
 #[test]
 fn bf16_is_the_f32_table_rounded() {
-    let place = Place::new(&Tiny::new());
-    let exact = numbers(&place.opened());
-    let rounded = built(&place.model(), Precision::Bf16, place.cache.path());
+    let cached = CachedModel::new(&Tiny::new());
+    let exact = numbers(&cached.opened());
+    let rounded = built(&cached.model(), Precision::Bf16, cached.cache.path());
     assert!(!rounded.from_cache);
     assert_eq!(rounded.table.precision(), Precision::Bf16);
     let expected: Vec<f32> = exact.iter().map(|number| bf16::from_f32(*number).to_f32()).collect();
@@ -166,14 +166,14 @@ fn bf16_is_the_f32_table_rounded() {
 }
 
 fn damaged(change: impl Fn(&Path)) -> OpenedTable {
-    let place = Place::new(&Tiny::new());
-    let first = place.opened();
+    let cached = CachedModel::new(&Tiny::new());
+    let first = cached.opened();
     let (expected, digest) = (numbers(&first), first.model_digest.clone());
     drop(first);
-    change(place.cache.path());
-    let second = place.opened();
+    change(cached.cache.path());
+    let second = cached.opened();
     assert_eq!((numbers(&second), &second.model_digest), (expected, &digest));
-    assert!(place.opened().from_cache);
+    assert!(cached.opened().from_cache);
     second
 }
 
@@ -217,8 +217,8 @@ fn a_damaged_cache_is_replaced_with_a_warning() {
 
 #[test]
 fn a_changed_row_is_found_on_opening() {
-    let place = Place::new(&Tiny::new());
-    place.opened().table.verify().unwrap();
+    let cached = CachedModel::new(&Tiny::new());
+    cached.opened().table.verify().unwrap();
     let opened = damaged(|cache| {
         rewrite(cache, "tables", &|mut bytes| {
             let row = bytes.len() - 60;
@@ -238,19 +238,19 @@ fn a_table_that_was_deleted_is_built_again_without_a_warning() {
 
 #[test]
 fn builders_side_by_side_get_the_same_table_and_leave_nothing_behind() {
-    let place = Place::new(&Tiny::new());
+    let cached = CachedModel::new(&Tiny::new());
     let tables: Vec<Vec<f32>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| numbers(&place.opened()))).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| numbers(&cached.opened()))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(tables.iter().all(|table| *table == tables[0]));
-    assert_eq!((place.files("tables").len(), place.files("identities").len()), (1, 1));
+    assert_eq!((cached.files("tables").len(), cached.files("identities").len()), (1, 1));
 }
 
 #[test]
 fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
-    let place = Place::new(&Tiny::new());
-    let tables = place.cache.path().join("tables");
+    let cached = CachedModel::new(&Tiny::new());
+    let tables = cached.cache.path().join("tables");
     fs::create_dir_all(&tables).unwrap();
     let ours = format!("{}-1-1", super::cache::machine());
     let names = [("other-1-0.partial", 3), ("other-2-0.partial", 0)];
@@ -261,7 +261,7 @@ fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
     }
     let held = File::create(tables.join(format!("{ours}-1.partial"))).unwrap();
     held.lock().unwrap();
-    place.opened();
+    cached.opened();
     let left = ["other-2-0.partial".to_owned(), format!("{ours}-1.partial")];
     let partial = |path: &PathBuf| path.extension().is_some_and(|end| end == "partial");
     let mut found: Vec<String> = fs::read_dir(&tables)
@@ -278,19 +278,19 @@ fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
 
 #[test]
 fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
-    let place = Place::new(&Tiny::new());
-    let path = place.folder.path().join("model.safetensors");
+    let cached = CachedModel::new(&Tiny::new());
+    let path = cached.folder.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8;
     // The writer orders tensors of one type by name: the norm follows the embedding's 12 rows.
     bytes[header + 12 * 8 * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(&path, bytes).unwrap();
-    let model = place.model();
+    let model = cached.model();
     let problem = LayerZeroTable::open_or_build(
         &model,
         Kernel::PortableF32,
         Precision::F32,
-        place.cache.path(),
+        cached.cache.path(),
         &|_, _| {},
     )
     .unwrap_err();
@@ -298,15 +298,15 @@ fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
         problem.message,
         "`model.layers.0.input_layernorm.weight` holds NaN: every score would be undefined"
     );
-    assert!(place.files("tables").is_empty());
+    assert!(cached.files("tables").is_empty());
 }
 
 #[test]
 fn a_cache_that_cannot_be_written_is_the_machines_fault() {
-    let place = Place::new(&Tiny::new());
-    let file = place.cache.path().join("file");
+    let cached = CachedModel::new(&Tiny::new());
+    let file = cached.cache.path().join("file");
     fs::write(&file, "").unwrap();
-    let model = place.model();
+    let model = cached.model();
     let problem = LayerZeroTable::open_or_build(
         &model,
         Kernel::PortableF32,
@@ -319,9 +319,9 @@ fn a_cache_that_cannot_be_written_is_the_machines_fault() {
 
 #[test]
 fn the_file_of_an_opened_table_is_read_only() {
-    let place = Place::new(&Tiny::new());
-    place.opened();
-    for entry in fs::read_dir(place.cache.path().join("tables")).unwrap() {
+    let cached = CachedModel::new(&Tiny::new());
+    cached.opened();
+    for entry in fs::read_dir(cached.cache.path().join("tables")).unwrap() {
         assert!(entry.unwrap().metadata().unwrap().permissions().readonly());
     }
 }

@@ -11,16 +11,16 @@ use serde_json::Number;
 
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::problem::ModelProblem;
-use super::shard::Shard;
+use super::shard::WeightShard;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Index key of a checkpoint that was cut down to layer 0: size of the full checkpoint in bytes.
 pub(crate) const WHOLE_BYTES: &str = "longsift_whole_bytes";
 /// Maximum size of an index; DeepSeek-V3's 91,991 tensors take 9 MB.
-const MOST_INDEX_BYTES: u64 = 64 << 20;
+const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Maximum number of tensors in an index.
-const MOST_TENSORS: usize = 500_000;
+const MAX_TENSORS: usize = 500_000;
 
 /// The tensors of a checkpoint and the files that hold them.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Catalogue {
     /// File name by tensor name.
     pub(crate) files_by_tensor: BTreeMap<String, String>,
     /// Files whose headers had to be read to list their tensors.
-    pub(crate) opened: Vec<Shard>,
+    pub(crate) opened: Vec<WeightShard>,
     /// Bytes of the whole checkpoint: the sum of its files, or the index's total if files are missing.
     pub(crate) checkpoint_bytes: u64,
 }
@@ -61,8 +61,8 @@ fn bounded_map<'de, D: Deserializer<'de>>(index: D) -> Result<BTreeMap<String, S
             let mut map = BTreeMap::new();
             while let Some((tensor, file)) = entries.next_entry()? {
                 map.insert(tensor, file);
-                if map.len() > MOST_TENSORS {
-                    return Err(A::Error::custom(format!("more than {MOST_TENSORS} tensors")));
+                if map.len() > MAX_TENSORS {
+                    return Err(A::Error::custom(format!("more than {MAX_TENSORS} tensors")));
                 }
             }
             Ok(map)
@@ -75,10 +75,10 @@ impl Catalogue {
     /// Reads `model.safetensors`, otherwise `model.safetensors.index.json`, otherwise all `.safetensors` files.
     pub(crate) fn read(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
         if folder.join(SINGLE).exists() {
-            return Self::of_files(folder, &[SINGLE.to_owned()]);
+            return Self::from_files(folder, &[SINGLE.to_owned()]);
         }
         if folder.join(INDEX).exists() {
-            return Self::of_index(folder);
+            return Self::from_index(folder);
         }
         let names = file_names(folder).map_err(|problem| vec![problem])?;
         let files: Vec<String> =
@@ -86,19 +86,19 @@ impl Catalogue {
         if files.is_empty() {
             return Err(vec![without_safetensors(folder, &names)]);
         }
-        Self::of_files(folder, &files)
+        Self::from_files(folder, &files)
     }
 
     /// Reads the headers of the named files.
-    pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
+    pub(crate) fn from_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
         let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for name in names {
-            match Shard::open(folder, name) {
+            match WeightShard::open(folder, name) {
                 Ok(shard) => opened.push(shard),
                 Err(problem) => problems.push(problem),
             }
         }
-        match Self::of_shards(opened) {
+        match Self::from_shards(opened) {
             Ok(catalogue) if problems.is_empty() => Ok(catalogue),
             Ok(_) => Err(problems),
             Err(more) => Err(problems.into_iter().chain(more).collect()),
@@ -106,7 +106,7 @@ impl Catalogue {
     }
 
     /// Lists the tensors of files whose headers have been read.
-    pub(crate) fn of_shards(opened: Vec<Shard>) -> Result<Self, Vec<ModelProblem>> {
+    pub(crate) fn from_shards(opened: Vec<WeightShard>) -> Result<Self, Vec<ModelProblem>> {
         let mut catalogue = Self { opened, ..Self::default() };
         let mut problems = Vec::new();
         for shard in &catalogue.opened {
@@ -125,9 +125,9 @@ impl Catalogue {
         if problems.is_empty() { Ok(catalogue) } else { Err(problems) }
     }
 
-    fn of_index(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
+    fn from_index(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
         let path = folder.join(INDEX);
-        let bytes = read_small_file(&path, MOST_INDEX_BYTES).map_err(|problem| vec![problem])?;
+        let bytes = read_small_file(&path, MAX_INDEX_BYTES).map_err(|problem| vec![problem])?;
         let index: Index = serde_json::from_slice(&bytes).map_err(|error| {
             vec![ModelProblem::checkpoint(format!(
                 "`{}` is not a valid index: {error}",

@@ -8,13 +8,13 @@ use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::forms::{self, Finder, Form, Found, Method};
+use super::forms::{self, Finder, Method, StorageFormat, StoredMatrix};
 use super::problem::{ModelProblem, with_remedies};
-use super::shard::Shard;
+use super::shard::WeightShard;
 use super::spec::LayerZeroSpec;
-use super::stored::{Files, Stored, StoredTensors};
+use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
-use super::unread::{self, Reads};
+use super::unread::{self, ReadScope};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
@@ -22,24 +22,24 @@ use crate::load_partial_model::Precision;
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
-    shards: Vec<Shard>,
-    parts: Vec<Part>,
+    shards: Vec<WeightShard>,
+    parts: Vec<LocatedTensor>,
     checkpoint_bytes: u64,
     warnings: Vec<String>,
 }
 
 /// A required tensor and its location.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct LocatedTensor {
     pub(crate) needed: NeededTensor,
-    pub(crate) form: Box<dyn Form>,
+    pub(crate) format: Box<dyn StorageFormat>,
     /// The stored tensors that it consists of, in the form's order.
-    pub(crate) stored: Vec<Stored>,
+    pub(crate) stored: Vec<StoredTensor>,
     /// Index of the file of each stored tensor.
     pub(crate) shards: Vec<usize>,
 }
 
-impl Part {
+impl LocatedTensor {
     /// Name on disk, or that of the first stored tensor.
     pub(crate) fn name(&self) -> &str {
         &self.stored[0].name
@@ -47,14 +47,14 @@ impl Part {
 
     /// Indices of the stored tensors that are read once and whole.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
-        (0..self.stored.len()).filter(|index| self.form.slice(*index, &(0..0)).is_none())
+        (0..self.stored.len()).filter(|index| self.format.slice(*index, &(0..0)).is_none())
     }
 
     /// Bytes that building the table reads for this tensor.
     pub(crate) fn bytes(&self) -> u64 {
         let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
         let sliced = |rows| {
-            let slices = (0..self.stored.len()).filter_map(|index| self.form.slice(index, rows));
+            let slices = (0..self.stored.len()).filter_map(|index| self.format.slice(index, rows));
             slices.map(|slice| slice.bytes()).sum::<u64>()
         };
         kept + self.needed.rows.iter().map(sliced).sum::<u64>()
@@ -87,7 +87,7 @@ impl ModelFolder {
 
     /// Exact number of weight bytes that building the table reads.
     pub fn bytes_to_read(&self) -> u64 {
-        self.parts.iter().map(Part::bytes).sum()
+        self.parts.iter().map(LocatedTensor::bytes).sum()
     }
 
     /// Bytes of the layer-zero table.
@@ -126,7 +126,7 @@ impl ModelFolder {
             .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
             .collect();
         let config = hex(&Sha256::digest(self.config.bytes()));
-        let parts = self.parts.iter().map(|part| json!([part.needed, part.form.name()]));
+        let parts = self.parts.iter().map(|part| json!([part.needed, part.format.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
             "config": config,
@@ -136,11 +136,11 @@ impl ModelFolder {
         hex(&Sha256::digest(identity.to_string().as_bytes()))
     }
 
-    pub(crate) fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &[WeightShard] {
         &self.shards
     }
 
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[LocatedTensor] {
         &self.parts
     }
 }
@@ -152,7 +152,7 @@ impl ModelConfig {
     /// All problems in the files.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
         open(self).map_err(|problems| {
-            with_remedies(problems, "is the download complete? fetch the checkpoint again")
+            with_remedies(problems, "the download may be incomplete: download the checkpoint again")
         })
     }
 }
@@ -161,8 +161,9 @@ impl ModelConfig {
 fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     let (method, catalogue) = stored(&config)?;
     let checkpoint_bytes = catalogue.checkpoint_bytes;
-    let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
-    let Located { config, found, warnings } = locate(config, &method, &mut tensors)?;
+    let mut tensors =
+        StoredTensors::new(WeightSource::Folder(config.folder().to_owned()), catalogue);
+    let LocatedModel { config, found, warnings } = locate(config, &method, &mut tensors)?;
     let (shards, parts) = into_parts(tensors, found);
     Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
 }
@@ -173,7 +174,7 @@ fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>
         None => Ok((forms::method(config.map())?, Catalogue::read(config.folder())?)),
         Some((files, architecture)) => {
             let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
-            Ok((method, Catalogue::of_files(config.folder(), files)?))
+            Ok((method, Catalogue::from_files(config.folder(), files)?))
         }
     }
 }
@@ -182,19 +183,16 @@ fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>
 /// model's identity.
 fn into_parts(
     tensors: StoredTensors,
-    found: Vec<(NeededTensor, Found)>,
-) -> (Vec<Shard>, Vec<Part>) {
+    found: Vec<(NeededTensor, StoredMatrix)>,
+) -> (Vec<WeightShard>, Vec<LocatedTensor>) {
     let stored = found.iter().flat_map(|(_, found)| &found.stored);
     let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
-    let shard = |stored: &Stored| {
-        let place = shards.binary_search_by(|shard| shard.name.cmp(&stored.file));
-        place.expect("the file of every found tensor was kept")
+    let shard = |stored: &StoredTensor| {
+        let index = shards.binary_search_by(|shard| shard.name.cmp(&stored.file));
+        index.expect("the file of every located tensor was kept")
     };
-    let part = |(needed, Found { form, stored }): (NeededTensor, Found)| Part {
-        needed,
-        form,
-        shards: stored.iter().map(shard).collect(),
-        stored,
+    let part = |(needed, StoredMatrix { format, stored }): (NeededTensor, StoredMatrix)| {
+        LocatedTensor { needed, format, shards: stored.iter().map(shard).collect(), stored }
     };
     let parts = found.into_iter().map(part).collect();
     (shards, parts)
@@ -204,13 +202,14 @@ fn into_parts(
 ///
 /// # Errors
 /// All tensors that are missing or wrong.
-pub(crate) fn opened_parts(
+pub(crate) fn locate_parts(
     config: &ModelConfig,
     needed: Vec<NeededTensor>,
-    reads: Reads,
-) -> Result<(Vec<Shard>, Vec<Part>), Vec<ModelProblem>> {
+    reads: ReadScope,
+) -> Result<(Vec<WeightShard>, Vec<LocatedTensor>), Vec<ModelProblem>> {
     let (method, catalogue) = stored(config)?;
-    let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
+    let mut tensors =
+        StoredTensors::new(WeightSource::Folder(config.folder().to_owned()), catalogue);
     let mut finder = finder(config, &method, &mut tensors);
     let found = needed
         .into_iter()
@@ -225,7 +224,7 @@ pub(crate) fn opened_parts(
     // Queries, keys and values may share one tensor.
     missing.dedup();
     if !missing.is_empty() {
-        let more = missing.len().saturating_sub(MOST_NAMED);
+        let more = missing.len().saturating_sub(MAX_LISTED);
         let named = missing[..missing.len() - more].join("`, `");
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         problems
@@ -235,12 +234,12 @@ pub(crate) fn opened_parts(
 }
 
 /// Maximum number of missing tensors that a message lists.
-const MOST_NAMED: usize = 6;
+const MAX_LISTED: usize = 6;
 
 /// The location of every required tensor, and the interpretation of `config.json` that fits them.
-pub(crate) struct Located {
+pub(crate) struct LocatedModel {
     config: ModelConfig,
-    found: Vec<(NeededTensor, Found)>,
+    found: Vec<(NeededTensor, StoredMatrix)>,
     warnings: Vec<String>,
 }
 
@@ -249,8 +248,8 @@ pub(crate) fn locate(
     config: ModelConfig,
     method: &Method,
     tensors: &mut StoredTensors,
-) -> Result<Located, Vec<ModelProblem>> {
-    let config = match config.otherwise() {
+) -> Result<LocatedModel, Vec<ModelProblem>> {
+    let config = match config.fallback() {
         Some(other)
             if !finder(&config, method, tensors).has_all(&needed(&config))
                 && finder(&other, method, tensors).has_all(&needed(&other)) =>
@@ -260,7 +259,7 @@ pub(crate) fn locate(
         _ => config,
     };
     let mut finder = finder(&config, method, tensors);
-    let found: Vec<(NeededTensor, Found)> = needed(&config)
+    let found: Vec<(NeededTensor, StoredMatrix)> = needed(&config)
         .into_iter()
         .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
         .collect();
@@ -271,9 +270,9 @@ pub(crate) fn locate(
     }
     let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
     if problems.is_empty() {
-        problems.extend(unread::check(&config, tensors, Reads::QueriesAndKeys));
+        problems.extend(unread::check(&config, tensors, ReadScope::QueriesAndKeys));
     }
-    if problems.is_empty() { Ok(Located { config, found, warnings }) } else { Err(problems) }
+    if problems.is_empty() { Ok(LocatedModel { config, found, warnings }) } else { Err(problems) }
 }
 
 fn needed(config: &ModelConfig) -> Vec<NeededTensor> {
@@ -305,18 +304,18 @@ fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem
         "the {}checkpoint is missing tensors of layer 0: `{names}`",
         quantised.unwrap_or_default()
     ))
-    .with_hint("is the download complete, and does `model_type` in config.json fit the weights?")
+    .with_hint("check that the download is complete and that `model_type` in config.json matches the weights")
 }
 
 /// Lists biases that the checkpoint has and `config.json` does not request. The transformers library ignores them as
 /// well.
 fn ignored_biases(config: &ModelConfig, finder: &Finder<'_>) -> Vec<String> {
     let tensors = config.tensors();
-    let unasked =
+    let without_bias =
         [&tensors.query, &tensors.key].into_iter().filter(|projection| projection.bias.is_none());
-    let names = unasked.filter_map(|projection| projection.weight.strip_suffix(".weight"));
+    let names = without_bias.filter_map(|projection| projection.weight.strip_suffix(".weight"));
     let found = names.filter_map(|name| finder.on_disk(&format!("{name}.bias")));
     found
-        .map(|name| format!("`{name}` is ignored: by config.json this model has no such bias"))
+        .map(|name| format!("`{name}` is ignored: config.json describes a model without this bias"))
         .collect()
 }

@@ -10,19 +10,19 @@ use super::families::{self, FirstLayer};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
-use super::gguf_config::{self, Stated};
+use super::gguf_config::{self, StatedNumber};
 use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
-use super::shard::Shard;
-use super::side::{packed_bytes, side_arrays};
+use super::shard::WeightShard;
+use super::side::{aux_tensors, packed_bytes};
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
 use crate::load_partial_model::Precision;
 
 /// Maximum size of `config.json` in bytes. Real files have a few thousand.
-const MOST_CONFIG_BYTES: u64 = 4 << 20;
+const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// A model folder of which only `config.json` has been read. Describes the first layer, but cannot build its table.
 #[derive(Clone, Debug)]
@@ -45,14 +45,14 @@ impl ModelConfig {
     /// All problems in `config.json`.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
         let unreadable = |problem| {
-            with_remedies(vec![problem], "`model` is a checkpoint's folder, with its config.json")
+            with_remedies(vec![problem], "set `model` to a checkpoint folder with a config.json")
         };
-        let (files, bytes) = opened(path).map_err(unreadable)?;
+        let (files, bytes) = open_files(path).map_err(unreadable)?;
         let map = object(&files.folder, &bytes).map_err(unreadable)?;
-        Self::understood(files, bytes, map, rope_theta)
+        Self::parse(files, bytes, map, rope_theta)
     }
 
-    fn understood(
+    fn parse(
         files: WeightFiles,
         bytes: Vec<u8>,
         map: Map<String, Value>,
@@ -62,7 +62,7 @@ impl ModelConfig {
         let fields = Fields::new(&map, "config.json", &problems);
         if let Some(theta) = rope_theta.filter(|theta| !(theta.is_finite() && *theta >= 1.0)) {
             fields.note(ModelProblem::settings(format!(
-                "`rope_theta` is {theta}, not a number from 1"
+                "`rope_theta`: expected a number of at least 1, got {theta}"
             )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
         let first = families::first_layer(&fields, rope_theta);
@@ -89,14 +89,14 @@ impl ModelConfig {
             && !architecture.model_types.contains(&spec.model_type.as_str())
         {
             fields.note(ModelProblem::checkpoint(format!(
-                "config.json describes a `{}` model, the GGUF file beside it one of the architecture `{}`",
+                "config.json describes a `{}` model, but the GGUF file next to it has the architecture `{}`",
                 spec.model_type, architecture.name
             )));
         }
         if let Some(FirstLayer { spec, .. }) = first.as_ref().filter(|_| fields.is_clean()) {
-            let said =
+            let contradictions =
                 files.stated.iter().filter_map(|stated| stated.contradiction(spec, rope_theta));
-            said.for_each(|problem| fields.note(problem));
+            contradictions.for_each(|problem| fields.note(problem));
         }
         match (first, problems.into_inner()) {
             (Some(FirstLayer { spec, tensors, .. }), problems) if problems.is_empty() => {
@@ -127,10 +127,10 @@ impl ModelConfig {
 
     /// Returns the alternative interpretation of a `config.json` that lacks a key on which the tensors depend: with the
     /// key set to `null`.
-    pub(crate) fn otherwise(&self) -> Option<Self> {
+    pub(crate) fn fallback(&self) -> Option<Self> {
         let mut map = self.map.clone();
         map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
-        Self::understood(self.files.clone(), self.bytes.clone(), map, self.rope_theta).ok()
+        Self::parse(self.files.clone(), self.bytes.clone(), map, self.rope_theta).ok()
     }
 
     /// Describes the choice that `config.json` leaves open and the weights decide.
@@ -138,8 +138,8 @@ impl ModelConfig {
         let key = self.tensors.absent_key?;
         let rank = self.spec.latent.as_ref()?.query_rank?;
         Some(format!(
-            "config.json has no `{key}`: figures are for the model type's default, {rank}; weights without those \
-             tensors are read as `null`"
+            "config.json has no `{key}`: sizes assume the model type's default, {rank}; if the weights lack those \
+             tensors, the key is read as `null`"
         ))
     }
 
@@ -203,7 +203,7 @@ impl ModelConfig {
     /// Bytes of the layer-zero table, including the arrays next to its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
         let rows = self.spec.vocabulary_size * self.row_bytes(precision);
-        match side_arrays(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
+        match aux_tensors(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
             0 => rows,
             side => rows.next_multiple_of(ALIGNMENT as u64) + side,
         }
@@ -250,21 +250,21 @@ struct WeightFiles {
     folder: PathBuf,
     gguf: Option<(Vec<String>, &'static Architecture)>,
     /// Numbers stated by the GGUF file's header.
-    stated: Vec<Stated>,
+    stated: Vec<StatedNumber>,
 }
 
 /// Locates the model's files and reads its `config.json`.
-fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
+fn open_files(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let ModelFiles { folder, gguf } = ModelFiles::find(path)?;
-    let place = folder.join("config.json");
+    let path = folder.join("config.json");
     let Some(first) = gguf.first() else {
-        let bytes = read_small_file(&place, MOST_CONFIG_BYTES)?;
+        let bytes = read_small_file(&path, MAX_CONFIG_BYTES)?;
         return Ok((WeightFiles { folder, gguf: None, stated: Vec::new() }, bytes));
     };
-    let shard = Shard::open(&folder, first)?;
+    let shard = WeightShard::open(&folder, first)?;
     let architecture = gguf_config::architecture(&shard)?;
-    let bytes = if place.exists() {
-        read_small_file(&place, MOST_CONFIG_BYTES)?
+    let bytes = if path.exists() {
+        read_small_file(&path, MAX_CONFIG_BYTES)?
     } else {
         Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
     };

@@ -22,7 +22,7 @@ pub(crate) fn shared(name: &str) -> PathBuf {
     let folder = root.join(name);
     assert!(
         folder.exists(),
-        "there is no `{}`; LONGSIFT_SHARED names another folder",
+        "`{}` does not exist; set LONGSIFT_SHARED to the shared folder",
         folder.display()
     );
     folder

@@ -31,14 +31,14 @@ impl fmt::Display for StoredType {
 /// One tensor's entry in the header of its file. The header has been checked: the byte range matches the shape and
 /// type, and lies within the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TensorEntry {
     pub(crate) dtype: StoredType,
     pub(crate) shape: Vec<u64>,
     /// Range in the file.
     pub(crate) bytes: Range<u64>,
 }
 
-impl Entry {
+impl TensorEntry {
     pub(crate) fn byte_length(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }

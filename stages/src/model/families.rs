@@ -115,33 +115,33 @@ const FAMILIES: [(&str, Family, bool); 60] = [
 const VERIFIED: bool = true;
 const UNVERIFIED: bool = false;
 
-type Rest = fn(&Fields<'_>, &FirstLayer) -> Decoder;
+type DecoderBuilder = fn(&Fields<'_>, &FirstLayer) -> Decoder;
 
 /// Families supported as whole models, each compared with the model's own code.
-const WHOLE: [(&str, Rest); 23] = [
-    ("cohere", cohere::cohere_rest),
-    ("falcon", falcon::rest),
-    ("gemma", gemma::gemma_rest),
-    ("gemma2", gemma::gemma2_rest),
-    ("gemma3_text", gemma::gemma3_rest),
-    ("glm4", glm::glm4_rest),
-    ("gpt2", gpt2::gpt2_rest),
-    ("gpt_neox", gpt_neox::gpt_neox_rest),
-    ("granite", granite::rest),
-    ("llama", llama::rest),
-    ("mistral", mistral::rest),
-    ("mixtral", mixtral::rest),
-    ("olmo", olmo::olmo_rest),
-    ("olmo2", olmo::olmo2_rest),
-    ("opt", opt::rest),
-    ("phi", phi::phi_rest),
-    ("phi3", phi::phi3_rest),
-    ("qwen2", qwen2::rest),
-    ("qwen3", qwen3::rest),
-    ("seed_oss", llama::seed_oss_rest),
-    ("smollm3", smollm3::rest),
-    ("stablelm", stablelm::rest),
-    ("starcoder2", starcoder2::rest),
+const WHOLE: [(&str, DecoderBuilder); 23] = [
+    ("cohere", cohere::cohere_decoder),
+    ("falcon", falcon::decoder),
+    ("gemma", gemma::gemma_decoder),
+    ("gemma2", gemma::gemma2_decoder),
+    ("gemma3_text", gemma::gemma3_decoder),
+    ("glm4", glm::glm4_decoder),
+    ("gpt2", gpt2::gpt2_decoder),
+    ("gpt_neox", gpt_neox::gpt_neox_decoder),
+    ("granite", granite::decoder),
+    ("llama", llama::decoder),
+    ("mistral", mistral::decoder),
+    ("mixtral", mixtral::decoder),
+    ("olmo", olmo::olmo_decoder),
+    ("olmo2", olmo::olmo2_decoder),
+    ("opt", opt::decoder),
+    ("phi", phi::phi_decoder),
+    ("phi3", phi::phi3_decoder),
+    ("qwen2", qwen2::decoder),
+    ("qwen3", qwen3::decoder),
+    ("seed_oss", llama::seed_oss_decoder),
+    ("smollm3", smollm3::decoder),
+    ("stablelm", stablelm::decoder),
+    ("starcoder2", starcoder2::decoder),
 ];
 
 /// Multimodal configurations that keep their text model in `text_config`, with the `model_type` to assume if that has
@@ -163,12 +163,12 @@ pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Optio
         let text = nested.as_ref().unwrap_or(config);
         let text_type =
             nested.as_ref().and_then(|text| text.optional_text("model_type")).unwrap_or(text_type);
-        let mut first = of_type(text, text_type, rope_theta)?;
+        let mut first = first_layer_for_type(text, text_type, rope_theta)?;
         first.tensors.prefixes =
             &["language_model.model.", "model.language_model.", "language_model.", "model.", ""];
         return Some(first);
     }
-    of_type(config, model_type, rope_theta)
+    first_layer_for_type(config, model_type, rope_theta)
 }
 
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
@@ -176,9 +176,10 @@ pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Option<Decoder
     let model_type = first.spec.model_type.as_str();
     let Some((_, rest)) = WHOLE.iter().find(|(name, _)| *name == model_type) else {
         let names: Vec<&str> = WHOLE.iter().map(|(name, _)| *name).collect();
-        let message =
-            format!("only the first layer of `{model_type}` models is known, not the whole model");
-        let hint = format!("whole models are known of: {}", names.join(", "));
+        let message = format!(
+            "`{model_type}` models are supported for their first layer only, not as whole models"
+        );
+        let hint = format!("supported whole models: {}", names.join(", "));
         config.note(ModelProblem::settings(message).with_hint(hint));
         return None;
     };
@@ -191,7 +192,11 @@ fn is_wrapper(config: &Fields<'_>) -> bool {
     WRAPPERS.iter().any(|(name, _)| Some(*name) == written)
 }
 
-fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Option<FirstLayer> {
+fn first_layer_for_type(
+    config: &Fields<'_>,
+    model_type: &str,
+    rope_theta: Option<f64>,
+) -> Option<FirstLayer> {
     let Some((_, family, verified)) = FAMILIES.iter().find(|(name, _, _)| *name == model_type)
     else {
         config.note(unknown_type(config, model_type));
@@ -219,15 +224,15 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
         )));
     }
     let own = spec.head_dim - spec.latent.as_ref().map_or(0, |latent| latent.rotary_dims);
-    let sides = [
+    let projections = [
         ("query", &first.tensors.query, spec.query_heads * spec.head_dim),
         ("key", &first.tensors.key, spec.key_heads * own),
     ];
-    for (side, projection, wanted) in sides {
+    for (kind, projection, wanted) in projections {
         let rows: u64 = projection.rows.iter().map(|rows| rows.end - rows.start).sum();
         if rows != wanted {
             config.note(ModelProblem::checkpoint(format!(
-                "config.json contradicts itself: {side} heads need {wanted} rows of `{}`, but it holds {rows} of them",
+                "config.json contradicts itself: {kind} heads need {wanted} rows of `{}`, but it has {rows}",
                 projection.weight
             )));
         }
@@ -243,13 +248,13 @@ pub(crate) fn known_model_types() -> Vec<&'static str> {
 }
 
 fn known_types() -> String {
-    format!("known model types: {}", known_model_types().join(", "))
+    format!("supported model types: {}", known_model_types().join(", "))
 }
 
 /// Returns the problem of a model type that is unknown or cannot be scored.
 fn unknown_type(config: &Fields<'_>, model_type: &str) -> ModelProblem {
     without_attention::problem(config, model_type).unwrap_or_else(|| {
-        ModelProblem::settings(format!("model type `{model_type}` is not known"))
+        ModelProblem::settings(format!("model type `{model_type}` is not supported"))
             .with_hint(known_types())
     })
 }

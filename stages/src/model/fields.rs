@@ -12,18 +12,18 @@ use super::problem::ModelProblem;
 /// problems of a file are found at once. Nothing is built while there are problems.
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    place: String,
+    location: String,
     problems: &'a RefCell<Vec<ModelProblem>>,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `map`, which messages refer to as `place` (`config.json`).
+    /// Reads `map`, which messages refer to as `location` (`config.json`).
     pub(crate) fn new(
         map: &'a Map<String, Value>,
-        place: &str,
+        location: &str,
         problems: &'a RefCell<Vec<ModelProblem>>,
     ) -> Self {
-        Self { map, place: place.to_owned(), problems }
+        Self { map, location: location.to_owned(), problems }
     }
 
     /// Records a problem of the file.
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether the key exists, even as `null`.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn contains(&self, name: &str) -> bool {
         self.map.contains_key(name)
     }
 
@@ -57,8 +57,8 @@ impl<'a> Fields<'a> {
     fn wrong(&self, name: &str, value: &Value, wanted: &str) {
         let text: String = value.to_string().chars().take(60).collect();
         self.note(ModelProblem::checkpoint(format!(
-            "`{name}` in {} is {text}, not {wanted}",
-            self.place
+            "`{name}` in {}: expected {wanted}, got {text}",
+            self.location
         )));
     }
 
@@ -77,14 +77,14 @@ impl<'a> Fields<'a> {
     /// Returns a required size between 1 and `most`.
     pub(crate) fn size(&self, name: &str, most: u64) -> u64 {
         if self.value(name).is_none() {
-            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.place)));
+            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
             return 1;
         }
         self.optional_size(name, most).unwrap_or(1)
     }
 
     /// Returns a size under the first of several keys that is present; otherwise the default, or notes a problem.
-    pub(crate) fn size_of(&self, names: &[&str], most: u64, default: Option<u64>) -> u64 {
+    pub(crate) fn first_size(&self, names: &[&str], most: u64, default: Option<u64>) -> u64 {
         let name = names.iter().find(|name| self.value(name).is_some());
         match (name, default) {
             (Some(name), _) => self.size(name, most),
@@ -94,8 +94,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Name for messages: `config.json`, or the path of the object in it.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
+    pub(crate) fn location(&self) -> &str {
+        &self.location
     }
 
     /// Returns a list of finite numbers, or `None` if absent.
@@ -143,7 +143,7 @@ impl<'a> Fields<'a> {
     /// Returns a required finite number greater than 0.
     pub(crate) fn positive(&self, name: &str) -> f64 {
         if self.value(name).is_none() {
-            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.place)));
+            self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
         }
         self.optional_positive(name).unwrap_or(1.0)
     }
@@ -184,7 +184,7 @@ impl<'a> Fields<'a> {
         }
         value
             .as_object()
-            .map(|map| Fields::new(map, &format!("`{name}` of {}", self.place), self.problems))
+            .map(|map| Fields::new(map, &format!("`{name}` of {}", self.location), self.problems))
     }
 }
 
@@ -213,7 +213,10 @@ mod tests {
         assert_eq!(fields.size("missing", 10), 1);
         let messages: Vec<String> = problems.borrow().iter().map(ToString::to_string).collect();
         assert_eq!(messages.len(), 8, "{messages:#?}");
-        assert_eq!(messages[0], "`a` in config.json is \"7\", not a whole number between 1 and 10");
+        assert_eq!(
+            messages[0],
+            "`a` in config.json: expected a whole number between 1 and 10, got \"7\""
+        );
         assert_eq!(messages[7], "config.json has no `missing`");
     }
 }

@@ -104,7 +104,7 @@ impl Tiny {
         messages(ModelFolder::open(folder.path(), None))
     }
 
-    fn with(mut self, key: &str, value: Value) -> Self {
+    fn with_setting(mut self, key: &str, value: Value) -> Self {
         self.config[key] = value;
         self
     }
@@ -120,7 +120,7 @@ fn messages<T>(result: Result<T, Vec<ModelProblem>>) -> Result<T, Vec<String>> {
 }
 
 #[test]
-fn a_plan_counts_what_is_read_and_what_there_is() {
+fn bytes_to_read_and_checkpoint_bytes_are_exact() {
     let model = Tiny::new().opened().unwrap();
     assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
     assert_eq!(model.config().bytes_to_read_at(4), model.bytes_to_read());
@@ -165,12 +165,12 @@ fn names_without_the_prefix_are_the_same_model() {
 }
 
 #[test]
-fn a_bias_that_config_json_does_not_ask_for_is_ignored_with_a_warning() {
+fn an_unexpected_bias_is_ignored_with_a_warning() {
     let tiny = Tiny::new().reshaped("model.layers.0.self_attn.q_proj.bias", &[8]);
     let model = tiny.opened().unwrap();
     assert_eq!(model.warnings().len(), 1);
     assert!(model.warnings()[0].starts_with("`model.layers.0.self_attn.q_proj.bias` is ignored"));
-    let asked = tiny.with("attention_bias", json!(true));
+    let asked = tiny.with_setting("attention_bias", json!(true));
     let found = asked.opened().unwrap_err();
     assert_eq!(
         found,
@@ -189,28 +189,28 @@ fn other_number_types_are_refused() {
     assert_eq!(found.len(), 4);
     assert_eq!(
         found[0],
-        "`model.layers.0.input_layernorm.weight` has numbers of type I8; supported are f32, f16, bf16"
+        "`model.layers.0.input_layernorm.weight` has the type I8; supported types: f32, f16, bf16"
     );
 }
 
 #[test]
-fn quantisations_that_are_not_followed_are_refused_by_name() {
+fn unsupported_quantisations_are_refused_by_name() {
     for name in ["hqq", "aqlm", "eetq", "quanto", "torchao"] {
-        let tiny = Tiny::new().with("quantization_config", json!({"quant_method": name}));
+        let tiny = Tiny::new().with_setting("quantization_config", json!({"quant_method": name}));
         let folder = tempfile::tempdir().unwrap();
         tiny.write(folder.path());
         let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
         assert_eq!(problem.kind, ProblemKind::Settings);
         let message = format!("the checkpoint is quantised: `{name}` is not supported");
         assert_eq!(problem.message, message);
-        assert!(problem.hint.unwrap().starts_with("use the checkpoint it was made from, or one"));
+        assert!(problem.hint.unwrap().starts_with("use the original checkpoint, or one"));
     }
 }
 
 #[test]
-fn a_method_that_packs_experts_alone_leaves_layer_zero_plain() {
+fn a_method_for_experts_leaves_layer_zero_plain() {
     let config = json!({"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn"]});
-    let model = Tiny::new().with("quantization_config", config).opened().unwrap();
+    let model = Tiny::new().with_setting("quantization_config", config).opened().unwrap();
     assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
 }
 
@@ -240,7 +240,7 @@ fn an_index_that_lies_about_a_file_is_refused() {
     assert_eq!(
         found,
         [
-            "the index says that `model.layers.0.self_attn.k_proj.weight` is in `model-2.safetensors`; it is not"
+            "the index lists `model.layers.0.self_attn.k_proj.weight` in `model-2.safetensors`, but the file does not contain it"
         ]
     );
 }
@@ -258,10 +258,10 @@ fn linked_files_are_followed() {
 #[test]
 fn all_problems_of_a_config_are_found_in_one_go() {
     let tiny = Tiny::new()
-        .with("hidden_size", json!(-8))
-        .with("vocab_size", json!("12"))
-        .with("rope_scaling", json!({"rope_type": "yarn", "factor": "x"}))
-        .with("num_hidden_layers", Value::Null);
+        .with_setting("hidden_size", json!(-8))
+        .with_setting("vocab_size", json!("12"))
+        .with_setting("rope_scaling", json!({"rope_type": "yarn", "factor": "x"}))
+        .with_setting("num_hidden_layers", Value::Null);
     let found = tiny.opened().unwrap_err();
     assert_eq!(found.len(), 4, "{found:#?}");
 }
@@ -271,12 +271,14 @@ fn sizes_that_would_overflow_are_refused() {
     for (key, value) in
         [("vocab_size", u64::MAX), ("num_attention_heads", 1 << 40), ("head_dim", 1 << 30)]
     {
-        let found = Tiny::new().with(key, json!(value)).opened().unwrap_err();
-        assert!(found[0].contains("not a whole number between 1 and"), "{found:?}");
+        let found = Tiny::new().with_setting(key, json!(value)).opened().unwrap_err();
+        assert!(found[0].contains("expected a whole number between 1 and"), "{found:?}");
     }
+    let most = Tiny::new()
+        .with_setting("vocab_size", json!(1 << 24))
+        .with_setting("num_attention_heads", json!(4096));
     let most =
-        Tiny::new().with("vocab_size", json!(1 << 24)).with("num_attention_heads", json!(4096));
-    let most = most.with("num_key_value_heads", json!(4096)).with("head_dim", json!(4096));
+        most.with_setting("num_key_value_heads", json!(4096)).with_setting("head_dim", json!(4096));
     assert!(most.opened().unwrap_err().iter().all(|message| message.contains("has shape")));
 }
 
@@ -288,9 +290,9 @@ fn unknown_types_and_types_without_attention_are_refused() {
             "gla",
             "the first layer of a `gla` model is gated linear attention, not softmax attention",
         ),
-        ("llamma", "model type `llamma` is not known"),
+        ("llamma", "model type `llamma` is not supported"),
     ] {
-        Tiny::new().with("model_type", json!(model_type)).write(folder.path());
+        Tiny::new().with_setting("model_type", json!(model_type)).write(folder.path());
         let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
         assert!(problem.message.starts_with(message), "{problem}");
         assert_eq!(problem.kind, ProblemKind::Settings);
@@ -315,7 +317,7 @@ fn latent() -> Tiny {
 }
 
 #[test]
-fn a_query_rank_that_config_json_lacks_is_decided_by_the_tensors() {
+fn tensors_decide_a_missing_query_rank() {
     let written = latent().opened().unwrap();
     assert_eq!(written.config().undecided(), None);
     let mut absent = latent();
@@ -333,7 +335,7 @@ fn a_query_rank_that_config_json_lacks_is_decided_by_the_tensors() {
 }
 
 #[test]
-fn a_folder_that_is_none_is_the_pipelines_fault() {
+fn a_missing_folder_is_a_settings_problem() {
     let folder = tempfile::tempdir().unwrap();
     let missing = ModelFolder::open(&folder.path().join("none"), None).unwrap_err().remove(0);
     assert_eq!(missing.kind, ProblemKind::Settings);
@@ -345,7 +347,7 @@ fn a_folder_that_is_none_is_the_pipelines_fault() {
 }
 
 #[test]
-fn numbers_that_only_python_writes_stand_in_keys_that_nobody_reads() {
+fn nan_and_infinity_are_allowed_in_unused_keys() {
     let opened = |more: &str| {
         let folder = tempfile::tempdir().unwrap();
         Tiny::new().write(folder.path());
@@ -365,7 +367,7 @@ fn numbers_that_only_python_writes_stand_in_keys_that_nobody_reads() {
 }
 
 #[test]
-fn a_base_below_one_is_refused_and_a_good_one_is_another_model_of_the_same_weights() {
+fn a_rope_theta_below_one_is_refused_and_a_valid_one_changes_the_identity() {
     let folder = tempfile::tempdir().unwrap();
     Tiny::new().write(folder.path());
     for theta in [0.5, f64::NAN, f64::INFINITY] {
@@ -381,12 +383,12 @@ fn a_base_below_one_is_refused_and_a_good_one_is_another_model_of_the_same_weigh
 }
 
 /// Returns layer 0's window, and the first layer that sees all tokens.
-fn sees(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
+fn attention_span(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let tiny = config
         .iter()
-        .fold(Tiny::new().with("num_hidden_layers", json!(8)), |tiny, (key, value)| {
-            tiny.with(key, value.clone())
+        .fold(Tiny::new().with_setting("num_hidden_layers", json!(8)), |tiny, (key, value)| {
+            tiny.with_setting(key, value.clone())
         });
     tiny.write(folder.path());
     let config = ModelConfig::read(folder.path(), None).unwrap();
@@ -396,25 +398,30 @@ fn sees(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
 #[test]
 fn mistral_slides_everywhere_unless_the_window_is_null() {
     let mistral = ("model_type", json!("mistral"));
-    assert_eq!(sees(&[mistral.clone(), ("sliding_window", json!(16))]), (Some(16), None));
-    assert_eq!(sees(&[mistral.clone(), ("sliding_window", Value::Null)]), (None, Some(0)));
-    assert_eq!(sees(&[mistral]), (Some(4096), None));
-    assert_eq!(sees(&[("model_type", json!("mixtral"))]), (None, Some(0)));
+    assert_eq!(attention_span(&[mistral.clone(), ("sliding_window", json!(16))]), (Some(16), None));
+    assert_eq!(
+        attention_span(&[mistral.clone(), ("sliding_window", Value::Null)]),
+        (None, Some(0))
+    );
+    assert_eq!(attention_span(&[mistral]), (Some(4096), None));
+    assert_eq!(attention_span(&[("model_type", json!("mixtral"))]), (None, Some(0)));
 }
 
 #[test]
 fn layer_types_that_contradict_a_window_everywhere_are_refused() {
-    let mistral =
-        Tiny::new().with("model_type", json!("mistral")).with("sliding_window", json!(16));
-    let sliding = mistral.clone().with("layer_types", json!(["sliding_attention"]));
+    let mistral = Tiny::new()
+        .with_setting("model_type", json!("mistral"))
+        .with_setting("sliding_window", json!(16));
+    let sliding = mistral.clone().with_setting("layer_types", json!(["sliding_attention"]));
     assert!(sliding.opened().is_ok());
-    let found = mistral.with("layer_types", json!(["full_attention"])).opened().unwrap_err();
+    let found =
+        mistral.with_setting("layer_types", json!(["full_attention"])).opened().unwrap_err();
     assert!(found[0].ends_with("but `layer_types` has `full_attention`"), "{found:?}");
 }
 
 #[test]
 fn a_rotary_embedding_without_finite_frequencies_is_refused() {
-    let tiny = Tiny::new().with("rope_scaling", json!({"type": "linear", "factor": 1e-60}));
+    let tiny = Tiny::new().with_setting("rope_scaling", json!({"type": "linear", "factor": 1e-60}));
     assert_eq!(
         tiny.opened().unwrap_err(),
         ["config.json describes a rotary embedding whose frequencies are not finite"]
@@ -422,9 +429,9 @@ fn a_rotary_embedding_without_finite_frequencies_is_refused() {
 }
 
 #[test]
-fn qwen2_slides_at_layer_zero_only_where_no_layer_comes_before_the_sliding_ones() {
+fn qwen2_slides_at_layer_zero_only_if_all_layers_slide() {
     let qwen2 = [("model_type", json!("qwen2")), ("sliding_window", json!(32))];
-    let with = |more: &[(&str, Value)]| sees(&[qwen2.as_slice(), more].concat());
+    let with = |more: &[(&str, Value)]| attention_span(&[qwen2.as_slice(), more].concat());
     let uses = ("use_sliding_window", json!(true));
     assert_eq!(with(&[("max_window_layers", json!(0))]), (None, Some(0)));
     assert_eq!(with(&[uses.clone(), ("max_window_layers", json!(0))]), (Some(32), None));
@@ -448,7 +455,7 @@ const REAL: [(&str, u64, u64, Option<u64>); 8] = [
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn real_configurations_are_understood_without_weights() {
+fn real_configurations_are_read_without_weights() {
     let folder = shared("model-configs");
     for (name, head_dim, row_width, window) in REAL {
         let config = ModelConfig::read(&folder.join(name), None).unwrap();
@@ -471,7 +478,7 @@ fn real_configurations_are_understood_without_weights() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn real_tokenizers_say_whether_there_is_a_bos() {
+fn real_tokenizers_have_the_expected_bos_token() {
     let (tokenizers, models) = (shared("tokenizers"), shared("models"));
     let config = ModelConfig::read(&models.join("mini"), None).unwrap();
     for (name, bos) in [
@@ -480,7 +487,7 @@ fn real_tokenizers_say_whether_there_is_a_bos() {
         ("phi-3-mini", Some(1)),
         ("deepseek-coder", Some(32_013)),
     ] {
-        assert_eq!(config.bos_token_id_of(&tokenizers.join(name)), bos, "{name}");
+        assert_eq!(config.bos_token_id_in(&tokenizers.join(name)), bos, "{name}");
     }
     assert_eq!(config.bos_token_id(), config.stated_bos_token_id());
 }
@@ -499,7 +506,7 @@ fn family_configs() -> Vec<serde_json::Value> {
 
 proptest::proptest! {
     #[test]
-    fn whatever_config_json_says_nothing_panics(
+    fn random_config_json_never_panics(
         family in proptest::prelude::any::<proptest::sample::Index>(),
         changes in proptest::collection::vec(
             (proptest::prelude::any::<proptest::sample::Index>(), 0usize..18), 1..4),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::form_tests::folder;
 use super::refusal_tests::shown;
-use super::tensors::Role;
+use super::tensors::TensorRole;
 use super::*;
 use crate::load_partial_model::Precision;
 
@@ -22,7 +22,7 @@ struct Changed {
 }
 
 impl Changed {
-    fn of(name: &str) -> Self {
+    fn case(name: &str) -> Self {
         let folder = folder().join(name);
         let bytes = fs::read(folder.join("model.safetensors")).unwrap();
         let tensor = |(name, view): (String, TensorView<'_>)| {
@@ -42,7 +42,7 @@ impl Changed {
     }
 
     /// Replaces one of them.
-    fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+    fn with_tensor(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         self.tensors.insert(format!("{QUERY}.{name}"), (dtype, shape.to_vec(), bytes)).unwrap();
         self
     }
@@ -104,7 +104,7 @@ fn heading(case: &str, folder: &Path, problems: &[ModelProblem]) -> String {
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
 
 #[test]
-fn of_what_a_packed_matrix_lacks() {
+fn messages_for_incomplete_packed_matrices() {
     let cases: [(&str, &[&str]); 10] = [
         ("gptq_4bit", &["scales", "qzeros"]),
         ("awq_4bit", &["scales", "qzeros"]),
@@ -117,16 +117,22 @@ fn of_what_a_packed_matrix_lacks() {
         ("compressed_packed_int4_zeros", &["weight_zero_point"]),
         ("mlx_4bit", &["scales", "biases"]),
     ];
-    let refusal = |(case, names): &(&str, &[&str])| Changed::of(case).without(names).refusal(case);
+    let refusal =
+        |(case, names): &(&str, &[&str])| Changed::case(case).without(names).refusal(case);
     insta::assert_snapshot!(cases.iter().map(refusal).collect::<String>());
 }
 
 #[test]
-fn of_shapes_of_packed_matrices() {
+fn messages_for_wrong_shapes() {
     let shaped = |case: &str, name: &str, shape: &[usize]| {
-        Changed::of(case).shaped(name, shape).refusal(&format!("{case}, {name}"))
+        Changed::case(case).shaped(name, shape).refusal(&format!("{case}, {name}"))
     };
-    let cut = Changed::of("bitsandbytes_nf4").with("weight", Dtype::U8, &[4095, 1], vec![0; 4095]);
+    let cut = Changed::case("bitsandbytes_nf4").with_tensor(
+        "weight",
+        Dtype::U8,
+        &[4095, 1],
+        vec![0; 4095],
+    );
     insta::assert_snapshot!(
         [
             shaped("gptq_4bit", "qweight", &[32, 32]),
@@ -143,20 +149,27 @@ fn of_shapes_of_packed_matrices() {
 }
 
 #[test]
-fn of_values_of_packed_matrices() {
+fn messages_for_invalid_values() {
     let groups: Vec<u8> = std::iter::repeat_n(4i32.to_le_bytes(), 128).flatten().collect();
-    let groups = Changed::of("gptq_4bit_act_order").with("g_idx", Dtype::I32, &[128], groups);
+    let groups =
+        Changed::case("gptq_4bit_act_order").with_tensor("g_idx", Dtype::I32, &[128], groups);
     let shape: Vec<u8> = [64i64, 120].iter().flat_map(|size| size.to_le_bytes()).collect();
-    let shape = Changed::of("compressed_packed_int4").with("weight_shape", Dtype::I64, &[2], shape);
+    let shape = Changed::case("compressed_packed_int4").with_tensor(
+        "weight_shape",
+        Dtype::I64,
+        &[2],
+        shape,
+    );
     let nan = vec![0x7f; 64 * 128];
-    let nan = Changed::of("fp8_blocks").with("weight", Dtype::F8_E4M3, &[64, 128], nan);
-    let mut ordered = Changed::of("compressed_packed_int4");
+    let nan = Changed::case("fp8_blocks").with_tensor("weight", Dtype::F8_E4M3, &[64, 128], nan);
+    let mut ordered = Changed::case("compressed_packed_int4");
     ordered.tensors.insert(format!("{QUERY}.weight_g_idx"), (Dtype::I32, vec![128], vec![0; 512]));
-    let order = Changed::of("bitsandbytes_int8").with("weight_format", Dtype::U8, &[], vec![2]);
+    let order =
+        Changed::case("bitsandbytes_int8").with_tensor("weight_format", Dtype::U8, &[], vec![2]);
     insta::assert_snapshot!(
         [
             groups.refusal("a group that is not there"),
-            shape.refusal("a shape beside the matrix that is another"),
+            shape.refusal("a shape tensor that contradicts the matrix"),
             nan.refusal("codes of NaN"),
             order.refusal("rows in the order of a card"),
             ordered.refusal("groups in an order of their own"),
@@ -166,11 +179,11 @@ fn of_values_of_packed_matrices() {
 }
 
 #[test]
-fn of_quantisation_states() {
+fn messages_for_quantisation_states() {
     let name = "weight.quant_state.bitsandbytes__nf4";
     let with = |case: &str, text: &[u8]| {
-        Changed::of("bitsandbytes_nf4")
-            .with(name, Dtype::U8, &[text.len()], text.to_vec())
+        Changed::case("bitsandbytes_nf4")
+            .with_tensor(name, Dtype::U8, &[text.len()], text.to_vec())
             .refusal(case)
     };
     let state = |field: &str, value: Value| {
@@ -194,9 +207,9 @@ fn of_quantisation_states() {
 }
 
 #[test]
-fn of_packed_numbers_that_config_json_does_not_speak_of() {
+fn messages_for_packed_numbers_without_a_method() {
     let refusal = |case: &str| {
-        let mut changed = Changed::of(case);
+        let mut changed = Changed::case(case);
         let config = changed.config.as_object_mut().unwrap();
         config.remove("quantization_config");
         config.remove("quantization");
@@ -208,9 +221,9 @@ fn of_packed_numbers_that_config_json_does_not_speak_of() {
 }
 
 #[test]
-fn of_methods_that_are_not_followed() {
+fn messages_for_unsupported_methods() {
     let refusal = |name: &str| {
-        let mut changed = Changed::of("gptq_4bit");
+        let mut changed = Changed::case("gptq_4bit");
         changed.config["quantization_config"]["quant_method"] = json!(name);
         changed.refusal(name)
     };
@@ -221,7 +234,7 @@ fn of_methods_that_are_not_followed() {
 
 #[test]
 fn modules_that_were_left_plain_are_read_plain() {
-    let plain = Changed::of("bitsandbytes_nf4").without(&["weight"]);
+    let plain = Changed::case("bitsandbytes_nf4").without(&["weight"]);
     let names: Vec<String> =
         plain.tensors.keys().filter(|name| name.contains("q_proj")).cloned().collect();
     let mut plain = plain.set("llm_int8_skip_modules", json!(["q_proj"]));
@@ -231,8 +244,9 @@ fn modules_that_were_left_plain_are_read_plain() {
     let weight = (Dtype::BF16, vec![64, 128], vec![0x3f; 64 * 128 * 2]);
     plain.tensors.insert(format!("{QUERY}.weight"), weight);
     let model = plain.opened().unwrap();
-    let part = model.parts().iter().find(|part| part.needed.role == Role::QueryWeight).unwrap();
-    assert_eq!((part.form.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
+    let part =
+        model.parts().iter().find(|part| part.needed.role == TensorRole::QueryWeight).unwrap();
+    assert_eq!((part.format.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
 }
 
 /// Copies a GGUF case to a temporary folder.
@@ -257,36 +271,45 @@ fn gguf_changed(case: &str, from: &[u8], to: &[u8]) -> String {
     let folder = gguf("gguf_q8_0_q4_0_q4_1");
     let path = folder.path().join("model.gguf");
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(from.len()).position(|window| window == from).unwrap();
-    bytes[place..place + to.len()].copy_from_slice(to);
+    let index = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    bytes[index..index + to.len()].copy_from_slice(to);
     fs::write(path, bytes).unwrap();
     gguf_refusal(case, &folder)
 }
 
 #[test]
-fn a_gguf_file_a_folder_with_one_and_a_config_beside_it_are_the_same_model() {
+fn a_gguf_file_and_its_folder_are_the_same_model() {
     let folder = gguf("gguf_llama_linear");
-    let alone = ModelFolder::open(folder.path(), None).unwrap();
+    let self_contained = ModelFolder::open(folder.path(), None).unwrap();
     let file = ModelFolder::open(&folder.path().join("model.gguf"), None).unwrap();
-    assert_eq!((file.identity(), file.spec()), (alone.identity(), alone.spec()));
-    assert_eq!(alone.config().folder(), folder.path());
+    assert_eq!((file.identity(), file.spec()), (self_contained.identity(), self_contained.spec()));
+    assert_eq!(self_contained.config().folder(), folder.path());
     fs::copy(folder.path().join("model.gguf"), folder.path().join("sha256-0f")).unwrap();
     let blob = ModelFolder::open(&folder.path().join("sha256-0f"), None).unwrap();
-    assert_eq!((blob.spec(), blob.bos_token_id()), (alone.spec(), alone.bos_token_id()));
-    assert_eq!((alone.config().quantization(), alone.bos_token_id()), (Some("gguf"), Some(1)));
-    assert!(alone.config().has_weights() && alone.checkpoint_bytes() > alone.bytes_to_read());
+    assert_eq!(
+        (blob.spec(), blob.bos_token_id()),
+        (self_contained.spec(), self_contained.bos_token_id())
+    );
+    assert_eq!(
+        (self_contained.config().quantization(), self_contained.bos_token_id()),
+        (Some("gguf"), Some(1))
+    );
+    assert!(
+        self_contained.config().has_weights()
+            && self_contained.checkpoint_bytes() > self_contained.bytes_to_read()
+    );
     let config = json!({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 256,
         "rms_norm_eps": 1e-6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}});
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let beside = ModelFolder::open(folder.path(), None).unwrap();
-    assert_eq!(beside.spec(), alone.spec());
+    assert_eq!(beside.spec(), self_contained.spec());
 }
 
 #[test]
-fn of_gguf_files() {
-    let alone = gguf("gguf_phi3_config");
-    fs::remove_file(alone.path().join("config.json")).unwrap();
+fn messages_for_gguf_files() {
+    let self_contained = gguf("gguf_phi3_config");
+    fs::remove_file(self_contained.path().join("config.json")).unwrap();
     let other = gguf("gguf_qwen3");
     let config = folder().join("gguf_phi3_config/config.json");
     fs::copy(config, other.path().join("config.json")).unwrap();
@@ -303,7 +326,7 @@ fn of_gguf_files() {
     let key = |sizes| line("blk.0.attn_k.weight", sizes, 3);
     insta::assert_snapshot!(
         [
-            gguf_refusal("an architecture that needs a config.json", &alone),
+            gguf_refusal("an architecture that needs a config.json", &self_contained),
             gguf_refusal("a config.json of another model", &other),
             gguf_refusal("several files", &several),
             gguf_refusal("a file that is cut", &cut),
@@ -317,7 +340,7 @@ fn of_gguf_files() {
 }
 
 #[test]
-fn what_a_gguf_file_says_and_is_not_followed_is_refused_by_name() {
+fn unsupported_gguf_entries_are_refused_by_name() {
     let changed = |case: &str, from: &[u8], to: &[u8]| {
         let folder = gguf(case);
         // Without a config.json, which would take precedence.
@@ -344,15 +367,15 @@ fn what_a_gguf_file_says_and_is_not_followed_is_refused_by_name() {
     for (message, part) in [
         (
             changed(case, &rotated(16), &rotated(8)),
-            "says `llama.rope.dimension_count` 8, and the `llama` model would be scored with 16",
+            "states `llama.rope.dimension_count` 8, but the `llama` model would be scored with 16",
         ),
         (
             changed(case, b"layer_norm_rms_epsilon", b"layer_norm_rms_epsilom"),
-            "does not say the epsilon of its norms (`llama.attention.layer_norm_rms_epsilon`)",
+            "does not state the epsilon of its norms (`llama.attention.layer_norm_rms_epsilon`)",
         ),
         (
             changed(case, b"feed_forward_length", b"attention.scaling_b"),
-            "has the entry `llama.attention.scaling_b`, which is followed only with a config.json",
+            "has the entry `llama.attention.scaling_b`, which is supported only with a config.json",
         ),
         (
             changed("gguf_qwen3", b"qwen3", b"llama"),
@@ -364,13 +387,13 @@ fn what_a_gguf_file_says_and_is_not_followed_is_refused_by_name() {
 }
 
 #[test]
-fn a_tensor_that_config_json_does_not_ask_for_is_refused_by_name() {
-    let base = Changed::of("fp8_one_scale");
+fn unexpected_tensors_are_refused_by_name() {
+    let base = Changed::case("fp8_one_scale");
     let embedding = base.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
     let layer = QUERY.strip_suffix("self_attn.q_proj").unwrap();
     let part = || (Dtype::F32, vec![1], vec![0; 4]);
     let with = |names: &[String]| {
-        let mut changed = Changed::of("fp8_one_scale");
+        let mut changed = Changed::case("fp8_one_scale");
         changed.tensors.extend(names.iter().map(|name| (name.clone(), part())));
         changed.opened().map(|_| ())
     };
@@ -404,19 +427,19 @@ fn a_tensor_that_config_json_does_not_ask_for_is_refused_by_name() {
 }
 
 #[test]
-fn settings_that_ask_for_an_absent_tensor_are_refused() {
-    let ordered = Changed::of("gptq_4bit_act_order").without(&["g_idx"]);
+fn settings_that_require_a_missing_tensor_are_refused() {
+    let ordered = Changed::case("gptq_4bit_act_order").without(&["g_idx"]);
     assert!(ordered.refusal("").contains("q_proj.g_idx"), "{}", ordered.refusal(""));
     assert!(ordered.set("desc_act", json!(false)).opened().is_ok());
     let groups = json!({"g": {"weights": {"num_bits": 4, "actorder": "group"}}});
-    let grouped = Changed::of("compressed_packed_int4").set("config_groups", groups);
+    let grouped = Changed::case("compressed_packed_int4").set("config_groups", groups);
     assert!(grouped.refusal("").contains("`actorder`"), "{}", grouped.refusal(""));
 }
 
 #[test]
 fn a_tied_checkpoint_may_hold_only_its_head() {
     let with = |tied: Value| {
-        let mut changed = Changed::of("fp8_one_scale");
+        let mut changed = Changed::case("fp8_one_scale");
         let name = changed.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
         let embedding = changed.tensors.remove(&name).unwrap();
         changed.tensors.insert("lm_head.weight".to_owned(), embedding);
@@ -428,7 +451,7 @@ fn a_tied_checkpoint_may_hold_only_its_head() {
 }
 
 #[test]
-fn of_several_gguf_files_one_may_be_named() {
+fn several_gguf_models_require_a_file_name() {
     let folder = gguf("gguf_f16");
     fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();
     assert!(ModelFolder::open(&folder.path().join("other.gguf"), None).is_ok());
@@ -443,8 +466,8 @@ proptest::proptest! {
         let folder = gguf("gguf_q8_0_q4_0_q4_1");
         let path = folder.path().join("model.gguf");
         let mut bytes = fs::read(&path).unwrap();
-        for (place, value) in changes {
-            bytes[place] = [0, 1, 2, 32, 127, 255][value];
+        for (index, value) in changes {
+            bytes[index] = [0, 1, 2, 32, 127, 255][value];
         }
         fs::write(path, bytes).unwrap();
         if let Ok(model) = ModelFolder::open(folder.path(), None) {
@@ -466,7 +489,7 @@ proptest::proptest! {
         byte in proptest::option::of(proptest::prelude::any::<u8>()),
     ) {
         let cases = ["gptq_4bit_act_order", "awq_4bit", "bitsandbytes_nf4_double", "fp8_blocks_deepseek_v3", "mlx_3bit"];
-        let mut changed = Changed::of(cases[case]);
+        let mut changed = Changed::case(cases[case]);
         let names: Vec<String> = changed.tensors.keys().cloned().collect();
         let entry = changed.tensors.get_mut(tensor.get(&names)).unwrap();
         if swap {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 
 use super::conformance_tests::check;
-use super::tensors::Role;
+use super::tensors::TensorRole;
 use super::weights::TensorReader;
 use super::*;
 
@@ -40,7 +40,7 @@ fn wanted(model: &ModelFolder, name: &str, expected: &[f32], width: usize) -> Ve
     rows.flat_map(|row| expected[row as usize * width..][..width].to_vec()).collect()
 }
 
-fn form(name: &str) {
+fn format(name: &str) {
     let folder = folder().join(name);
     let model = ModelFolder::open(&folder, None).unwrap();
     let bytes = fs::read(folder.join("expected.tensors")).unwrap();
@@ -59,7 +59,7 @@ fn form(name: &str) {
             );
         }
     }
-    assert!(model.parts().iter().any(|part| part.needed.role == Role::Embedding));
+    assert!(model.parts().iter().any(|part| part.needed.role == TensorRole::Embedding));
     check(name, &folder);
 }
 
@@ -67,7 +67,7 @@ macro_rules! forms {
     ($($name:ident),* $(,)?) => {
         $(#[test]
         fn $name() {
-            form(stringify!($name));
+            format(stringify!($name));
         })*
 
         #[test]

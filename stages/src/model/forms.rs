@@ -20,7 +20,7 @@ mod scaled;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use blocks::BlockType;
-pub(crate) use finder::{Finder, Found};
-pub(crate) use form::Form;
+pub(crate) use finder::{Finder, StoredMatrix};
+pub(crate) use form::StorageFormat;
 pub(crate) use method::{Method, read as method};
 pub(crate) use numbers::floats;

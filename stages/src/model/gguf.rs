@@ -20,55 +20,55 @@ use std::path::Path;
 use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
-use super::entry::{Entry, StoredType};
+use super::entry::{StoredType, TensorEntry};
 use super::forms::BlockType;
 use crate::contract::open_regular;
 
 /// Texts and lists longer than this are skipped.
-const MOST_KEPT: u64 = 4096;
-const MOST_NAME_BYTES: u64 = 1 << 16;
+const MAX_KEPT: u64 = 4096;
+const MAX_NAME_BYTES: u64 = 1 << 16;
 /// Prefix of the tokenizer's keys, and maximum length of its lists.
 const TOKENIZER: &str = "tokenizer.";
-const MOST_TOKENS: u64 = 1 << 21;
+const MAX_TOKENS: u64 = 1 << 21;
 /// Maximum size of a header: a tokenizer of 256,000 tokens takes 20 MB.
-const MOST_HEADER_BYTES: u64 = 64 << 20;
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Maximum number of entries; real files have a few dozen.
-const MOST_ENTRIES: u64 = 1 << 14;
+const MAX_ENTRIES: u64 = 1 << 14;
 /// Maximum number of tensors; split files of the largest models have a few thousand in total.
-const MOST_TENSORS: u64 = 1 << 17;
-const MOST_DIMENSIONS: u32 = 4;
-const MOST_ALIGNMENT: u64 = 1 << 20;
+const MAX_TENSORS: u64 = 1 << 17;
+const MAX_DIMENSIONS: u32 = 4;
+const MAX_ALIGNMENT: u64 = 1 << 20;
 const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Content of a header.
 #[derive(Debug)]
-pub(crate) struct Header {
-    pub(crate) metadata: Metadata,
-    pub(crate) tensors: BTreeMap<String, Entry>,
+pub(crate) struct GgufHeader {
+    pub(crate) metadata: GgufMetadata,
+    pub(crate) tensors: BTreeMap<String, TensorEntry>,
     pub(crate) digest: [u8; 32],
 }
 
 /// Entries of a header that are short enough to be kept.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metadata(BTreeMap<String, Value>);
+pub(crate) struct GgufMetadata(BTreeMap<String, GgufValue>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+enum GgufValue {
     Whole(u64),
     Negative(i64),
     Float(f64),
     Flag(bool),
     Text(String),
-    List(Vec<Value>),
+    List(Vec<GgufValue>),
     /// Value that was too long to be kept.
     Long,
 }
 
-impl Metadata {
+impl GgufMetadata {
     /// Returns a text; `None` if the entry has another type.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         match self.0.get(key)? {
-            Value::Text(text) => Some(text),
+            GgufValue::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -76,9 +76,9 @@ impl Metadata {
     /// Returns a whole number, or the first of a list with one per layer.
     pub(crate) fn whole(&self, key: &str) -> Option<u64> {
         match self.0.get(key)? {
-            Value::Whole(number) => Some(*number),
-            Value::List(list) => match list.first()? {
-                Value::Whole(number) => Some(*number),
+            GgufValue::Whole(number) => Some(*number),
+            GgufValue::List(list) => match list.first()? {
+                GgufValue::Whole(number) => Some(*number),
                 _ => None,
             },
             _ => None,
@@ -89,9 +89,9 @@ impl Metadata {
     /// 9.99999974e-6.
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
         match self.0.get(key)? {
-            Value::Float(number) => Some(*number),
-            Value::Whole(number) => Some(*number as f64),
-            Value::Negative(number) => Some(*number as f64),
+            GgufValue::Float(number) => Some(*number),
+            GgufValue::Whole(number) => Some(*number as f64),
+            GgufValue::Negative(number) => Some(*number as f64),
             _ => None,
         }
     }
@@ -99,7 +99,7 @@ impl Metadata {
     /// Returns a list of texts, if the entry is one and was kept.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
         self.list(key, |value| match value {
-            Value::Text(text) => Some(text.as_str()),
+            GgufValue::Text(text) => Some(text.as_str()),
             _ => None,
         })
     }
@@ -107,16 +107,16 @@ impl Metadata {
     /// Returns a list of numbers, if the entry is one and was kept.
     pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.list(key, |value| match value {
-            Value::Float(number) => Some(*number),
-            Value::Whole(number) => Some(*number as f64),
-            Value::Negative(number) => Some(*number as f64),
+            GgufValue::Float(number) => Some(*number),
+            GgufValue::Whole(number) => Some(*number as f64),
+            GgufValue::Negative(number) => Some(*number as f64),
             _ => None,
         })
     }
 
-    fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a Value) -> Option<T>) -> Option<Vec<T>> {
+    fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a GgufValue) -> Option<T>) -> Option<Vec<T>> {
         match self.0.get(key)? {
-            Value::List(list) => list.iter().map(of).collect(),
+            GgufValue::List(list) => list.iter().map(of).collect(),
             _ => None,
         }
     }
@@ -126,13 +126,13 @@ impl Metadata {
     }
 
     /// Whether an entry is `false` or 0.
-    pub(crate) fn is_nothing(&self, key: &str) -> bool {
+    pub(crate) fn is_false_or_zero(&self, key: &str) -> bool {
         self.flag(key) == Some(false) || self.number(key) == Some(0.0)
     }
 
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.0.get(key)? {
-            Value::Flag(flag) => Some(*flag),
+            GgufValue::Flag(flag) => Some(*flag),
             _ => None,
         }
     }
@@ -142,27 +142,27 @@ impl Metadata {
 ///
 /// # Errors
 /// A message about what is wrong with the file.
-pub(crate) fn tokenizer_metadata(path: &Path) -> Result<Metadata, String> {
+pub(crate) fn tokenizer_metadata(path: &Path) -> Result<GgufMetadata, String> {
     let (metadata, file) = open_regular(path).map_err(|error| error.to_string())?;
-    Ok(read_keeping(&file, metadata.len(), Some(TOKENIZER))?.metadata)
+    Ok(read_header(&file, metadata.len(), Some(TOKENIZER))?.metadata)
 }
 
 /// Reads the header of a file of `file_bytes` bytes.
 ///
 /// # Errors
 /// A message about what is wrong with it.
-pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
-    read_keeping(file, file_bytes, None)
+pub(crate) fn read(file: &File, file_bytes: u64) -> Result<GgufHeader, String> {
+    read_header(file, file_bytes, None)
 }
 
 /// `kept` is the prefix of keys whose long values are kept.
-fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Header, String> {
-    let mut source = Source {
+fn read_header(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufHeader, String> {
+    let mut source = HeaderReader {
         reader: BufReader::with_capacity(1 << 16, file),
-        left: file_bytes.min(MOST_HEADER_BYTES),
+        left: file_bytes.min(MAX_HEADER_BYTES),
         read: 0,
-        early: if file_bytes > MOST_HEADER_BYTES {
-            format!("its header has more than {MOST_HEADER_BYTES} bytes")
+        early: if file_bytes > MAX_HEADER_BYTES {
+            format!("its header has more than {MAX_HEADER_BYTES} bytes")
         } else {
             "its header ends early".to_owned()
         },
@@ -179,12 +179,12 @@ fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Head
         return Err(format!("it has version {version}{order}; 2 and 3 are supported"));
     }
     let (tensors, entries) = (source.u64()?, source.u64()?);
-    if tensors > MOST_TENSORS || entries > MOST_ENTRIES {
+    if tensors > MAX_TENSORS || entries > MAX_ENTRIES {
         return Err(format!(
-            "it claims {tensors} tensors and {entries} entries; at most {MOST_TENSORS} and {MOST_ENTRIES} are read"
+            "it claims {tensors} tensors and {entries} entries; at most {MAX_TENSORS} and {MAX_ENTRIES} are read"
         ));
     }
-    let mut metadata = Metadata::default();
+    let mut metadata = GgufMetadata::default();
     for _ in 0..entries {
         let key = source.name()?;
         source.keeps_long = kept.is_some_and(|kept| key.starts_with(kept));
@@ -193,7 +193,7 @@ fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Head
         metadata.0.insert(key, value);
     }
     let alignment = metadata.whole("general.alignment").unwrap_or(DEFAULT_ALIGNMENT);
-    if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
+    if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
         return Err(format!("its alignment is {alignment}"));
     }
     let mut found = BTreeMap::new();
@@ -204,12 +204,12 @@ fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Head
         }
     }
     let start = source.read.next_multiple_of(alignment);
-    let tensors = placed(found, start, file_bytes, alignment)?;
-    Ok(Header { metadata, tensors, digest: source.hash.finalize().into() })
+    let tensors = locate_tensors(found, start, file_bytes, alignment)?;
+    Ok(GgufHeader { metadata, tensors, digest: source.hash.finalize().into() })
 }
 
 /// A tensor's entry in the header, with an offset relative to the first tensor.
-struct Line {
+struct TensorInfo {
     dtype: StoredType,
     shape: Vec<u64>,
     bytes: u64,
@@ -217,14 +217,14 @@ struct Line {
 }
 
 /// Returns the tensors' ranges in the file, after checking that they are inside it, aligned and without overlaps.
-fn placed(
-    lines: BTreeMap<String, Line>,
+fn locate_tensors(
+    lines: BTreeMap<String, TensorInfo>,
     start: u64,
     file_bytes: u64,
     alignment: u64,
-) -> Result<BTreeMap<String, Entry>, String> {
+) -> Result<BTreeMap<String, TensorEntry>, String> {
     let mut entries = BTreeMap::new();
-    let mut places = Vec::new();
+    let mut ranges = Vec::new();
     for (name, line) in lines {
         let shown = name.escape_debug();
         let first = start.checked_add(line.offset);
@@ -238,12 +238,12 @@ fn placed(
         if !line.offset.is_multiple_of(alignment) {
             return Err(format!("tensor `{shown}` is not at a multiple of {alignment} bytes"));
         }
-        places.push((bytes.start, bytes.end, name.clone()));
-        entries.insert(name, Entry { dtype: line.dtype, shape: line.shape, bytes });
+        ranges.push((bytes.start, bytes.end, name.clone()));
+        entries.insert(name, TensorEntry { dtype: line.dtype, shape: line.shape, bytes });
     }
-    places.retain(|(start, end, _)| start < end);
-    places.sort();
-    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+    ranges.retain(|(start, end, _)| start < end);
+    ranges.sort();
+    match ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some(pair) => {
             let [one, other] = [&pair[0].2, &pair[1].2].map(|name| name.escape_debug());
             Err(format!("tensors `{one}` and `{other}` overlap"))
@@ -253,7 +253,7 @@ fn placed(
 }
 
 /// Sequential reader of the remaining file.
-struct Source<'a> {
+struct HeaderReader<'a> {
     reader: BufReader<&'a File>,
     left: u64,
     read: u64,
@@ -264,7 +264,7 @@ struct Source<'a> {
     keeps_long: bool,
 }
 
-impl Source<'_> {
+impl HeaderReader<'_> {
     fn take(&mut self, bytes: u64) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| self.early.clone())?;
         self.read += bytes;
@@ -322,33 +322,33 @@ impl Source<'_> {
     }
 
     fn name(&mut self) -> Result<String, String> {
-        self.text(MOST_NAME_BYTES)?
-            .ok_or_else(|| format!("a name has more than {MOST_NAME_BYTES} bytes"))
+        self.text(MAX_NAME_BYTES)?
+            .ok_or_else(|| format!("a name has more than {MAX_NAME_BYTES} bytes"))
     }
 
-    fn value(&mut self, kind: u32, depth: u32) -> Result<Value, String> {
+    fn value(&mut self, kind: u32, depth: u32) -> Result<GgufValue, String> {
         Ok(match kind {
-            0 => Value::Whole(self.bytes::<1>()?[0].into()),
+            0 => GgufValue::Whole(self.bytes::<1>()?[0].into()),
             1 => signed(self.bytes::<1>()?[0].cast_signed().into()),
-            2 => Value::Whole(u16::from_le_bytes(self.bytes()?).into()),
+            2 => GgufValue::Whole(u16::from_le_bytes(self.bytes()?).into()),
             3 => signed(i16::from_le_bytes(self.bytes()?).into()),
-            4 => Value::Whole(self.u32()?.into()),
+            4 => GgufValue::Whole(self.u32()?.into()),
             5 => signed(i32::from_le_bytes(self.bytes()?).into()),
-            6 => Value::Float(shortest(f32::from_le_bytes(self.bytes()?))),
-            7 => Value::Flag(self.bytes::<1>()?[0] != 0),
+            6 => GgufValue::Float(shortest(f32::from_le_bytes(self.bytes()?))),
+            7 => GgufValue::Flag(self.bytes::<1>()?[0] != 0),
             8 => {
-                let most = if self.keeps_long { MOST_NAME_BYTES } else { MOST_KEPT };
-                self.text(most)?.map_or(Value::Long, Value::Text)
+                let most = if self.keeps_long { MAX_NAME_BYTES } else { MAX_KEPT };
+                self.text(most)?.map_or(GgufValue::Long, GgufValue::Text)
             }
             9 => self.list(depth)?,
-            10 => Value::Whole(self.u64()?),
+            10 => GgufValue::Whole(self.u64()?),
             11 => signed(i64::from_le_bytes(self.bytes()?)),
-            12 => Value::Float(f64::from_le_bytes(self.bytes()?)),
+            12 => GgufValue::Float(f64::from_le_bytes(self.bytes()?)),
             _ => return Err(format!("an entry has the unknown type {kind}")),
         })
     }
 
-    fn list(&mut self, depth: u32) -> Result<Value, String> {
+    fn list(&mut self, depth: u32) -> Result<GgufValue, String> {
         if depth > 2 {
             return Err("an entry has lists of lists of lists".to_owned());
         }
@@ -357,10 +357,10 @@ impl Source<'_> {
         if length > self.left {
             return Err(self.early.clone());
         }
-        let most = if self.keeps_long { MOST_TOKENS } else { MOST_KEPT };
+        let most = if self.keeps_long { MAX_TOKENS } else { MAX_KEPT };
         if let Some(width) = width(kind).filter(|_| length > most) {
             self.skip(length.saturating_mul(width))?;
-            return Ok(Value::Long);
+            return Ok(GgufValue::Long);
         }
         let mut list = Vec::new();
         for _ in 0..length {
@@ -369,14 +369,14 @@ impl Source<'_> {
                 list.push(value);
             }
         }
-        Ok(if list.len() as u64 == length { Value::List(list) } else { Value::Long })
+        Ok(if list.len() as u64 == length { GgufValue::List(list) } else { GgufValue::Long })
     }
 
-    fn tensor(&mut self) -> Result<(String, Line), String> {
+    fn tensor(&mut self) -> Result<(String, TensorInfo), String> {
         let name = self.name()?;
         let dimensions = self.u32()?;
         let wrong = |why: &str| format!("tensor `{}` {why}", name.escape_debug());
-        if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
+        if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
             return Err(wrong(&format!("has {dimensions} dimensions")));
         }
         let mut shape = Vec::new();
@@ -397,7 +397,7 @@ impl Source<'_> {
         };
         let bytes = bytes.ok_or_else(|| wrong("has more bytes than a file can hold"))?;
         shape.reverse();
-        Ok((name, Line { dtype, shape, bytes, offset }))
+        Ok((name, TensorInfo { dtype, shape, bytes, offset }))
     }
 }
 
@@ -412,8 +412,8 @@ fn width(kind: u32) -> Option<u64> {
     }
 }
 
-fn signed(number: i64) -> Value {
-    u64::try_from(number).map_or(Value::Negative(number), Value::Whole)
+fn signed(number: i64) -> GgufValue {
+    u64::try_from(number).map_or(GgufValue::Negative(number), GgufValue::Whole)
 }
 
 /// Returns the shortest decimal number that rounds to this single-precision number.
@@ -433,6 +433,6 @@ fn stored_type(kind: u32) -> StoredType {
         30 => Some(Dtype::BF16),
         _ => None,
     };
-    let blocks = || BlockType::of(kind).map(StoredType::Blocks);
+    let blocks = || BlockType::from_number(kind).map(StoredType::Blocks);
     number.map(StoredType::Numbers).or_else(blocks).unwrap_or(StoredType::Unknown(kind))
 }

@@ -8,16 +8,16 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::forms::Architecture;
-use super::gguf::Metadata;
+use super::gguf::GgufMetadata;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
-use super::shard::Shard;
+use super::shard::WeightShard;
 use super::spec::{LayerZeroSpec, Norm};
 
-const MOST_FREQUENCIES: u64 = 1 << 12;
+const MAX_FREQUENCIES: u64 = 1 << 12;
 
 /// Returns the architecture that the file states.
-pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, ModelProblem> {
+pub(crate) fn architecture(shard: &WeightShard) -> Result<&'static Architecture, ModelProblem> {
     let whole = |key| shard.metadata().and_then(|metadata| metadata.whole(key));
     let count = whole("split.count").unwrap_or(1);
     if count > 1 && !is_part_of(&shard.name, count) {
@@ -29,9 +29,9 @@ pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, Model
         )));
     }
     match shard.metadata().and_then(|metadata| metadata.text("general.architecture")) {
-        Some(name) => Architecture::of(name),
+        Some(name) => Architecture::named(name),
         None => Err(ModelProblem::checkpoint(format!(
-            "`{}` does not say of which architecture it is (`general.architecture`)",
+            "`{}` has no `general.architecture`",
             shard.path.display()
         ))
         .with_hint("for a model in several files, name the first one")),
@@ -40,19 +40,19 @@ pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, Model
 
 /// Derives the content of config.json.
 pub(crate) fn config(
-    shard: &Shard,
+    shard: &WeightShard,
     architecture: &Architecture,
 ) -> Result<Map<String, Value>, ModelProblem> {
-    let beside = |what: &str| {
+    let requires_config = |what: &str| {
         let message = format!("`{}` {what}", shard.path.display());
         ModelProblem::settings(message).with_hint(format!(
-            "put the model's config.json beside it, in `{}`",
+            "put the model's config.json next to it, in `{}`",
             shard.path.parent().unwrap_or(Path::new(".")).display()
         ))
     };
-    if !architecture.alone {
-        return Err(beside(&format!(
-            "has no config.json beside it, and GGUF files of the architecture `{}` do not say all that the first layer needs",
+    if !architecture.self_contained {
+        return Err(requires_config(&format!(
+            "has no config.json next to it, and GGUF files of the architecture `{}` do not describe the first layer completely",
             architecture.name
         )));
     }
@@ -74,7 +74,10 @@ pub(crate) fn config(
         }
     }
     let Some(eps) = metadata.number(&key(EPSILON)) else {
-        return Err(beside(&format!("does not say the epsilon of its norms (`{}`)", key(EPSILON))));
+        return Err(requires_config(&format!(
+            "does not state the epsilon of its norms (`{}`)",
+            key(EPSILON)
+        )));
     };
     config.insert("rms_norm_eps".to_owned(), json!(eps));
     // Defaults of llama.cpp, which differ from those of some model types.
@@ -101,11 +104,11 @@ pub(crate) fn config(
         config.insert("bos_token_id".to_owned(), json!(bos));
     }
     if let Some(window) = metadata.whole(&key("attention.sliding_window")) {
-        return Err(beside(&format!(
-            "has a sliding window of {window} tokens, without saying which layers slide"
+        return Err(requires_config(&format!(
+            "has a sliding window of {window} tokens, but does not state which layers slide"
         )));
     }
-    if let Some(scaling) = scaling(shard, metadata, &key, &beside)? {
+    if let Some(scaling) = scaling(shard, metadata, &key, &requires_config)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
     let prefix = key("");
@@ -113,12 +116,12 @@ pub(crate) fn config(
     let is_known = |name: &&str| {
         KNOWN.contains(name)
             || KNOWN_BEGINNINGS.iter().any(|start| name.starts_with(start))
-            || metadata.is_nothing(&key(name))
+            || metadata.is_false_or_zero(&key(name))
             || *name == "attention.causal" && metadata.flag(&key(name)) == Some(true)
     };
     match own.into_iter().find(|name| !is_known(name)) {
-        Some(name) => Err(beside(&format!(
-            "has the entry `{prefix}{name}`, which is followed only with a config.json"
+        Some(name) => Err(requires_config(&format!(
+            "has the entry `{prefix}{name}`, which is supported only with a config.json"
         ))),
         None => Ok(config),
     }
@@ -151,14 +154,14 @@ const KNOWN_BEGINNINGS: [&str; 2] = ["rope.scaling.", "expert_"];
 
 /// A number that a GGUF file states.
 #[derive(Clone, Debug)]
-pub(crate) struct Stated {
+pub(crate) struct StatedNumber {
     key: String,
     name: &'static str,
     value: f64,
 }
 
 /// Returns the numbers of a file that also describe a first layer.
-pub(crate) fn stated(shard: &Shard, architecture: &Architecture) -> Vec<Stated> {
+pub(crate) fn stated(shard: &WeightShard, architecture: &Architecture) -> Vec<StatedNumber> {
     let names = [
         "embedding_length",
         "block_count",
@@ -174,12 +177,12 @@ pub(crate) fn stated(shard: &Shard, architecture: &Architecture) -> Vec<Stated> 
         let metadata = shard.metadata()?;
         let value = metadata.number(&key).or_else(|| Some(metadata.whole(&key)? as f64))?;
         // For architectures with several bases, layer 0's is stored elsewhere.
-        (name != THETA || architecture.alone).then_some(Stated { key, name, value })
+        (name != THETA || architecture.self_contained).then_some(StatedNumber { key, name, value })
     });
     stated.collect()
 }
 
-impl Stated {
+impl StatedNumber {
     /// Returns the problem if the model is to be scored with another number.
     pub(crate) fn contradiction(
         &self,
@@ -205,12 +208,12 @@ impl Stated {
             return None;
         }
         let message = format!(
-            "the GGUF file says `{}` {}, and the `{}` model would be scored with {scored}",
+            "the GGUF file states `{}` {}, but the `{}` model would be scored with {scored}",
             self.key, self.value, spec.model_type
         );
         Some(
             ModelProblem::checkpoint(message).with_hint(
-                "use a config.json that fits the file, or the checkpoint in safetensors",
+                "use a config.json that matches the file, or the checkpoint in safetensors",
             ),
         )
     }
@@ -218,10 +221,10 @@ impl Stated {
 
 /// Returns the rope scaling: frequency factors that the file stores as a tensor, or linear or `YaRN` from its metadata.
 fn scaling(
-    shard: &Shard,
-    metadata: &Metadata,
+    shard: &WeightShard,
+    metadata: &GgufMetadata,
     key: &impl Fn(&str) -> String,
-    beside: &impl Fn(&str) -> ModelProblem,
+    requires_config: &impl Fn(&str) -> ModelProblem,
 ) -> Result<Option<Value>, ModelProblem> {
     let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
     let kind = metadata.text(&key("rope.scaling.type")).unwrap_or("none");
@@ -229,8 +232,8 @@ fn scaling(
     let unusual = ["attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"];
     let unusual = unusual.into_iter().find(|name| number(name).is_some());
     if let Some(name) = unusual {
-        return Err(beside(&format!(
-            "has `rope.scaling.{name}`, which is followed only with a config.json"
+        return Err(requires_config(&format!(
+            "has `rope.scaling.{name}`, which is supported only with a config.json"
         )));
     }
     let factors = frequency_factors(shard)?;
@@ -261,19 +264,19 @@ fn scaling(
             "factor": 1.0,
             "attention_factor": 1.0,
         }))),
-        _ => Err(beside(&format!(
-            "has the rope scaling `{kind}`, which is followed only with a config.json"
+        _ => Err(requires_config(&format!(
+            "has the rope scaling `{kind}`, which is supported only with a config.json"
         ))),
     }
 }
 
 /// Reads `rope_freqs.weight`, `[head_dim / 2]`.
-fn frequency_factors(shard: &Shard) -> Result<Option<Vec<f32>>, ModelProblem> {
+fn frequency_factors(shard: &WeightShard) -> Result<Option<Vec<f32>>, ModelProblem> {
     let Some(entry) = shard.tensor("rope_freqs.weight") else { return Ok(None) };
     let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);
-    if !float || entry.shape.len() != 1 || entry.shape[0] > MOST_FREQUENCIES {
+    if !float || entry.shape.len() != 1 || entry.shape[0] > MAX_FREQUENCIES {
         return Err(ModelProblem::checkpoint(format!(
-            "`rope_freqs.weight` in `{}` has type {} and shape {:?}, not f32 and one size",
+            "`rope_freqs.weight` in `{}` has type {} and shape {:?}; expected f32 and one dimension",
             shard.path.display(),
             entry.dtype,
             entry.shape

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::gguf::*;
 use super::gguf_config;
-use super::shard::Shard;
+use super::shard::WeightShard;
 
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
@@ -25,7 +25,7 @@ fn line(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     [bytes, kind.to_le_bytes().to_vec(), offset.to_le_bytes().to_vec()].concat()
 }
 
-fn header(bytes: &[u8]) -> Result<Header, String> {
+fn header(bytes: &[u8]) -> Result<GgufHeader, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf");
     fs::write(&path, bytes).unwrap();
@@ -33,16 +33,16 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
 }
 
 /// Parses a header with some tensor entries and room for `data` bytes.
-fn of_lines(lines: &[Vec<u8>], data: usize) -> Result<Header, String> {
+fn header_with(lines: &[Vec<u8>], data: usize) -> Result<GgufHeader, String> {
     let mut bytes = [start(lines.len() as u64, 0), lines.concat()].concat();
     bytes.resize(bytes.len().next_multiple_of(32) + data, 0);
     header(&bytes)
 }
 
 #[test]
-fn sizes_are_turned_round_and_tensors_lie_where_their_lines_say() {
+fn sizes_are_reversed_and_tensors_are_located() {
     let lines = [line("a", &[64, 3], 8, 0), line("b", &[5], 0, 224)];
-    let header = of_lines(&lines, 244).unwrap();
+    let header = header_with(&lines, 244).unwrap();
     let a = &header.tensors["a"];
     assert_eq!((a.shape.as_slice(), a.byte_length()), ([3, 64].as_slice(), 3 * 2 * 34));
     assert_eq!(a.dtype.to_string(), "q8_0");
@@ -57,13 +57,13 @@ fn a_part_under_another_name_is_refused_with_its_number() {
     };
     let bytes = [start(0, 2), word("split.count", 3), word("split.no", 1)].concat();
     fs::write(folder.path().join("renamed.gguf"), bytes).unwrap();
-    let shard = Shard::open(folder.path(), "renamed.gguf").unwrap();
+    let shard = WeightShard::open(folder.path(), "renamed.gguf").unwrap();
     let refused = gguf_config::architecture(&shard).unwrap_err().message;
     assert!(refused.contains("is part number 2 of a model in 3 files"), "{refused}");
 }
 
 #[test]
-fn entries_are_kept_where_they_are_short() {
+fn short_entries_are_kept() {
     let float = [text("eps"), 6u32.to_le_bytes().to_vec(), 1e-5f32.to_le_bytes().to_vec()].concat();
     let heads = [text("heads"), 9u32.to_le_bytes().to_vec(), 5u32.to_le_bytes().to_vec()];
     let heads =
@@ -78,7 +78,7 @@ fn entries_are_kept_where_they_are_short() {
 
 #[test]
 fn hostile_headers_are_refused_with_the_reason() {
-    let lines = |lines: &[Vec<u8>]| of_lines(lines, 256).unwrap_err();
+    let lines = |lines: &[Vec<u8>]| header_with(lines, 256).unwrap_err();
     let kind = |kind: u32, rest: &[u8]| {
         header(&[start(0, 1), text("key"), kind.to_le_bytes().to_vec(), rest.to_vec()].concat())
             .unwrap_err()
@@ -144,8 +144,8 @@ proptest! {
         cut in prop::option::of(0usize..6000),
     ) {
         let mut bytes = case();
-        for (place, byte) in changes {
-            bytes[place] = byte;
+        for (index, byte) in changes {
+            bytes[index] = byte;
         }
         bytes.truncate(cut.unwrap_or(usize::MAX));
         if let Ok(header) = header(&bytes) {

@@ -7,7 +7,7 @@ use super::folder_files::{file_names, is_gguf, is_gguf_file, is_safetensors};
 use super::problem::{ModelProblem, ProblemKind};
 
 /// Maximum number of parts of a split GGUF file.
-const MOST_PARTS: u32 = 1000;
+const MAX_PARTS: u32 = 1000;
 
 /// The folder with `config.json` and the tokenizer, and the GGUF files if they hold the weights.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl ModelFiles {
                 let names: Vec<String> = models.iter().map(|name| format!("`{name}`")).collect();
                 let message = format!("`{shown}` has several GGUF files: {}", names.join(", "));
                 Err(ModelProblem::settings(message).with_hint(format!(
-                    "name the one you mean, such as `{}`",
+                    "set `model` to one of them, for example `{}`",
                     path.join(models[0]).display()
                 )))
             }
@@ -66,7 +66,7 @@ impl ModelFiles {
 
 fn not_a_model(message: String) -> ModelProblem {
     ModelProblem::settings(message).with_hint(
-        "`model` is a folder with `config.json` and `.safetensors` files, or a `.gguf` file, or a folder with one",
+        "set `model` to a folder with `config.json` and `.safetensors` files, to a `.gguf` file, or to a folder with one",
     )
 }
 
@@ -80,7 +80,7 @@ fn part(name: &str) -> Option<(&str, u32, u32)> {
     let (stem, count) = name.get(..name.len().checked_sub(5)?)?.rsplit_once("-of-")?;
     let (stem, part) = stem.rsplit_once('-')?;
     let number = |text: &str| {
-        text.parse().ok().filter(|number| text.len() == 5 && (1..=MOST_PARTS).contains(number))
+        text.parse().ok().filter(|number| text.len() == 5 && (1..=MAX_PARTS).contains(number))
     };
     Some((stem, number(part)?, number(count)?))
 }

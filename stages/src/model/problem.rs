@@ -61,7 +61,7 @@ impl ModelProblem {
         match error.kind() {
             // Permissions are set outside the checkpoint and can be corrected while the job waits.
             io::ErrorKind::PermissionDenied => Self::machine(message)
-                .with_hint("check the owner and the mode of the file and its folder"),
+                .with_hint("check owner and permissions of the file and its folder"),
             io::ErrorKind::NotFound
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::UnexpectedEof
@@ -74,8 +74,9 @@ impl ModelProblem {
 
     /// A cache file that could not be written.
     pub(crate) fn writing(path: &Path, error: &io::Error) -> Self {
-        Self::machine(format!("cannot write `{}`: {error}", path.display()))
-            .with_hint("set `cache_folder` of `load-partial-model` to a folder with enough space that you may write to")
+        Self::machine(format!("cannot write `{}`: {error}", path.display())).with_hint(
+            "set `cache_folder` of `load-partial-model` to a writable folder with enough space",
+        )
     }
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) ->
             problem.with_hint("this model cannot be scored: choose another one")
         }
         ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
-        ProblemKind::Machine => problem.with_hint("run again; what is done already is kept"),
+        ProblemKind::Machine => problem.with_hint("run again; finished work is kept"),
     };
     problems.into_iter().map(advised).collect()
 }
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_failure_that_may_pass_is_blamed_on_the_machine() {
+    fn only_transient_failures_are_machine_problems() {
         let kind = |kind: io::ErrorKind| ModelProblem::reading(Path::new("x"), &kind.into()).kind;
         assert_eq!(kind(io::ErrorKind::NotFound), ProblemKind::Checkpoint);
         assert_eq!(kind(io::ErrorKind::UnexpectedEof), ProblemKind::Checkpoint);

@@ -47,11 +47,11 @@ fn config_refusal(case: &str, family: &str, changes: &Value) -> String {
 }
 
 #[test]
-fn of_model_types() {
+fn messages_for_model_types() {
     let cases = [
         ("a misspelt type", json!({"model_type": "llamma"})),
         ("no type", json!({"model_type": null})),
-        ("a type that is no text", json!({"model_type": 7})),
+        ("a type that is not a text", json!({"model_type": 7})),
         ("linear attention throughout", json!({"model_type": "gla"})),
         ("a state-space model", json!({"model_type": "mamba2"})),
         ("a hybrid that begins with linear attention", json!({"model_type": "qwen3_next"})),
@@ -71,7 +71,7 @@ fn of_model_types() {
 }
 
 #[test]
-fn of_what_config_json_says() {
+fn messages_for_config_json() {
     let rope = |rope: Value| json!({"rope_scaling": rope});
     let cases = [
         ("four mistakes at once", "", {
@@ -106,7 +106,11 @@ fn of_what_config_json_says() {
             json!({"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1, -2]}})
         }),
         ("an odd number of rotating dimensions", "", json!({"head_dim": 5})),
-        ("a part of a head where all of it rotates", "", json!({"partial_rotary_factor": 0.5})),
+        (
+            "a partial rotary factor for a family without one",
+            "",
+            json!({"partial_rotary_factor": 0.5}),
+        ),
         (
             "no dimension rotates",
             "stablelm_qk_layernorm",
@@ -158,7 +162,7 @@ fn of_what_config_json_says() {
 }
 
 #[test]
-fn of_files() {
+fn messages_for_files() {
     let renamed = |folder: &Path, name: &str| {
         Tiny::new().write(folder);
         fs::rename(folder.join("model.safetensors"), folder.join(name)).unwrap();
@@ -176,7 +180,7 @@ fn of_files() {
     };
     let text = [
         refusal("an empty folder", |_| {}),
-        refusal("a config.json that is no JSON", |folder| {
+        refusal("a config.json that is not JSON", |folder| {
             fs::write(folder.join("config.json"), "{").unwrap();
         }),
         refusal("a config.json and nothing else", |folder| Tiny::new().write_config(folder)),
@@ -203,7 +207,7 @@ fn of_files() {
         refusal("a header longer than the file", |folder| {
             patched(folder, &|bytes| bytes[..8].copy_from_slice(&(1_u64 << 62).to_le_bytes()));
         }),
-        refusal("a header that is no JSON", |folder| patched(folder, &|bytes| bytes[8] = b'!')),
+        refusal("a header that is not JSON", |folder| patched(folder, &|bytes| bytes[8] = b'!')),
         refusal("an index that leaves its folder", |folder| {
             indexed(
                 folder,
@@ -229,7 +233,7 @@ fn of_files() {
 }
 
 #[test]
-fn of_a_base_frequency() {
+fn messages_for_rope_theta() {
     let folder = tempfile::tempdir().unwrap();
     Tiny::new().write(folder.path());
     let rotating = ModelFolder::open(folder.path(), Some(0.5)).unwrap_err();
@@ -241,7 +245,7 @@ fn of_a_base_frequency() {
 }
 
 #[test]
-fn of_distances_and_windows() {
+fn messages_for_distances_and_windows() {
     let spec = |changes: &[(&str, Value)]| {
         let folder = tempfile::tempdir().unwrap();
         let mut tiny = Tiny::new();

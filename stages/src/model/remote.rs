@@ -16,8 +16,8 @@ use super::config::ModelConfig;
 use super::forms;
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
-use super::shard::Shard;
-use super::stored::{Files, Stored, StoredTensors};
+use super::shard::WeightShard;
+use super::stored::{StoredTensor, StoredTensors, WeightSource};
 
 /// Name of a reduced `model.safetensors`: a folder with the original name would have no index.
 const ONLY: &str = "model-00001-of-00001.safetensors";
@@ -70,17 +70,18 @@ pub fn slice(
     let catalogue = if config.folder().join(INDEX).exists() {
         Catalogue::read(config.folder())?
     } else {
-        let shard = Shard::remote(weights.as_ref(), SINGLE).map_err(|problem| vec![problem])?;
-        Catalogue::of_shards(vec![shard])?
+        let shard =
+            WeightShard::remote(weights.as_ref(), SINGLE).map_err(|problem| vec![problem])?;
+        Catalogue::from_shards(vec![shard])?
     };
     let checkpoint_bytes = match catalogue.checkpoint_bytes {
         // The index has no `total_size`.
         0 => all_bytes(&catalogue, weights.as_ref()).map_err(|problem| vec![problem])?,
         stated => stated,
     };
-    let mut tensors = StoredTensors::new(Files::Remote(Rc::clone(weights)), catalogue);
+    let mut tensors = StoredTensors::new(WeightSource::Remote(Rc::clone(weights)), catalogue);
     locate(config, &method, &mut tensors)?;
-    let mut by_file: BTreeMap<&str, Vec<&Stored>> = BTreeMap::new();
+    let mut by_file: BTreeMap<&str, Vec<&StoredTensor>> = BTreeMap::new();
     for stored in tensors.found() {
         by_file.entry(&stored.file).or_default().push(stored);
     }
@@ -101,7 +102,7 @@ fn small_name(source: &str) -> &str {
     if source == SINGLE { ONLY } else { source }
 }
 
-fn sliced_file(source: &str, mut stored: Vec<&Stored>) -> SlicedFile {
+fn sliced_file(source: &str, mut stored: Vec<&StoredTensor>) -> SlicedFile {
     stored.sort_by_key(|stored| (stored.entry.bytes.start, stored.entry.bytes.end));
     let (mut header, mut ranges, mut offset) = (Map::new(), Vec::<Range<u64>>::new(), 0);
     for tensor in stored {

@@ -14,12 +14,12 @@ use super::*;
 use crate::load_partial_model::Precision;
 
 /// A local folder in place of a remote one, counting the bytes read.
-struct Far {
+struct RemoteFolder {
     folder: PathBuf,
     read: RefCell<u64>,
 }
 
-impl RemoteWeights for Far {
+impl RemoteWeights for RemoteFolder {
     fn length(&self, file: &str) -> Result<u64, ModelProblem> {
         let metadata = fs::metadata(self.folder.join(file));
         metadata
@@ -44,7 +44,7 @@ fn sliced(folder: &Path) -> Result<(TempDir, Sliced), Vec<ModelProblem>> {
             fs::copy(folder.join(name), small.path().join(name)).unwrap();
         }
     }
-    let far = Rc::new(Far { folder: folder.to_owned(), read: RefCell::new(0) });
+    let far = Rc::new(RemoteFolder { folder: folder.to_owned(), read: RefCell::new(0) });
     let weights: Rc<dyn RemoteWeights> = far.clone();
     let recipe = slice(ModelConfig::read(small.path(), None)?, &weights)?;
     for file in &recipe.files {
@@ -102,7 +102,7 @@ fn a_slice_leaves_the_other_layers_out() {
 }
 
 #[test]
-fn what_is_wrong_with_the_whole_is_wrong_with_its_slice() {
+fn problems_of_a_checkpoint_are_reported_for_its_slice() {
     let folder = tempfile::tempdir().unwrap();
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/demo/model");
     fs::copy(demo.join("config.json"), folder.path().join("config.json")).unwrap();

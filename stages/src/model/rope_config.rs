@@ -6,7 +6,7 @@ use super::problem::ModelProblem;
 use super::rope::{Pairing, RopeScaling, RopeSpec, yarn_attention_factor};
 
 const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3, longrope";
-const MOST_POSITIONS: u64 = 1 << 32;
+const MAX_POSITIONS: u64 = 1 << 32;
 
 /// Properties of a family's rotary embedding.
 pub(crate) struct RopeDefaults {
@@ -36,7 +36,7 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
     let dims = (head_dim as f64 * factor) as u64;
     if config.is_clean() && !(1..=head_dim).contains(&dims) {
         config.note(ModelProblem::checkpoint(format!(
-            "`partial_rotary_factor` {factor} of a head of {head_dim} numbers is {dims} dimensions"
+            "`partial_rotary_factor` {factor} makes {dims} of a head's {head_dim} dimensions rotate"
         )));
     }
     dims.clamp(1, head_dim.max(1))
@@ -45,11 +45,11 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
 /// Reads the rotary embedding. If `theta` is given, it replaces the checkpoint's base; the scaling is unchanged.
 pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f64>) -> RopeSpec {
     let types = config.optional_texts("layer_types");
-    read_of(config, defaults, theta, types.and_then(|types| types.first().copied()))
+    read_for_layer_type(config, defaults, theta, types.and_then(|types| types.first().copied()))
 }
 
 /// Reads the rotary embedding of one layer type, for a config.json with one object per type.
-pub(crate) fn read_of(
+pub(crate) fn read_for_layer_type(
     config: &Fields<'_>,
     defaults: &RopeDefaults,
     theta: Option<f64>,
@@ -77,7 +77,7 @@ pub(crate) fn read_of(
 /// `null` or empty.
 fn filled<'a>(config: &Fields<'a>, name: &str, layer_type: Option<&str>) -> Option<Fields<'a>> {
     let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
-    match layer_type.filter(|kind| rope.has(kind)) {
+    match layer_type.filter(|kind| rope.contains(kind)) {
         Some(kind) => rope.optional_object(kind),
         None => Some(rope),
     }
@@ -91,15 +91,15 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
     let kind = kind(rope);
     // An entry next to `rope_scaling` takes precedence over the one inside; the model's own positions replace both.
     let original = || {
-        let outside = config.optional_size("original_max_position_embeddings", MOST_POSITIONS);
-        let inside = || rope.optional_size("original_max_position_embeddings", MOST_POSITIONS);
+        let outside = config.optional_size("original_max_position_embeddings", MAX_POSITIONS);
+        let inside = || rope.optional_size("original_max_position_embeddings", MAX_POSITIONS);
         let default = || defaults.original_positions.or_else(inside);
         outside.or_else(default).unwrap_or(defaults.max_positions)
     };
     match kind {
         "default" => RopeScaling::Default,
         "linear" => RopeScaling::Linear { factor: rope.positive("factor") },
-        "dynamic" if rope.has("alpha") => {
+        "dynamic" if rope.contains("alpha") => {
             rope.note(ModelProblem::settings(
                 "dynamic rope scaling by `alpha` is not supported for this model type",
             ));
@@ -117,7 +117,7 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
         },
         "longrope" | "su" => long_rope(rope, original(), defaults),
         // Name in Phi-3's first releases.
-        "yarn" if defaults.original_positions.is_some() && rope.has("long_factor") => {
+        "yarn" if defaults.original_positions.is_some() && rope.contains("long_factor") => {
             long_rope(rope, original(), defaults)
         }
         "yarn" => yarn(rope, original(), defaults.max_positions),
@@ -136,7 +136,7 @@ fn yarn(rope: &Fields<'_>, original_positions: u64, max_positions: u64) -> RopeS
     // If `factor` is null, the library uses the ratio of the positions; if it is missing, the library refuses the
     // configuration.
     let ratio = max_positions as f64 / original_positions as f64;
-    let null = rope.has("factor") && rope.value("factor").is_none();
+    let null = rope.contains("factor") && rope.value("factor").is_none();
     let factor = if null { ratio } else { rope.positive("factor") };
     let number =
         |name, default| rope.optional_number(name).filter(|value| *value != 0.0).unwrap_or(default);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn both_styles_say_the_same() {
+    fn both_styles_are_equivalent() {
         let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64});
         let mut parameters = scaling.clone();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_parameters_per_layer_type_the_first_layers_count() {
+    fn parameters_of_the_first_layers_type_are_read() {
         let (spec, problems) = parsed(
             &json!({"layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_outside_the_scaling_win_and_the_models_own_stand_in() {
+    fn positions_next_to_the_scaling_take_precedence() {
         let original = |config: &Value| match parsed(config, None).0.scaling {
             RopeScaling::Yarn { original_positions, .. } => original_positions,
             other => panic!("{other:?}"),

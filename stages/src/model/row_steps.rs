@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use super::norm::normalise;
 use super::spec::{LayerZeroSpec, Norm, NormScope, RowContent};
-use super::tensors::Role;
-use super::weights::SmallWeights;
+use super::tensors::TensorRole;
+use super::weights::LayerWeights;
 
 /// All steps of one model, with their weights.
 pub(crate) struct RowSteps {
@@ -53,40 +53,39 @@ impl SliceNorm {
     fn apply(&self, row: &mut [f32]) {
         for (index, part) in row[self.range.clone()].chunks_exact_mut(self.group).enumerate() {
             let (weight, bias) =
-                (self.of_group(&self.weight, index), self.of_group(&self.bias, index));
+                (self.group_values(&self.weight, index), self.group_values(&self.bias, index));
             normalise(&self.norm, weight, bias, part);
         }
     }
 
-    fn of_group<'a>(&self, values: &'a [f32], index: usize) -> &'a [f32] {
+    fn group_values<'a>(&self, values: &'a [f32], index: usize) -> &'a [f32] {
         let groups = values.len() / self.group;
         if groups == 0 { values } else { &values[index % groups * self.group..][..self.group] }
     }
 }
 
 impl RowSteps {
-    pub(crate) fn new(spec: &LayerZeroSpec, kernel: Kernel, weights: &mut SmallWeights) -> Self {
+    pub(crate) fn new(spec: &LayerZeroSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden_size = spec.hidden_size as usize;
         let embedding_width = spec.embedding_width() as usize;
         let projected = spec.row_content() != RowContent::Embedding;
         let embedding_norm = RowNorm {
             norm: spec.embedding.norm.clone(),
-            weight: weights.take(Role::EmbeddingNormWeight),
-            bias: weights.take(Role::EmbeddingNormBias),
+            weight: weights.take(TensorRole::EmbeddingNormWeight),
+            bias: weights.take(TensorRole::EmbeddingNormBias),
         };
         let norm = RowNorm {
             norm: if projected { spec.norm.clone() } else { Norm::None },
-            weight: weights.take(Role::NormWeight),
-            bias: weights.take(Role::NormBias),
+            weight: weights.take(TensorRole::NormWeight),
+            bias: weights.take(TensorRole::NormBias),
         };
         let pack = |weight: Vec<f32>, bias: Vec<f32>, inputs| {
             let bias = (!bias.is_empty()).then_some(bias.as_slice());
             PackedWeights::new(kernel, &weight, bias, inputs)
         };
-        let embedding_projection = spec
-            .embedding
-            .width
-            .map(|width| pack(weights.take(Role::EmbeddingProjection), Vec::new(), width as usize));
+        let embedding_projection = spec.embedding.width.map(|width| {
+            pack(weights.take(TensorRole::EmbeddingProjection), Vec::new(), width as usize)
+        });
         let slice_norms = slice_norms(spec, weights);
         let projection = projected.then(|| {
             let (query, key) = first_projections(spec);
@@ -141,19 +140,19 @@ impl RowSteps {
 }
 
 /// Returns the projections of the hidden state (weight, bias) that form a row.
-fn first_projections(spec: &LayerZeroSpec) -> ((Role, Role), (Role, Role)) {
-    let query = (Role::QueryWeight, Role::QueryBias);
+fn first_projections(spec: &LayerZeroSpec) -> ((TensorRole, TensorRole), (TensorRole, TensorRole)) {
+    let query = (TensorRole::QueryWeight, TensorRole::QueryBias);
     match &spec.latent {
-        None => (query, (Role::KeyWeight, Role::KeyBias)),
+        None => (query, (TensorRole::KeyWeight, TensorRole::KeyBias)),
         Some(latent) => {
-            let down = (Role::QueryDownWeight, Role::QueryDownBias);
+            let down = (TensorRole::QueryDownWeight, TensorRole::QueryDownBias);
             let query = if latent.query_rank.is_some() { down } else { query };
-            (query, (Role::KeyDownWeight, Role::KeyDownBias))
+            (query, (TensorRole::KeyDownWeight, TensorRole::KeyDownBias))
         }
     }
 }
 
-fn slice_norms(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<SliceNorm> {
+fn slice_norms(spec: &LayerZeroSpec, weights: &mut LayerWeights) -> Vec<SliceNorm> {
     if let Some(latent) = &spec.latent {
         let query = spec.latent_query_width(latent) as usize;
         let key = query..query + latent.key_rank as usize;
@@ -164,8 +163,8 @@ fn slice_norms(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<SliceNor
             weight: weights.take(role),
             bias: Vec::new(),
         };
-        let key = norm(key, Role::KeyDownNorm);
-        let query = latent.query_rank.map(|_| norm(0..query, Role::QueryDownNorm));
+        let key = norm(key, TensorRole::KeyDownNorm);
+        let query = latent.query_rank.map(|_| norm(0..query, TensorRole::QueryDownNorm));
         return query.into_iter().chain([key]).collect();
     }
     let Some(head_norm) = spec.head_norm.as_ref().filter(|norm| !norm.after_rope) else {
@@ -182,8 +181,8 @@ fn slice_norms(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<SliceNor
         bias: weights.take(bias),
     };
     vec![
-        norm(0..queries, Role::QueryNormWeight, Role::QueryNormBias),
-        norm(queries..row, Role::KeyNormWeight, Role::KeyNormBias),
+        norm(0..queries, TensorRole::QueryNormWeight, TensorRole::QueryNormBias),
+        norm(queries..row, TensorRole::KeyNormWeight, TensorRole::KeyNormBias),
     ]
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::Metadata;
 use sha2::{Digest, Sha256};
 
-use super::entry::{Entry, StoredType};
+use super::entry::{StoredType, TensorEntry};
 use super::folder_files::is_gguf_file;
 use super::gguf;
 use super::problem::ModelProblem;
@@ -20,22 +20,22 @@ use crate::contract::{FileStamp, SIGNATURE_BYTES, Signature, hex, open_regular};
 const LENGTH_BYTES: u64 = 8;
 /// Maximum size of a header, and maximum number of tensors. DeepSeek-V3's 91,991 tensors would take 14 MB in one file;
 /// decoded, a tensor takes about 600 bytes.
-const MOST_HEADER_BYTES: u64 = 24 << 20;
-const MOST_TENSORS: usize = 1 << 17;
+const MAX_HEADER_BYTES: u64 = 24 << 20;
+const MAX_TENSORS: usize = 1 << 17;
 
 /// A weights file with a valid header. Symbolic links are followed: the Hugging Face cache consists of links.
 #[derive(Clone, Debug)]
-pub(crate) struct Shard {
+pub(crate) struct WeightShard {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
-    tensors: BTreeMap<String, Entry>,
+    tensors: BTreeMap<String, TensorEntry>,
     /// Metadata of a GGUF file.
-    metadata: Option<gguf::Metadata>,
+    metadata: Option<gguf::GgufMetadata>,
 }
 
-impl Shard {
+impl WeightShard {
     /// Opens a file and checks its header. For safetensors: its length, its JSON, and that the tensors tile the rest of
     /// the file exactly, with the sizes that their shapes and types imply. For GGUF see [`gguf`].
     pub(crate) fn open(folder: &Path, name: &str) -> Result<Self, ModelProblem> {
@@ -95,7 +95,7 @@ impl Shard {
         })
     }
 
-    pub(crate) fn metadata(&self) -> Option<&gguf::Metadata> {
+    pub(crate) fn metadata(&self) -> Option<&gguf::GgufMetadata> {
         self.metadata.as_ref()
     }
 
@@ -103,7 +103,7 @@ impl Shard {
         self.stamp.bytes()
     }
 
-    pub(crate) fn tensor(&self, name: &str) -> Option<&Entry> {
+    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name)
     }
 
@@ -131,12 +131,12 @@ fn tiling(
     header: &[u8],
     file_bytes: u64,
     damaged: &impl Fn(String) -> ModelProblem,
-) -> Result<BTreeMap<String, Entry>, ModelProblem> {
+) -> Result<BTreeMap<String, TensorEntry>, ModelProblem> {
     // Every tensor is an object.
     let objects = header.split(|byte| *byte == b'{').count() - 1;
-    if objects > MOST_TENSORS {
+    if objects > MAX_TENSORS {
         return Err(damaged(format!(
-            "its header has {objects} objects; at most {MOST_TENSORS} tensors are read"
+            "its header has {objects} objects; at most {MAX_TENSORS} tensors are read"
         )));
     }
     let metadata: Metadata =
@@ -153,7 +153,7 @@ fn tiling(
     let entry = |name: String| {
         let info = metadata.info(&name).expect("the header names its own tensors");
         let (start, end) = info.data_offsets;
-        let entry = Entry {
+        let entry = TensorEntry {
             dtype: StoredType::Numbers(info.dtype),
             shape: info.shape.iter().map(|size| *size as u64).collect(),
             bytes: data_start + start as u64..data_start + end as u64,
@@ -174,10 +174,10 @@ fn header_bytes(
     }
     let length = read(0, LENGTH_BYTES)?;
     let length = u64::from_le_bytes(length.try_into().expect("as many bytes as were asked for"));
-    if length > MOST_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
+    if length > MAX_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
         return Err(damaged(format!(
             "it claims a header of {length} bytes; the file has {file_bytes}, and no header of more than \
-             {MOST_HEADER_BYTES} is read"
+             {MAX_HEADER_BYTES} is read"
         )));
     }
     read(LENGTH_BYTES, length)
@@ -185,7 +185,7 @@ fn header_bytes(
 
 /// Reads tensors of one file by offset and counts the bytes.
 pub(crate) struct ShardReader<'a> {
-    shard: &'a Shard,
+    shard: &'a WeightShard,
     file: File,
     pub(crate) bytes_read: u64,
 }
@@ -194,7 +194,7 @@ impl ShardReader<'_> {
     /// Fills `buffer` from `offset` bytes into a tensor of this file.
     pub(crate) fn read(
         &mut self,
-        tensor: &Entry,
+        tensor: &TensorEntry,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), ModelProblem> {
@@ -220,12 +220,12 @@ mod tests {
     use super::*;
 
     /// Creates a file with that header text and `data` zero bytes.
-    fn file(folder: &Path, header: &str, data: usize) -> Result<Shard, ModelProblem> {
+    fn file(folder: &Path, header: &str, data: usize) -> Result<WeightShard, ModelProblem> {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.as_bytes());
         bytes.resize(bytes.len() + data, 0);
         fs::write(folder.join("x.safetensors"), bytes).unwrap();
-        Shard::open(folder, "x.safetensors")
+        WeightShard::open(folder, "x.safetensors")
     }
 
     fn tensor(name: &str, shape: &str, start: u64, end: u64) -> String {
@@ -276,11 +276,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for length in [u64::MAX, 1 << 60, 99_000_000, 1] {
             fs::write(folder.path().join("x.safetensors"), length.to_le_bytes()).unwrap();
-            let problem = Shard::open(folder.path(), "x.safetensors").unwrap_err();
+            let problem = WeightShard::open(folder.path(), "x.safetensors").unwrap_err();
             assert!(problem.message.contains("claims a header"), "{problem}");
         }
         fs::write(folder.path().join("x.safetensors"), "abc").unwrap();
-        let problem = Shard::open(folder.path(), "x.safetensors").unwrap_err();
+        let problem = WeightShard::open(folder.path(), "x.safetensors").unwrap_err();
         assert!(problem.message.contains("too short"), "{problem}");
     }
 
@@ -300,7 +300,7 @@ mod tests {
             let mut file = length.to_le_bytes().to_vec();
             file.extend(&bytes);
             fs::write(folder.path().join("x.safetensors"), &file).unwrap();
-            let _ = Shard::open(folder.path(), "x.safetensors");
+            let _ = WeightShard::open(folder.path(), "x.safetensors");
         }
     }
 }

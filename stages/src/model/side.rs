@@ -1,11 +1,11 @@
-//! Auxiliary arrays in a table file, next to its rows.
+//! Auxiliary tensors in a table file, next to its rows.
 
 use super::norm::normalise;
 use super::spec::{LayerZeroSpec, Norm};
 
 /// Small f32 arrays in a table file that are used for each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SideArray {
+pub(crate) enum AuxTensor {
     /// `[query_heads]`
     Sinks,
     /// `[head_dim]`
@@ -28,7 +28,7 @@ pub(crate) enum SideArray {
     NormBias,
 }
 
-impl SideArray {
+impl AuxTensor {
     /// Name in a table file.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -47,36 +47,36 @@ impl SideArray {
 }
 
 /// Lists the arrays of a model's table and their lengths, in the order of the file.
-pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
+pub(crate) fn aux_tensors(spec: &LayerZeroSpec) -> Vec<(AuxTensor, u64)> {
     let mut arrays = Vec::new();
     if spec.sinks {
-        arrays.push((SideArray::Sinks, spec.query_heads));
+        arrays.push((AuxTensor::Sinks, spec.query_heads));
     }
     if spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope) {
-        arrays.push((SideArray::QueryNorm, spec.head_dim));
-        arrays.push((SideArray::KeyNorm, spec.head_dim));
+        arrays.push((AuxTensor::QueryNorm, spec.head_dim));
+        arrays.push((AuxTensor::KeyNorm, spec.head_dim));
     }
     if let Some(latent) = &spec.latent {
         if let Some(rank) = latent.query_rank {
             let queries = spec.query_heads * spec.head_dim;
-            arrays.push((SideArray::QueryWeight, queries * rank));
+            arrays.push((AuxTensor::QueryWeight, queries * rank));
         }
         let keys = spec.key_heads * (spec.head_dim - latent.rotary_dims);
-        arrays.push((SideArray::KeyWeight, keys * latent.key_rank));
+        arrays.push((AuxTensor::KeyWeight, keys * latent.key_rank));
     }
     if let Some(positions) = spec.learned_positions {
         let hidden = spec.hidden_size;
         let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
-        arrays.push((SideArray::Positions, positions * hidden));
-        arrays.push((SideArray::QueryWeight, queries * hidden));
-        arrays.push((SideArray::KeyWeight, keys * hidden));
+        arrays.push((AuxTensor::Positions, positions * hidden));
+        arrays.push((AuxTensor::QueryWeight, queries * hidden));
+        arrays.push((AuxTensor::KeyWeight, keys * hidden));
         if spec.bias {
-            arrays.push((SideArray::QueryBias, queries));
-            arrays.push((SideArray::KeyBias, keys));
+            arrays.push((AuxTensor::QueryBias, queries));
+            arrays.push((AuxTensor::KeyBias, keys));
         }
         if spec.norm != Norm::None {
-            arrays.push((SideArray::NormWeight, hidden));
-            arrays.push((SideArray::NormBias, hidden));
+            arrays.push((AuxTensor::NormWeight, hidden));
+            arrays.push((AuxTensor::NormBias, hidden));
         }
     }
     arrays
@@ -84,10 +84,10 @@ pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
 
 /// Bytes of the projections that are packed for the kernel with the first window.
 pub(crate) fn packed_bytes(spec: &LayerZeroSpec) -> u64 {
-    let projections = |(array, _): &(SideArray, u64)| {
-        matches!(array, SideArray::QueryWeight | SideArray::KeyWeight)
+    let projections = |(array, _): &(AuxTensor, u64)| {
+        matches!(array, AuxTensor::QueryWeight | AuxTensor::KeyWeight)
     };
-    side_arrays(spec)
+    aux_tensors(spec)
         .iter()
         .filter(|array| projections(array))
         .map(|(_, numbers)| 4 * numbers)

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_what_the_layer_computes_and_not_whether_somebody_has_verified_it() {
+    fn the_digest_does_not_depend_on_verification() {
         let plain = spec(None, RopeScaling::Default);
         let verified = LayerZeroSpec { unverified: true, ..plain.clone() };
         assert_eq!(verified.digest(), plain.digest());

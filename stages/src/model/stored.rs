@@ -7,20 +7,20 @@ use std::rc::Rc;
 use safetensors::Dtype;
 
 use super::catalogue::Catalogue;
-use super::entry::{Entry, StoredType};
+use super::entry::{StoredType, TensorEntry};
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
-use super::shard::Shard;
+use super::shard::WeightShard;
 
 /// A tensor, its name on disk and its file.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub(crate) name: String,
     pub(crate) file: String,
-    pub(crate) entry: Entry,
+    pub(crate) entry: TensorEntry,
 }
 
-impl Stored {
+impl StoredTensor {
     /// Type of its numbers. Blocks and unknown types are refused before this is called.
     pub(crate) fn dtype(&self) -> Dtype {
         match self.entry.dtype {
@@ -31,21 +31,21 @@ impl Stored {
 }
 
 /// Location of weight files.
-pub(crate) enum Files {
+pub(crate) enum WeightSource {
     Folder(PathBuf),
     Remote(Rc<dyn RemoteWeights>),
 }
 
-impl Files {
-    fn open(&self, name: &str) -> Result<Shard, ModelProblem> {
+impl WeightSource {
+    fn open(&self, name: &str) -> Result<WeightShard, ModelProblem> {
         match self {
-            Self::Folder(folder) => Shard::open(folder, name),
-            Self::Remote(weights) => Shard::remote(weights.as_ref(), name),
+            Self::Folder(folder) => WeightShard::open(folder, name),
+            Self::Remote(weights) => WeightShard::remote(weights.as_ref(), name),
         }
     }
 
     /// Reads all bytes of a tensor.
-    fn read(&self, shard: &Shard, entry: &Entry) -> Result<Vec<u8>, ModelProblem> {
+    fn read(&self, shard: &WeightShard, entry: &TensorEntry) -> Result<Vec<u8>, ModelProblem> {
         match self {
             Self::Folder(_) => {
                 let mut bytes = vec![0; entry.byte_length() as usize];
@@ -59,18 +59,18 @@ impl Files {
 
 /// All tensors of a model's files. A file's header is read when the first of its tensors is requested.
 pub(crate) struct StoredTensors {
-    files: Files,
+    files: WeightSource,
     files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
-    shards: BTreeMap<String, Option<Shard>>,
+    shards: BTreeMap<String, Option<WeightShard>>,
     /// Requested tensors that were found, by name.
-    found: BTreeMap<String, Stored>,
+    found: BTreeMap<String, StoredTensor>,
     /// Problems of the files that were opened.
     pub(crate) problems: Vec<ModelProblem>,
 }
 
 impl StoredTensors {
-    pub(crate) fn new(files: Files, catalogue: Catalogue) -> Self {
+    pub(crate) fn new(files: WeightSource, catalogue: Catalogue) -> Self {
         let opened = catalogue.opened.into_iter();
         Self {
             files,
@@ -82,27 +82,27 @@ impl StoredTensors {
     }
 
     /// Whether a tensor of that name exists; opens no file.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn contains(&self, name: &str) -> bool {
         self.files_by_tensor.contains_key(name)
     }
 
     /// Finds a tensor by name; `None` if it does not exist or a problem of its file was noted.
-    pub(crate) fn find(&mut self, name: &str) -> Option<Stored> {
+    pub(crate) fn find(&mut self, name: &str) -> Option<StoredTensor> {
         let file = self.files_by_tensor.get(name)?.clone();
         let shard = self.shard(&file)?;
         if let Some(entry) = shard.tensor(name) {
-            let stored = Stored { name: name.to_owned(), entry: entry.clone(), file };
+            let stored = StoredTensor { name: name.to_owned(), entry: entry.clone(), file };
             self.found.insert(name.to_owned(), stored.clone());
             return Some(stored);
         }
         self.problems.push(ModelProblem::checkpoint(format!(
-            "the index says that `{name}` is in `{file}`; it is not"
+            "the index lists `{name}` in `{file}`, but the file does not contain it"
         )));
         None
     }
 
     /// Reads all bytes of a small tensor that is needed to check a form; `None` with the problem noted.
-    pub(crate) fn read(&mut self, stored: &Stored) -> Option<Vec<u8>> {
+    pub(crate) fn read(&mut self, stored: &StoredTensor) -> Option<Vec<u8>> {
         self.shard(&stored.file)?;
         let shard = self.shards[&stored.file].as_ref()?;
         match self.files.read(shard, &stored.entry) {
@@ -114,7 +114,7 @@ impl StoredTensors {
         }
     }
 
-    fn shard(&mut self, file: &str) -> Option<&Shard> {
+    fn shard(&mut self, file: &str) -> Option<&WeightShard> {
         if !self.shards.contains_key(file) {
             let opened = self.files.open(file);
             let opened = opened.map_err(|problem| self.problems.push(problem)).ok();
@@ -129,12 +129,12 @@ impl StoredTensors {
     }
 
     /// Requested tensors that were found.
-    pub(crate) fn found(&self) -> impl Iterator<Item = &Stored> {
+    pub(crate) fn found(&self) -> impl Iterator<Item = &StoredTensor> {
         self.found.values()
     }
 
     /// Returns the named files, sorted.
-    pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<Shard> {
+    pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<WeightShard> {
         let shards = self.shards.into_iter().filter(|(name, _)| files.contains(name));
         shards.filter_map(|(_, shard)| shard).collect()
     }

@@ -7,8 +7,8 @@
 //! 16   length of the header                             8 bytes
 //! 24   header: JSON, padded with spaces to a multiple of 64 bytes from the file's start
 //!      rows: [rows, row_width] in the header's precision
-//!      zeros to a multiple of 64 bytes, then the header's auxiliary arrays, f32, one after the other, if any
-//!      length of the rows and auxiliary arrays in bytes      8 bytes
+//!      zeros to a multiple of 64 bytes, then the header's auxiliary tensors, f32, one after the other, if any
+//!      length of the rows and auxiliary tensors in bytes      8 bytes
 //!      SHA-256 over the header and the SHA-256 of each block in between    32 bytes
 //! ```
 
@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::side::SideArray;
+use super::side::AuxTensor;
 use crate::load_partial_model::Precision;
 
 const MAGIC: &[u8; 16] = b"longsift-table-1";
@@ -47,7 +47,7 @@ pub(crate) struct TableHeader {
     pub(crate) row_width: u64,
     /// Number format.
     pub(crate) precision: Precision,
-    /// Name and length of each auxiliary array.
+    /// Name and length of each auxiliary tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) side: Vec<(String, u64)>,
 }
@@ -57,8 +57,8 @@ impl TableHeader {
         self.rows.checked_mul(self.row_width)?.checked_mul(self.precision.bytes())
     }
 
-    /// Offset of the auxiliary arrays from the first row.
-    fn side_start(&self) -> Option<u64> {
+    /// Offset of the auxiliary tensors from the first row.
+    fn aux_start(&self) -> Option<u64> {
         self.row_bytes()?.checked_next_multiple_of(ALIGNMENT as u64)
     }
 
@@ -67,7 +67,7 @@ impl TableHeader {
             return self.row_bytes();
         }
         let numbers = self.side.iter().try_fold(0u64, |sum, (_, length)| sum.checked_add(*length));
-        self.side_start()?.checked_add(numbers?.checked_mul(4)?)
+        self.aux_start()?.checked_add(numbers?.checked_mul(4)?)
     }
 }
 
@@ -108,12 +108,12 @@ impl TableWriter {
         }
     }
 
-    /// Appends the auxiliary arrays in the header's order, after all rows.
-    pub(crate) fn write_side(&mut self, arrays: &[Vec<f32>]) -> io::Result<()> {
+    /// Appends the auxiliary tensors in the header's order, after all rows.
+    pub(crate) fn write_aux(&mut self, arrays: &[Vec<f32>]) -> io::Result<()> {
         if arrays.is_empty() {
             return Ok(());
         }
-        let start = self.header.side_start().expect("the rows were written");
+        let start = self.header.aux_start().expect("the rows were written");
         self.write_bytes(&vec![0; (start - self.written) as usize])?;
         arrays.iter().try_for_each(|array| self.write_bytes(bytemuck::cast_slice(array)))
     }
@@ -187,7 +187,7 @@ fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
 pub struct LayerZeroTable {
     file: MappedFile,
     header: TableHeader,
-    /// Rows and auxiliary arrays.
+    /// Rows and auxiliary tensors.
     data: Range<usize>,
     rows: Range<usize>,
 }
@@ -209,7 +209,7 @@ impl LayerZeroTable {
     pub(crate) fn open(path: &Path, expected: &TableHeader) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
         let data = data_range(file.bytes(), expected)?;
-        let length = expected.row_bytes().expect("the data that it is part of has a length");
+        let length = expected.row_bytes().expect("the length was checked with that of the data");
         let rows = data.start..data.start + length as usize;
         let table = Self { file, header: expected.clone(), data, rows };
         table.try_view()?;
@@ -241,8 +241,8 @@ impl LayerZeroTable {
     pub(crate) fn memory_warning(&self, path: &Path) -> Option<String> {
         (!self.file.is_mapped()).then(|| {
             format!(
-                "table `{}` was read into memory, {} bytes, instead of mapped: others may rewrite the file; a cache \
-                 folder of this user's own avoids that",
+                "table `{}` ({} bytes) was copied into memory instead of mapped, because other users may rewrite the file; \
+                 a cache folder that only this user can write to avoids this",
                 path.display(),
                 self.file.bytes().len()
             )
@@ -250,7 +250,7 @@ impl LayerZeroTable {
     }
 
     pub fn view(&self) -> TableView<'_> {
-        self.try_view().expect("the view was taken once when the table was opened")
+        self.try_view().expect("the view was checked when the table was opened")
     }
 
     fn try_view(&self) -> Result<TableView<'_>, String> {
@@ -263,9 +263,9 @@ impl LayerZeroTable {
         .map_err(|error| error.to_string())
     }
 
-    /// An auxiliary array, if the model has it.
-    pub(crate) fn side(&self, array: SideArray) -> Option<&[f32]> {
-        let mut start = self.data.start + self.header.side_start()? as usize;
+    /// An auxiliary tensor, if the model has it.
+    pub(crate) fn aux(&self, array: AuxTensor) -> Option<&[f32]> {
+        let mut start = self.data.start + self.header.aux_start()? as usize;
         for (name, length) in &self.header.side {
             let end = start + *length as usize * 4;
             if name == array.name() {
@@ -290,13 +290,13 @@ impl LayerZeroTable {
         self.header.precision
     }
 
-    /// Bytes of the rows and auxiliary arrays.
+    /// Bytes of the rows and auxiliary tensors.
     pub fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
 }
 
-/// Returns the range of rows and auxiliary arrays, if the file is the table that `expected` describes.
+/// Returns the range of rows and auxiliary tensors, if the file is the table that `expected` describes.
 fn data_range(bytes: &[u8], expected: &TableHeader) -> Result<Range<usize>, String> {
     let expected_head = head(expected);
     if bytes.len() < expected_head.len() + TRAILER_BYTES {
@@ -311,10 +311,7 @@ fn data_range(bytes: &[u8], expected: &TableHeader) -> Result<Range<usize>, Stri
     let data = expected_head.len()..bytes.len() - TRAILER_BYTES;
     let stated = u64::from_le_bytes(bytes[data.end..data.end + 8].try_into().expect("eight bytes"));
     if expected.data_bytes() != Some(data.len() as u64) || stated != data.len() as u64 {
-        return Err(format!(
-            "it has {} bytes of rows, not the {stated} that it states",
-            data.len()
-        ));
+        return Err(format!("it states {stated} bytes of rows, but has {}", data.len()));
     }
     Ok(data)
 }
@@ -350,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_and_verifies() {
+    fn a_written_table_is_read_back_and_verifies() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         let numbers: Vec<f32> = (0..3000).map(|number| number as f32 * 0.37).collect();
@@ -373,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_beside_the_rows_come_back_by_name() {
+    fn auxiliary_tensors_are_found_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         let side = vec![("sinks".to_owned(), 2), ("key_norm".to_owned(), 3)];
@@ -381,14 +378,14 @@ mod tests {
             let header = TableHeader { side: side.clone(), ..header(5, 3, precision) };
             let mut writer = TableWriter::new(create(&path), header.clone()).unwrap();
             writer.write(&[0.5; 15]).unwrap();
-            writer.write_side(&[vec![1.0, 2.0], vec![3.0, 4.0, 5.0]]).unwrap();
+            writer.write_aux(&[vec![1.0, 2.0], vec![3.0, 4.0, 5.0]]).unwrap();
             writer.finish(header.fingerprint.clone()).unwrap();
             let table = LayerZeroTable::open(&path, &header).unwrap();
             table.verify().unwrap();
             assert_eq!(table.view().len(), 15);
-            assert_eq!(table.side(SideArray::Sinks), Some([1.0f32, 2.0].as_slice()));
-            assert_eq!(table.side(SideArray::KeyNorm), Some([3.0f32, 4.0, 5.0].as_slice()));
-            assert_eq!(table.side(SideArray::Positions), None);
+            assert_eq!(table.aux(AuxTensor::Sinks), Some([1.0f32, 2.0].as_slice()));
+            assert_eq!(table.aux(AuxTensor::KeyNorm), Some([3.0f32, 4.0, 5.0].as_slice()));
+            assert_eq!(table.aux(AuxTensor::Positions), None);
         }
     }
 
@@ -400,9 +397,9 @@ mod tests {
         written(&path, &header, &vec![1.5; 2 * (BLOCK_BYTES / 4 + 5)]);
         LayerZeroTable::open(&path, &header).unwrap().verify().unwrap();
         let bytes = fs::read(&path).unwrap();
-        for place in [1000, bytes.len() / 2, bytes.len() - 50] {
+        for index in [1000, bytes.len() / 2, bytes.len() - 50] {
             let mut damaged = bytes.clone();
-            damaged[place] ^= 1;
+            damaged[index] ^= 1;
             replace(&path, &damaged);
             assert!(LayerZeroTable::open(&path, &header).unwrap().verify().is_err());
         }
@@ -428,14 +425,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_damaged_byte_never_passes_open_and_verify(place in any::<prop::sample::Index>(), flip in 1u8..=255) {
+        fn a_damaged_byte_never_passes_open_and_verify(index in any::<prop::sample::Index>(), flip in 1u8..=255) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("t");
             let header = header(4, 2, Precision::F32);
             written(&path, &header, &[1.0; 8]);
             let mut bytes = fs::read(&path).unwrap();
-            let place = place.index(bytes.len());
-            bytes[place] ^= flip;
+            let index = index.index(bytes.len());
+            bytes[index] ^= flip;
             replace(&path, &bytes);
             let passed = LayerZeroTable::open(&path, &header).is_ok_and(|table| table.verify().is_ok());
             prop_assert!(!passed);

@@ -29,7 +29,7 @@ pub(crate) struct LayerZeroTensors {
 /// A tensor of which all rows starting with `first` are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeTensor {
-    pub(crate) role: Role,
+    pub(crate) role: TensorRole,
     /// Name without a prefix.
     pub(crate) name: String,
     /// One or two sizes.
@@ -104,7 +104,12 @@ impl Projection {
     }
 
     /// Returns its tensors, for a hidden state of `hidden_size` numbers.
-    pub(crate) fn needed(&self, hidden_size: u64, weight: Role, bias: Role) -> Vec<NeededTensor> {
+    pub(crate) fn needed(
+        &self,
+        hidden_size: u64,
+        weight: TensorRole,
+        bias: TensorRole,
+    ) -> Vec<NeededTensor> {
         let inputs = self.inputs.unwrap_or(hidden_size);
         let shape = if self.transposed { [inputs, self.outputs] } else { [self.outputs, inputs] };
         let mut needed = vec![NeededTensor {
@@ -137,7 +142,7 @@ fn all(rows: u64) -> Vec<Range<u64>> {
 
 /// Purpose of a required tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Role {
+pub(crate) enum TensorRole {
     NormWeight,
     NormBias,
     QueryWeight,
@@ -201,7 +206,7 @@ pub(crate) enum Role {
 /// A required tensor, with the shape that config.json implies.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeededTensor {
-    pub(crate) role: Role,
+    pub(crate) role: TensorRole,
     /// Name without a prefix.
     pub(crate) name: String,
     /// One or two sizes.
@@ -232,7 +237,7 @@ impl NeededTensor {
 
 impl LayerZeroTensors {
     /// Adds a whole tensor specific to the family.
-    pub(crate) fn need(&mut self, role: Role, name: &str, shape: &[u64]) {
+    pub(crate) fn need(&mut self, role: TensorRole, name: &str, shape: &[u64]) {
         let shape = shape.to_vec();
         self.more.push(WholeTensor { role, name: name.to_owned(), shape, first: 0 });
     }
@@ -248,21 +253,22 @@ impl LayerZeroTensors {
             rows: std::iter::once(first..shape[0].max(first)).collect(),
             columns: None,
         };
-        let norm = [(Role::NormWeight, &self.norm_weight), (Role::NormBias, &self.norm_bias)];
+        let norm =
+            [(TensorRole::NormWeight, &self.norm_weight), (TensorRole::NormBias, &self.norm_bias)];
         needed.extend(
             norm.iter().filter_map(|(role, name)| {
                 name.as_ref().map(|name| whole(*role, name, &[hidden], 0))
             }),
         );
-        needed.extend(self.query.needed(hidden, Role::QueryWeight, Role::QueryBias));
-        needed.extend(self.key.needed(hidden, Role::KeyWeight, Role::KeyBias));
+        needed.extend(self.query.needed(hidden, TensorRole::QueryWeight, TensorRole::QueryBias));
+        needed.extend(self.key.needed(hidden, TensorRole::KeyWeight, TensorRole::KeyBias));
         needed.extend(
             self.more
                 .iter()
                 .map(|tensor| whole(tensor.role, &tensor.name, &tensor.shape, tensor.first)),
         );
         let embedding = [spec.vocabulary_size, spec.embedding_width()];
-        needed.push(whole(Role::Embedding, &self.embedding, &embedding, 0));
+        needed.push(whole(TensorRole::Embedding, &self.embedding, &embedding, 0));
         needed
     }
 }
@@ -287,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn of_a_transposed_projection_columns_are_read() {
+    fn columns_of_a_transposed_projection_are_read() {
         let (_, mut key) = Projection::stacked("qkv", false, 8, 4);
         key.transposed = true;
-        let needed = key.needed(6, Role::KeyWeight, Role::KeyBias).remove(0);
+        let needed = key.needed(6, TensorRole::KeyWeight, TensorRole::KeyBias).remove(0);
         assert_eq!((needed.shape, needed.columns), (vec![6, 16], Some(8..12)));
-        let numbers = key.needed(6, Role::KeyWeight, Role::KeyBias)[0].numbers();
+        let numbers = key.needed(6, TensorRole::KeyWeight, TensorRole::KeyBias)[0].numbers();
         assert_eq!(numbers, 24);
     }
 }

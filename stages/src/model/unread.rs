@@ -12,7 +12,7 @@ use super::stored::StoredTensors;
 
 /// Part of a model that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reads {
+pub(crate) enum ReadScope {
     /// Queries and keys of layer 0.
     QueriesAndKeys,
     /// `count` layers, and the head (`above`) if these are all.
@@ -107,7 +107,7 @@ const BUFFERS: [&str; 17] = [
 pub(crate) fn check(
     config: &ModelConfig,
     tensors: &StoredTensors,
-    reads: Reads,
+    reads: ReadScope,
 ) -> Option<ModelProblem> {
     let used: BTreeSet<&str> = tensors.found().map(|stored| stored.name.as_str()).collect();
     let stems: BTreeSet<&str> = used.iter().filter_map(|name| stem(name)).collect();
@@ -116,7 +116,7 @@ pub(crate) fn check(
     let unread: Vec<&str> = if config.gguf().is_some() {
         unused.filter(|name| changes_gguf(name, reads)).collect()
     } else {
-        let names = Names::new(config, &used);
+        let names = TensorNames::new(config, &used);
         unused.filter(|name| names.changes(name, &stems, reads)).collect()
     };
     let (first, rest) = unread.split_first()?;
@@ -129,11 +129,11 @@ pub(crate) fn check(
         more => format!(" and {more} more"),
     };
     let message = format!(
-        "the checkpoint has {listed}{more}, which a `{}` model by this config.json does not have: it would be scored as without",
+        "the checkpoint has {listed}{more}, which a `{}` model with this config.json does not use: scores would ignore it",
         config.spec().model_type
     );
     Some(ModelProblem::checkpoint(message).with_hint(
-        "does `model_type` in config.json fit the weights? take the config.json that came with them",
+        "check that `model_type` in config.json matches the weights; use the config.json that came with them",
     ))
 }
 
@@ -142,7 +142,7 @@ fn stem(name: &str) -> Option<&str> {
 }
 
 /// Whether a tensor of a GGUF file changes the result.
-fn changes_gguf(name: &str, reads: Reads) -> bool {
+fn changes_gguf(name: &str, reads: ReadScope) -> bool {
     let begins = |starts: &[&str], name: &str| starts.iter().any(|start| name.starts_with(start));
     if begins(&GGUF_ELSEWHERE, name) {
         return false;
@@ -150,16 +150,16 @@ fn changes_gguf(name: &str, reads: Reads) -> bool {
     let of_layer = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
     let of_layer = of_layer.and_then(|(layer, name)| Some((layer.parse::<u64>().ok()?, name)));
     match (of_layer, reads) {
-        (Some((0, name)), Reads::QueriesAndKeys) => !begins(&GGUF_AFTER_KEYS, name),
-        (Some(_), Reads::QueriesAndKeys) => false,
-        (Some((layer, _)), Reads::Layers { count, .. }) => layer < count,
-        (None, Reads::Layers { above: true, .. }) => true,
+        (Some((0, name)), ReadScope::QueriesAndKeys) => !begins(&GGUF_AFTER_KEYS, name),
+        (Some(_), ReadScope::QueriesAndKeys) => false,
+        (Some((layer, _)), ReadScope::Layers { count, .. }) => layer < count,
+        (None, ReadScope::Layers { above: true, .. }) => true,
         (None, _) => !begins(&["output.", "output_norm."], name),
     }
 }
 
 /// Tensor names of a family in one checkpoint.
-struct Names<'a> {
+struct TensorNames<'a> {
     model_type: &'a str,
     /// Prefix of all names in this checkpoint.
     prefix: &'a str,
@@ -171,7 +171,7 @@ struct Names<'a> {
     projections: [&'a str; 2],
 }
 
-impl<'a> Names<'a> {
+impl<'a> TensorNames<'a> {
     fn new(config: &'a ModelConfig, used: &BTreeSet<&'a str>) -> Self {
         let tensors = config.tensors();
         let query = tensors.query.weight.as_str();
@@ -191,7 +191,7 @@ impl<'a> Names<'a> {
     }
 
     /// Whether a tensor changes the result.
-    fn changes(&self, name: &str, stems: &BTreeSet<&str>, reads: Reads) -> bool {
+    fn changes(&self, name: &str, stems: &BTreeSet<&str>, reads: ReadScope) -> bool {
         let Some(own) = name.strip_prefix(self.prefix) else { return false };
         if BUFFERS.iter().any(|ending| {
             own.strip_suffix(ending)
@@ -204,14 +204,14 @@ impl<'a> Names<'a> {
         let of_layer = of_layer.and_then(|rest| rest.split_once('.'));
         let of_layer = of_layer.and_then(|(layer, rest)| Some((layer.parse::<u64>().ok()?, rest)));
         let Some((layer, rest)) = of_layer else {
-            let beside = stem(name).is_some_and(|stem| stems.contains(stem));
+            let is_companion = stem(name).is_some_and(|stem| stems.contains(stem));
             let module = own.split('.').next().unwrap_or_default();
             let embeds = ["embed", "wpe", "position"].iter().any(|part| module.contains(part));
-            return beside || embeds && !module.starts_with("embed_out");
+            return is_companion || embeds && !module.starts_with("embed_out");
         };
         let is_read = match reads {
-            Reads::QueriesAndKeys => layer == 0,
-            Reads::Layers { count, .. } => layer < count,
+            ReadScope::QueriesAndKeys => layer == 0,
+            ReadScope::Layers { count, .. } => layer < count,
         };
         // Masks of causal attention, and biases that config.json does not request.
         let in_attention =
@@ -226,7 +226,7 @@ impl<'a> Names<'a> {
             return false;
         }
         match (reads, in_attention) {
-            (Reads::Layers { .. }, _) => true,
+            (ReadScope::Layers { .. }, _) => true,
             (_, Some(rest)) => !AFTER_KEYS.iter().any(|start| rest.starts_with(start)),
             (_, None) => {
                 let module = rest.split('.').next().unwrap_or_default();

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::{ModelFolder, Part};
-use super::entry::Entry;
+use super::checkpoint::{LocatedTensor, ModelFolder};
+use super::entry::TensorEntry;
 use super::problem::ModelProblem;
-use super::shard::{Shard, ShardReader};
-use super::stored::Stored;
-use super::tensors::Role;
+use super::shard::{ShardReader, WeightShard};
+use super::stored::StoredTensor;
+use super::tensors::TensorRole;
 use crate::contract::hex;
 
 /// Bytes of floats that are created at a time.
@@ -17,8 +17,8 @@ const CHUNK_BYTES: u64 = 16 << 20;
 
 /// Reads one required tensor in order, in chunks of whole rows, and hashes the bytes.
 pub(crate) struct TensorReader<'a> {
-    part: &'a Part,
-    sources: Vec<Source<'a>>,
+    part: &'a LocatedTensor,
+    sources: Vec<TensorSource<'a>>,
     /// Bytes of each stored tensor for the next floats.
     bytes: Vec<Vec<u8>>,
     /// Rows still to be read, in order.
@@ -26,19 +26,19 @@ pub(crate) struct TensorReader<'a> {
 }
 
 /// File of one stored tensor, and the hash of the bytes read so far.
-struct Source<'a> {
-    entry: &'a Entry,
+struct TensorSource<'a> {
+    entry: &'a TensorEntry,
     reader: ShardReader<'a>,
     hash: Sha256,
 }
 
-impl Source<'_> {
+impl TensorSource<'_> {
     /// Reads and concatenates several ranges of the tensor.
-    fn read(&mut self, stretches: &[(u64, u64)]) -> Result<Vec<u8>, ModelProblem> {
-        let total: u64 = stretches.iter().map(|(_, length)| length).sum();
+    fn read(&mut self, byte_ranges: &[(u64, u64)]) -> Result<Vec<u8>, ModelProblem> {
+        let total: u64 = byte_ranges.iter().map(|(_, length)| length).sum();
         let mut bytes = vec![0; total as usize];
         let mut rest = bytes.as_mut_slice();
-        for (offset, length) in stretches {
+        for (offset, length) in byte_ranges {
             let (now, later) = rest.split_at_mut(*length as usize);
             self.reader.read(self.entry, *offset, now)?;
             rest = later;
@@ -49,19 +49,22 @@ impl Source<'_> {
 
 impl<'a> TensorReader<'a> {
     /// Opens the files and reads the parts that stay in memory.
-    pub(crate) fn new(shards: &'a [Shard], part: &'a Part) -> Result<Self, ModelProblem> {
-        Self::of_rows(shards, part, &part.needed.rows)
+    pub(crate) fn new(
+        shards: &'a [WeightShard],
+        part: &'a LocatedTensor,
+    ) -> Result<Self, ModelProblem> {
+        Self::for_rows(shards, part, &part.needed.rows)
     }
 
     /// Like `new`, for some rows in the given order.
-    pub(crate) fn of_rows(
-        shards: &'a [Shard],
-        part: &'a Part,
+    pub(crate) fn for_rows(
+        shards: &'a [WeightShard],
+        part: &'a LocatedTensor,
         rows: &[Range<u64>],
     ) -> Result<Self, ModelProblem> {
-        let source = |(stored, shard): (&'a Stored, &usize)| {
+        let source = |(stored, shard): (&'a StoredTensor, &usize)| {
             let reader = shards[*shard].reader()?;
-            Ok(Source { entry: &stored.entry, reader, hash: Sha256::new() })
+            Ok(TensorSource { entry: &stored.entry, reader, hash: Sha256::new() })
         };
         let sources = part.stored.iter().zip(&part.shards).map(source);
         let mut sources = sources.collect::<Result<Vec<_>, ModelProblem>>()?;
@@ -78,12 +81,12 @@ impl<'a> TensorReader<'a> {
     /// Returns the next rows as floats, at most about `most_rows`; empty at the end.
     pub(crate) fn next(&mut self, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
         let Some(mut range) = self.rows.pop() else { return Ok(Vec::new()) };
-        let end = chunk_end(&range, most_rows, self.part.form.row_step());
+        let end = chunk_end(&range, most_rows, self.part.format.row_step());
         let rows = range.start..end;
         let mut sliced = Vec::new();
         for (index, source) in self.sources.iter_mut().enumerate() {
-            if let Some(slice) = self.part.form.slice(index, &rows) {
-                self.bytes[index] = source.read(&slice.stretches())?;
+            if let Some(slice) = self.part.format.slice(index, &rows) {
+                self.bytes[index] = source.read(&slice.byte_ranges())?;
                 sliced.push(index);
             }
         }
@@ -93,7 +96,7 @@ impl<'a> TensorReader<'a> {
         }
         let (sources, bytes) = (&mut self.sources, &self.bytes);
         let hash = || sliced.iter().for_each(|index| sources[*index].hash.update(&bytes[*index]));
-        let ((), floats) = rayon::join(hash, || self.part.form.floats(rows, bytes));
+        let ((), floats) = rayon::join(hash, || self.part.format.floats(rows, bytes));
         floats.map_err(|why| {
             ModelProblem::checkpoint(format!("`{}`: {why}", self.part.name()))
                 .with_hint("download the checkpoint again")
@@ -104,7 +107,7 @@ impl<'a> TensorReader<'a> {
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
         let mut numbers = Vec::with_capacity(self.part.needed.numbers() as usize);
         while !self.rows.is_empty() {
-            numbers.extend(self.next(rows_of_chunk(self.part))?);
+            numbers.extend(self.next(rows_per_chunk(self.part))?);
         }
         Ok(numbers)
     }
@@ -121,7 +124,7 @@ impl<'a> TensorReader<'a> {
         };
         let digest = TensorDigest {
             name: needed.name.clone(),
-            dtype: self.part.form.name(),
+            dtype: self.part.format.name(),
             shape: needed.shape.clone(),
             rows: needed.rows.iter().map(|rows| (rows.start, rows.end)).collect(),
             columns: needed.columns.as_ref().map(|range| (range.start, range.end)),
@@ -133,11 +136,11 @@ impl<'a> TensorReader<'a> {
 
 /// Maximum size in bytes of a tensor's chunk of at most `most_rows` rows: its stored bytes, including those that stay
 /// in memory, and its floats.
-pub(crate) fn chunk_bytes(part: &Part, most_rows: u64) -> (u64, u64) {
+pub(crate) fn chunk_bytes(part: &LocatedTensor, most_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
-        let rows = rows.start..chunk_end(rows, most_rows, part.form.row_step());
-        let slices = (0..part.stored.len()).filter_map(|index| part.form.slice(index, &rows));
+        let rows = rows.start..chunk_end(rows, most_rows, part.format.row_step());
+        let slices = (0..part.stored.len()).filter_map(|index| part.format.slice(index, &rows));
         let stored: u64 = slices.map(|slice| slice.bytes()).sum();
         (kept + stored, 4 * (rows.end - rows.start) * part.needed.row_numbers())
     };
@@ -145,16 +148,16 @@ pub(crate) fn chunk_bytes(part: &Part, most_rows: u64) -> (u64, u64) {
     chunks.max().unwrap_or((kept, 0))
 }
 
-/// Maximum memory in bytes that [`SmallWeights`] use, in addition to a tensor's array, while reading it: one chunk, or
+/// Maximum memory in bytes that [`LayerWeights`] use, in addition to a tensor's array, while reading it: one chunk, or
 /// a second array if it is transposed.
-pub(crate) fn bytes_beside(part: &Part) -> u64 {
-    let (stored, floats) = chunk_bytes(part, rows_of_chunk(part));
-    let turned = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
-    stored + floats.max(turned)
+pub(crate) fn read_overhead_bytes(part: &LocatedTensor) -> u64 {
+    let (stored, floats) = chunk_bytes(part, rows_per_chunk(part));
+    let transposed = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
+    stored + floats.max(transposed)
 }
 
 /// Rows of a tensor that are read at a time.
-fn rows_of_chunk(part: &Part) -> u64 {
+fn rows_per_chunk(part: &LocatedTensor) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }
 
@@ -186,25 +189,25 @@ impl TensorDigest {
 }
 
 /// All tensors except the embedding: small enough to be held in memory.
-pub(crate) struct SmallWeights {
-    arrays: Vec<(Role, Vec<f32>)>,
+pub(crate) struct LayerWeights {
+    arrays: Vec<(TensorRole, Vec<f32>)>,
     pub(crate) digests: Vec<TensorDigest>,
     pub(crate) bytes_read: u64,
 }
 
-impl SmallWeights {
+impl LayerWeights {
     /// Reads every required tensor except the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
-        Self::of(
+        Self::read_tensors(
             model.shards(),
-            model.parts().iter().filter(|part| part.needed.role != Role::Embedding),
+            model.parts().iter().filter(|part| part.needed.role != TensorRole::Embedding),
         )
     }
 
     /// Reads some tensors completely.
-    pub(crate) fn of<'a>(
-        shards: &'a [Shard],
-        parts: impl IntoIterator<Item = &'a Part>,
+    pub(crate) fn read_tensors<'a>(
+        shards: &'a [WeightShard],
+        parts: impl IntoIterator<Item = &'a LocatedTensor>,
     ) -> Result<Self, ModelProblem> {
         let mut weights = Self { arrays: Vec::new(), digests: Vec::new(), bytes_read: 0 };
         for part in parts {
@@ -229,7 +232,7 @@ impl SmallWeights {
     }
 
     /// Concatenates several tensors of one role in the order in which they are required.
-    fn add(&mut self, role: Role, numbers: Vec<f32>) {
+    fn add(&mut self, role: TensorRole, numbers: Vec<f32>) {
         match self.arrays.iter_mut().find(|(found, _)| *found == role) {
             Some((_, array)) => array.extend(numbers),
             None => self.arrays.push((role, numbers)),
@@ -237,16 +240,16 @@ impl SmallWeights {
     }
 
     /// Removes and returns the numbers of a role; empty if the model has none.
-    pub(crate) fn take(&mut self, role: Role) -> Vec<f32> {
-        let place = self.arrays.iter().position(|(found, _)| *found == role);
-        place.map_or_else(Vec::new, |place| self.arrays.swap_remove(place).1)
+    pub(crate) fn take(&mut self, role: TensorRole) -> Vec<f32> {
+        let index = self.arrays.iter().position(|(found, _)| *found == role);
+        index.map_or_else(Vec::new, |index| self.arrays.swap_remove(index).1)
     }
 
     /// Creates a projection to the rows of `one`, then those of `other`, both `[outputs, inputs]`, with their biases.
     pub(crate) fn joined(
         &mut self,
-        one: (Role, Role),
-        other: (Role, Role),
+        one: (TensorRole, TensorRole),
+        other: (TensorRole, TensorRole),
         inputs: usize,
     ) -> (Vec<f32>, Vec<f32>) {
         let (mut weight, more) = (self.take(one.0), self.take(other.0));

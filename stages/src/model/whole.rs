@@ -21,8 +21,8 @@ mod query_keys;
 mod ropes;
 mod sequences;
 
-pub use figures::Forward;
+pub use figures::ForwardOutput;
 pub use forward::FORWARD_VERSION;
 pub use located::WholeModel;
-pub use memory::Memory;
+pub use memory::ForwardMemory;
 pub use sequences::{ShortWindow, short_stride, short_windows};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::folder_tests::Tiny;
-use super::{FORWARD_VERSION, Forward, ModelProblem, ProblemKind, WholeModel, short_windows};
+use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeModel, short_windows};
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
 /// A tiny llama of three layers with a separate head.
@@ -51,7 +51,7 @@ fn ids(count: usize) -> Vec<u32> {
     (0..count).map(|token| ((token * token + 3 * token) % 12) as u32).collect()
 }
 
-fn forward(folder: &Path, windows: &[&[u32]]) -> Vec<Forward> {
+fn forward(folder: &Path, windows: &[&[u32]]) -> Vec<ForwardOutput> {
     WholeModel::open(folder).unwrap().forward(windows).unwrap()
 }
 
@@ -67,7 +67,7 @@ fn bits(losses: &[f64]) -> Vec<u64> {
 }
 
 #[test]
-fn no_number_of_threads_shows_in_a_bit() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let folder = written(&whole());
     let ids = ids(389);
     let with = |threads| {
@@ -81,7 +81,7 @@ fn no_number_of_threads_shows_in_a_bit() {
 }
 
 #[test]
-fn a_window_has_the_same_figures_alone_and_beside_others() {
+fn results_do_not_depend_on_other_windows() {
     let folder = written(&whole());
     let (long, short) = (ids(301), ids(97));
     let together = forward(folder.path(), &[&long, &short]);
@@ -96,17 +96,17 @@ fn a_window_has_the_same_figures_alone_and_beside_others() {
 
 /// Two windows, one with several blocks of rows and tiles of keys, with all results of a forward pass.
 #[test]
-fn other_bits_of_a_forward_pass_are_another_version() {
+fn changed_bits_require_a_new_forward_version() {
     let folder = written(&whole());
     let model = WholeModel::open(folder.path()).unwrap().with_kernel(Kernel::PortableF32);
     let (long, short) = (ids(389), ids(97));
     let windows: [&[u32]; 2] = [&long, &short];
     let mut numbers = Vec::new();
-    for Forward { losses, hidden_rms, last_logits } in model.forward(&windows).unwrap() {
+    for ForwardOutput { losses, hidden_rms, last_logits } in model.forward(&windows).unwrap() {
         numbers.extend(bits(&losses).into_iter().chain(bits(&hidden_rms)));
         numbers.extend(last_logits.iter().map(|logit| u64::from(logit.to_bits())));
     }
-    let mut request = asked(true, 40, &[0, 2]);
+    let mut request = request_for(true, 40, &[0, 2]);
     request.attention.as_mut().unwrap().ladm = serde_json::from_str(r#"{"span_tokens": 2}"#).ok();
     for figures in model.measure(&request, &windows, &|| true).unwrap().unwrap() {
         numbers.extend(bits(&figures.short_losses));
@@ -117,7 +117,7 @@ fn other_bits_of_a_forward_pass_are_another_version() {
     }
     let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
     let digest = numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold);
-    let hint = "raise FORWARD_VERSION: figures of runs before are not those of runs after";
+    let hint = "increment FORWARD_VERSION: results differ from those of earlier runs";
     assert_eq!(
         (FORWARD_VERSION, STATISTICS_VERSION, digest),
         (1, 5, 13_002_398_096_349_534_514),
@@ -134,7 +134,7 @@ fn a_window_of_one_token_has_logits_and_no_loss() {
 }
 
 #[test]
-fn a_loss_is_what_the_last_logits_say() {
+fn losses_agree_with_the_last_logits() {
     let folder = written(&whole());
     let ids = ids(40);
     let last = &forward(folder.path(), &[&ids[..39]])[0].last_logits;
@@ -175,7 +175,7 @@ fn a_layer_of_another_shape_is_named() {
 }
 
 #[test]
-fn a_head_that_is_neither_tied_nor_there_is_refused_with_both_ways_out() {
+fn a_missing_untied_head_is_refused_with_a_hint() {
     let problems = refused(|tiny| {
         tiny.tensors.remove("lm_head.weight");
     });
@@ -184,13 +184,13 @@ fn a_head_that_is_neither_tied_nor_there_is_refused_with_both_ways_out() {
 }
 
 #[test]
-fn a_family_that_is_known_by_its_first_layer_alone_is_refused_by_name() {
+fn a_family_without_whole_models_is_refused_by_name() {
     let problems = refused(|tiny| tiny.config["model_type"] = json!("granitemoe"));
     let ModelProblem { kind, message, hint } = &problems[0];
     assert_eq!(*kind, ProblemKind::Settings);
     assert_eq!(
         message,
-        "only the first layer of `granitemoe` models is known, not the whole model"
+        "`granitemoe` models are supported for their first layer only, not as whole models"
     );
     assert!(hint.as_ref().unwrap().contains("gemma2, gemma3_text"), "{hint:?}");
 }
@@ -203,13 +203,13 @@ fn an_unknown_activation_is_refused_by_name() {
 }
 
 #[test]
-fn more_layers_than_any_model_has_are_refused() {
+fn too_many_layers_are_refused() {
     let problems = refused(|tiny| tiny.config["num_hidden_layers"] = json!(1_000_000));
     assert!(problems[0].message.contains("claims 1000000 layers"), "{problems:?}");
 }
 
 #[test]
-fn a_number_that_is_none_in_an_upper_layer_ends_with_its_tensor() {
+fn a_nan_in_an_upper_layer_is_reported_with_its_tensor() {
     for (name, wanted) in [
         ("model.layers.2.mlp.down_proj.weight", "`model.layers.2.mlp.down_proj.weight` holds NaN"),
         (
@@ -228,13 +228,13 @@ fn a_number_that_is_none_in_an_upper_layer_ends_with_its_tensor() {
 }
 
 #[test]
-fn numbers_that_overflow_end_with_the_layer() {
+fn overflow_is_reported_with_its_layer() {
     let folder = written(&whole());
     for name in ["up_proj", "down_proj"] {
         put(folder.path(), &format!("model.layers.1.mlp.{name}.weight"), 3e38);
     }
     let problem = WholeModel::open(folder.path()).unwrap().forward(&[&ids(9)]).unwrap_err();
-    assert!(problem.message.contains("behind layer 1 are not finite"), "{problem:?}");
+    assert!(problem.message.contains("after layer 1 are not finite"), "{problem:?}");
 }
 
 /// Overwrites the first number of a tensor.
@@ -259,7 +259,7 @@ fn windows_that_do_not_fit_the_model_are_refused() {
     assert_eq!(message(&[]), "a window without tokens has no losses");
     assert_eq!(
         message(&[3, 12]),
-        "token 1 of the window has the id 12; this llama model has 12 entries"
+        "token 1 of the window has the id 12; the vocabulary of this llama model has 12 entries"
     );
 }
 
@@ -298,7 +298,7 @@ fn a_window_beyond_learned_positions_is_refused() {
 }
 
 #[test]
-fn a_configuration_with_anything_in_it_is_refused_or_read_and_never_panics() {
+fn random_configurations_never_panic() {
     let hostile: [Value; 8] = [
         json!(null),
         json!(0),
@@ -339,7 +339,7 @@ fn a_configuration_with_anything_in_it_is_refused_or_read_and_never_panics() {
     }
 }
 
-fn asked(losses: bool, short_context: u32, layers: &[u32]) -> ForwardRequest {
+fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> ForwardRequest {
     let short_context = (short_context > 0).then_some(short_context);
     let attention = LayersRequest {
         layers: layers.to_vec(),
@@ -361,9 +361,9 @@ fn measured(folder: &Path, request: &ForwardRequest, windows: &[&[u32]]) -> Vec<
 }
 
 #[test]
-fn a_measured_window_has_the_same_bits_alone_beside_others_and_on_any_number_of_threads() {
+fn measurements_do_not_depend_on_other_windows_or_threads() {
     let folder = written(&whole());
-    let request = asked(true, 40, &[0, 2]);
+    let request = request_for(true, 40, &[0, 2]);
     let (long, middle, short) = (ids(301), ids(157), ids(33));
     let with = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -380,10 +380,10 @@ fn a_measured_window_has_the_same_bits_alone_beside_others_and_on_any_number_of_
 }
 
 #[test]
-fn a_short_loss_is_that_of_a_sequence_of_its_own() {
+fn short_losses_equal_those_of_a_separate_sequence() {
     let folder = written(&whole());
     let window = ids(101);
-    let got = &measured(folder.path(), &asked(true, 32, &[]), &[&window])[0].short_losses;
+    let got = &measured(folder.path(), &request_for(true, 32, &[]), &[&window])[0].short_losses;
     for short in short_windows(101, 32, 16).skip(1) {
         let own = &forward(folder.path(), &[&window[short.start..short.end]])[0].losses;
         for token in short.first_scored..short.end {
@@ -394,9 +394,9 @@ fn a_short_loss_is_that_of_a_sequence_of_its_own() {
 }
 
 #[test]
-fn without_losses_nothing_above_the_highest_layer_is_needed() {
+fn without_losses_higher_layers_are_not_read() {
     let mut tiny = whole();
-    let whole_model = measured(written(&tiny).path(), &asked(true, 0, &[0, 1]), &[&ids(120)]);
+    let whole_model = measured(written(&tiny).path(), &request_for(true, 0, &[0, 1]), &[&ids(120)]);
     tiny.tensors.retain(|name, _| !name.contains("layers.2") && !name.contains("head"));
     for absent in ["model.norm.weight", "model.layers.1.mlp.down_proj.weight"] {
         tiny.tensors.remove(absent);
@@ -404,7 +404,7 @@ fn without_losses_nothing_above_the_highest_layer_is_needed() {
     // The last layer's parts after its attention must exist, but are not read: only the header counts.
     tiny.tensors.insert("model.layers.1.mlp.down_proj.weight".to_owned(), vec![8, 12]);
     let folder = written(&tiny);
-    let request = asked(false, 0, &[0, 1]);
+    let request = request_for(false, 0, &[0, 1]);
     let model = WholeModel::open_to(folder.path(), Some(request.depth(3))).unwrap();
     let figures = model.measure(&request, &[&ids(120)], &|| true).unwrap().unwrap();
     assert_eq!(figures[0].layers, whole_model[0].layers);
@@ -412,10 +412,10 @@ fn without_losses_nothing_above_the_highest_layer_is_needed() {
 }
 
 #[test]
-fn sinks_are_left_out_of_the_far_mass_and_stay_in_the_softmax() {
+fn sinks_are_excluded_from_the_far_mass_only() {
     let folder = written(&whole());
     let with_sinks = |sink_tokens| {
-        let mut request = asked(false, 0, &[1]);
+        let mut request = request_for(false, 0, &[1]);
         request.attention.as_mut().unwrap().sink_tokens = sink_tokens;
         measured(folder.path(), &request, &[&ids(120)])[0].layers[0].clone()
     };
@@ -428,20 +428,22 @@ fn sinks_are_left_out_of_the_far_mass_and_stay_in_the_softmax() {
 }
 
 #[test]
-fn a_pass_that_is_stopped_gives_nothing() {
+fn a_stopped_pass_returns_none() {
     let folder = written(&whole());
     let model = WholeModel::open(folder.path()).unwrap();
     let asks = std::sync::atomic::AtomicUsize::new(0);
     for stops_after in [0, 1, 3] {
         asks.store(0, std::sync::atomic::Ordering::Relaxed);
-        let go_on = || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
-        let figures = model.measure(&asked(true, 16, &[1]), &[&ids(200)], &go_on).unwrap();
+        let should_continue =
+            || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
+        let figures =
+            model.measure(&request_for(true, 16, &[1]), &[&ids(200)], &should_continue).unwrap();
         assert_eq!(figures, None, "{stops_after}");
     }
 }
 
 #[test]
-fn the_digest_is_of_the_weights_that_are_read() {
+fn the_digest_covers_the_weights_that_are_read() {
     let digest = |tiny: &Tiny, depth| {
         let folder = written(tiny);
         let model = WholeModel::open_to(folder.path(), depth).unwrap();

@@ -5,7 +5,7 @@ use longsift_kernels::{
     TableWindow, WindowRows,
 };
 
-use super::side::{SideArray, hidden_states};
+use super::side::{AuxTensor, hidden_states};
 use super::spec::{LayerZeroSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
 
@@ -20,11 +20,11 @@ pub(crate) struct PackedProjections {
 }
 
 impl PackedProjections {
-    /// Memory: one more copy of the projection weights in the table's auxiliary arrays.
+    /// Memory: one more copy of the projection weights in the table's auxiliary tensors.
     pub(crate) fn new(spec: &LayerZeroSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
         let pack = |weight, bias, inputs: u64, heads: u64| {
             let (inputs, heads) = (inputs as usize, heads as usize);
-            let (weight, bias) = (table.side(weight)?, table.side(bias));
+            let (weight, bias) = (table.aux(weight)?, table.aux(bias));
             let outputs = weight.len() / inputs / heads;
             let head = |head: usize| {
                 let bias = bias.map(|bias| &bias[head * outputs..][..outputs]);
@@ -39,8 +39,8 @@ impl PackedProjections {
         let query = latent.and_then(|latent| latent.query_rank).unwrap_or(hidden);
         let key = latent.map_or(hidden, |latent| latent.key_rank);
         Self {
-            query: pack(SideArray::QueryWeight, SideArray::QueryBias, query, spec.query_heads),
-            key: pack(SideArray::KeyWeight, SideArray::KeyBias, key, spec.key_heads),
+            query: pack(AuxTensor::QueryWeight, AuxTensor::QueryBias, query, spec.query_heads),
+            key: pack(AuxTensor::KeyWeight, AuxTensor::KeyBias, key, spec.key_heads),
             head_norms: head_norms(spec, table),
         }
     }
@@ -54,10 +54,10 @@ fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms>
     let norm = spec.head_norm.as_ref().filter(|norm| norm.after_rope)?;
     let Norm::Rms { eps, offset } = norm.norm else { return None };
     let weight = |array| {
-        let weights = table.side(array).unwrap_or_default().iter();
+        let weights = table.aux(array).unwrap_or_default().iter();
         weights.map(|weight| (f64::from(*weight) + offset) as f32).collect()
     };
-    let (query_weight, key_weight) = (weight(SideArray::QueryNorm), weight(SideArray::KeyNorm));
+    let (query_weight, key_weight) = (weight(AuxTensor::QueryNorm), weight(AuxTensor::KeyNorm));
     Some(HeadNorms { epsilon: eps, query_weight, key_weight })
 }
 
@@ -138,9 +138,9 @@ impl WindowParts<'_> {
         for (id, row) in self.ids.iter().zip(embeddings.chunks_exact_mut(hidden)) {
             self.table.view().copy(*id as usize * hidden, row);
         }
-        let side = |array| self.table.side(array).unwrap_or_default();
-        let norm = (side(SideArray::NormWeight), side(SideArray::NormBias));
-        let positions = side(SideArray::Positions);
+        let side = |array| self.table.aux(array).unwrap_or_default();
+        let norm = (side(AuxTensor::NormWeight), side(AuxTensor::NormBias));
+        let positions = side(AuxTensor::Positions);
         assert!(
             positions.len() >= embeddings.len(),
             "windows longer than the learned positions are refused when they are planned"

@@ -1,6 +1,6 @@
 //! Attention span of the layers: all earlier tokens, or a sliding window.
 
-use super::first_layer::{FirstLayer, Sliding};
+use super::first_layer::{FirstLayer, SlidingLayers};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
@@ -18,7 +18,7 @@ pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, wind
     }
     first.spec.window = Some(window);
     first.spec.first_layer_that_sees_all = None;
-    first.sliding = Some(Sliding { window, layers: vec![true; first.spec.layers as usize] });
+    first.sliding = Some(SlidingLayers { window, layers: vec![true; first.spec.layers as usize] });
 }
 
 /// Sets the attention span of a model in which each layer either slides over `window` tokens or sees all.
@@ -54,7 +54,8 @@ pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(
         first.spec.window = Some(window);
         first.spec.first_layer_that_sees_all = (0..first.spec.layers).find(|layer| !slides(*layer));
     }
-    first.sliding = Some(Sliding { window, layers: (0..first.spec.layers).map(slides).collect() });
+    first.sliding =
+        Some(SlidingLayers { window, layers: (0..first.spec.layers).map(slides).collect() });
 }
 
 /// Whether layer 0 slides, from `layer_types` or the family's default.

@@ -6,7 +6,7 @@ use super::llama_like::named;
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
-use crate::model::tensors::{Projection, Role};
+use crate::model::tensors::{Projection, TensorRole};
 
 const NAMES: SizeNames = SizeNames {
     hidden: &["n_embed", "hidden_size"],
@@ -34,7 +34,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let mut first = named(spec, &["transformer.", ""], names, projections);
     let norm = "word_embeddings_layernorm";
     let shape = [sizes.hidden_size];
-    first.tensors.need(Role::EmbeddingNormWeight, &format!("{norm}.weight"), &shape);
-    first.tensors.need(Role::EmbeddingNormBias, &format!("{norm}.bias"), &shape);
+    first.tensors.need(TensorRole::EmbeddingNormWeight, &format!("{norm}.weight"), &shape);
+    first.tensors.need(TensorRole::EmbeddingNormBias, &format!("{norm}.bias"), &shape);
     first
 }

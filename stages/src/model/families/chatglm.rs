@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{named, plain_rope};
-use super::sizes::{MOST_HEADS, SizeDefaults, SizeNames, sizes};
+use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
@@ -21,7 +21,7 @@ const NAMES: SizeNames = SizeNames {
 /// The base is multiplied by `rope_ratio`.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults {
-        head_dim: config.optional_size("kv_channels", MOST_HEADS),
+        head_dim: config.optional_size("kv_channels", MAX_HEADS),
         ..SizeDefaults::default()
     };
     let mut sizes = sizes(config, &NAMES, &defaults);
@@ -29,7 +29,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let bias = config.flag("add_qkv_bias", false) || config.flag("add_bias_linear", false);
     let name = "encoder.layers.0.self_attention.query_key_value";
     let projections = if config.flag("multi_query_attention", false) {
-        sizes.key_heads = config.size("multi_query_group_num", MOST_HEADS);
+        sizes.key_heads = config.size("multi_query_group_num", MAX_HEADS);
         Projection::stacked(name, bias, heads * head_dim, sizes.key_heads * head_dim)
     } else {
         Projection::grouped(name, bias, heads, 1, head_dim)

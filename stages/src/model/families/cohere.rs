@@ -3,7 +3,7 @@
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
@@ -28,7 +28,7 @@ pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 /// Three layers of four slide, starting with the first, and only these rotate.
 pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = llama_like(config, &family(config, 1e4), rope_theta);
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(4);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
@@ -52,9 +52,9 @@ fn family(config: &Fields<'_>, rope_theta: f64) -> LlamaLike {
 }
 
 /// Both parts read the same norm; logits are multiplied by `logit_scale`.
-pub(super) fn cohere_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest { output_bias: first.spec.bias, tied: true, ..LlamaRest::default() };
-    let mut decoder = llama_rest(config, first, &rest);
+pub(super) fn cohere_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout { output_bias: first.spec.bias, tied: true, ..LlamaLayout::default() };
+    let mut decoder = llama_decoder(config, first, &layout);
     decoder.order = Order::Parallel;
     decoder.before_feed_forward = NamedNorm::default();
     decoder.head.multiplier = config.optional_number("logit_scale").unwrap_or(0.0625);

@@ -2,13 +2,13 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like, named};
-use super::sizes::{LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, sizes};
+use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::{Pairing, RopeScaling};
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{Latent, LayerZeroSpec, Norm};
-use crate::model::tensors::{Projection, Role};
+use crate::model::tensors::{Projection, TensorRole};
 
 /// Differences between the families with latent attention: defaults of their configuration classes.
 struct LatentLike {
@@ -70,7 +70,7 @@ pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 
 fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>) -> FirstLayer {
     let (own, rotary, value) = family.dims;
-    let size = |name, default| config.optional_size(name, MOST_ENTRIES).unwrap_or(default);
+    let size = |name, default| config.optional_size(name, MAX_ENTRIES).unwrap_or(default);
     let own = size("qk_nope_head_dim", own);
     let rotary = size("qk_rope_head_dim", rotary);
     let defaults = SizeDefaults {
@@ -82,8 +82,8 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
     // `head_dim` of these configurations is the rotating part, if it is present at all; every head has its own keys.
     (sizes.head_dim, sizes.key_heads) = (own + rotary, sizes.query_heads);
     let value = size("v_head_dim", value.unwrap_or(sizes.hidden_size / sizes.query_heads));
-    let written = config.optional_size("q_lora_rank", MOST_ENTRIES);
-    let query_rank = written.or((!config.has("q_lora_rank")).then_some(family.ranks.0));
+    let written = config.optional_size("q_lora_rank", MAX_ENTRIES);
+    let query_rank = written.or((!config.contains("q_lora_rank")).then_some(family.ranks.0));
     let key_rank = size("kv_lora_rank", family.ranks.1);
     let eps = config.optional_positive("rms_norm_eps").unwrap_or(family.eps);
     let rope = RopeDefaults {
@@ -110,10 +110,10 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
     let (query, key) = up_projections(&spec, own, value);
     let mut first = named(spec, &["model.", ""], names, (query, key));
     down_projections(&mut first, config);
-    first.tensors.absent_key = (!config.has("q_lora_rank")).then_some("q_lora_rank");
-    if sizes.query_heads * (own + value) > MOST_ENTRIES {
+    first.tensors.absent_key = (!config.contains("q_lora_rank")).then_some("q_lora_rank");
+    if sizes.query_heads * (own + value) > MAX_ENTRIES {
         config.note(ModelProblem::checkpoint(format!(
-            "{} heads of {own} + {value} numbers are more than {MOST_ENTRIES}",
+            "{} heads of {own} + {value} numbers exceed {MAX_ENTRIES}",
             sizes.query_heads
         )));
     }
@@ -141,7 +141,7 @@ fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
     let bias = config.flag("attention_bias", false);
     let (hidden, latent) = (first.spec.hidden_size, first.spec.latent.clone());
     let latent = latent.expect("latent attention has latent numbers");
-    let mut down = |roles: [Role; 3], names: [&str; 2], outputs: u64, rank: u64| {
+    let mut down = |roles: [TensorRole; 3], names: [&str; 2], outputs: u64, rank: u64| {
         let [projection, norm] = names.map(|name| format!("layers.0.self_attn.{name}"));
         first.tensors.need(roles[0], &format!("{projection}.weight"), &[outputs, hidden]);
         if bias {
@@ -150,10 +150,11 @@ fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
         first.tensors.need(roles[2], &format!("{norm}.weight"), &[rank]);
     };
     if let Some(rank) = latent.query_rank {
-        let roles = [Role::QueryDownWeight, Role::QueryDownBias, Role::QueryDownNorm];
+        let roles =
+            [TensorRole::QueryDownWeight, TensorRole::QueryDownBias, TensorRole::QueryDownNorm];
         down(roles, ["q_a_proj", "q_a_layernorm"], rank, rank);
     }
-    let roles = [Role::KeyDownWeight, Role::KeyDownBias, Role::KeyDownNorm];
+    let roles = [TensorRole::KeyDownWeight, TensorRole::KeyDownBias, TensorRole::KeyDownNorm];
     let rank = latent.key_rank;
     down(roles, ["kv_a_proj_with_mqa", "kv_a_layernorm"], rank + latent.rotary_dims, rank);
 }

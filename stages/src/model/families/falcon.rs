@@ -80,7 +80,7 @@ fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
 
 /// Attention and feed-forward part in parallel, with separate norms or a shared one; sequential without
 /// `parallel_attn`.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let grouped = config.flag("new_decoder_architecture", false);
     let parallel = grouped || config.flag("parallel_attn", true);

@@ -8,12 +8,12 @@ pub(crate) struct FirstLayer {
     pub(crate) spec: LayerZeroSpec,
     pub(crate) tensors: LayerZeroTensors,
     /// Layers with a sliding window; `None` if all see every token.
-    pub(crate) sliding: Option<Sliding>,
+    pub(crate) sliding: Option<SlidingLayers>,
 }
 
 /// Layers with a sliding window.
 #[derive(Clone, Debug)]
-pub(crate) struct Sliding {
+pub(crate) struct SlidingLayers {
     pub(crate) window: u64,
     /// Whether each layer slides, `[layers]`.
     pub(crate) layers: Vec<bool>,

@@ -2,15 +2,15 @@
 
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
-use super::llama_like::{LlamaLike, NormKind, eps, llama_like_of, plain_rope, rms_head_norm};
-use super::rest::{LlamaRest, llama_rest, norms_after, ropes};
+use super::llama_like::{LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm};
+use super::rest::{LlamaLayout, llama_decoder, norms_after, ropes};
 use super::sizes::SizeDefaults;
 use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
 use crate::model::rope::RopeSpec;
-use crate::model::rope_config::{RopeDefaults, read_of};
+use crate::model::rope_config::{RopeDefaults, read_for_layer_type};
 use crate::model::spec::NormScope;
 
 /// Every layer sees all tokens.
@@ -44,7 +44,7 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
     slide(&mut first, config, window(config), slides);
     if layer_zero_slides(config, slides(0)) {
-        first.spec.rope = Some(rope_of(config, &first, rope_theta, true));
+        first.spec.rope = Some(rope_for(config, &first, rope_theta, true));
     }
     first
 }
@@ -66,11 +66,11 @@ fn base(
         bias: config.flag("attention_bias", false),
         ..LlamaLike::default()
     };
-    let mut first = llama_like_of(config, &family, defaults, rope_theta);
+    let mut first = llama_like_with(config, &family, defaults, rope_theta);
     first.spec.embedding.multiplier = Some((first.spec.hidden_size as f64).sqrt());
     if config.flag("use_bidirectional_attention", false) {
         config.note(ModelProblem::settings(
-            "this model attends to later tokens too (`use_bidirectional_attention`); it is not a causal model",
+            "this model also attends to later tokens (`use_bidirectional_attention`): it is not causal",
         ));
     }
     first
@@ -80,40 +80,41 @@ fn base(
 fn attention(first: &mut FirstLayer, config: &Fields<'_>, softcap: Option<f64>) {
     let scalar = config.optional_positive("query_pre_attn_scalar").unwrap_or(256.0);
     first.spec.scale = 1.0 / scalar.sqrt();
-    let default = softcap.filter(|_| !config.has("attn_logit_softcapping"));
+    let default = softcap.filter(|_| !config.contains("attn_logit_softcapping"));
     first.spec.softcap = config.optional_positive("attn_logit_softcapping").or(default);
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
 /// Gemma 1: a gate with tanh-approximated GELU, even for `hidden_act: gelu`, as in the library.
-pub(super) fn gemma_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    rest(config, first, "hidden_act")
+pub(super) fn gemma_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    decoder(config, first, "hidden_act")
 }
 
 /// Gemma 2: norms before and after each part, bounded logits.
-pub(super) fn gemma2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gemma2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     four_norms(config, first, Some(30.0))
 }
 
 /// Gemma 3: sliding layers have a separate rotary base.
-pub(super) fn gemma3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let (sliding, full) = (rope_of(config, first, None, true), rope_of(config, first, None, false));
+pub(super) fn gemma3_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let (sliding, full) =
+        (rope_for(config, first, None, true), rope_for(config, first, None, false));
     let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
     Decoder { ropes: Some(ropes(first, of_layer)), ..four_norms(config, first, None) }
 }
 
-fn rest(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) -> Decoder {
-    let rest = LlamaRest {
+fn decoder(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) -> Decoder {
+    let layout = LlamaLayout {
         output_bias: first.spec.bias,
         tied: true,
         activation: (activation, "gelu_pytorch_tanh"),
-        ..LlamaRest::default()
+        ..LlamaLayout::default()
     };
-    let mut decoder = llama_rest(config, first, &rest);
+    let mut decoder = llama_decoder(config, first, &layout);
     if let (FeedForward::Dense(part), true) =
         (&mut decoder.feed_forward, activation == "hidden_act")
         && part.activation == Activation::Gelu
@@ -124,20 +125,20 @@ fn rest(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) -> De
 }
 
 fn four_norms(config: &Fields<'_>, first: &FirstLayer, softcap: Option<f64>) -> Decoder {
-    let mut decoder = rest(config, first, "hidden_activation");
+    let mut decoder = decoder(config, first, "hidden_activation");
     let (norm, layer) = (&first.spec.norm, "layers.0");
     let before = format!("{layer}.pre_feedforward_layernorm");
     decoder.before_feed_forward = NamedNorm::new(norm.clone(), &before, false);
     let after = ["post_attention_layernorm", "post_feedforward_layernorm"];
     let after = after.map(|name| format!("{layer}.{name}"));
     norms_after(&mut decoder, norm, &after[0], &after[1]);
-    let default = softcap.filter(|_| !config.has("final_logit_softcapping"));
+    let default = softcap.filter(|_| !config.contains("final_logit_softcapping"));
     decoder.head.softcap = config.optional_positive("final_logit_softcapping").or(default);
     decoder
 }
 
 /// Returns the rotary embedding of the sliding layers, or of those with full attention (Gemma 3).
-fn rope_of(
+fn rope_for(
     config: &Fields<'_>,
     first: &FirstLayer,
     rope_theta: Option<f64>,
@@ -145,7 +146,7 @@ fn rope_of(
 ) -> RopeSpec {
     let spec = &first.spec;
     let nested = config.optional_object("rope_parameters");
-    if slides && !nested.is_some_and(|rope| rope.has("sliding_attention")) {
+    if slides && !nested.is_some_and(|rope| rope.contains("sliding_attention")) {
         let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
         return plain_rope(Pairing::Half, spec.head_dim, theta.unwrap_or(1e4));
     }
@@ -158,5 +159,5 @@ fn rope_of(
         alpha: false,
     };
     let layer_type = if slides { "sliding_attention" } else { "full_attention" };
-    read_of(config, &defaults, rope_theta, Some(layer_type))
+    read_for_layer_type(config, &defaults, rope_theta, Some(layer_type))
 }

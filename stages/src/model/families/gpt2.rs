@@ -4,12 +4,12 @@ use super::attention_span::slide_window;
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
-use super::sizes::{MOST_TOKENS, SizeDefaults, SizeNames, sizes};
+use super::sizes::{MAX_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{LayerZeroSpec, Norm};
-use crate::model::tensors::{Projection, Role};
+use crate::model::tensors::{Projection, TensorRole};
 
 pub(super) const GPT_NAMES: SizeNames = SizeNames {
     hidden: &["n_embd", "hidden_size"],
@@ -59,7 +59,7 @@ pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let projections = (projection("q_proj"), projection("k_proj"));
     let mut first = finished(spec, projections);
     if let Some(local) = local_layers(config) {
-        let window = config.optional_size("window_size", MOST_TOKENS).unwrap_or(256);
+        let window = config.optional_size("window_size", MAX_TOKENS).unwrap_or(256);
         slide_window(&mut first, window, |layer| {
             local.get(layer as usize).copied().unwrap_or(false)
         });
@@ -105,12 +105,12 @@ fn finished(spec: LayerZeroSpec, projections: (Projection, Projection)) -> First
     let positions = [spec.learned_positions.unwrap_or(1), spec.hidden_size];
     let prefixes = &["transformer.", ""];
     let mut first = named(spec, prefixes, ("wte", "h.0.ln_1", true), projections);
-    first.tensors.need(Role::Positions, "wpe.weight", &positions);
+    first.tensors.need(TensorRole::Positions, "wpe.weight", &positions);
     first
 }
 
 /// All projections are transposed; the feed-forward part is four times as wide unless config.json says otherwise.
-pub(super) fn gpt2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     if config.flag("add_cross_attention", false) {
         config.note(ModelProblem::settings("`add_cross_attention` is not supported"));

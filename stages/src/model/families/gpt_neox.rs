@@ -61,7 +61,7 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
 }
 
 /// Both parts read the layer's input, each through its own norm, unless `use_parallel_residual` says otherwise.
-pub(super) fn gpt_neox_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gpt_neox_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu");

@@ -5,7 +5,7 @@ use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
-use crate::model::tensors::Role;
+use crate::model::tensors::TensorRole;
 
 /// The first layer slides. Without rope scaling in config.json, the default is `YaRN` from 4,096 positions on.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
@@ -20,7 +20,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     };
     let mut first = llama_like(config, &family, rope_theta);
     first.spec.sinks = true;
-    first.tensors.need(Role::Sinks, "layers.0.self_attn.sinks", &[first.spec.query_heads]);
+    first.tensors.need(TensorRole::Sinks, "layers.0.self_attn.sinks", &[first.spec.query_heads]);
     let scaled =
         ["rope_scaling", "rope_parameters"].iter().any(|name| config.value(name).is_some());
     if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
@@ -33,7 +33,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
             attention_factor: yarn_attention_factor(32.0, None, None),
         };
     }
-    let default = (!config.has("sliding_window")).then_some(128);
+    let default = (!config.contains("sliding_window")).then_some(128);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
     slide(&mut first, config, window, |layer| layer.is_multiple_of(2));
     first

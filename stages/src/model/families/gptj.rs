@@ -3,7 +3,7 @@
 use super::first_layer::FirstLayer;
 use super::gpt2::GPT_NAMES;
 use super::llama_like::{named, plain_rope};
-use super::sizes::{MOST_HEADS, SizeDefaults, sizes};
+use super::sizes::{MAX_HEADS, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
@@ -14,7 +14,7 @@ use crate::model::tensors::Projection;
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &GPT_NAMES, &defaults);
-    let rotary = config.optional_size("rotary_dim", MOST_HEADS).unwrap_or(64);
+    let rotary = config.optional_size("rotary_dim", MAX_HEADS).unwrap_or(64);
     if config.is_clean() && (rotary > sizes.head_dim || !rotary.is_multiple_of(2)) {
         config.note(ModelProblem::checkpoint(format!(
             "`rotary_dim` {rotary} is not an even number up to the {} of a head",

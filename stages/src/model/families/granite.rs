@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
@@ -16,13 +16,13 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// Outputs of both parts are multiplied before they are added to the residual stream; logits are divided.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout {
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),
-        ..LlamaRest::default()
+        ..LlamaLayout::default()
     };
-    let mut decoder = llama_rest(config, first, &rest);
+    let mut decoder = llama_decoder(config, first, &layout);
     decoder.residual_multiplier = config.optional_number("residual_multiplier").unwrap_or(1.0);
     decoder.head.multiplier = 1.0 / config.optional_positive("logits_scaling").unwrap_or(1.0);
     decoder

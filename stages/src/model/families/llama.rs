@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
@@ -26,21 +26,21 @@ pub(super) fn seed_oss(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 }
 
 /// `mlp_bias` gives the feed-forward part biases.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout {
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),
-        ..LlamaRest::default()
+        ..LlamaLayout::default()
     };
-    llama_rest(config, first, &rest)
+    llama_decoder(config, first, &layout)
 }
 
 /// The output projection has a separate flag.
-pub(super) fn seed_oss_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest {
+pub(super) fn seed_oss_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout {
         output_bias: config.flag("attention_out_bias", false),
         feed_forward_bias: config.flag("mlp_bias", false),
-        ..LlamaRest::default()
+        ..LlamaLayout::default()
     };
-    llama_rest(config, first, &rest)
+    llama_decoder(config, first, &layout)
 }

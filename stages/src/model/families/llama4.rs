@@ -43,7 +43,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 fn chunk(first: &mut FirstLayer, config: &Fields<'_>, rotates: impl Fn(u64) -> bool) {
-    let default = (!config.has("attention_chunk_size")).then_some(8192);
+    let default = (!config.contains("attention_chunk_size")).then_some(8192);
     let Some(chunk) = config.optional_size("attention_chunk_size", 1 << 32).or(default) else {
         return;
     };

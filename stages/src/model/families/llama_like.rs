@@ -6,7 +6,7 @@ use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling, RopeSpec};
 use crate::model::rope_config::{self, RopeDefaults};
 use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
-use crate::model::tensors::{LayerZeroTensors, Projection, Role};
+use crate::model::tensors::{LayerZeroTensors, Projection, TensorRole};
 
 /// Differences between the families built like Llama.
 pub(super) struct LlamaLike {
@@ -60,7 +60,7 @@ pub(super) enum NormKind {
 }
 
 impl NormKind {
-    fn with(self, eps: f64) -> Norm {
+    fn with_eps(self, eps: f64) -> Norm {
         match self {
             Self::Rms { offset } => Norm::Rms { eps, offset },
             Self::Layer { offset, .. } => Norm::Layer { eps, offset },
@@ -78,11 +78,11 @@ pub(super) fn llama_like(
     family: &LlamaLike,
     rope_theta: Option<f64>,
 ) -> FirstLayer {
-    llama_like_of(config, family, &SizeDefaults::default(), rope_theta)
+    llama_like_with(config, family, &SizeDefaults::default(), rope_theta)
 }
 
 /// Like [`llama_like`], with defaults for sizes that config.json may omit.
-pub(super) fn llama_like_of(
+pub(super) fn llama_like_with(
     config: &Fields<'_>,
     family: &LlamaLike,
     defaults: &SizeDefaults,
@@ -107,7 +107,7 @@ pub(super) fn llama_like_of(
         original_positions: family.original_positions,
         alpha: family.alpha,
     };
-    let norm = family.norm.with(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
+    let norm = family.norm.with_eps(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
     let layer = "layers.0.input_layernorm";
     let norm_weight = (norm != Norm::None).then(|| format!("{layer}.weight"));
     let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
@@ -162,12 +162,12 @@ pub(super) fn plain_rope(pairing: Pairing, rotary_dims: u64, theta: f64) -> Rope
 /// Adds a norm over queries and keys, with weights `{query}.weight` and `{key}.weight`.
 pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key: &str) {
     let spec = &first.spec;
-    let sides = [
-        (query, spec.query_heads, Role::QueryNormWeight, Role::QueryNormBias),
-        (key, spec.key_heads, Role::KeyNormWeight, Role::KeyNormBias),
+    let projections = [
+        (query, spec.query_heads, TensorRole::QueryNormWeight, TensorRole::QueryNormBias),
+        (key, spec.key_heads, TensorRole::KeyNormWeight, TensorRole::KeyNormBias),
     ];
     let head_dim = spec.head_dim;
-    for (name, heads, weight, bias) in sides {
+    for (name, heads, weight, bias) in projections {
         let shape = match norm.over {
             NormScope::Head => vec![head_dim],
             NormScope::EachHead => vec![heads, head_dim],

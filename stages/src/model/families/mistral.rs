@@ -3,7 +3,7 @@
 use super::attention_span::{slide, slide_everywhere};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
@@ -50,11 +50,11 @@ fn family(eps: f64) -> LlamaLike {
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
 /// No biases after the first projections.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    llama_rest(config, first, &LlamaRest::default())
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_decoder(config, first, &LlamaLayout::default())
 }

@@ -3,7 +3,7 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest, sized, width};
+use super::rest::{LlamaLayout, llama_decoder, sized, width};
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
@@ -23,13 +23,13 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// A router chooses `num_experts_per_tok` of `num_local_experts` gated experts.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let mut decoder = llama_rest(config, first, &LlamaRest::default());
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
     let FeedForward::Dense(Perceptron { activation, .. }) = decoder.feed_forward else {
         return decoder;
     };
     let hidden = first.spec.hidden_size;
-    let count = config.optional_size("num_local_experts", MOST_EXPERTS).unwrap_or(8);
+    let count = config.optional_size("num_local_experts", MAX_EXPERTS).unwrap_or(8);
     let chosen = config.optional_size("num_experts_per_tok", count).unwrap_or(2);
     let width = width(config, &["intermediate_size"], None);
     let block = "layers.0.block_sparse_moe";
@@ -48,4 +48,4 @@ pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     decoder
 }
 
-const MOST_EXPERTS: u64 = 1 << 10;
+const MAX_EXPERTS: u64 = 1 << 10;

@@ -7,7 +7,7 @@ use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{LayerZeroSpec, Norm};
-use crate::model::tensors::{Projection, Role};
+use crate::model::tensors::{Projection, TensorRole};
 
 const NAMES: SizeNames = SizeNames {
     hidden: &["d_model", "hidden_size"],
@@ -48,7 +48,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let names = ("wte", "blocks.0.norm_1", false);
     let mut first = named(spec, &["transformer.", ""], names, projections);
     if let Some(positions) = positions {
-        first.tensors.need(Role::Positions, "wpe.weight", &[positions, hidden]);
+        first.tensors.need(TensorRole::Positions, "wpe.weight", &[positions, hidden]);
     }
     first
 }
@@ -60,7 +60,7 @@ fn refuse_what_is_unknown(attention: &Fields<'_>) {
     }
     for name in ["qk_ln", "prefix_lm", "rope"] {
         if attention.flag(name, false) {
-            let message = format!("`{name}` of {} is not supported", attention.place());
+            let message = format!("`{name}` of {} is not supported", attention.location());
             attention.note(ModelProblem::settings(message));
         }
     }

@@ -3,7 +3,7 @@
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
-use super::rest::{LlamaRest, llama_rest, norms_after};
+use super::rest::{LlamaLayout, llama_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
@@ -31,12 +31,12 @@ pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
 /// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
 pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = without_first_norm(config, 5e5, rope_theta);
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(4);
     slide(&mut first, config, window, slides);
     let nested = config.optional_object("rope_parameters");
-    let nested = nested.is_some_and(|rope| rope.has("sliding_attention"));
+    let nested = nested.is_some_and(|rope| rope.contains("sliding_attention"));
     if layer_zero_slides(config, slides(0)) && !nested {
         let theta = first.spec.rope.as_ref().map_or(5e5, |rope| rope.theta);
         first.spec.rope = Some(plain_rope(Pairing::Half, first.spec.head_dim, theta));
@@ -81,17 +81,17 @@ fn bias(config: &Fields<'_>) -> bool {
 }
 
 /// `OLMo` 1: norms have no weights.
-pub(super) fn olmo_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let norm = || NamedNorm::bare(first.spec.norm.clone());
-    let rest = LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() };
+    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
     let (before_feed_forward, last_norm) = (norm(), norm());
-    Decoder { before_feed_forward, last_norm, ..llama_rest(config, first, &rest) }
+    Decoder { before_feed_forward, last_norm, ..llama_decoder(config, first, &layout) }
 }
 
 /// `OLMo` 2: norms after both parts, none before.
-pub(super) fn olmo2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() };
-    let mut decoder = llama_rest(config, first, &rest);
+pub(super) fn olmo2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
+    let mut decoder = llama_decoder(config, first, &layout);
     let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
     let norm = Norm::Rms { eps, offset: 0.0 };
     let names = ["layers.0.post_attention_layernorm", "layers.0.post_feedforward_layernorm"];

@@ -3,11 +3,11 @@
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
-use super::sizes::{LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, SizeNames, sizes};
+use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
-use crate::model::tensors::{Projection, Role, WholeTensor};
+use crate::model::tensors::{Projection, TensorRole, WholeTensor};
 
 /// First row of the position tensor that is used.
 const OFFSET: u64 = 2;
@@ -27,7 +27,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
         learned_positions: Some(positions),
         ..LayerZeroSpec::plain(&sizes, norm)
     };
-    let width = config.optional_size("word_embed_proj_dim", MOST_ENTRIES);
+    let width = config.optional_size("word_embed_proj_dim", MAX_ENTRIES);
     spec.embedding.width = width.filter(|width| *width != hidden);
     let width = spec.embedding.width;
     let projection =
@@ -40,10 +40,10 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
         (first.tensors.norm_weight, first.tensors.norm_bias) = (None, None);
     }
     if let Some(width) = width {
-        first.tensors.need(Role::EmbeddingProjection, "project_in.weight", &[hidden, width]);
+        first.tensors.need(TensorRole::EmbeddingProjection, "project_in.weight", &[hidden, width]);
     }
     first.tensors.more.push(WholeTensor {
-        role: Role::Positions,
+        role: TensorRole::Positions,
         name: "embed_positions.weight".to_owned(),
         shape: vec![positions + OFFSET, hidden],
         first: OFFSET,
@@ -52,7 +52,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
 }
 
 /// With `do_layer_norm_before: false`, norms are applied to the sums, and the last layer is not followed by one.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let before = config.flag("do_layer_norm_before", true);
     let bias = config.flag("enable_bias", true);

@@ -3,7 +3,9 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{LlamaRest, activation, head, llama_rest, output, plain, two_projections, width};
+use super::rest::{
+    LlamaLayout, activation, head, llama_decoder, output, plain, two_projections, width,
+};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -53,7 +55,7 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 /// Both parts read the same norm; the head has a bias.
-pub(super) fn phi_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu_new");
     let names = ("layers.0.mlp.fc1", "layers.0.mlp.fc2");
@@ -67,6 +69,6 @@ pub(super) fn phi_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
 }
 
 /// Gate and up projection in one tensor.
-pub(super) fn phi3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    llama_rest(config, first, &LlamaRest { fused_gate: true, ..LlamaRest::default() })
+pub(super) fn phi3_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
 }

@@ -3,7 +3,7 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
@@ -42,11 +42,11 @@ pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
 /// No biases after the first projections.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    llama_rest(config, first, &LlamaRest::default())
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_decoder(config, first, &LlamaLayout::default())
 }

@@ -3,7 +3,7 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::NormScope;
@@ -43,12 +43,16 @@ fn base(
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.has("sliding_window")).then_some(4096);
+    let default = (!config.contains("sliding_window")).then_some(4096);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
     window.filter(|_| config.flag("use_sliding_window", false))
 }
 
 /// `attention_bias` applies to all projections of attention.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    llama_rest(config, first, &LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() })
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_decoder(
+        config,
+        first,
+        &LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() },
+    )
 }

@@ -1,7 +1,7 @@
 //! Parts of whole models other than the first layer's queries and keys.
 
 use super::first_layer::FirstLayer;
-use super::sizes::MOST_ENTRIES;
+use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Activation, Decoder, FeedForward, Head, NamedNorm, Order, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
@@ -12,9 +12,9 @@ use crate::model::tensors::Projection;
 /// Names and biases of a family built like Llama; defaults are Llama's.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each says of one property whether a family has it"
+    reason = "each flag is an independent property of a family"
 )]
-pub(super) struct LlamaRest {
+pub(super) struct LlamaLayout {
     /// Whether the output projection has a bias.
     pub(super) output_bias: bool,
     pub(super) feed_forward_bias: bool,
@@ -26,7 +26,7 @@ pub(super) struct LlamaRest {
     pub(super) tied: bool,
 }
 
-impl Default for LlamaRest {
+impl Default for LlamaLayout {
     fn default() -> Self {
         Self {
             output_bias: false,
@@ -40,14 +40,18 @@ impl Default for LlamaRest {
 
 /// Describes a model with a norm before each part, a gated feed-forward part and a norm after the last layer, as in
 /// Llama.
-pub(super) fn llama_rest(config: &Fields<'_>, first: &FirstLayer, rest: &LlamaRest) -> Decoder {
+pub(super) fn llama_decoder(
+    config: &Fields<'_>,
+    first: &FirstLayer,
+    layout: &LlamaLayout,
+) -> Decoder {
     let norm = first.spec.norm.clone();
     let bias = first.tensors.norm_bias.is_some();
     let named = |name: &str| NamedNorm::new(norm.clone(), name, bias);
     let (before, last) = (named("layers.0.post_attention_layernorm"), named("norm"));
-    let output = output(first, "layers.0.self_attn.o_proj", rest.output_bias);
-    let feed_forward = gated(config, first, "layers.0.mlp", rest);
-    plain(first, output, (before, last), feed_forward, head(config, rest.tied))
+    let output = output(first, "layers.0.self_attn.o_proj", layout.output_bias);
+    let feed_forward = gated(config, first, "layers.0.mlp", layout);
+    plain(first, output, (before, last), feed_forward, head(config, layout.tied))
 }
 
 /// Describes sequential layers with norms before both parts and at the end.
@@ -83,8 +87,8 @@ fn value(key: &Projection) -> Projection {
         let (weight, bias) = (renamed(&key.weight), key.bias.as_ref().map(renamed));
         return Projection { weight, bias, ..key.clone() };
     }
-    let behind = |rows: &std::ops::Range<u64>| rows.end..2 * rows.end - rows.start;
-    Projection { rows: key.rows.iter().map(behind).collect(), ..key.clone() }
+    let values_after = |rows: &std::ops::Range<u64>| rows.end..2 * rows.end - rows.start;
+    Projection { rows: key.rows.iter().map(values_after).collect(), ..key.clone() }
 }
 
 /// Returns the projection from all heads to the hidden state.
@@ -100,14 +104,14 @@ pub(super) fn sized(name: &str, bias: bool, outputs: u64, inputs: u64) -> Projec
 
 /// Returns the first of several keys in config.json, or `default`.
 pub(super) fn width(config: &Fields<'_>, names: &[&str], default: Option<u64>) -> u64 {
-    config.size_of(names, MOST_ENTRIES, default)
+    config.first_size(names, MAX_ENTRIES, default)
 }
 
-fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, rest: &LlamaRest) -> Perceptron {
-    let (hidden, bias) = (first.spec.hidden_size, rest.feed_forward_bias);
+fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, layout: &LlamaLayout) -> Perceptron {
+    let (hidden, bias) = (first.spec.hidden_size, layout.feed_forward_bias);
     let width = width(config, &["intermediate_size"], None);
     let part = |part: &str| sized(&format!("{name}.{part}"), bias, width, hidden);
-    let (gate, up) = if rest.fused_gate {
+    let (gate, up) = if layout.fused_gate {
         let fused = format!("{name}.gate_up_proj");
         let half = |rows| Projection::part(&fused, bias, 2 * width, std::iter::once(rows));
         (half(0..width), half(width..2 * width))
@@ -115,7 +119,7 @@ fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, rest: &LlamaRest) 
         (part("gate_proj"), part("up_proj"))
     };
     let down = sized(&format!("{name}.down_proj"), bias, hidden, width);
-    let activation = activation(config, &[rest.activation.0], rest.activation.1);
+    let activation = activation(config, &[layout.activation.0], layout.activation.1);
     Perceptron { gate: Some(gate), up, down, activation }
 }
 

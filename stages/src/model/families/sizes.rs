@@ -5,9 +5,9 @@ use crate::model::problem::ModelProblem;
 use crate::model::spec::Sizes;
 
 /// Maximum entries along any dimension in config.json: the product of three fits in 64 bits.
-pub(super) const MOST_ENTRIES: u64 = 1 << 20;
-pub(super) const MOST_HEADS: u64 = 1 << 12;
-pub(super) const MOST_TOKENS: u64 = 1 << 24;
+pub(super) const MAX_ENTRIES: u64 = 1 << 20;
+pub(super) const MAX_HEADS: u64 = 1 << 12;
+pub(super) const MAX_TOKENS: u64 = 1 << 24;
 
 /// Keys of each size in config.json, the usual one first.
 pub(super) struct SizeNames {
@@ -44,11 +44,11 @@ pub(super) struct SizeDefaults {
 
 /// Reads the sizes and checks that they agree. `null` for key heads or `head_dim` means that they are derived.
 pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefaults) -> Sizes {
-    let hidden_size = config.size_of(names.hidden, MOST_ENTRIES, defaults.hidden);
-    let query_heads = config.size_of(names.heads, MOST_HEADS, defaults.heads);
-    let written = names.key_heads.iter().any(|name| config.has(name));
+    let hidden_size = config.first_size(names.hidden, MAX_ENTRIES, defaults.hidden);
+    let query_heads = config.first_size(names.heads, MAX_HEADS, defaults.heads);
+    let written = names.key_heads.iter().any(|name| config.contains(name));
     let default_heads = defaults.key_heads.filter(|_| !written).unwrap_or(query_heads);
-    let key_heads = config.size_of(names.key_heads, MOST_HEADS, Some(default_heads));
+    let key_heads = config.first_size(names.key_heads, MAX_HEADS, Some(default_heads));
     if config.is_clean() && !query_heads.is_multiple_of(key_heads) {
         let message =
             format!("{query_heads} query heads cannot share {key_heads} key heads evenly");
@@ -56,12 +56,12 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
     }
     let positions = names.positions.iter().find_map(|name| config.optional_size(name, 1 << 32));
     Sizes {
-        layers: config.size_of(names.layers, MOST_ENTRIES, defaults.layers),
+        layers: config.first_size(names.layers, MAX_ENTRIES, defaults.layers),
         hidden_size,
         query_heads,
         key_heads,
         head_dim: head_dim(config, hidden_size, query_heads, defaults.head_dim),
-        vocabulary_size: config.size_of(names.vocabulary, MOST_TOKENS, defaults.vocabulary),
+        vocabulary_size: config.first_size(names.vocabulary, MAX_TOKENS, defaults.vocabulary),
         max_positions: positions.or(defaults.positions),
     }
 }
@@ -83,16 +83,16 @@ pub(super) fn head_dim(
     query_heads: u64,
     default: Option<u64>,
 ) -> u64 {
-    let default = default.filter(|_| !config.has("head_dim"));
-    if let Some(head_dim) = config.optional_size("head_dim", MOST_HEADS).or(default) {
+    let default = default.filter(|_| !config.contains("head_dim"));
+    if let Some(head_dim) = config.optional_size("head_dim", MAX_HEADS).or(default) {
         return head_dim;
     }
     if !config.is_clean() {
         return 2;
     }
-    if !hidden_size.is_multiple_of(query_heads) || hidden_size / query_heads > MOST_HEADS {
+    if !hidden_size.is_multiple_of(query_heads) || hidden_size / query_heads > MAX_HEADS {
         config.note(ModelProblem::checkpoint(format!(
-            "config.json has no `head_dim`, and `hidden_size` {hidden_size} is not a sensible multiple of \
+            "config.json has no `head_dim`, and `hidden_size` {hidden_size} is not a valid multiple of \
              `num_attention_heads` {query_heads}"
         )));
         return 2;

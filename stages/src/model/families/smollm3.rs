@@ -3,7 +3,7 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaRest, llama_rest, ropes};
+use super::rest::{LlamaLayout, llama_decoder, ropes};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
@@ -45,14 +45,14 @@ pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
 }
 
 /// `no_rope_layers` lists the layers without positions.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let rest = LlamaRest {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let layout = LlamaLayout {
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),
         tied: true,
-        ..LlamaRest::default()
+        ..LlamaLayout::default()
     };
     let (rotates, rope) = (rotating_layers(config), base(config, None).spec.rope);
     let ropes = Some(ropes(first, |layer| rope.clone().filter(|_| rotates(layer))));
-    Decoder { ropes, ..llama_rest(config, first, &rest) }
+    Decoder { ropes, ..llama_decoder(config, first, &layout) }
 }

@@ -2,11 +2,11 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
-use super::rest::{LlamaRest, llama_rest};
+use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
-use crate::model::tensors::Role;
+use crate::model::tensors::TensorRole;
 
 /// `use_qkv_bias` adds a bias to queries and keys; `qk_layernorm` adds a layer norm to each head, with separate
 /// tensors.
@@ -30,11 +30,11 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
             bias: false,
             after_rope: false,
         });
-        let sides = [
-            ("q_layernorm", Role::QueryNormWeight, spec.query_heads),
-            ("k_layernorm", Role::KeyNormWeight, spec.key_heads),
+        let projections = [
+            ("q_layernorm", TensorRole::QueryNormWeight, spec.query_heads),
+            ("k_layernorm", TensorRole::KeyNormWeight, spec.key_heads),
         ];
-        for (name, role, heads) in sides {
+        for (name, role, heads) in projections {
             for head in 0..heads {
                 let name = format!("layers.0.self_attn.{name}.norms.{head}.weight");
                 first.tensors.need(role, &name, &[spec.head_dim]);
@@ -45,8 +45,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// With `use_parallel_residual`, both parts read the same norm.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
-    let mut decoder = llama_rest(config, first, &LlamaRest::default());
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
     if config.flag("use_parallel_residual", false) {
         decoder.order = Order::Parallel;
         decoder.before_feed_forward = NamedNorm::default();

@@ -24,7 +24,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// Two projections without a gate.
-pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
     let spec = &first.spec;
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu_pytorch_tanh");

@@ -52,19 +52,19 @@ pub(super) fn problem(config: &Fields<'_>, model_type: &str) -> Option<ModelProb
 
 /// Returns the first layer with softmax attention according to config.json.
 fn first_attention_layer(config: &Fields<'_>, model_type: &str) -> Option<u64> {
-    let place = |found: Option<usize>| found.map(|place| place as u64);
+    let index = |found: Option<usize>| found.map(|index| index as u64);
     for name in ["layer_types", "layers_block_type", "block_types", "_block_types"] {
         let Some(types) = config.optional_texts(name) else { continue };
         let attends = |kind: &&str| {
             ["full_attention", "sliding_attention", "attention", "hybrid"].contains(kind)
         };
-        return place(types.iter().position(attends));
+        return index(types.iter().position(attends));
     }
     if let Some(pattern) = config.optional_text("hybrid_override_pattern") {
-        return place(pattern.chars().position(|layer| layer == '*'));
+        return index(pattern.chars().position(|layer| layer == '*'));
     }
     if let Some(types) = config.optional_numbers("attn_type_list") {
-        return place(types.iter().position(|kind| *kind > 0.0));
+        return index(types.iter().position(|kind| *kind > 0.0));
     }
     for name in ["attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids"] {
         if let Some(layers) = config.optional_numbers(name) {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_problem_names_the_layer_and_is_none_where_layer_0_has_attention() {
+    fn the_problem_names_the_first_layer_with_attention() {
         let problems = RefCell::new(Vec::new());
         let config = json!({"layer_types": ["linear_attention", "full_attention"]});
         let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);

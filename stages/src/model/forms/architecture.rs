@@ -9,9 +9,9 @@ pub(crate) struct Architecture {
     /// Model types stored under this architecture, the usual one first.
     pub(crate) model_types: &'static [&'static str],
     /// Whether the file alone describes the first layer completely.
-    pub(crate) alone: bool,
+    pub(crate) self_contained: bool,
     /// Whether rotated pairs of queries and keys are adjacent.
-    pub(super) neighbours: bool,
+    pub(super) adjacent_pairs: bool,
     /// Whether 1 is added to the weights of norms.
     pub(super) norms_plus_one: bool,
 }
@@ -19,14 +19,14 @@ pub(crate) struct Architecture {
 const fn plain_order(
     name: &'static str,
     model_types: &'static [&'static str],
-    alone: bool,
+    self_contained: bool,
 ) -> Architecture {
-    Architecture { name, model_types, alone, neighbours: false, norms_plus_one: false }
+    Architecture { name, model_types, self_contained, adjacent_pairs: false, norms_plus_one: false }
 }
 
 const ARCHITECTURES: [Architecture; 9] = [
     Architecture {
-        neighbours: true,
+        adjacent_pairs: true,
         ..plain_order("llama", &["llama", "mistral", "mixtral"], true)
     },
     plain_order("qwen2", &["qwen2"], true),
@@ -44,7 +44,7 @@ impl Architecture {
     ///
     /// # Errors
     /// The architecture is not supported.
-    pub(crate) fn of(name: &str) -> Result<&'static Self, ModelProblem> {
+    pub(crate) fn named(name: &str) -> Result<&'static Self, ModelProblem> {
         let found = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
         found.ok_or_else(|| {
             let known: Vec<&str> = ARCHITECTURES.iter().map(|known| known.name).collect();

@@ -13,8 +13,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::numbers::{floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 
@@ -36,7 +36,7 @@ pub(super) fn find(
     stem: &str,
     needed: &NeededTensor,
     group_size: Option<u64>,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let (outputs, inputs) = (needed.shape[0], needed.row_width());
     let group_size = group_size.unwrap_or(inputs).min(inputs);
     let groups = inputs.div_ceil(group_size);
@@ -45,8 +45,8 @@ pub(super) fn find(
     let scales = finder.shaped(&format!("{stem}.scales"), &FLOATS, &[groups, outputs]);
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &[groups, packed]);
     let (codes, scales, zeros) = (codes?, scales?, zeros?);
-    let form = Gemm { inputs, outputs, group_size, scale_type: scales.dtype() };
-    Some(Found { form: Box::new(form), stored: vec![codes, scales, zeros] })
+    let format = Gemm { inputs, outputs, group_size, scale_type: scales.dtype() };
+    Some(StoredMatrix { format: Box::new(format), stored: vec![codes, scales, zeros] })
 }
 
 impl Gemm {
@@ -62,16 +62,16 @@ fn code(row: &[u32], first: u64, output: u64) -> f32 {
     (word >> (4 * PLACES[(output % PACKED) as usize]) & 15) as f32
 }
 
-impl Form for Gemm {
+impl StorageFormat for Gemm {
     fn name(&self) -> String {
         format!("awq, gemm, groups of {}, scales {}", self.group_size, self.scale_type)
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let words = Self::words(rows);
         let columns = words.start * 4..words.end * 4;
         let row_bytes = self.outputs.div_ceil(PACKED) * 4;
-        (index == 0).then_some(Slice { rows: 0..self.inputs, row_bytes, columns })
+        (index == 0).then_some(ByteSlice { rows: 0..self.inputs, row_bytes, columns })
     }
 
     fn row_step(&self) -> u64 {

@@ -19,23 +19,23 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Deserialize;
 
-use super::finder::{Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::numbers::{floats, rounded};
 use crate::model::problem::ModelProblem;
-use crate::model::stored::Stored;
+use crate::model::stored::StoredTensor;
 use crate::model::tensors::NeededTensor;
 
 /// Maximum size of a quantisation state in bytes; real ones have about 170.
-const MOST_STATE_BYTES: u64 = 1 << 16;
-const MOST_BLOCK: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 16;
+const MAX_BLOCK: u64 = 1 << 20;
 const DAMAGED: &str = "download the checkpoint again";
 /// Multiplier in `int8_vectorwise_dequant`: 1/127.
 const PER_STEP: f32 = 7.874_016e-3;
 
 /// Quantisation state of a four-bit matrix.
-#[derive(Debug, Deserialize)]
-struct State {
+#[derive(Deserialize)]
+struct QuantState {
     quant_type: String,
     blocksize: u64,
     dtype: String,
@@ -60,10 +60,10 @@ pub(super) fn four_bits(
     finder: &mut Finder<'_>,
     name: &str,
     needed: &NeededTensor,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let kinds = ["nf4", "fp4"];
     let state_name = |kind: &str| format!("{name}.quant_state.bitsandbytes__{kind}");
-    let kind = kinds.into_iter().find(|kind| finder.tensors.has(&state_name(kind)));
+    let kind = kinds.into_iter().find(|kind| finder.tensors.contains(&state_name(kind)));
     let kind = kind.unwrap_or(kinds[0]);
     let state_at = finder.typed(&state_name(kind), &[Dtype::U8]);
     let state_at = state_at?;
@@ -74,7 +74,7 @@ pub(super) fn four_bits(
     };
     if state.shape != needed.shape {
         finder.problems.push(problem(format!(
-            "says that the matrix has shape {:?}; config.json implies {:?}",
+            "states the shape {:?}; config.json implies {:?}",
             state.shape, needed.shape
         )));
         return None;
@@ -86,16 +86,24 @@ pub(super) fn four_bits(
         _ => None,
     };
     let blocks = [Some(state.blocksize), state.nested_blocksize];
-    let sound = blocks.into_iter().flatten().all(|size| (1..=MOST_BLOCK).contains(&size))
+    let sound = blocks.into_iter().flatten().all(|size| (1..=MAX_BLOCK).contains(&size))
         && state.nested_offset.is_none_or(f64::is_finite)
         && state.nested_blocksize.is_some() == state.nested_offset.is_some();
     let Some(dtype) = dtype.filter(|_| sound && state.quant_type == kind) else {
-        finder.problems.push(problem(format!("makes no sense: {state:?}")));
+        let nested = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
+        finder.problems.push(problem(format!(
+            "has invalid values: quant_type `{}`, blocksize {}, dtype `{}`, nested_blocksize {}, nested_offset {}",
+            state.quant_type,
+            state.blocksize,
+            state.dtype,
+            nested(state.nested_blocksize.map(|size| size.to_string())),
+            nested(state.nested_offset.map(|offset| offset.to_string())),
+        )));
         return None;
     };
     let nested =
         state.nested_blocksize.zip(state.nested_offset).map(|(size, offset)| (size, offset as f32));
-    let form = FourBits {
+    let format = FourBits {
         kind,
         columns: needed.row_width(),
         numbers,
@@ -103,13 +111,16 @@ pub(super) fn four_bits(
         dtype,
         nested,
     };
-    let stored = form.stored(finder, name)?;
-    Some(Found { form: Box::new(form), stored: stored.into_iter().chain([state_at]).collect() })
+    let stored = format.stored(finder, name)?;
+    Some(StoredMatrix {
+        format: Box::new(format),
+        stored: stored.into_iter().chain([state_at]).collect(),
+    })
 }
 
-fn state(finder: &mut Finder<'_>, stored: &Stored) -> Option<State> {
+fn state(finder: &mut Finder<'_>, stored: &StoredTensor) -> Option<QuantState> {
     let bytes = stored.entry.byte_length();
-    let read = (bytes <= MOST_STATE_BYTES).then(|| finder.tensors.read(stored));
+    let read = (bytes <= MAX_STATE_BYTES).then(|| finder.tensors.read(stored));
     let why = match read {
         Some(bytes) => match serde_json::from_slice(&bytes?) {
             Ok(state) => return Some(state),
@@ -124,7 +135,7 @@ fn state(finder: &mut Finder<'_>, stored: &Stored) -> Option<State> {
 
 impl FourBits {
     /// Finds codes, `absmax`, the table and, if `absmax` is quantised, its two tensors, and checks types and shapes.
-    fn stored(&self, finder: &mut Finder<'_>, name: &str) -> Option<Vec<Stored>> {
+    fn stored(&self, finder: &mut Finder<'_>, name: &str) -> Option<Vec<StoredTensor>> {
         // The storage may have another type, so that it is sharded with the other tensors.
         let types = [Dtype::U8, Dtype::I8, Dtype::F16, Dtype::BF16, Dtype::F32];
         let codes = finder.typed(name, &types).filter(|codes| {
@@ -159,7 +170,7 @@ impl FourBits {
     }
 }
 
-impl Form for FourBits {
+impl StorageFormat for FourBits {
     fn name(&self) -> String {
         let nested = self.nested.map_or_else(String::new, |(size, offset)| {
             format!(", absmax in blocks of {size} around {offset}")
@@ -167,9 +178,9 @@ impl Form for FourBits {
         format!("bitsandbytes, {}, blocks of {}, {}{nested}", self.kind, self.block, self.dtype)
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let bytes = rows.start * self.columns / 2..(rows.end * self.columns).div_ceil(2);
-        (index == 0).then_some(Slice { rows: bytes, row_bytes: 1, columns: 0..1 })
+        (index == 0).then_some(ByteSlice { rows: bytes, row_bytes: 1, columns: 0..1 })
     }
 
     fn row_step(&self) -> u64 {
@@ -199,29 +210,29 @@ pub(super) fn eight_bits(
     finder: &mut Finder<'_>,
     stem: &str,
     needed: &NeededTensor,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let codes = finder.shaped(&format!("{stem}.weight"), &[Dtype::I8], &needed.shape);
     let largest = finder.shaped(&format!("{stem}.SCB"), &[Dtype::F32], &needed.shape[..1]);
     let layout = format!("{stem}.weight_format");
-    if finder.tensors.has(&layout) {
+    if finder.tensors.contains(&layout) {
         let layout = finder.shaped(&layout, &[Dtype::U8], &[])?;
         if finder.tensors.read(&layout)? != [0] {
             let name = &layout.name;
-            let why = format!("`{name}` is not 0: this matrix is in the order of a certain card");
+            let why = format!("`{name}` is not 0: the matrix is stored in a GPU-specific order");
             finder.problems.push(super::method::refused(&why));
         }
     }
-    let form = EightBits { columns: needed.row_width() };
-    Some(Found { form: Box::new(form), stored: vec![codes?, largest?] })
+    let format = EightBits { columns: needed.row_width() };
+    Some(StoredMatrix { format: Box::new(format), stored: vec![codes?, largest?] })
 }
 
-impl Form for EightBits {
+impl StorageFormat for EightBits {
     fn name(&self) -> String {
         "bitsandbytes, int8".to_owned()
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
-        (index == 0).then(|| Slice::rows(rows, self.columns))
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        (index == 0).then(|| ByteSlice::rows(rows, self.columns))
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::f16;
 use rayon::prelude::*;
 
-use super::form::{Form, Slice};
+use super::form::{ByteSlice, StorageFormat};
 
 /// Supported block types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ const TYPES: [(BlockType, u32, &str, u64, u64); 10] = [
 
 impl BlockType {
     /// Returns the type with that number in GGUF.
-    pub(crate) fn of(number: u32) -> Option<Self> {
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
         TYPES.iter().find(|(_, code, ..)| *code == number).map(|(kind, ..)| *kind)
     }
 
@@ -104,10 +104,10 @@ fn float(bytes: &[u8]) -> f32 {
 /// Decodes 32 codes: the first sixteen in the low halves of sixteen bytes, the others in the high halves; fifth bits,
 /// if any, one after the other.
 fn halves(codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32], number: impl Fn(u8) -> f32) {
-    for (index, place) in numbers.iter_mut().enumerate() {
+    for (index, value) in numbers.iter_mut().enumerate() {
         let code = codes[index % 16] >> (index / 16 * 4) & 15;
         let bit = fifth.map_or(0, |bits| bits[index / 8] >> (index % 8) & 1);
-        *place = number(code | bit << 4);
+        *value = number(code | bit << 4);
     }
 }
 
@@ -164,9 +164,9 @@ fn six_bits(block: &[u8], numbers: &mut [f32]) {
     let (lower, upper, scales, scale) =
         (&block[..128], &block[128..192], &block[192..208], float(&block[208..]));
     for (index, number) in numbers.iter_mut().enumerate() {
-        let (half, place) = (index / 128, index % 128);
-        let low = lower[half * 64 + place % 64] >> (place / 64 * 4) & 15;
-        let high = upper[half * 32 + place % 32] >> (place / 32 * 2) & 3;
+        let (half, position) = (index / 128, index % 128);
+        let low = lower[half * 64 + position % 64] >> (position / 64 * 4) & 15;
+        let high = upper[half * 32 + position % 32] >> (position / 32 * 2) & 3;
         let code = (low | high << 4).cast_signed() - 32;
         *number = scale * f32::from(scales[index / 16].cast_signed()) * f32::from(code);
     }
@@ -174,18 +174,18 @@ fn six_bits(block: &[u8], numbers: &mut [f32]) {
 
 /// A matrix whose rows consist of blocks.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct BlockMatrix {
     pub(super) kind: BlockType,
     pub(super) columns: u64,
 }
 
-impl Form for Blocks {
+impl StorageFormat for BlockMatrix {
     fn name(&self) -> String {
         format!("gguf {}", self.kind.name())
     }
 
-    fn slice(&self, _index: usize, rows: &Range<u64>) -> Option<Slice> {
-        Some(Slice::rows(rows, self.columns / self.kind.numbers() * self.kind.bytes()))
+    fn slice(&self, _index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        Some(ByteSlice::rows(rows, self.columns / self.kind.numbers() * self.kind.bytes()))
     }
 
     fn floats(&self, _rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {

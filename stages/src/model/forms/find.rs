@@ -2,37 +2,37 @@
 
 use safetensors::Dtype;
 
-use super::finder::{Finder, Found};
+use super::finder::{Finder, StoredMatrix};
 use super::method::{self, Method};
 use super::scaled::Scales;
 use super::{awq, bitsandbytes, gguf, gptq, packed_rows, plain, scaled};
 use crate::model::problem::ModelProblem;
-use crate::model::tensors::{NeededTensor, Role};
+use crate::model::tensors::{NeededTensor, TensorRole};
 
 impl Finder<'_> {
     /// Whether the checkpoint lists all of these tensors; opens no file.
     pub(crate) fn has_all(&self, needed: &[NeededTensor]) -> bool {
-        needed.iter().all(|needed| self.place(needed).is_some())
+        needed.iter().all(|needed| self.stored_name(needed).is_some())
     }
 
     /// Locates a required tensor and its form; `None` with the problem noted.
-    pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
-        match self.place(needed) {
-            Some(Place::Named(name)) => match self.method {
+    pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<StoredMatrix> {
+        match self.stored_name(needed) {
+            Some(StoredName::Named(name)) => match self.method {
                 Method::Gguf { architecture, head_dim } => {
                     gguf::find(self, &name, needed, architecture, *head_dim)
                 }
                 _ => self.named(&name, needed),
             },
-            Some(Place::Packed(stem)) => self.packed(&stem, needed),
+            Some(StoredName::Packed(stem)) => self.packed(&stem, needed),
             None if let Some(name) = self.unexplained(needed) => {
-                let message = format!("`{name}` is packed, but config.json does not say how");
+                let message = format!("`{name}` is packed, but config.json states no method");
                 self.problems.push(ModelProblem::settings(message).with_hint(method::NO_METHOD));
                 None
             }
             None => {
                 let gguf = matches!(self.method, Method::Gguf { .. });
-                let name = gguf.then(|| gguf::name_of(&needed.name)).flatten();
+                let name = gguf.then(|| gguf::gguf_name(&needed.name)).flatten();
                 let usual = || format!("{}{}", self.prefixes[0], needed.name);
                 self.missing.push(name.unwrap_or_else(usual));
                 None
@@ -48,63 +48,64 @@ impl Finder<'_> {
     }
 
     /// Returns the name under which a required tensor is stored.
-    fn place(&self, needed: &NeededTensor) -> Option<Place> {
+    fn stored_name(&self, needed: &NeededTensor) -> Option<StoredName> {
         if let Method::Gguf { .. } = self.method {
-            return gguf::name_of(&needed.name)
-                .filter(|name| self.tensors.has(name))
-                .map(Place::Named);
+            return gguf::gguf_name(&needed.name)
+                .filter(|name| self.tensors.contains(name))
+                .map(StoredName::Named);
         }
         if let Some(name) = self.on_disk(&needed.name) {
-            return Some(Place::Named(name));
+            return Some(StoredName::Named(name));
         }
-        if needed.role == Role::Embedding && self.tied {
+        if needed.role == TensorRole::Embedding && self.tied {
             let heads = ["", "language_model."].map(|prefix| format!("{prefix}lm_head.weight"));
-            if let Some(head) = heads.into_iter().find(|name| self.tensors.has(name)) {
-                return Some(Place::Named(head));
+            if let Some(head) = heads.into_iter().find(|name| self.tensors.contains(name)) {
+                return Some(StoredName::Named(head));
             }
         }
         let stem = matrix_stem(&needed.name, needed)?;
         let marker = self.method.marker()?;
         let name = self.on_disk(&format!("{stem}.{marker}"))?;
-        Some(Place::Packed(name.strip_suffix(marker)?.strip_suffix('.')?.to_owned()))
+        Some(StoredName::Packed(name.strip_suffix(marker)?.strip_suffix('.')?.to_owned()))
     }
 
     /// Locates a tensor stored under its own name: plain, or codes with companion tensors.
-    fn named(&mut self, name: &str, needed: &NeededTensor) -> Option<Found> {
+    fn named(&mut self, name: &str, needed: &NeededTensor) -> Option<StoredMatrix> {
         let dtype = self.tensors.find(name)?.dtype();
         let Some(stem) = matrix_stem(name, needed) else { return plain::find(self, name, needed) };
-        let beside = |finder: &Self, part: &str| finder.tensors.has(&format!("{stem}.{part}"));
-        let form = match self.method {
-            Method::BitsAndBytes if dtype == Dtype::I8 => Beside::EightBits,
-            Method::BitsAndBytes if beside(self, "weight.absmax") || dtype == Dtype::U8 => {
-                Beside::FourBits
+        let has_companion =
+            |finder: &Self, part: &str| finder.tensors.contains(&format!("{stem}.{part}"));
+        let format = match self.method {
+            Method::BitsAndBytes if dtype == Dtype::I8 => Companions::EightBits,
+            Method::BitsAndBytes if has_companion(self, "weight.absmax") || dtype == Dtype::U8 => {
+                Companions::FourBits
             }
             Method::Fp8 { block } if dtype == Dtype::F8_E4M3 => {
                 let blocks = block.iter().copied().collect();
-                Beside::Scales(Scales { name: "weight_scale_inv", blocks, zeros: false })
+                Companions::Scales(Scales { name: "weight_scale_inv", blocks, zeros: false })
             }
             Method::CompressedTensors(settings) if [Dtype::F8_E4M3, Dtype::I8].contains(&dtype) => {
                 let blocks = settings.blocks.clone();
-                Beside::Scales(Scales { name: "weight_scale", blocks, zeros: settings.zeros })
+                Companions::Scales(Scales { name: "weight_scale", blocks, zeros: settings.zeros })
             }
             Method::Mlx(settings) if dtype == Dtype::U32 => {
-                Beside::Affine(*settings.modules.get(stem).unwrap_or(&settings.all))
+                Companions::Affine(*settings.modules.get(stem).unwrap_or(&settings.all))
             }
             _ => return plain::find(self, name, needed),
         };
         if needed.columns.is_some() {
             return self.transposed(name);
         }
-        match form {
-            Beside::EightBits => bitsandbytes::eight_bits(self, stem, needed),
-            Beside::FourBits => bitsandbytes::four_bits(self, name, needed),
-            Beside::Scales(scales) => scaled::find(self, stem, needed, &scales),
-            Beside::Affine(settings) => packed_rows::affine(self, stem, needed, settings),
+        match format {
+            Companions::EightBits => bitsandbytes::eight_bits(self, stem, needed),
+            Companions::FourBits => bitsandbytes::four_bits(self, name, needed),
+            Companions::Scales(scales) => scaled::find(self, stem, needed, &scales),
+            Companions::Affine(settings) => packed_rows::affine(self, stem, needed, settings),
         }
     }
 
     /// Locates a matrix stored under another name.
-    fn packed(&mut self, stem: &str, needed: &NeededTensor) -> Option<Found> {
+    fn packed(&mut self, stem: &str, needed: &NeededTensor) -> Option<StoredMatrix> {
         if needed.columns.is_some() {
             return self.transposed(stem);
         }
@@ -120,7 +121,7 @@ impl Finder<'_> {
     }
 
     /// GPT-2 stores its projections as inputs by outputs, and packages differ in how they pack those.
-    fn transposed(&mut self, name: &str) -> Option<Found> {
+    fn transposed(&mut self, name: &str) -> Option<StoredMatrix> {
         let why = format!("`{name}` is packed, which is not supported for this model type");
         self.problems.push(method::refused(&why));
         None
@@ -128,7 +129,7 @@ impl Finder<'_> {
 }
 
 /// Name of a stored tensor.
-enum Place {
+enum StoredName {
     /// The tensor itself, or its codes.
     Named(String),
     /// Common prefix of its parts.
@@ -141,7 +142,7 @@ fn matrix_stem<'a>(name: &'a str, needed: &NeededTensor) -> Option<&'a str> {
 }
 
 /// Codes under a matrix's own name, and their companion tensors.
-enum Beside {
+enum Companions {
     EightBits,
     FourBits,
     Scales(Scales),

@@ -2,21 +2,21 @@
 
 use safetensors::Dtype;
 
-use super::form::Form;
+use super::form::StorageFormat;
 use super::method::Method;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
-use crate::model::stored::{Stored, StoredTensors};
+use crate::model::stored::{StoredTensor, StoredTensors};
 
 /// Types of plain weights, scales and biases.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
 /// A matrix, its form and its location.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) form: Box<dyn Form>,
+pub(crate) struct StoredMatrix {
+    pub(crate) format: Box<dyn StorageFormat>,
     /// Stored tensors in the form's order.
-    pub(crate) stored: Vec<Stored>,
+    pub(crate) stored: Vec<StoredTensor>,
 }
 
 /// Finds the stored tensors of a required one and notes problems.
@@ -37,19 +37,19 @@ impl Finder<'_> {
     /// Returns the name with this checkpoint's prefix.
     pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
         let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
-        names.into_iter().find(|name| self.tensors.has(name))
+        names.into_iter().find(|name| self.tensors.contains(name))
     }
 
     /// Finds a required tensor.
-    pub(super) fn stored(&mut self, name: &str) -> Option<Stored> {
-        if !self.tensors.has(name) {
+    pub(super) fn stored(&mut self, name: &str) -> Option<StoredTensor> {
+        if !self.tensors.contains(name) {
             self.missing.push(name.to_owned());
         }
         self.tensors.find(name)
     }
 
     /// Finds a required tensor of one of some types.
-    pub(super) fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<Stored> {
+    pub(super) fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<StoredTensor> {
         let stored = self.stored(name)?;
         if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {
             return Some(stored);
@@ -57,14 +57,14 @@ impl Finder<'_> {
         let (method, hint) = match self.quantization {
             Some(method) => (
                 format!(" (the checkpoint is quantised: `{method}`)"),
-                "use the checkpoint it was made from",
+                "use the original checkpoint",
             ),
-            None => (String::new(), "take the config.json that came with these weights"),
+            None => (String::new(), "use the config.json that came with these weights"),
         };
         let supported = types.iter().map(|dtype| dtype.to_string().to_lowercase());
         let supported: Vec<String> = supported.collect();
         let message = format!(
-            "`{name}` has numbers of type {}{method}; supported are {}",
+            "`{name}` has the type {}{method}; supported types: {}",
             stored.entry.dtype,
             supported.join(", ")
         );
@@ -73,7 +73,12 @@ impl Finder<'_> {
     }
 
     /// Finds a required tensor of one of some types and an exact shape.
-    pub(super) fn shaped(&mut self, name: &str, types: &[Dtype], shape: &[u64]) -> Option<Stored> {
+    pub(super) fn shaped(
+        &mut self,
+        name: &str,
+        types: &[Dtype],
+        shape: &[u64],
+    ) -> Option<StoredTensor> {
         let stored = self.typed(name, types)?;
         if stored.entry.shape == shape {
             return Some(stored);
@@ -82,7 +87,7 @@ impl Finder<'_> {
         None
     }
 
-    pub(super) fn wrong_shape(&mut self, stored: &Stored, implied: &str) {
+    pub(super) fn wrong_shape(&mut self, stored: &StoredTensor, implied: &str) {
         self.problems.push(ModelProblem::checkpoint(format!(
             "`{}` in `{}` has shape {:?}; config.json implies {implied}",
             stored.name, stored.file, stored.entry.shape

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 /// Storage form of a matrix `[rows, columns]`. Each form documents its rounding; tests compare it with the package that
 /// writes the form.
-pub(crate) trait Form: fmt::Debug + Send + Sync {
+pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
     /// The form with all its parameters: part of the weights' digest.
     fn name(&self) -> String;
 
     /// Returns the part of stored tensor `index` that some rows need, or `None` if that tensor is read once and kept.
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice>;
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice>;
 
     /// Reading may be split before rows that are multiples of this: no byte is needed on both sides.
     fn row_step(&self) -> u64 {
@@ -26,13 +26,13 @@ pub(crate) trait Form: fmt::Debug + Send + Sync {
 
 /// Some rows of a stored tensor, and a range of bytes in each row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slice {
+pub(crate) struct ByteSlice {
     pub(crate) rows: Range<u64>,
     pub(crate) row_bytes: u64,
     pub(crate) columns: Range<u64>,
 }
 
-impl Slice {
+impl ByteSlice {
     /// Selects whole rows.
     pub(crate) fn rows(rows: &Range<u64>, row_bytes: u64) -> Self {
         Self { rows: rows.clone(), row_bytes, columns: 0..row_bytes }
@@ -43,7 +43,7 @@ impl Slice {
     }
 
     /// Returns offset in the tensor and length of each contiguous range of bytes.
-    pub(crate) fn stretches(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn byte_ranges(&self) -> Vec<(u64, u64)> {
         let width = self.columns.end - self.columns.start;
         if width == self.row_bytes {
             return vec![(self.rows.start * width, self.bytes())];

@@ -6,17 +6,17 @@
 use std::ops::Range;
 
 use super::architecture::Architecture;
-use super::blocks::Blocks;
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::blocks::BlockMatrix;
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::plain;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
-use crate::model::stored::Stored;
-use crate::model::tensors::{NeededTensor, Role};
+use crate::model::stored::StoredTensor;
+use crate::model::tensors::{NeededTensor, TensorRole};
 
 /// Returns GGUF's name of a tensor, for models built like Llama.
-pub(super) fn name_of(name: &str) -> Option<String> {
+pub(super) fn gguf_name(name: &str) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
     match name {
         "embed_tokens.weight" => return Some("token_embd.weight".to_owned()),
@@ -51,28 +51,38 @@ pub(super) fn find(
     needed: &NeededTensor,
     architecture: &Architecture,
     head_dim: u64,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let stored = finder.stored(name)?;
-    let form = form(finder, &stored, needed)?;
-    let of_heads = [Role::QueryWeight, Role::QueryBias, Role::KeyWeight, Role::KeyBias];
-    let norms = [
-        Role::NormWeight,
-        Role::QueryNormWeight,
-        Role::KeyNormWeight,
-        Role::FeedForwardNormWeight,
-        Role::LastNormWeight,
+    let format = format(finder, &stored, needed)?;
+    let of_heads = [
+        TensorRole::QueryWeight,
+        TensorRole::QueryBias,
+        TensorRole::KeyWeight,
+        TensorRole::KeyBias,
     ];
-    let form: Box<dyn Form> = if architecture.neighbours && of_heads.contains(&needed.role) {
-        Box::new(Neighbours { form, head_dim })
-    } else if architecture.norms_plus_one && norms.contains(&needed.role) {
-        Box::new(PlusOne { form })
-    } else {
-        form
-    };
-    Some(Found { form, stored: vec![stored] })
+    let norms = [
+        TensorRole::NormWeight,
+        TensorRole::QueryNormWeight,
+        TensorRole::KeyNormWeight,
+        TensorRole::FeedForwardNormWeight,
+        TensorRole::LastNormWeight,
+    ];
+    let format: Box<dyn StorageFormat> =
+        if architecture.adjacent_pairs && of_heads.contains(&needed.role) {
+            Box::new(Neighbours { format, head_dim })
+        } else if architecture.norms_plus_one && norms.contains(&needed.role) {
+            Box::new(PlusOne { format })
+        } else {
+            format
+        };
+    Some(StoredMatrix { format, stored: vec![stored] })
 }
 
-fn form(finder: &mut Finder<'_>, stored: &Stored, needed: &NeededTensor) -> Option<Box<dyn Form>> {
+fn format(
+    finder: &mut Finder<'_>,
+    stored: &StoredTensor,
+    needed: &NeededTensor,
+) -> Option<Box<dyn StorageFormat>> {
     if stored.entry.shape != needed.shape {
         finder.wrong_shape(stored, &format!("{:?}", needed.shape));
         return None;
@@ -81,7 +91,9 @@ fn form(finder: &mut Finder<'_>, stored: &Stored, needed: &NeededTensor) -> Opti
         StoredType::Numbers(dtype) if FLOATS.contains(&dtype) => {
             Some(Box::new(plain::Plain::new(dtype, needed)))
         }
-        StoredType::Blocks(kind) => Some(Box::new(Blocks { kind, columns: needed.row_width() })),
+        StoredType::Blocks(kind) => {
+            Some(Box::new(BlockMatrix { kind, columns: needed.row_width() }))
+        }
         other => {
             let message =
                 format!("`{}` has blocks of type {other}, which is not supported", stored.name);
@@ -96,17 +108,17 @@ fn form(finder: &mut Finder<'_>, stored: &Stored, needed: &NeededTensor) -> Opti
 /// Rows of heads in which row `2 · j + p` is row `p · head_dim / 2 + j` of the model.
 #[derive(Debug)]
 struct Neighbours {
-    form: Box<dyn Form>,
+    format: Box<dyn StorageFormat>,
     head_dim: u64,
 }
 
-impl Form for Neighbours {
+impl StorageFormat for Neighbours {
     fn name(&self) -> String {
-        format!("{}, pairs of {} are neighbours", self.form.name(), self.head_dim)
+        format!("{}, pairs of {} are neighbours", self.format.name(), self.head_dim)
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
-        self.form.slice(index, rows)
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        self.format.slice(index, rows)
     }
 
     fn row_step(&self) -> u64 {
@@ -115,34 +127,34 @@ impl Form for Neighbours {
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
         let width = rows.end.saturating_sub(rows.start).max(1) as usize;
-        let floats = self.form.floats(rows, stored)?;
+        let floats = self.format.floats(rows, stored)?;
         let (width, head_dim) = (floats.len() / width, self.head_dim as usize);
-        let row = |head: usize, place: usize| {
-            let from = head + place % (head_dim / 2) * 2 + place / (head_dim / 2);
+        let row = |head: usize, index: usize| {
+            let from = head + index % (head_dim / 2) * 2 + index / (head_dim / 2);
             floats[from * width..][..width].iter().copied()
         };
         let heads = (0..floats.len() / width.max(1)).step_by(head_dim);
-        Ok(heads.flat_map(|head| (0..head_dim).flat_map(move |place| row(head, place))).collect())
+        Ok(heads.flat_map(|head| (0..head_dim).flat_map(move |index| row(head, index))).collect())
     }
 }
 
 /// Weights of a norm with 1 added to each.
 #[derive(Debug)]
 struct PlusOne {
-    form: Box<dyn Form>,
+    format: Box<dyn StorageFormat>,
 }
 
-impl Form for PlusOne {
+impl StorageFormat for PlusOne {
     fn name(&self) -> String {
-        format!("{}, plus 1", self.form.name())
+        format!("{}, plus 1", self.format.name())
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
-        self.form.slice(index, rows)
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        self.format.slice(index, rows)
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
-        let floats = self.form.floats(rows, stored)?;
+        let floats = self.format.floats(rows, stored)?;
         Ok(floats.into_iter().map(|number| number - 1.0).collect())
     }
 }

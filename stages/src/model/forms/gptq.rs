@@ -16,8 +16,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::method::Gptq;
 use super::numbers::{bits_at, floats, rounded, words};
 use crate::model::tensors::NeededTensor;
@@ -40,7 +40,7 @@ pub(super) fn find(
     stem: &str,
     needed: &NeededTensor,
     method: &Gptq,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let (outputs, inputs) = (needed.shape[0], needed.row_width());
     let group_size = method.group_size.unwrap_or(inputs).min(inputs);
     let groups = inputs.div_ceil(group_size);
@@ -52,10 +52,10 @@ pub(super) fn find(
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &zeros);
     let order = format!("{stem}.g_idx");
     // A single group has no order.
-    let ordered = finder.tensors.has(&order) || method.ordered && groups > 1;
+    let ordered = finder.tensors.contains(&order) || method.ordered && groups > 1;
     let order = if ordered { Some(finder.shaped(&order, &[Dtype::I32], &[inputs])?) } else { None };
     let (codes, scales, zeros) = (codes?, scales?, zeros?);
-    let form = Packed {
+    let format = Packed {
         bits: method.bits,
         inputs,
         outputs,
@@ -66,7 +66,7 @@ pub(super) fn find(
         scale_type: scales.dtype(),
     };
     let stored = [codes, scales, zeros].into_iter().chain(order).collect();
-    Some(Found { form: Box::new(form), stored })
+    Some(StoredMatrix { format: Box::new(format), stored })
 }
 
 impl Packed {
@@ -107,7 +107,7 @@ impl Packed {
     }
 }
 
-impl Form for Packed {
+impl StorageFormat for Packed {
     fn name(&self) -> String {
         let format = if self.second_format { 2 } else { 1 };
         let (order, scales) = (if self.ordered { "given" } else { "none" }, self.scale_type);
@@ -117,10 +117,10 @@ impl Form for Packed {
         )
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let columns = rows.start * 4..rows.end * 4;
         let packed = 0..(self.inputs * self.bits).div_ceil(32);
-        (index == 0).then_some(Slice { rows: packed, row_bytes: self.outputs * 4, columns })
+        (index == 0).then_some(ByteSlice { rows: packed, row_bytes: self.outputs * 4, columns })
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
@@ -129,14 +129,14 @@ impl Form for Packed {
         let scales = floats(self.scale_type, &stored[1]);
         let outputs = (rows.end - rows.start) as usize;
         let mut weights = vec![0.0; outputs * order.len()];
-        weights.par_chunks_exact_mut(order.len()).enumerate().for_each(|(place, weights)| {
-            let column: Vec<u32> = codes[place..].iter().step_by(outputs).copied().collect();
-            let output = rows.start as usize + place;
+        weights.par_chunks_exact_mut(order.len()).enumerate().for_each(|(index, weights)| {
+            let column: Vec<u32> = codes[index..].iter().step_by(outputs).copied().collect();
+            let output = rows.start as usize + index;
             for (input, (weight, group)) in weights.iter_mut().zip(&order).enumerate() {
                 let code = bits_at(&column, input as u64 * self.bits, self.bits);
-                let place = group * self.outputs as usize + output;
-                let steps = code as f32 - zeros[place] as f32;
-                *weight = rounded(self.scale_type, scales[place] * steps);
+                let index = group * self.outputs as usize + output;
+                let steps = code as f32 - zeros[index] as f32;
+                *weight = rounded(self.scale_type, scales[index] * steps);
             }
         });
         Ok(weights)

@@ -9,7 +9,7 @@ use super::architecture::Architecture;
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
-const MOST_GROUP: u64 = 1 << 20;
+const MAX_GROUP: u64 = 1 << 20;
 
 /// Storage form of matrices that are not plain. The tensors themselves show which matrices these are, so lists of
 /// excluded modules are not read.
@@ -84,24 +84,24 @@ impl Method {
 const EXPERTS_ONLY: [&str; 1] = ["mxfp4"];
 
 const SUPPORTED: &str = "supported are gptq, awq, bitsandbytes, fp8, compressed-tensors (float-quantized, int-quantized \
-                         and pack-quantized), MLX's affine form and GGUF";
+                         and pack-quantized), MLX's affine format and GGUF";
 
 /// Hint for packed weights that config.json does not explain.
-pub(super) const NO_METHOD: &str = "take the config.json that came with these weights; what older GPTQ checkpoints keep in quantize_config.json belongs \
-     into it as `quantization_config`, with `\"quant_method\": \"gptq\"`";
+pub(super) const NO_METHOD: &str = "use the config.json that came with these weights; for older GPTQ checkpoints, copy quantize_config.json into it \
+     as `quantization_config`, with `\"quant_method\": \"gptq\"`";
 
 /// Reads the form that `quantization_config` or `quantization` of `config.json` describes.
 pub(crate) fn read(config: &Map<String, Value>) -> Result<Method, Vec<ModelProblem>> {
     let problems = RefCell::new(Vec::new());
     let fields = Fields::new(config, "config.json", &problems);
-    let method = of_config(&fields);
+    let method = from_config(&fields);
     match problems.into_inner() {
         problems if problems.is_empty() => Ok(method),
         problems => Err(problems),
     }
 }
 
-fn of_config(config: &Fields<'_>) -> Method {
+fn from_config(config: &Fields<'_>) -> Method {
     let nested = config.value("text_config").filter(|text| text.is_object());
     let nested = nested.and_then(|_| config.optional_object("text_config"));
     let written = |name| {
@@ -116,28 +116,27 @@ fn of_config(config: &Fields<'_>) -> Method {
         Some("gptq") => gptq(&settings),
         Some("awq") => awq(&settings),
         Some("bitsandbytes") => Method::BitsAndBytes,
-        None if settings.has("load_in_4bit") || settings.has("load_in_8bit") => {
+        None if settings.contains("load_in_4bit") || settings.contains("load_in_8bit") => {
             Method::BitsAndBytes
         }
         Some("fp8") => fp8(&settings),
         Some("compressed-tensors") => compressed_tensors(&settings),
         Some(name) if EXPERTS_ONLY.contains(&name) => Method::Plain,
-        Some(name) => not_followed(&settings, &format!("`{name}` is not supported")),
+        Some(name) => unsupported(&settings, &format!("`{name}` is not supported")),
         None if settings.is_empty() => Method::Plain,
         // mlx-lm writes the content of `quantization` under this key as well.
-        None if settings.has("group_size") && settings.has("bits") => mlx(&settings),
-        None => not_followed(&settings, "config.json does not say how (no `quant_method`)"),
+        None if settings.contains("group_size") && settings.contains("bits") => mlx(&settings),
+        None => unsupported(&settings, "config.json states no method (no `quant_method`)"),
     }
 }
 
 /// Returns the problem of an unsupported quantisation.
 pub(crate) fn refused(why: &str) -> ModelProblem {
-    ModelProblem::settings(format!("the checkpoint is quantised: {why}")).with_hint(format!(
-        "use the checkpoint it was made from, or one in another form: {SUPPORTED}"
-    ))
+    ModelProblem::settings(format!("the checkpoint is quantised: {why}"))
+        .with_hint(format!("use the original checkpoint, or one in another format: {SUPPORTED}"))
 }
 
-fn not_followed(settings: &Fields<'_>, why: &str) -> Method {
+fn unsupported(settings: &Fields<'_>, why: &str) -> Method {
     settings.note(refused(why));
     Method::Plain
 }
@@ -145,17 +144,14 @@ fn not_followed(settings: &Fields<'_>, why: &str) -> Method {
 fn gptq(settings: &Fields<'_>) -> Method {
     let bits = settings.size("bits", 64);
     if settings.is_clean() && ![2, 3, 4, 8].contains(&bits) {
-        return not_followed(
+        return unsupported(
             settings,
             &format!("`gptq` with {bits} bits is not supported (2, 3, 4 and 8 are)"),
         );
     }
     let format = settings.optional_text("checkpoint_format").unwrap_or("gptq");
     if !["gptq", "gptq_v2"].contains(&format) {
-        return not_followed(
-            settings,
-            &format!("`gptq` in the format `{format}` is not supported"),
-        );
+        return unsupported(settings, &format!("`gptq` in the format `{format}` is not supported"));
     }
     let group_size = group_size(settings);
     let second_format = format == "gptq_v2";
@@ -168,10 +164,10 @@ fn gptq(settings: &Fields<'_>) -> Method {
 }
 
 fn awq(settings: &Fields<'_>) -> Method {
-    let bits = settings.size_of(&["bits", "w_bit"], 64, None);
+    let bits = settings.first_size(&["bits", "w_bit"], 64, None);
     let version = settings.optional_text("version").unwrap_or("gemm").to_lowercase();
     if settings.is_clean() && (bits != 4 || version != "gemm") {
-        return not_followed(
+        return unsupported(
             settings,
             &format!(
                 "`awq` with {bits} bits in the version `{version}` is not supported (4 bits, `gemm` is)"
@@ -187,13 +183,13 @@ fn group_size(settings: &Fields<'_>) -> Option<u64> {
     if all("group_size") || all("q_group_size") {
         return None;
     }
-    Some(settings.size_of(&["group_size", "q_group_size"], MOST_GROUP, Some(128)))
+    Some(settings.first_size(&["group_size", "q_group_size"], MAX_GROUP, Some(128)))
 }
 
 fn fp8(settings: &Fields<'_>) -> Method {
     let format = settings.optional_text("fmt").unwrap_or("e4m3");
     if format != "e4m3" {
-        return not_followed(settings, &format!("`fp8` in the format `{format}` is not supported"));
+        return unsupported(settings, &format!("`fp8` in the format `{format}` is not supported"));
     }
     let block = settings.value("weight_block_size").map(|_| block(settings, "weight_block_size"));
     Method::Fp8 { block: block.flatten() }
@@ -202,13 +198,13 @@ fn fp8(settings: &Fields<'_>) -> Method {
 /// Reads rows and columns of a block.
 fn block(settings: &Fields<'_>, name: &str) -> Option<(u64, u64)> {
     let sizes = settings.optional_numbers(name)?;
-    let whole = |size: f64| size.fract() == 0.0 && (1.0..=MOST_GROUP as f64).contains(&size);
+    let whole = |size: f64| size.fract() == 0.0 && (1.0..=MAX_GROUP as f64).contains(&size);
     match *sizes {
         [rows, columns] if whole(rows) && whole(columns) => Some((rows as u64, columns as u64)),
         _ => {
             settings.note(ModelProblem::checkpoint(format!(
-                "`{name}` in {} is {sizes:?}, not two whole numbers from 1",
-                settings.place()
+                "`{name}` in {}: expected two whole numbers from 1, got {sizes:?}",
+                settings.location()
             )));
             None
         }
@@ -225,7 +221,7 @@ fn compressed_tensors(settings: &Fields<'_>) -> Method {
     ];
     let mut found = CompressedTensors { zeros: true, ..CompressedTensors::default() };
     let refuse = |what: &str, name: &str| {
-        not_followed(
+        unsupported(
             settings,
             &format!("`compressed-tensors` with the {what} `{name}` is not supported"),
         )
@@ -271,7 +267,7 @@ fn compressed_tensors(settings: &Fields<'_>) -> Method {
         if weights.value("group_size").and_then(Value::as_i64).is_some_and(|size| size > 0) {
             found
                 .blocks
-                .extend(weights.optional_size("group_size", MOST_GROUP).map(|size| (1, size)));
+                .extend(weights.optional_size("group_size", MAX_GROUP).map(|size| (1, size)));
         }
     }
     found.zeros &= !found.bits.is_empty();
@@ -281,7 +277,7 @@ fn compressed_tensors(settings: &Fields<'_>) -> Method {
 fn mlx(settings: &Fields<'_>) -> Method {
     let mode = settings.optional_text("mode").unwrap_or("affine");
     if mode != "affine" {
-        return not_followed(settings, &format!("MLX's mode `{mode}` is not supported"));
+        return unsupported(settings, &format!("MLX's mode `{mode}` is not supported"));
     }
     let mut found = Mlx { all: affine(settings, (64, 4)), ..Mlx::default() };
     for name in settings.names() {
@@ -290,7 +286,7 @@ fn mlx(settings: &Fields<'_>) -> Method {
         {
             let mode = module.optional_text("mode").unwrap_or("affine");
             if mode != "affine" {
-                return not_followed(
+                return unsupported(
                     settings,
                     &format!("MLX's mode `{mode}` of `{name}` is not supported"),
                 );
@@ -302,10 +298,10 @@ fn mlx(settings: &Fields<'_>) -> Method {
 }
 
 fn affine(settings: &Fields<'_>, default: (u64, u64)) -> (u64, u64) {
-    let group_size = settings.optional_size("group_size", MOST_GROUP).unwrap_or(default.0);
+    let group_size = settings.optional_size("group_size", MAX_GROUP).unwrap_or(default.0);
     let bits = settings.optional_size("bits", 64).unwrap_or(default.1);
     if ![2, 3, 4, 5, 6, 8].contains(&bits) {
-        settings.note(refused(&format!("MLX's affine form has no {bits} bits")));
+        settings.note(refused(&format!("MLX's affine format does not support {bits} bits")));
     }
     (group_size, bits)
 }
@@ -320,23 +316,23 @@ mod tests {
         read(config.as_object().unwrap()).map_err(|problems| problems[0].to_string())
     }
 
-    fn of(settings: &Value) -> Result<Method, String> {
+    fn parsed(settings: &Value) -> Result<Method, String> {
         method(&json!({ "quantization_config": settings }))
     }
 
     #[test]
     fn a_group_size_of_minus_one_is_one_group() {
-        let gptq = of(&json!({"quant_method": "gptq", "bits": 4, "group_size": -1})).unwrap();
+        let gptq = parsed(&json!({"quant_method": "gptq", "bits": 4, "group_size": -1})).unwrap();
         assert_eq!(
             gptq,
             Method::Gptq(Gptq { bits: 4, group_size: None, second_format: false, ordered: false })
         );
-        let awq = of(&json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64})).unwrap();
+        let awq = parsed(&json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64})).unwrap();
         assert_eq!(awq, Method::Awq { group_size: Some(64) });
     }
 
     #[test]
-    fn layouts_that_are_not_followed_are_refused_by_name() {
+    fn layouts_that_are_unsupported_are_refused_by_name() {
         for (settings, why) in [
             (
                 json!({"quant_method": "gptq", "bits": 5}),
@@ -366,9 +362,9 @@ mod tests {
                 json!({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": {}}}}),
                 "`compressed-tensors` with the setting `transform_config` is not supported",
             ),
-            (json!({"bits": 4}), "config.json does not say how (no `quant_method`)"),
+            (json!({"bits": 4}), "config.json states no method (no `quant_method`)"),
         ] {
-            let message = of(&settings).unwrap_err();
+            let message = parsed(&settings).unwrap_err();
             assert_eq!(message, format!("the checkpoint is quantised: {why}"));
         }
         let mode = json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}});
@@ -377,9 +373,9 @@ mod tests {
 
     #[test]
     fn settings_without_a_method_are_those_of_mlx_or_none() {
-        assert_eq!(of(&json!({})), Ok(Method::Plain));
+        assert_eq!(parsed(&json!({})), Ok(Method::Plain));
         let mlx = Mlx { all: (32, 8), ..Mlx::default() };
-        assert_eq!(of(&json!({"group_size": 32, "bits": 8})), Ok(Method::Mlx(mlx)));
+        assert_eq!(parsed(&json!({"group_size": 32, "bits": 8})), Ok(Method::Mlx(mlx)));
     }
 
     #[test]
@@ -392,10 +388,10 @@ mod tests {
     }
 
     #[test]
-    fn the_text_models_settings_count_too() {
+    fn settings_of_the_text_model_are_read() {
         let config = json!({"text_config": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}}});
         assert_eq!(method(&config), Ok(Method::Fp8 { block: Some((64, 128)) }));
         let wrong = json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0.5, 128]}});
-        assert!(method(&wrong).unwrap_err().contains("not two whole numbers from 1"));
+        assert!(method(&wrong).unwrap_err().contains("expected two whole numbers from 1"));
     }
 }

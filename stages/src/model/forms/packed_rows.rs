@@ -15,8 +15,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::method::refused;
 use super::numbers::{bits_at, floats, rounded, words};
 use crate::model::tensors::NeededTensor;
@@ -74,11 +74,12 @@ pub(super) fn compressed(
     stem: &str,
     needed: &NeededTensor,
     (bits, zeros): (&[u64], bool),
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let (rows, columns) = (needed.shape[0], needed.row_width());
     let order = format!("{stem}.weight_g_idx");
-    if finder.tensors.has(&order) {
-        let why = format!("`{order}` reorders the groups, which compressed-tensors no longer does");
+    if finder.tensors.contains(&order) {
+        let why =
+            format!("`{order}` reorders the groups, which compressed-tensors no longer supports");
         finder.problems.push(refused(&why));
         return None;
     }
@@ -103,7 +104,7 @@ pub(super) fn compressed(
         }
     };
     let zeros_name = format!("{stem}.weight_zero_point");
-    let zeros = zeros || finder.tensors.has(&zeros_name);
+    let zeros = zeros || finder.tensors.contains(&zeros_name);
     let packed = [(rows * bits).div_ceil(32), groups];
     let zeros_at =
         if zeros { Some(finder.shaped(&zeros_name, &[Dtype::I32], &packed)?) } else { None };
@@ -115,18 +116,21 @@ pub(super) fn compressed(
         scale_type: scales.dtype(),
     };
     let stored = [codes, scales, shape].into_iter().chain(zeros_at).collect();
-    Some(Found { form: Box::new(Compressed { packed: packed_rows, scale_rows, zeros }), stored })
+    Some(StoredMatrix {
+        format: Box::new(Compressed { packed: packed_rows, scale_rows, zeros }),
+        stored,
+    })
 }
 
-impl Form for Compressed {
+impl StorageFormat for Compressed {
     fn name(&self) -> String {
         let PackedRows { bits, group_size, scale_type, .. } = &self.packed;
         let zeros = if self.zeros { ", zero points" } else { "" };
         format!("packed, {bits} bits, groups of {group_size}, scales {scale_type}{zeros}")
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
-        (index == 0).then(|| Slice::rows(rows, self.packed.code_bytes()))
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        (index == 0).then(|| ByteSlice::rows(rows, self.packed.code_bytes()))
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
@@ -155,9 +159,9 @@ impl Form for Compressed {
             vec![middle; (rows.end - rows.start) as usize * groups]
         };
         Ok(self.packed.floats(&stored[0], |row, group, code| {
-            let place = (rows.start as usize + row) % self.scale_rows as usize * groups + group;
+            let index = (rows.start as usize + row) % self.scale_rows as usize * groups + group;
             let steps = code - zeros[row * groups + group];
-            rounded(self.packed.scale_type, steps * scales[place])
+            rounded(self.packed.scale_type, steps * scales[index])
         }))
     }
 }
@@ -173,7 +177,7 @@ pub(super) fn affine(
     stem: &str,
     needed: &NeededTensor,
     (group_size, bits): (u64, u64),
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let (rows, columns) = (needed.shape[0], needed.row_width());
     let packed = [rows, (columns * bits).div_ceil(32)];
     let codes = finder.shaped(&format!("{stem}.weight"), &[Dtype::U32], &packed);
@@ -183,27 +187,27 @@ pub(super) fn affine(
     let (codes, scales, biases) = (codes?, scales?, biases?);
     let scale_type = scales.dtype();
     let biases = finder.shaped(&biases.name, &[scale_type], &groups)?;
-    let form = Affine(PackedRows { bits, columns, group_size, scale_type });
-    Some(Found { form: Box::new(form), stored: vec![codes, scales, biases] })
+    let format = Affine(PackedRows { bits, columns, group_size, scale_type });
+    Some(StoredMatrix { format: Box::new(format), stored: vec![codes, scales, biases] })
 }
 
-impl Form for Affine {
+impl StorageFormat for Affine {
     fn name(&self) -> String {
         let PackedRows { bits, group_size, scale_type, .. } = &self.0;
         format!("mlx, affine, {bits} bits, groups of {group_size}, scales {scale_type}")
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let row_bytes = if index == 0 { self.0.code_bytes() } else { self.0.scale_bytes() };
-        Some(Slice::rows(rows, row_bytes))
+        Some(ByteSlice::rows(rows, row_bytes))
     }
 
     fn floats(&self, _rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
         let (dtype, groups) = (self.0.scale_type, self.0.groups() as usize);
         let (scales, biases) = (floats(dtype, &stored[1]), floats(dtype, &stored[2]));
         Ok(self.0.floats(&stored[0], |row, group, code| {
-            let place = row * groups + group;
-            rounded(dtype, rounded(dtype, scales[place] * code) + biases[place])
+            let index = row * groups + group;
+            rounded(dtype, rounded(dtype, scales[index] * code) + biases[index])
         }))
     }
 }

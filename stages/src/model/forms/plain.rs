@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::numbers::floats;
 use crate::model::tensors::NeededTensor;
 
@@ -25,21 +25,25 @@ impl Plain {
 }
 
 /// Finds the tensor and checks that it has the shape that config.json implies.
-pub(super) fn find(finder: &mut Finder<'_>, name: &str, needed: &NeededTensor) -> Option<Found> {
+pub(super) fn find(
+    finder: &mut Finder<'_>,
+    name: &str,
+    needed: &NeededTensor,
+) -> Option<StoredMatrix> {
     let stored = finder.shaped(name, &FLOATS, &needed.shape)?;
-    let form = Plain::new(stored.dtype(), needed);
-    Some(Found { form: Box::new(form), stored: vec![stored] })
+    let format = Plain::new(stored.dtype(), needed);
+    Some(StoredMatrix { format: Box::new(format), stored: vec![stored] })
 }
 
-impl Form for Plain {
+impl StorageFormat for Plain {
     fn name(&self) -> String {
         self.dtype.to_string()
     }
 
-    fn slice(&self, _index: usize, rows: &Range<u64>) -> Option<Slice> {
+    fn slice(&self, _index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
         let number = self.dtype.bitsize() as u64 / 8;
         let columns = self.columns.start * number..self.columns.end * number;
-        Some(Slice { columns, ..Slice::rows(rows, self.row_width * number) })
+        Some(ByteSlice { columns, ..ByteSlice::rows(rows, self.row_width * number) })
     }
 
     fn floats(&self, _rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {

@@ -15,8 +15,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::finder::{FLOATS, Finder, Found};
-use super::form::{Form, Slice};
+use super::finder::{FLOATS, Finder, StoredMatrix};
+use super::form::{ByteSlice, StorageFormat};
 use super::numbers::{float8, floats, rounded};
 use crate::model::tensors::NeededTensor;
 
@@ -44,14 +44,14 @@ pub(super) fn find(
     stem: &str,
     needed: &NeededTensor,
     scales: &Scales,
-) -> Option<Found> {
+) -> Option<StoredMatrix> {
     let (rows, columns) = (needed.shape[0], needed.row_width());
     let types = [Dtype::F8_E4M3, Dtype::I8];
     let codes = finder.shaped(&format!("{stem}.weight"), &types, &needed.shape);
     let scales_at = finder.typed(&format!("{stem}.{}", scales.name), &FLOATS);
     let zeros_name = format!("{stem}.weight_zero_point");
     let integers = codes.as_ref().is_some_and(|codes| codes.dtype() == Dtype::I8);
-    let zeros = integers && (scales.zeros || finder.tensors.has(&zeros_name));
+    let zeros = integers && (scales.zeros || finder.tensors.contains(&zeros_name));
     let zeros_at = if zeros { Some(finder.typed(&zeros_name, &[Dtype::I8])?) } else { None };
     let (codes, scales_at) = (codes?, scales_at?);
     let Some(block) = block(&scales_at.entry.shape, (rows, columns), &scales.blocks) else {
@@ -70,10 +70,10 @@ pub(super) fn find(
         finder.wrong_shape(zeros, &format!("{:?}", scales_at.entry.shape));
         return None;
     }
-    let form =
+    let format =
         Scaled { code_type: codes.dtype(), columns, block, scale_type: scales_at.dtype(), zeros };
     let stored = [codes, scales_at].into_iter().chain(zeros_at).collect();
-    Some(Found { form: Box::new(form), stored })
+    Some(StoredMatrix { format: Box::new(format), stored })
 }
 
 /// Returns the rows and columns that share a scale, from the shape of the scales.
@@ -89,7 +89,7 @@ fn block(shape: &[u64], (rows, columns): (u64, u64), blocks: &[(u64, u64)]) -> O
     }
 }
 
-impl Form for Scaled {
+impl StorageFormat for Scaled {
     fn name(&self) -> String {
         let (rows, columns) = self.block;
         let zeros = if self.zeros { ", zero points" } else { "" };
@@ -99,8 +99,8 @@ impl Form for Scaled {
         )
     }
 
-    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
-        (index == 0).then(|| Slice::rows(rows, self.columns))
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice> {
+        (index == 0).then(|| ByteSlice::rows(rows, self.columns))
     }
 
     fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
@@ -119,11 +119,11 @@ impl Form for Scaled {
             let first = ((rows.start + row as u64) / self.block.0) as usize * across;
             let blocks = weights.chunks_mut(width).zip(bytes.chunks(width)).enumerate();
             for (index, (weights, bytes)) in blocks {
-                let place = first + index;
-                let zero = if self.zeros { f32::from(stored[2][place].cast_signed()) } else { 0.0 };
+                let index = first + index;
+                let zero = if self.zeros { f32::from(stored[2][index].cast_signed()) } else { 0.0 };
                 for (weight, byte) in weights.iter_mut().zip(bytes) {
                     let steps = codes[usize::from(*byte)] - zero;
-                    *weight = rounded(self.scale_type, steps * scales[place]);
+                    *weight = rounded(self.scale_type, steps * scales[index]);
                 }
             }
         });
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shape_of_the_scales_says_what_they_are_for() {
+    fn the_shape_of_the_scales_determines_their_blocks() {
         let block = |shape: &[u64]| block(shape, (300, 200), &[(128, 128)]);
         assert_eq!(block(&[]), Some((300, 200)));
         assert_eq!(block(&[1]), Some((300, 200)));

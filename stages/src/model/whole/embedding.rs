@@ -8,8 +8,8 @@ use super::located::WholeModel;
 use super::norms::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::Norm;
-use crate::model::tensors::Role;
-use crate::model::weights::{SmallWeights, TensorReader};
+use crate::model::tensors::TensorRole;
+use crate::model::weights::{LayerWeights, TensorReader};
 
 /// Rows of the embedding that are read at a time.
 pub(super) const ROWS: u64 = 1 << 12;
@@ -32,16 +32,16 @@ pub(super) fn hidden_states(
     let rows = read_rows(model, &ids)?;
     let width = spec.embedding_width() as usize;
     let hidden = spec.hidden_size as usize;
-    let mut weights = SmallWeights::of(&model.shards, &model.before)?;
+    let mut weights = LayerWeights::read_tensors(&model.shards, &model.before)?;
     let norm = RowNorm {
         norm: spec.embedding.norm.clone(),
-        weight: weights.take(Role::EmbeddingNormWeight),
-        bias: weights.take(Role::EmbeddingNormBias),
+        weight: weights.take(TensorRole::EmbeddingNormWeight),
+        bias: weights.take(TensorRole::EmbeddingNormBias),
     };
-    let projection = weights.take(Role::EmbeddingProjection);
+    let projection = weights.take(TensorRole::EmbeddingProjection);
     let projection =
         spec.embedding.width.map(|_| PackedWeights::new(kernel, &projection, None, width));
-    let positions = weights.take(Role::Positions);
+    let positions = weights.take(TensorRole::Positions);
     let of_window = |ids_of: &&[u32]| {
         let mut state = Vec::with_capacity(ids_of.len() * width);
         for id in *ids_of {
@@ -76,7 +76,7 @@ fn read_rows(model: &WholeModel, ids: &[u32]) -> Result<Vec<f32>, ModelProblem> 
             _ => ranges.push(id..id + 1),
         }
     }
-    let mut reader = TensorReader::of_rows(&model.shards, &model.embedding, &ranges)?;
+    let mut reader = TensorReader::for_rows(&model.shards, &model.embedding, &ranges)?;
     let mut rows = Vec::with_capacity(ids.len() * model.spec().embedding_width() as usize);
     loop {
         let next = reader.next(ROWS)?;

@@ -4,8 +4,8 @@ use longsift_kernels::{Kernel, PackedWeights, Pointwise, project};
 
 use super::packed::packed;
 use crate::model::decoder::{Activation, FeedForward, Perceptron};
-use crate::model::tensors::Role;
-use crate::model::weights::SmallWeights;
+use crate::model::tensors::TensorRole;
+use crate::model::weights::LayerWeights;
 
 pub(super) enum FeedForwardWeights {
     Dense(PerceptronWeights),
@@ -30,25 +30,31 @@ pub(super) struct PerceptronWeights {
 impl FeedForwardWeights {
     pub(super) fn new(
         of: &FeedForward,
-        weights: &mut SmallWeights,
+        weights: &mut LayerWeights,
         kernel: Kernel,
         hidden: usize,
     ) -> Self {
         match of {
             FeedForward::Dense(part) => {
                 let width = part.down.inputs.unwrap_or(1) as usize;
-                let gate = (Role::GateWeight, Role::GateBias);
+                let gate = (TensorRole::GateWeight, TensorRole::GateBias);
                 Self::Dense(PerceptronWeights {
                     gate: part.gate.as_ref().map(|_| packed(weights, kernel, gate, hidden)),
-                    up: packed(weights, kernel, (Role::UpWeight, Role::UpBias), hidden),
-                    down: packed(weights, kernel, (Role::DownWeight, Role::DownBias), width),
+                    up: packed(weights, kernel, (TensorRole::UpWeight, TensorRole::UpBias), hidden),
+                    down: packed(
+                        weights,
+                        kernel,
+                        (TensorRole::DownWeight, TensorRole::DownBias),
+                        width,
+                    ),
                     activation: part.activation,
                     kernel,
                 })
             }
             FeedForward::Experts { chosen, experts, .. } => {
-                let gates = weights.take(Role::GateWeight);
-                let (ups, downs) = (weights.take(Role::UpWeight), weights.take(Role::DownWeight));
+                let gates = weights.take(TensorRole::GateWeight);
+                let (ups, downs) =
+                    (weights.take(TensorRole::UpWeight), weights.take(TensorRole::DownWeight));
                 let expert = |(index, part): (usize, &Perceptron)| {
                     let width = part.down.inputs.unwrap_or(1) as usize;
                     // Experts have no biases and equal sizes; they are concatenated in order.
@@ -66,7 +72,7 @@ impl FeedForwardWeights {
                 };
                 Self::Experts {
                     kernel,
-                    router: weights.take(Role::RouterWeight),
+                    router: weights.take(TensorRole::RouterWeight),
                     chosen: *chosen as usize,
                     experts: experts.iter().enumerate().map(expert).collect(),
                     hidden,
@@ -96,9 +102,9 @@ impl FeedForwardWeights {
                         continue;
                     }
                     let row = |row: usize| &rows[row * hidden..(row + 1) * hidden];
-                    let asked: Vec<f32> =
+                    let request_here: Vec<f32> =
                         routed.iter().flat_map(|(index, _)| row(*index)).copied().collect();
-                    let given = expert.apply(&asked);
+                    let given = expert.apply(&request_here);
                     for ((row, weight), given) in routed.iter().zip(given.chunks_exact(*hidden)) {
                         let out = &mut out[row * hidden..(row + 1) * hidden];
                         out.iter_mut().zip(given).for_each(|(out, given)| *out += weight * given);

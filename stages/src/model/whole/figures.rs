@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 /// Output of a whole model for one window.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Forward {
+pub struct ForwardOutput {
     /// Loss of each token except the first, in nats, `[tokens - 1]`.
     pub losses: Vec<f64>,
     /// Root mean square of the first layer's input, of the residual stream after each layer, and of the head's input,

@@ -9,8 +9,8 @@ use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::BLOCK_ROWS;
 use crate::model::problem::ModelProblem;
-use crate::model::tensors::Role;
-use crate::model::weights::{SmallWeights, TensorReader};
+use crate::model::tensors::TensorRole;
+use crate::model::weights::{LayerWeights, TensorReader};
 
 /// Bytes of the head's rows, as float32, that are read at a time.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -23,7 +23,7 @@ pub(super) fn piece_rows(width: u64) -> u64 {
 }
 
 /// Some tokens of a window, while the vocabulary is processed.
-struct Block<'a> {
+struct TokenBlock<'a> {
     /// `[tokens, width]`
     rows: &'a [f32],
     /// The id after each token; the window's last token has none.
@@ -36,7 +36,7 @@ struct Block<'a> {
 }
 
 /// Results requested from the head for one window.
-pub(super) struct End<'a> {
+pub(super) struct HeadRequest<'a> {
     pub(super) ids: &'a [u32],
     /// First row whose next token's loss is requested.
     pub(super) from: usize,
@@ -45,7 +45,7 @@ pub(super) struct End<'a> {
 }
 
 /// Results of the head for one window.
-pub(super) struct Ended {
+pub(super) struct HeadOutput {
     /// Losses of the tokens after the requested rows, in nats.
     pub(super) losses: Vec<f64>,
     /// Root mean square of the head's input.
@@ -56,22 +56,23 @@ pub(super) struct Ended {
 /// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
-    ends: &[End<'_>],
+    requests: &[HeadRequest<'_>],
     mut states: Vec<Vec<f32>>,
     kernel: Kernel,
-) -> Result<Vec<Ended>, ModelProblem> {
+) -> Result<Vec<HeadOutput>, ModelProblem> {
     let (spec, decoder) = (model.spec(), &model.decoder);
     let (hidden, width) = (spec.hidden_size as usize, spec.embedding_width() as usize);
-    let mut weights = SmallWeights::of(&model.shards, &model.after)?;
+    let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
     let norm = RowNorm {
         norm: decoder.last_norm.norm.clone(),
-        weight: weights.take(Role::LastNormWeight),
-        bias: weights.take(Role::LastNormBias),
+        weight: weights.take(TensorRole::LastNormWeight),
+        bias: weights.take(TensorRole::LastNormBias),
     };
     let projection = decoder.head.projection.as_ref();
-    let projection = projection
-        .map(|_| PackedWeights::new(kernel, &weights.take(Role::HeadProjection), None, hidden));
-    let bias = weights.take(Role::HeadBias);
+    let projection = projection.map(|_| {
+        PackedWeights::new(kernel, &weights.take(TensorRole::HeadProjection), None, hidden)
+    });
+    let bias = weights.take(TensorRole::HeadBias);
     let mut rms = Vec::with_capacity(states.len());
     for state in &mut states {
         state.par_chunks_mut(BLOCK_ROWS * hidden).for_each(|rows| norm.apply(hidden, rows));
@@ -82,8 +83,8 @@ pub(super) fn finish(
         }
         rms.push(root_mean_square(state));
     }
-    let mut blocks: Vec<Vec<Block<'_>>> =
-        ends.iter().zip(&states).map(|(end, state)| blocks_of(end, state, width)).collect();
+    let mut blocks: Vec<Vec<TokenBlock<'_>>> =
+        requests.iter().zip(&states).map(|(end, state)| token_blocks(end, state, width)).collect();
     let mut reader = TensorReader::new(&model.shards, model.head())?;
     let mut first = 0;
     loop {
@@ -102,20 +103,23 @@ pub(super) fn finish(
         let bias = bias.get(first..first + rows);
         let packed = PackedWeights::new(kernel, &piece, bias, width);
         drop(piece);
-        blocks.par_iter_mut().flatten().for_each(|block| block.meet(model, &packed, first, kernel));
+        blocks
+            .par_iter_mut()
+            .flatten()
+            .for_each(|block| block.accumulate(model, &packed, first, kernel));
         first += rows;
     }
-    let ended = blocks.into_iter().zip(rms).zip(ends);
-    ended.map(|((blocks, rms), end)| joined(blocks, rms, end.from)).collect()
+    let outputs = blocks.into_iter().zip(rms).zip(requests);
+    outputs.map(|((blocks, rms), end)| collect_output(blocks, rms, end.from)).collect()
 }
 
-fn blocks_of<'a>(end: &End<'a>, state: &'a [f32], width: usize) -> Vec<Block<'a>> {
+fn token_blocks<'a>(end: &HeadRequest<'a>, state: &'a [f32], width: usize) -> Vec<TokenBlock<'a>> {
     let (ids, state) = (end.ids, &state[end.from * width..]);
     let count = (ids.len() - end.from).div_ceil(BLOCK_ROWS);
     let block = |(index, rows): (usize, &'a [f32])| {
         let start = end.from + index * BLOCK_ROWS;
         let next = start + rows.len() / width;
-        Block {
+        TokenBlock {
             rows,
             targets: &ids[start + 1..ids.len().min(next + 1)],
             sums: LogSumExp::new(next - start),
@@ -126,9 +130,15 @@ fn blocks_of<'a>(end: &End<'a>, state: &'a [f32], width: usize) -> Vec<Block<'a>
     state.chunks(BLOCK_ROWS * width).enumerate().map(block).collect()
 }
 
-impl Block<'_> {
+impl TokenBlock<'_> {
     /// Adds the logits of the vocabulary piece that starts with `first`.
-    fn meet(&mut self, model: &WholeModel, piece: &PackedWeights, first: usize, kernel: Kernel) {
+    fn accumulate(
+        &mut self,
+        model: &WholeModel,
+        piece: &PackedWeights,
+        first: usize,
+        kernel: Kernel,
+    ) {
         let count = piece.outputs();
         let mut logits = vec![0.0; self.found.len() * count];
         piece.apply(self.rows, &mut logits);
@@ -154,20 +164,24 @@ impl Block<'_> {
     }
 }
 
-fn joined(blocks: Vec<Block<'_>>, rms: f64, from: usize) -> Result<Ended, ModelProblem> {
-    let mut ended = Ended { losses: Vec::new(), rms, last_logits: Vec::new() };
+fn collect_output(
+    blocks: Vec<TokenBlock<'_>>,
+    rms: f64,
+    from: usize,
+) -> Result<HeadOutput, ModelProblem> {
+    let mut outputs = HeadOutput { losses: Vec::new(), rms, last_logits: Vec::new() };
     for block in blocks {
         let losses = block.sums.finish().zip(&block.found);
         let losses = losses.map(|(sum, found)| sum - f64::from(*found));
-        ended.losses.extend(losses.take(block.targets.len()));
-        ended.last_logits.extend(block.last.into_iter().flatten());
+        outputs.losses.extend(losses.take(block.targets.len()));
+        outputs.last_logits.extend(block.last.into_iter().flatten());
     }
-    match ended.losses.iter().position(|loss| !loss.is_finite()) {
-        None => Ok(ended),
+    match outputs.losses.iter().position(|loss| !loss.is_finite()) {
+        None => Ok(outputs),
         Some(at) => Err(ModelProblem::checkpoint(format!(
             "the loss of token {} is {}: the head or the last norm is damaged, or too large for float32",
             from + at + 1,
-            ended.losses[at]
+            outputs.losses[at]
         ))),
     }
 }

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::located::WholeModel;
 use crate::contract::hex;
-use crate::model::checkpoint::Part;
-use crate::model::entry::Entry;
+use crate::model::checkpoint::LocatedTensor;
+use crate::model::entry::TensorEntry;
 use crate::model::problem::ModelProblem;
 
 /// Bytes that are read and hashed at a time.
@@ -31,7 +31,7 @@ impl WholeModel {
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let files =
             self.shards.iter().map(|shard| (&shard.name, &shard.header_digest, &shard.stamp));
-        let parts = self.all_parts().map(|part| json!([part.needed, part.form.name()]));
+        let parts = self.all_parts().map(|part| json!([part.needed, part.format.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
             "files": files.collect::<Vec<_>>(),
@@ -46,21 +46,21 @@ impl WholeModel {
         self.stored().values().map(|(_, entry)| entry.byte_length()).sum()
     }
 
-    /// Returns a SHA-256 of the content of every tensor that is read; `None` if `go_on` returns `false` meanwhile.
-    /// Reads all weights.
+    /// Returns a SHA-256 of the content of every tensor that is read; `None` if `should_continue` returns `false`
+    /// meanwhile. Reads all weights.
     ///
     /// # Errors
     /// A file cannot be read, or has changed since it was opened.
     pub fn weights_digest(
         &self,
-        go_on: &(dyn Fn() -> bool + Sync),
+        should_continue: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<String>, ModelProblem> {
         let stored = self.stored();
-        let digest = |(name, (shard, entry)): (&&str, &(usize, &Entry))| {
+        let digest = |(name, (shard, entry)): (&&str, &(usize, &TensorEntry))| {
             let mut reader = self.shards[*shard].reader()?;
             let (length, mut hash) = (entry.byte_length(), Sha256::new());
             for offset in (0..length).step_by(PIECE_BYTES as usize) {
-                if !go_on() {
+                if !should_continue() {
                     return Ok(None);
                 }
                 let mut bytes = vec![0; PIECE_BYTES.min(length - offset) as usize];
@@ -76,14 +76,14 @@ impl WholeModel {
         Ok(tensors.map(|tensors| hex(&Sha256::digest(json!(tensors).to_string().as_bytes()))))
     }
 
-    fn all_parts(&self) -> impl Iterator<Item = &Part> {
+    fn all_parts(&self) -> impl Iterator<Item = &LocatedTensor> {
         let layers = self.layers.iter().flat_map(|layer| &layer.parts);
         let ends = self.before.iter().chain(&self.after).chain(&self.head);
         std::iter::once(&self.embedding).chain(ends).chain(layers)
     }
 
     /// Returns each stored tensor that is read, once, by name.
-    fn stored(&self) -> BTreeMap<&str, (usize, &Entry)> {
+    fn stored(&self) -> BTreeMap<&str, (usize, &TensorEntry)> {
         let all = self.all_parts().flat_map(|part| part.stored.iter().zip(&part.shards));
         all.map(|(stored, shard)| (&*stored.name, (*shard, &stored.entry))).collect()
     }

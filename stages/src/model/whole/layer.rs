@@ -12,13 +12,13 @@ use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
 use crate::model::problem::ModelProblem;
-use crate::model::tensors::Role;
-use crate::model::weights::SmallWeights;
+use crate::model::tensors::TensorRole;
+use crate::model::weights::LayerWeights;
 
 /// A layer with its weights in memory, as float32.
 pub(super) struct Layer<'a> {
     /// Norm and projections of its queries and keys.
-    pub(super) asks: QueryKeys<'a>,
+    pub(super) query_keys: QueryKeys<'a>,
     order: Order,
     residual_multiplier: f64,
     value: PackedWeights,
@@ -38,7 +38,7 @@ impl<'a> Layer<'a> {
     ) -> Result<Self, ModelProblem> {
         let (layer, decoder) = (&model.layers[index], &model.decoder);
         let spec = &layer.spec;
-        let mut weights = SmallWeights::of(&model.shards, &layer.parts)?;
+        let mut weights = LayerWeights::read_tensors(&model.shards, &layer.parts)?;
         let hidden = spec.hidden_size as usize;
         let heads = (spec.query_heads * spec.head_dim) as usize;
         let mut norm = |named: &NamedNorm, weight, bias| RowNorm {
@@ -46,26 +46,29 @@ impl<'a> Layer<'a> {
             weight: weights.take(weight),
             bias: weights.take(bias),
         };
-        let after_attention =
-            norm(&decoder.after_attention, Role::AfterAttentionWeight, Role::AfterAttentionBias);
+        let after_attention = norm(
+            &decoder.after_attention,
+            TensorRole::AfterAttentionWeight,
+            TensorRole::AfterAttentionBias,
+        );
         let before_feed_forward = norm(
             &decoder.before_feed_forward,
-            Role::FeedForwardNormWeight,
-            Role::FeedForwardNormBias,
+            TensorRole::FeedForwardNormWeight,
+            TensorRole::FeedForwardNormBias,
         );
         let after_feed_forward = norm(
             &decoder.after_feed_forward,
-            Role::AfterFeedForwardWeight,
-            Role::AfterFeedForwardBias,
+            TensorRole::AfterFeedForwardWeight,
+            TensorRole::AfterFeedForwardBias,
         );
-        let asks = QueryKeys::new(spec, kernel, &mut weights);
+        let query_keys = QueryKeys::new(spec, kernel, &mut weights);
         let mut packed = |roles, inputs| packed(&mut weights, kernel, roles, inputs);
         Ok(Self {
-            asks,
+            query_keys,
             order: decoder.order,
             residual_multiplier: decoder.residual_multiplier,
-            value: packed((Role::ValueWeight, Role::ValueBias), hidden),
-            output: packed((Role::OutputWeight, Role::OutputBias), heads),
+            value: packed((TensorRole::ValueWeight, TensorRole::ValueBias), hidden),
+            output: packed((TensorRole::OutputWeight, TensorRole::OutputBias), heads),
             after_attention,
             before_feed_forward,
             feed_forward: FeedForwardWeights::new(
@@ -78,33 +81,34 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. If `go_on` returns
-    /// `false` meanwhile, they are undefined.
+    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. If `should_continue`
+    /// returns `false` meanwhile, they are undefined.
     pub(super) fn apply(
         &self,
         rope: Option<&Rope>,
         state: &mut [f32],
-        go_on: &(dyn Fn() -> bool + Sync),
+        should_continue: &(dyn Fn() -> bool + Sync),
     ) {
-        let (asks, spec) = (&self.asks, self.asks.spec);
+        let (query_keys, spec) = (&self.query_keys, self.query_keys.spec);
         let hidden = spec.hidden_size as usize;
         let tokens = state.len() / hidden;
         let shape = spec.attention_shape(tokens);
         let rules = spec.logit_rules(true);
         let scales = spec.query_scales(tokens);
-        let mut packed = KeyValues::new(asks.kernel, &shape);
+        let mut packed = KeyValues::new(query_keys.kernel, &shape);
         packed.fill(|rows, keys, values| {
-            let normed = asks.norm.of(hidden, &state[rows.start * hidden..rows.end * hidden]);
-            asks.keys(rows.start, &normed, rope, keys);
+            let normed =
+                query_keys.norm.normalised(hidden, &state[rows.start * hidden..rows.end * hidden]);
+            query_keys.keys(rows.start, &normed, rope, keys);
             self.value.apply(&normed, values);
-            asks.clip(values);
+            query_keys.clip(values);
         });
-        let window = Window { rules: &rules, packed: &packed, rope, scales };
+        let window = LayerWindow { rules: &rules, packed: &packed, rope, scales };
         // The last rows of a causal window see the most keys, so they start first.
         state.par_chunks_mut(BLOCK_ROWS * hidden).enumerate().rev().for_each_init(
             AttendScratch::default,
             |scratch, (block, rows)| {
-                if go_on() {
+                if should_continue() {
                     self.block(&window, block * BLOCK_ROWS, rows, scratch);
                 }
             },
@@ -114,13 +118,13 @@ impl<'a> Layer<'a> {
     /// Computes the rows starting with `first`.
     fn block(
         &self,
-        window: &Window<'_>,
+        window: &LayerWindow<'_>,
         first: usize,
         rows: &mut [f32],
         scratch: &mut AttendScratch,
     ) {
-        let hidden = self.asks.spec.hidden_size as usize;
-        let normed = self.asks.norm.of(hidden, rows);
+        let hidden = self.query_keys.spec.hidden_size as usize;
+        let normed = self.query_keys.norm.normalised(hidden, rows);
         let attended = self.attend(window, first, &normed, scratch);
         let mut given = vec![0.0; rows.len()];
         self.output.apply(&attended, &mut given);
@@ -129,7 +133,7 @@ impl<'a> Layer<'a> {
             let fed = if self.before_feed_forward.is_none() {
                 self.feed_forward.apply(&normed)
             } else {
-                self.feed_forward.apply(&self.before_feed_forward.of(hidden, rows))
+                self.feed_forward.apply(&self.before_feed_forward.normalised(hidden, rows))
             };
             self.join(rows, &given);
             self.join(rows, &fed);
@@ -137,13 +141,13 @@ impl<'a> Layer<'a> {
         }
         drop(normed);
         self.join_normalised(&self.after_attention, rows, given);
-        let fed = self.feed_forward.apply(&self.before_feed_forward.of(hidden, rows));
+        let fed = self.feed_forward.apply(&self.before_feed_forward.normalised(hidden, rows));
         self.join_normalised(&self.after_feed_forward, rows, fed);
     }
 
     /// Adds the output of a part after normalising it.
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
-        let hidden = self.asks.spec.hidden_size as usize;
+        let hidden = self.query_keys.spec.hidden_size as usize;
         if self.order == Order::NormalisedSums {
             self.join(rows, &given);
             norm.apply(hidden, rows);
@@ -161,15 +165,15 @@ impl<'a> Layer<'a> {
     /// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
     fn attend(
         &self,
-        window: &Window<'_>,
+        window: &LayerWindow<'_>,
         first: usize,
         normed: &[f32],
         scratch: &mut AttendScratch,
     ) -> Vec<f32> {
-        let count = normed.len() / self.asks.spec.hidden_size as usize;
-        let width = self.asks.query_width();
+        let count = normed.len() / self.query_keys.spec.hidden_size as usize;
+        let width = self.query_keys.query_width();
         let mut queries = vec![0.0; count * width];
-        self.asks.queries(first, normed, window.rope, &mut queries);
+        self.query_keys.queries(first, normed, window.rope, &mut queries);
         if let Some(scales) = &window.scales {
             let rows = queries.chunks_exact_mut(width);
             for (row, scale) in rows.zip(&scales[first..]) {
@@ -186,7 +190,7 @@ impl<'a> Layer<'a> {
 }
 
 /// One window in one layer.
-struct Window<'a> {
+struct LayerWindow<'a> {
     rules: &'a LogitRules,
     packed: &'a KeyValues,
     rope: Option<&'a Rope>,

@@ -31,15 +31,15 @@ impl WholeModel {
         self.check(ids)?;
         let kernel = self.kernel;
         let mut states = embedding::hidden_states(self, &[ids], kernel)?;
-        let ropes = Ropes::of(self, index + 1, [ids.len()].into_iter());
+        let ropes = Ropes::new(self, index + 1, [ids.len()].into_iter());
         for below in 0..index {
             let layer = Layer::read(self, below, kernel)?;
             let passed = self.pass(below, &layer, &ropes, &mut states, &|| true)?;
-            passed.expect("nobody stops it");
+            passed.expect("the callback never stops");
         }
-        let asks = QueryKeys::read(self, index, kernel)?;
-        let rope = ropes.get(asks.spec.rope.as_ref(), ids.len());
-        Ok(asks.with_source(rope, &states[0], &mut |shape, rules, source| {
+        let query_keys = QueryKeys::read(self, index, kernel)?;
+        let rope = ropes.get(query_keys.spec.rope.as_ref(), ids.len());
+        Ok(query_keys.with_source(rope, &states[0], &mut |shape, rules, source| {
             let blocks = BlockAttention::new(ends, None);
             BlockShares::of_window(kernel, shape, rules, source, blocks, head)
         }))
@@ -51,7 +51,7 @@ impl WholeModel {
         let shape = spec.attention_shape(tokens as usize);
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
-        let passing = self.memory_of(&[tokens], None, false, threads as u64).peak_bytes;
+        let passing = self.memory_for(&[tokens], None, false, threads as u64).peak_bytes;
         passing + rows + attending
     }
 }

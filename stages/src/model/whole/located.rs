@@ -4,18 +4,18 @@ use std::path::Path;
 
 use longsift_kernels::{ElementType, Kernel};
 
-use crate::model::checkpoint::{Part, opened_parts};
+use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
 use crate::model::families::FirstLayer;
 use crate::model::problem::ModelProblem;
-use crate::model::shard::Shard;
+use crate::model::shard::WeightShard;
 use crate::model::spec::{LayerZeroSpec, Norm};
-use crate::model::tensors::{NeededTensor, Projection, Role};
-use crate::model::unread::Reads;
+use crate::model::tensors::{NeededTensor, Projection, TensorRole};
+use crate::model::unread::ReadScope;
 
 /// Maximum number of layers: more than any model has, as a hostile config.json may claim any number.
-const MOST_LAYERS: u64 = 1 << 10;
+const MAX_LAYERS: u64 = 1 << 10;
 
 /// A model with all requested tensors located, but no weights read.
 #[derive(Debug)]
@@ -24,23 +24,23 @@ pub struct WholeModel {
     /// Kernel of all matrix products.
     pub(super) kernel: Kernel,
     pub(super) decoder: Decoder,
-    pub(super) shards: Vec<Shard>,
-    pub(super) embedding: Part,
+    pub(super) shards: Vec<WeightShard>,
+    pub(super) embedding: LocatedTensor,
     /// Positions and other tensors between the embedding and the first layer.
-    pub(super) before: Vec<Part>,
+    pub(super) before: Vec<LocatedTensor>,
     /// All layers, or the requested ones.
     pub(super) layers: Vec<LocatedLayer>,
     /// The last norm and other tensors before the head.
-    pub(super) after: Vec<Part>,
+    pub(super) after: Vec<LocatedTensor>,
     /// `None` if the head is the embedding.
-    pub(super) head: Option<Part>,
+    pub(super) head: Option<LocatedTensor>,
 }
 
 #[derive(Debug)]
 pub(super) struct LocatedLayer {
     /// Computation of the layer up to its logits.
     pub(super) spec: LayerZeroSpec,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<LocatedTensor>,
 }
 
 impl WholeModel {
@@ -69,7 +69,7 @@ impl WholeModel {
     }
 
     /// The head, or the embedding if they are tied.
-    pub(super) fn head(&self) -> &Part {
+    pub(super) fn head(&self) -> &LocatedTensor {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 }
@@ -77,9 +77,9 @@ impl WholeModel {
 pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<ModelProblem>> {
     let config = ModelConfig::read(path, None)?;
     let (first, decoder) = config.whole()?;
-    if first.spec.layers > MOST_LAYERS {
+    if first.spec.layers > MAX_LAYERS {
         let message = format!(
-            "config.json claims {} layers; at most {MOST_LAYERS} are read",
+            "config.json claims {} layers; at most {MAX_LAYERS} are read",
             first.spec.layers
         );
         return Err(vec![ModelProblem::checkpoint(message)]);
@@ -90,24 +90,25 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     let (embedding, before): (Vec<_>, Vec<_>) = all
         .into_iter()
         .filter(|needed| is_before_layers(needed.role))
-        .partition(|needed| needed.role == Role::Embedding);
+        .partition(|needed| needed.role == TensorRole::Embedding);
     needed.push(embedding);
     needed.push(before);
-    needed.extend((0..layers).map(|layer| of_layer(&first, &decoder, layer)));
+    needed.extend((0..layers).map(|layer| layer_tensors(&first, &decoder, layer)));
     let above = depth.is_none();
-    needed.push(if above { after_layers(&first, &decoder) } else { Vec::new() });
+    needed.push(if above { tensors_after_layers(&first, &decoder) } else { Vec::new() });
     needed.push(head(&first, &decoder).into_iter().filter(|_| above).collect());
     let counts: Vec<usize> = needed.iter().map(Vec::len).collect();
-    let reads = Reads::Layers { count: layers, above };
-    let (shards, parts) = opened_parts(&config, needed.into_iter().flatten().collect(), reads)
-        .map_err(|problems| explained(&decoder, problems))?;
+    let reads = ReadScope::Layers { count: layers, above };
+    let (shards, parts) = locate_parts(&config, needed.into_iter().flatten().collect(), reads)
+        .map_err(|problems| with_head_hint(&decoder, problems))?;
     let mut parts = parts.into_iter();
-    let mut groups = counts.iter().map(|count| parts.by_ref().take(*count).collect::<Vec<Part>>());
+    let mut groups =
+        counts.iter().map(|count| parts.by_ref().take(*count).collect::<Vec<LocatedTensor>>());
     let mut next = || groups.next().expect("one group for each count");
     let embedding = next().remove(0);
     let before = next();
     let layers = (0..layers)
-        .map(|layer| LocatedLayer { spec: spec_of(&first, &decoder, layer), parts: next() })
+        .map(|layer| LocatedLayer { spec: layer_spec(&first, &decoder, layer), parts: next() })
         .collect();
     let after = next();
     let head = next().pop();
@@ -116,37 +117,37 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
 }
 
 /// Adds a hint if the head is missing.
-fn explained(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
+fn with_head_hint(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
     let head = decoder.head.weight.as_deref();
     let missing = |problem: &ModelProblem| {
         head.is_some_and(|head| problem.message.contains(&format!("{head}`")))
             && problem.message.starts_with("the checkpoint has no")
     };
-    let told = |problem: ModelProblem| {
+    let hinted = |problem: ModelProblem| {
         if !missing(&problem) {
             return problem;
         }
         problem.with_hint(
-            "by config.json the head is not the embedding (`tie_word_embeddings`), and there is no other: was the \
-             checkpoint saved without it, or is the setting wrong?",
+            "config.json does not tie the head to the embedding (`tie_word_embeddings`): either the checkpoint was saved \
+             without its head, or the setting is wrong",
         )
     };
-    problems.into_iter().map(told).collect()
+    problems.into_iter().map(hinted).collect()
 }
 
-fn is_before_layers(role: Role) -> bool {
+fn is_before_layers(role: TensorRole) -> bool {
     matches!(
         role,
-        Role::Embedding
-            | Role::EmbeddingNormWeight
-            | Role::EmbeddingNormBias
-            | Role::EmbeddingProjection
-            | Role::Positions
+        TensorRole::Embedding
+            | TensorRole::EmbeddingNormWeight
+            | TensorRole::EmbeddingNormBias
+            | TensorRole::EmbeddingProjection
+            | TensorRole::Positions
     )
 }
 
 /// Returns the specification of a layer up to its logits.
-fn spec_of(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
+fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
     let mut spec = first.spec.clone();
     if let Some(sliding) = &first.sliding {
         spec.window = first.slides(layer).then_some(sliding.window);
@@ -160,7 +161,7 @@ fn spec_of(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
     spec
 }
 
-fn of_layer(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
+fn layer_tensors(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
     let spec = &first.spec;
     let hidden = spec.hidden_size;
     let mut needed: Vec<NeededTensor> = first.tensors.needed(spec);
@@ -171,34 +172,46 @@ fn of_layer(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTens
     let mut projection = |of: &Projection, weight, bias| {
         needed.extend(projection_at(of, layer).needed(hidden, weight, bias));
     };
-    projection(&decoder.value, Role::ValueWeight, Role::ValueBias);
-    projection(&decoder.output, Role::OutputWeight, Role::OutputBias);
+    projection(&decoder.value, TensorRole::ValueWeight, TensorRole::ValueBias);
+    projection(&decoder.output, TensorRole::OutputWeight, TensorRole::OutputBias);
     for part in decoder.feed_forward.perceptrons() {
         if let Some(gate) = &part.gate {
-            projection(gate, Role::GateWeight, Role::GateBias);
+            projection(gate, TensorRole::GateWeight, TensorRole::GateBias);
         }
-        projection(&part.up, Role::UpWeight, Role::UpBias);
-        projection(&part.down, Role::DownWeight, Role::DownBias);
+        projection(&part.up, TensorRole::UpWeight, TensorRole::UpBias);
+        projection(&part.down, TensorRole::DownWeight, TensorRole::DownBias);
     }
     if let FeedForward::Experts { router, .. } = &decoder.feed_forward {
-        projection(router, Role::RouterWeight, Role::RouterBias);
+        projection(router, TensorRole::RouterWeight, TensorRole::RouterBias);
     }
     let norms = [
-        (&decoder.after_attention, Role::AfterAttentionWeight, Role::AfterAttentionBias),
-        (&decoder.before_feed_forward, Role::FeedForwardNormWeight, Role::FeedForwardNormBias),
-        (&decoder.after_feed_forward, Role::AfterFeedForwardWeight, Role::AfterFeedForwardBias),
+        (
+            &decoder.after_attention,
+            TensorRole::AfterAttentionWeight,
+            TensorRole::AfterAttentionBias,
+        ),
+        (
+            &decoder.before_feed_forward,
+            TensorRole::FeedForwardNormWeight,
+            TensorRole::FeedForwardNormBias,
+        ),
+        (
+            &decoder.after_feed_forward,
+            TensorRole::AfterFeedForwardWeight,
+            TensorRole::AfterFeedForwardBias,
+        ),
     ];
     for (norm, weight, bias) in norms {
-        needed.extend(of_norm(norm, hidden, weight, bias, layer));
+        needed.extend(norm_tensors(norm, hidden, weight, bias, layer));
     }
     needed
 }
 
-fn of_norm(
+fn norm_tensors(
     named: &NamedNorm,
     hidden: u64,
-    weight: Role,
-    bias: Role,
+    weight: TensorRole,
+    bias: TensorRole,
     layer: u64,
 ) -> impl Iterator<Item = NeededTensor> {
     let there = named.norm != Norm::None;
@@ -215,17 +228,22 @@ fn whole(rows: u64) -> Vec<std::ops::Range<u64>> {
 }
 
 /// Lists the tensors between the last layer and the head.
-fn after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
+fn tensors_after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;
     let last = &decoder.last_norm;
     let mut needed: Vec<_> =
-        of_norm(last, hidden, Role::LastNormWeight, Role::LastNormBias, 0).collect();
+        norm_tensors(last, hidden, TensorRole::LastNormWeight, TensorRole::LastNormBias, 0)
+            .collect();
     if let Some(projection) = &head.projection {
-        needed.extend(projection.needed(hidden, Role::HeadProjection, Role::HeadProjectionBias));
+        needed.extend(projection.needed(
+            hidden,
+            TensorRole::HeadProjection,
+            TensorRole::HeadProjectionBias,
+        ));
     }
     needed.extend(head.bias.as_ref().map(|name| NeededTensor {
-        role: Role::HeadBias,
+        role: TensorRole::HeadBias,
         name: name.clone(),
         shape: vec![spec.vocabulary_size],
         rows: whole(spec.vocabulary_size),
@@ -238,5 +256,5 @@ fn head(first: &FirstLayer, decoder: &Decoder) -> Option<NeededTensor> {
     let (rows, width) = (first.spec.vocabulary_size, first.spec.embedding_width());
     let name = decoder.head.weight.clone()?;
     let (shape, rows) = (vec![rows, width], whole(rows));
-    Some(NeededTensor { role: Role::HeadWeight, name, shape, rows, columns: None })
+    Some(NeededTensor { role: TensorRole::HeadWeight, name, shape, rows, columns: None })
 }

@@ -1,9 +1,9 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
-use super::head::End;
+use super::head::HeadRequest;
 use super::layer::Layer;
 use super::located::WholeModel;
-use super::memory::Memory;
+use super::memory::ForwardMemory;
 use super::query_keys::QueryKeys;
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
@@ -22,14 +22,14 @@ struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     /// Returns the losses that count.
-    fn end(&self) -> End<'a> {
+    fn end(&self) -> HeadRequest<'a> {
         let from = self.first_scored.map_or(0, |token| token - 1);
-        End { ids: self.ids, from, last_logits: false }
+        HeadRequest { ids: self.ids, from, last_logits: false }
     }
 }
 
 impl WholeModel {
-    /// Computes the statistics in `request` for some windows; `None` if `go_on` returns `false` meanwhile.
+    /// Computes the statistics in `request` for some windows; `None` if `should_continue` returns `false` meanwhile.
     ///
     /// Each layer's weights are read once for all windows. Runs in the current rayon pool. The result has the same bits
     /// for any number of threads and any combination of windows. A short window is a separate sequence: positions start
@@ -43,7 +43,7 @@ impl WholeModel {
         &self,
         request: &ForwardRequest,
         windows: &[&[u32]],
-        go_on: &(dyn Fn() -> bool + Sync),
+        should_continue: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;
@@ -53,37 +53,52 @@ impl WholeModel {
         let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids).collect();
         let depth = request.depth(self.layers.len() as u64) as usize;
         let mut figures = vec![ForwardFigures::default(); windows.len()];
-        let ropes = Ropes::of(self, depth, ids.iter().map(|ids| ids.len()));
+        let ropes = Ropes::new(self, depth, ids.iter().map(|ids| ids.len()));
         let mut states = embedding::hidden_states(self, &ids, kernel)?;
         for index in 0..depth {
-            let asked = request.attention.as_ref();
-            let asked = asked.filter(|attention| attention.layers.contains(&(index as u32)));
+            let layer_request = request.attention.as_ref();
+            let layer_request =
+                layer_request.filter(|attention| attention.layers.contains(&(index as u32)));
             if request.losses.is_none() && index + 1 == depth {
-                let asks = QueryKeys::read(self, index, kernel)?;
-                let asked = asked.expect("the highest layer is asked for");
-                if !add_attention(&asks, &ropes, asked, &states, &mut figures, go_on) {
+                let query_keys = QueryKeys::read(self, index, kernel)?;
+                let layer_request = layer_request.expect("the highest layer is requested");
+                if !add_attention(
+                    &query_keys,
+                    &ropes,
+                    layer_request,
+                    &states,
+                    &mut figures,
+                    should_continue,
+                ) {
                     return Ok(None);
                 }
                 break;
             }
             let layer = Layer::read(self, index, kernel)?;
-            if let Some(asked) = asked
-                && !add_attention(&layer.asks, &ropes, asked, &states, &mut figures, go_on)
+            if let Some(layer_request) = layer_request
+                && !add_attention(
+                    &layer.query_keys,
+                    &ropes,
+                    layer_request,
+                    &states,
+                    &mut figures,
+                    should_continue,
+                )
             {
                 return Ok(None);
             }
-            if self.pass(index, &layer, &ropes, &mut states, go_on)?.is_none() {
+            if self.pass(index, &layer, &ropes, &mut states, should_continue)?.is_none() {
                 return Ok(None);
             }
         }
         if request.losses.is_some() {
-            let ends: Vec<End<'_>> = sequences.iter().map(Sequence::end).collect();
-            let ended = head::finish(self, &ends, states, kernel)?;
-            for (sequence, ended) in sequences.iter().zip(ended) {
+            let requests: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
+            let outputs = head::finish(self, &requests, states, kernel)?;
+            for (sequence, outputs) in sequences.iter().zip(outputs) {
                 let figures = &mut figures[sequence.window];
                 match sequence.first_scored {
-                    None => figures.losses = ended.losses,
-                    Some(_) => figures.short_losses.extend(ended.losses),
+                    None => figures.losses = outputs.losses,
+                    Some(_) => figures.short_losses.extend(outputs.losses),
                 }
             }
         }
@@ -98,34 +113,34 @@ impl WholeModel {
         tokens: u64,
         windows: u64,
         threads: u64,
-    ) -> Memory {
+    ) -> ForwardMemory {
         let ids = vec![0; tokens as usize];
         let lengths = |sequence: &Sequence<'_>| sequence.ids.len() as u64;
         let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
         let (long, short) = of_window.split_at(1);
         let times = |lengths: &[u64]| lengths.repeat(windows as usize);
         let lengths = [times(long), times(short)].concat();
-        self.memory_of(&lengths, request.attention.as_ref(), request.losses.is_some(), threads)
+        self.memory_for(&lengths, request.attention.as_ref(), request.losses.is_some(), threads)
     }
 }
 
-/// Adds a layer's attention sums to each window's statistics; `false` if `go_on` returns `false` meanwhile.
+/// Adds a layer's attention sums to each window's statistics; `false` if `should_continue` returns `false` meanwhile.
 fn add_attention(
-    asks: &QueryKeys<'_>,
+    query_keys: &QueryKeys<'_>,
     ropes: &Ropes<'_>,
     request: &LayersRequest,
     states: &[Vec<f32>],
     figures: &mut [ForwardFigures],
-    go_on: &(dyn Fn() -> bool + Sync),
+    should_continue: &(dyn Fn() -> bool + Sync),
 ) -> bool {
-    let hidden = asks.spec.hidden_size as usize;
+    let hidden = query_keys.spec.hidden_size as usize;
     // Whole windows come first.
     for (figures, state) in figures.iter_mut().zip(states) {
-        if !go_on() {
+        if !should_continue() {
             return false;
         }
-        let rope = ropes.get(asks.spec.rope.as_ref(), state.len() / hidden);
-        figures.layers.push(asks.attention(rope, state, request));
+        let rope = ropes.get(query_keys.spec.rope.as_ref(), state.len() / hidden);
+        figures.layers.push(query_keys.attention(rope, state, request));
     }
     true
 }

@@ -3,19 +3,19 @@
 use longsift_kernels::{KeyValues, PackedWeights, span_bytes};
 use serde::Serialize;
 
-use super::forward::side_by_side;
+use super::forward::parallel_groups;
 use super::located::WholeModel;
 use super::packed::BLOCK_ROWS;
 use super::ropes::Ropes;
 use super::{embedding, head};
 use crate::contract::LayersRequest;
-use crate::model::checkpoint::Part;
+use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::FeedForward;
-use crate::model::weights::{bytes_beside, chunk_bytes};
+use crate::model::weights::{chunk_bytes, read_overhead_bytes};
 
 /// Memory of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct ForwardMemory {
     /// Hidden states and rotations of all windows.
     pub window_bytes: u64,
     /// One layer's keys and values of the windows that run in parallel.
@@ -31,18 +31,18 @@ pub struct Memory {
 impl WholeModel {
     /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
     /// number of layers.
-    pub fn memory(&self, tokens: u64, threads: u64) -> Memory {
-        self.memory_of(&[tokens], None, true, threads)
+    pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
+        self.memory_for(&[tokens], None, true, threads)
     }
 
     /// Like [`Self::memory`], for sequences of these lengths, the longest first, and the requested results.
-    pub(super) fn memory_of(
+    pub(super) fn memory_for(
         &self,
         lengths: &[u64],
         attention: Option<&LayersRequest>,
         losses: bool,
         threads: u64,
-    ) -> Memory {
+    ) -> ForwardMemory {
         let spec = self.spec();
         let (hidden, width, block) = (spec.hidden_size, spec.embedding_width(), BLOCK_ROWS as u64);
         let (longest, tokens) = (lengths.iter().copied().max(), lengths.iter().sum::<u64>());
@@ -55,31 +55,33 @@ impl WholeModel {
         };
         let numbers: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         let mut rest = lengths;
-        let groups = side_by_side(&numbers).into_iter().map(|count| {
+        let groups = parallel_groups(&numbers).into_iter().map(|count| {
             let (now, later) = rest.split_at(count);
             rest = later;
             now.iter().map(of_length).sum::<u64>()
         });
         let keys_and_values_bytes = groups.max().unwrap_or(0);
         let window_bytes = 4 * tokens * hidden + Ropes::bytes(self, lengths);
-        let layer_bytes = self.layers.iter().map(|of| floats_of(&of.parts)).max().unwrap_or(0);
+        let layer_bytes =
+            self.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
         let scratch = PackedWeights::scratch_bytes();
 
         // 1. Embedding: rows of the distinct ids, then the states computed from them.
         let rows = 4 * tokens.min(spec.vocabulary_size) * width;
         let (stored, chunk) = chunk_bytes(&self.embedding, embedding::ROWS.min(tokens));
-        let before: u64 = floats_of(&self.before);
+        let before: u64 = total_float_bytes(&self.before);
         let projected = if width == hidden { 0 } else { 4 * tokens * width };
-        let states = 4 * tokens * hidden + projected + before.max(reading(&self.before));
+        let states = 4 * tokens * hidden + projected + before.max(peak_while_reading(&self.before));
         let starting = 4 * tokens + rows + states.max(stored + chunk);
         // 2. Reading a layer, one array after the other. Each array exists twice while it is packed; experts are packed
         //    all at once.
         let experts = matches!(self.decoder.feed_forward, FeedForward::Experts { .. });
-        let packing = |parts: &[Part]| {
-            let all = floats_of(parts);
-            all + if experts { all } else { parts.iter().map(floats).max().unwrap_or(0) }
+        let packing = |parts: &[LocatedTensor]| {
+            let all = total_float_bytes(parts);
+            all + if experts { all } else { parts.iter().map(float_bytes).max().unwrap_or(0) }
         };
-        let layers = self.layers.iter().map(|of| reading(&of.parts).max(packing(&of.parts)));
+        let layers =
+            self.layers.iter().map(|of| peak_while_reading(&of.parts).max(packing(&of.parts)));
         let reading = window_bytes + layers.max().unwrap_or(0);
         // 3. Applying the layer; before that, attention of whole windows is summed, one after the other.
         let heads = spec.query_heads * spec.head_dim;
@@ -99,31 +101,37 @@ impl WholeModel {
             let (stored, chunk) = chunk_bytes(self.head(), head::piece_rows(width));
             let piece = head::piece_rows(width).min(spec.vocabulary_size);
             let logits = threads * (4 * block * piece + scratch);
-            let meeting = stored + chunk + chunk.max(logits);
-            window_bytes + projected + meeting + 24 * tokens + 4 * spec.vocabulary_size
+            let processing = stored + chunk + chunk.max(logits);
+            window_bytes + projected + processing + 24 * tokens + 4 * spec.vocabulary_size
         } else {
             0
         };
         let peak_bytes = starting.max(reading).max(applying).max(ending);
-        Memory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes }
+        ForwardMemory {
+            window_bytes,
+            keys_and_values_bytes,
+            layer_bytes,
+            threads_bytes,
+            peak_bytes,
+        }
     }
 }
 
 /// Bytes of a tensor as float32.
-fn floats(part: &Part) -> u64 {
+fn float_bytes(part: &LocatedTensor) -> u64 {
     4 * part.needed.numbers()
 }
 
-fn floats_of(parts: &[Part]) -> u64 {
-    parts.iter().map(floats).sum()
+fn total_float_bytes(parts: &[LocatedTensor]) -> u64 {
+    parts.iter().map(float_bytes).sum()
 }
 
 /// Peak memory while tensors are read one after the other.
-fn reading(parts: &[Part]) -> u64 {
+fn peak_while_reading(parts: &[LocatedTensor]) -> u64 {
     let mut read = 0;
-    let with_chunk = |part: &Part| {
-        read += floats(part);
-        read + bytes_beside(part)
+    let with_chunk = |part: &LocatedTensor| {
+        read += float_bytes(part);
+        read + read_overhead_bytes(part)
     };
     parts.iter().map(with_chunk).max().unwrap_or(0)
 }

@@ -24,7 +24,7 @@ impl RowNorm {
     }
 
     /// Returns a normalised copy.
-    pub(super) fn of(&self, width: usize, rows: &[f32]) -> Vec<f32> {
+    pub(super) fn normalised(&self, width: usize, rows: &[f32]) -> Vec<f32> {
         let mut rows = rows.to_vec();
         self.apply(width, &mut rows);
         rows

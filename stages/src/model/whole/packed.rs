@@ -2,17 +2,17 @@
 
 use longsift_kernels::{Kernel, PackedWeights};
 
-use crate::model::tensors::Role;
-use crate::model::weights::SmallWeights;
+use crate::model::tensors::TensorRole;
+use crate::model::weights::LayerWeights;
 
 /// Rows that a thread processes at a time.
 pub(super) const BLOCK_ROWS: usize = 96;
 
 /// Packs a projection and its bias, if it has one.
 pub(super) fn packed(
-    weights: &mut SmallWeights,
+    weights: &mut LayerWeights,
     kernel: Kernel,
-    (weight, bias): (Role, Role),
+    (weight, bias): (TensorRole, TensorRole),
     inputs: usize,
 ) -> PackedWeights {
     let (weight, bias) = (weights.take(weight), weights.take(bias));

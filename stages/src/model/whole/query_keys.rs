@@ -12,12 +12,12 @@ use super::located::WholeModel;
 use super::norms::{HeadsNorm, RowNorm};
 use super::packed::{BLOCK_ROWS, packed};
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::model::checkpoint::Part;
+use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::NamedNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::LayerZeroSpec;
-use crate::model::tensors::Role;
-use crate::model::weights::SmallWeights;
+use crate::model::tensors::TensorRole;
+use crate::model::weights::LayerWeights;
 
 /// Norm and projections of a layer's queries and keys.
 pub(super) struct QueryKeys<'a> {
@@ -31,19 +31,19 @@ pub(super) struct QueryKeys<'a> {
 }
 
 /// Whether a part is needed for queries and keys.
-fn of_query_keys(part: &Part) -> bool {
+fn is_for_query_keys(part: &LocatedTensor) -> bool {
     matches!(
         part.needed.role,
-        Role::NormWeight
-            | Role::NormBias
-            | Role::QueryWeight
-            | Role::QueryBias
-            | Role::KeyWeight
-            | Role::KeyBias
-            | Role::QueryNormWeight
-            | Role::QueryNormBias
-            | Role::KeyNormWeight
-            | Role::KeyNormBias
+        TensorRole::NormWeight
+            | TensorRole::NormBias
+            | TensorRole::QueryWeight
+            | TensorRole::QueryBias
+            | TensorRole::KeyWeight
+            | TensorRole::KeyBias
+            | TensorRole::QueryNormWeight
+            | TensorRole::QueryNormBias
+            | TensorRole::KeyNormWeight
+            | TensorRole::KeyNormBias
     )
 }
 
@@ -55,19 +55,19 @@ impl<'a> QueryKeys<'a> {
         kernel: Kernel,
     ) -> Result<Self, ModelProblem> {
         let layer = &model.layers[index];
-        let parts = layer.parts.iter().filter(|part| of_query_keys(part));
-        let mut weights = SmallWeights::of(&model.shards, parts)?;
+        let parts = layer.parts.iter().filter(|part| is_for_query_keys(part));
+        let mut weights = LayerWeights::read_tensors(&model.shards, parts)?;
         Ok(Self::new(&layer.spec, kernel, &mut weights))
     }
 
     /// Takes the required weights out of a layer's weights.
-    pub(super) fn new(spec: &'a LayerZeroSpec, kernel: Kernel, weights: &mut SmallWeights) -> Self {
+    pub(super) fn new(spec: &'a LayerZeroSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden = spec.hidden_size as usize;
         let own = NamedNorm::bare(spec.norm.clone());
         let norm = RowNorm {
             norm: own.norm,
-            weight: weights.take(Role::NormWeight),
-            bias: weights.take(Role::NormBias),
+            weight: weights.take(TensorRole::NormWeight),
+            bias: weights.take(TensorRole::NormBias),
         };
         let mut head_norm = |weight, bias| {
             spec.head_norm.clone().map(|norm| HeadsNorm {
@@ -77,10 +77,11 @@ impl<'a> QueryKeys<'a> {
                 bias: weights.take(bias),
             })
         };
-        let query_norm = head_norm(Role::QueryNormWeight, Role::QueryNormBias);
-        let key_norm = head_norm(Role::KeyNormWeight, Role::KeyNormBias);
-        let query = packed(weights, kernel, (Role::QueryWeight, Role::QueryBias), hidden);
-        let key = packed(weights, kernel, (Role::KeyWeight, Role::KeyBias), hidden);
+        let query_norm = head_norm(TensorRole::QueryNormWeight, TensorRole::QueryNormBias);
+        let key_norm = head_norm(TensorRole::KeyNormWeight, TensorRole::KeyNormBias);
+        let query =
+            packed(weights, kernel, (TensorRole::QueryWeight, TensorRole::QueryBias), hidden);
+        let key = packed(weights, kernel, (TensorRole::KeyWeight, TensorRole::KeyBias), hidden);
         Self { spec, kernel, norm, query, key, query_norm, key_norm }
     }
 
@@ -166,7 +167,7 @@ impl<'a> QueryKeys<'a> {
         let mut rules = self.spec.logit_rules(true);
         rules.query_scale = self.spec.query_scales(tokens);
         let (width, key_width) = (self.query.outputs(), self.key.outputs());
-        let mut rows = Rows {
+        let mut rows = QueryKeyRows {
             head_dim: self.spec.head_dim as usize,
             widths: (width, key_width),
             queries: vec![0.0; tokens * width],
@@ -176,7 +177,7 @@ impl<'a> QueryKeys<'a> {
         let blocks = blocks.zip(rows.keys.par_chunks_mut(BLOCK_ROWS * key_width));
         let blocks = blocks.zip(state.par_chunks(BLOCK_ROWS * hidden)).enumerate();
         blocks.for_each(|(block, ((queries, keys), state))| {
-            let normed = self.norm.of(hidden, state);
+            let normed = self.norm.normalised(hidden, state);
             self.queries(block * BLOCK_ROWS, &normed, rope, queries);
             self.keys(block * BLOCK_ROWS, &normed, rope, keys);
         });
@@ -205,7 +206,7 @@ impl<'a> QueryKeys<'a> {
 }
 
 /// The queries and keys of a window, `[tokens, heads, head_dim]`.
-struct Rows {
+struct QueryKeyRows {
     head_dim: usize,
     /// Numbers per row of queries, and of keys.
     widths: (usize, usize),
@@ -213,7 +214,7 @@ struct Rows {
     keys: Vec<f32>,
 }
 
-impl Rows {
+impl QueryKeyRows {
     fn copy(&self, all: &[f32], width: usize, head: usize, rows: Range<usize>, out: &mut [f32]) {
         let rows = rows.zip(out.chunks_exact_mut(self.head_dim));
         for (row, out) in rows {
@@ -222,7 +223,7 @@ impl Rows {
     }
 }
 
-impl QueryKeySource for Rows {
+impl QueryKeySource for QueryKeyRows {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         self.copy(&self.queries, self.widths.0, head, rows, out);
     }

@@ -7,7 +7,7 @@ use crate::model::rope::RopeSpec;
 
 /// Tables of cosines and sines.
 pub(super) struct Ropes<'a> {
-    needed: Needed<'a>,
+    needed: RotationSet<'a>,
     /// One per distinct rotation.
     tables: Vec<Rope>,
 }
@@ -15,12 +15,12 @@ pub(super) struct Ropes<'a> {
 impl<'a> Ropes<'a> {
     /// Creates the tables of all layers below `depth` for windows of these lengths. If frequencies depend on the
     /// length, a window uses those of its own length.
-    pub(super) fn of(
+    pub(super) fn new(
         model: &'a WholeModel,
         depth: usize,
         lengths: impl Iterator<Item = usize>,
     ) -> Self {
-        let needed = Needed::by(model, depth, lengths);
+        let needed = RotationSet::new(model, depth, lengths);
         let tables =
             needed.rotations.iter().map(|(rotation, longest)| rotation.table(*longest)).collect();
         Self { needed, tables }
@@ -34,10 +34,10 @@ impl<'a> Ropes<'a> {
         Some(&self.tables[*table])
     }
 
-    /// Bytes of the tables that [`Self::of`] would hold for all layers.
+    /// Bytes of the tables that [`Self::new`] would hold for all layers.
     pub(super) fn bytes(model: &WholeModel, lengths: &[u64]) -> u64 {
         let lengths = lengths.iter().map(|tokens| *tokens as usize);
-        let needed = Needed::by(model, model.layers.len(), lengths);
+        let needed = RotationSet::new(model, model.layers.len(), lengths);
         let bytes = |(rotation, longest): &(Rotation, usize)| {
             (longest * rotation.inverse_frequencies.len() * 2 * size_of::<f32>()) as u64
         };
@@ -47,15 +47,15 @@ impl<'a> Ropes<'a> {
 
 /// Required rotations, and the rotary embeddings that use them.
 #[derive(Default)]
-struct Needed<'a> {
+struct RotationSet<'a> {
     /// Each with its longest window.
     rotations: Vec<(Rotation, usize)>,
     /// Each kind of rotary embedding, with the longest window and the index of each rotation that it uses.
     specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
 }
 
-impl<'a> Needed<'a> {
-    fn by(model: &'a WholeModel, depth: usize, lengths: impl Iterator<Item = usize>) -> Self {
+impl<'a> RotationSet<'a> {
+    fn new(model: &'a WholeModel, depth: usize, lengths: impl Iterator<Item = usize>) -> Self {
         let mut lengths: Vec<usize> = lengths.collect();
         lengths.sort_unstable_by(|one, other| other.cmp(one));
         let mut needed = Self::default();
@@ -70,20 +70,20 @@ impl<'a> Needed<'a> {
     /// Adds the rotations for windows of these lengths, the longest first. Memory estimates call this for many windows,
     /// so frequencies are computed only if the length changes them.
     fn add(&mut self, spec: &'a RopeSpec, lengths: &[usize]) {
-        let mut places: Vec<(usize, usize)> = Vec::new();
+        let mut indices: Vec<(usize, usize)> = Vec::new();
         for &tokens in lengths {
             let same_up_to = spec.same_frequencies_up_to(tokens as u64);
-            if places.last().is_none_or(|(longest, _)| same_up_to < *longest as u64) {
+            if indices.last().is_none_or(|(longest, _)| same_up_to < *longest as u64) {
                 let rotation = spec.rotation(tokens);
                 let fits =
                     |(of, longest): &(Rotation, usize)| *of == rotation && *longest >= tokens;
-                let place = self.rotations.iter().position(fits).unwrap_or_else(|| {
+                let index = self.rotations.iter().position(fits).unwrap_or_else(|| {
                     self.rotations.push((rotation, tokens));
                     self.rotations.len() - 1
                 });
-                places.push((tokens, place));
+                indices.push((tokens, index));
             }
         }
-        self.specs.push((spec, places));
+        self.specs.push((spec, indices));
     }
 }
