@@ -58,6 +58,8 @@ class Settings:
     """Pairs of arms: the first against the second. The first pair is the main comparison."""
     start: Path | None = None
     """Checkpoint from which every arm continues."""
+    precision: str = "f32"
+    """Precision of products in training, f32 or bf16. Weights, losses and evaluations have f32."""
     device: str = "cpu"
     threads: int = 1
     compile: bool = False
@@ -130,6 +132,8 @@ def _problem_of(key: str, value: Any) -> str | None:
             isinstance(pair, list) and len(pair) == 2 and pair[0] != pair[1] for pair in value
         )
         return None if right else f"expected `compare` to be a list of pairs of arms, got {value!r}"
+    if key == "precision":
+        return None if value in ("f32", "bf16") else f"expected `precision` to be f32 or bf16, got {value!r}"
     if key == "size":
         return None if value in SIZES else f"expected `size` to be one of {', '.join(SIZES)}, got {value!r}"
     if key in _PATHS:

@@ -86,31 +86,39 @@ class Layer(nn.Module):
 
 
 class HeadLoss(torch.autograd.Function):
-    """Mean cross-entropy of a linear head. The logits of all tokens are never in memory, and gradients are made on the way forward."""
+    """Mean cross-entropy of a linear head, whose products have the given type; everything else is `float32`.
+
+    The logits of all tokens are never in memory, and gradients are made on the way forward.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, type: torch.dtype) -> Tensor:  # noqa: A002
         """Loss and gradients, `TRAINED_ROWS` tokens at a time."""
-        total = hidden.new_zeros(())
+        total = bias.new_zeros(())
         gradients = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
-        for start in range(0, len(hidden), TRAINED_ROWS):
-            rows, wanted = hidden[start : start + TRAINED_ROWS], targets[start : start + TRAINED_ROWS, None]
-            logits = torch.addmm(bias, rows, weight.T)
-            totals = logits.logsumexp(1, keepdim=True)
-            total += (totals - logits.gather(1, wanted)).sum()
-            slope = logits.sub_(totals).exp_()
-            slope.scatter_add_(1, wanted, torch.full_like(totals, -1.0))
-            slope /= len(hidden)
-            torch.mm(slope, weight, out=gradients[0][start : start + TRAINED_ROWS])
-            gradients[1].addmm_(slope.T, rows)
-            gradients[2].add_(slope.sum(0))
+        with torch.autocast(hidden.device.type, enabled=False):
+            narrow = weight.to(type)
+            for start in range(0, len(hidden), TRAINED_ROWS):
+                part = slice(start, start + TRAINED_ROWS)
+                rows, wanted = hidden[part].to(type), targets[part, None]
+                logits = torch.mm(rows, narrow.T).float().add_(bias)
+                totals = logits.logsumexp(1, keepdim=True)
+                total += (totals - logits.gather(1, wanted)).sum()
+                shares = logits.sub_(totals).exp_()
+                shares.scatter_add_(1, wanted, torch.full_like(totals, -1.0))
+                gradients[2].add_(shares.sum(0))
+                slope = shares.to(type)
+                gradients[0][part] = torch.mm(slope, narrow)
+                gradients[1].add_(torch.mm(slope.T, rows))
+        for gradient in gradients:
+            gradient /= len(hidden)
         ctx.save_for_backward(*gradients)
         return total / len(hidden)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of states, weight and bias."""
-        return *(gradient * above[0] for gradient in ctx.saved_tensors), None
+        return *(gradient * above[0] for gradient in ctx.saved_tensors), None, None
 
 
 class Decoder(nn.Module):
@@ -147,7 +155,9 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Mean loss of the tokens after the first."""
         hidden = self.hidden(ids[:, :-1]).flatten(0, 1)
-        return cast(Tensor, HeadLoss.apply(hidden, self.head.weight, self.head.bias, ids[:, 1:].flatten()))
+        kind = hidden.device.type
+        product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        return cast(Tensor, HeadLoss.apply(hidden, self.head.weight, self.head.bias, ids[:, 1:].flatten(), product))
 
 
 def angles(tokens: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,8 @@ def train(plan: Plan, arm: str, seed: int, stop: Callable[[], bool], progress: C
             save(training=True)
             raise Stopped
         rows = batch_rows(step, settings.batch_windows, len(windows), seed)
-        loss = loss_of_step(windows[rows].to(device).long())
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            loss = loss_of_step(windows[rows].to(device).long())
         loss.backward()
         optimiser.step(schedule(step, plan.steps, settings.warmup_steps, settings.decay_share))
         step += 1
