@@ -1,7 +1,7 @@
-//! What is fuzzed. Each function takes any bytes and must come back, with the laws that it states intact.
+//! Fuzzing targets. Each function accepts any bytes, and must return without violating its stated invariants.
 //!
-//! `fuzz_targets/` hands them to libFuzzer; `tests/hostile/mutations.rs` hands them a bounded number of mutated seeds in
-//! every run of the tests.
+//! `fuzz_targets/` passes bytes from libFuzzer; `tests/hostile/mutations.rs` passes a fixed number of mutated seeds
+//! in every test run.
 #![allow(dead_code, reason = "each fuzz target is a program of its own and uses one of these")]
 
 use std::cell::OnceCell;
@@ -21,18 +21,18 @@ use longsift_stages::tokenize::{
 };
 use tempfile::TempDir;
 
-/// The configuration that weights without one of their own are read with.
+/// Configuration for weights without their own.
 const CONFIG: &str = r#"{"model_type": "llama", "vocab_size": 97, "hidden_size": 16, "num_attention_heads": 2,
     "num_key_value_heads": 1, "num_hidden_layers": 2, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0, "bos_token_id": 1, "torch_dtype": "float32"}"#;
-/// More windows than these are not cut out of one document, which saves time and shows nothing new.
-const MOST_WINDOWS: u64 = 1 << 16;
+/// Maximum windows cut from one document: more would take time without covering new cases.
+const MAX_WINDOWS: u64 = 1 << 16;
 
 thread_local! {
     static FOLDER: OnceCell<TempDir> = const { OnceCell::new() };
 }
 
-/// A folder that only this thread uses, with one file of these bytes in it.
+/// Runs `work` in a folder of this thread with one file of these bytes.
 fn with_file(name: &str, bytes: &[u8], work: impl FnOnce(&Path)) {
     FOLDER.with(|folder| {
         let folder = folder.get_or_init(|| TempDir::new().expect("a temporary folder"));
@@ -43,7 +43,7 @@ fn with_file(name: &str, bytes: &[u8], work: impl FnOnce(&Path)) {
     });
 }
 
-/// A pipeline is read, or refused with at least one message that is safe to print; what was read says the same again.
+/// A pipeline parses and round-trips, or is rejected with at least one message that is safe to print.
 pub(crate) fn pipeline(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let parse = |text: &str| Spec::parse("pipeline.yaml", text, &Overrides::default());
@@ -64,7 +64,7 @@ pub(crate) fn pipeline(bytes: &[u8]) {
     assert!(!said.chars().any(|character| character.is_control() && character != '\n'), "{said:?}");
 }
 
-/// A `config.json` is understood, and then its sizes can be computed, or it is refused with a reason.
+/// A `config.json` parses and its sizes can be computed, or it is rejected with a reason.
 pub(crate) fn config(bytes: &[u8]) {
     with_file("config.json", bytes, |folder| match ModelConfig::read(folder, None) {
         Ok(config) => {
@@ -76,7 +76,7 @@ pub(crate) fn config(bytes: &[u8]) {
     });
 }
 
-/// Headers of safetensors lead to places inside the file.
+/// Tensors in safetensors headers lie inside the file.
 pub(crate) fn safetensors(bytes: &[u8]) {
     with_file("model.safetensors", bytes, |folder| {
         fs::write(folder.join("config.json"), CONFIG).expect("a file in a temporary folder");
@@ -84,7 +84,7 @@ pub(crate) fn safetensors(bytes: &[u8]) {
     });
 }
 
-/// Headers of GGUF files lead to places inside the file.
+/// Tensors in GGUF headers lie inside the file.
 pub(crate) fn gguf(bytes: &[u8]) {
     with_file("model.gguf", bytes, |folder| check_folder(folder, bytes));
 }
@@ -97,7 +97,8 @@ fn check_folder(folder: &Path, bytes: &[u8]) {
     }
 }
 
-/// Windows lie inside the document, ascend, cover all of it but a dropped tail, and their bytes tile the text.
+/// Windows lie inside the document in ascending order, cover all of it except for a dropped tail, and their bytes
+/// tile the text.
 pub(crate) fn windows(bytes: &[u8]) {
     let Some((&[mode, short, bos], bytes)) = bytes.split_first_chunk() else { return };
     let Some((window_tokens, bytes)) = bytes.split_first_chunk() else { return };
@@ -114,7 +115,7 @@ pub(crate) fn windows(bytes: &[u8]) {
     };
     let bos = bos % 3;
     let width = stage.text_tokens(bos);
-    let tokens = u64::from(u32::from_le_bytes(*tokens)).min(width.saturating_mul(MOST_WINDOWS));
+    let tokens = u64::from(u32::from_le_bytes(*tokens)).min(width.saturating_mul(MAX_WINDOWS));
     let Cut::Windows(cut) = stage.cut(tokens, bos) else { return };
     assert!(!cut.is_empty());
     let mut covered = 0;
@@ -144,7 +145,7 @@ pub(crate) fn windows(bytes: &[u8]) {
     }
 }
 
-/// A score table is read, or refused.
+/// A score table is read or rejected.
 pub(crate) fn scores(bytes: &[u8]) {
     with_file("part.parquet", bytes, |folder| {
         let path = folder.join("part.parquet");
@@ -155,7 +156,7 @@ pub(crate) fn scores(bytes: &[u8]) {
     });
 }
 
-/// The footer of an input file is understood, and then its columns can be asked for, or refused.
+/// The footer of an input file parses and its columns can be read, or it is rejected.
 pub(crate) fn table(bytes: &[u8]) {
     with_file("input.parquet", bytes, |folder| {
         let path = folder.join("input.parquet");

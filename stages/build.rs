@@ -1,4 +1,4 @@
-//! Sets cfgs for the tests that need what not every machine has: see `testkit/probe.rs`.
+//! Sets cfgs for tests with special requirements: see `testkit/probe.rs`.
 
 #[path = "../testkit/probe.rs"]
 mod probe;

@@ -40,7 +40,7 @@ fn findings(verification: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_run_that_is_what_it_recorded_is_verified() {
+fn an_unchanged_run_is_verified() {
     for samples in ["windows", "documents"] {
         let workspace = workspace();
         workspace.run(&pipeline().output(&format!("samples: {samples}")));
@@ -105,7 +105,7 @@ fn a_changed_byte_in_any_committed_file_is_found() {
 }
 
 #[test]
-fn files_that_no_run_wrote_and_records_that_changed_are_found() {
+fn foreign_files_and_changed_records_are_found() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let stranger = workspace.write("out/data/train-00009-of-00009.parquet", "of another run");
@@ -128,7 +128,7 @@ fn files_that_no_run_wrote_and_records_that_changed_are_found() {
 }
 
 #[test]
-fn an_accounting_that_does_not_hold_is_a_bug_of_ours() {
+fn inconsistent_counts_are_reported_as_a_bug_of_longsift() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let path = workspace.path("out.run/summary.json");
@@ -155,7 +155,7 @@ fn an_accounting_that_does_not_hold_is_a_bug_of_ours() {
 }
 
 #[test]
-fn a_table_that_changed_in_the_cache_is_found() {
+fn a_changed_table_in_the_cache_is_found() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let tables = files_below(&workspace.path("cache/longsift/tables"));
@@ -198,7 +198,7 @@ fn other(pipeline: &Pipeline) -> Pipeline {
 }
 
 #[test]
-fn two_runs_of_the_same_differ_in_nothing() {
+fn two_identical_runs_do_not_differ() {
     let workspace = workspace();
     workspace.run(&pipeline());
     workspace.run(&other(&pipeline()));
@@ -221,7 +221,7 @@ fn two_runs_of_the_same_differ_in_nothing() {
 }
 
 #[test]
-fn another_selection_changes_fates_and_no_score_of_a_window() {
+fn another_selection_changes_outcomes_but_no_window_score() {
     for samples in ["windows", "documents"] {
         let workspace = workspace();
         let pipeline = pipeline().output(&format!("samples: {samples}"));
@@ -243,7 +243,7 @@ fn another_selection_changes_fates_and_no_score_of_a_window() {
 }
 
 #[test]
-fn other_windows_of_a_document_are_another_fate() {
+fn other_windows_of_a_document_are_another_outcome() {
     let workspace = workspace();
     let of = |bounds: &str| {
         pipeline().measure("lexical").score("terms: [{statistic: unique_token_share}]").filter(
@@ -268,7 +268,7 @@ fn other_windows_of_a_document_are_another_fate() {
 }
 
 #[test]
-fn figures_that_a_guard_hides_are_no_difference() {
+fn statistics_skipped_by_a_guard_are_not_a_difference() {
     let workspace = workspace();
     let of = |most: f64| {
         pipeline().measure("lexical").filter(&format!(

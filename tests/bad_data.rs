@@ -14,7 +14,7 @@ use arrow_schema::DataType;
 use parquet::basic::Compression;
 use serde_json::json;
 
-use crate::support::damage::{Raw, add_checksums, claim_rows, lie, split, write_raw};
+use crate::support::damage::{Raw, add_checksums, claim_rows, edit_column_chunk, split, write_raw};
 use crate::support::tables::{
     corpus, integers, optional_integers, optional_texts, read_parquet, read_scores, strings, table,
     texts, write_parquet,
@@ -75,7 +75,7 @@ fn scores_by_row(workspace: &Workspace) -> BTreeMap<i64, Vec<u64>> {
 }
 
 #[test]
-fn a_text_that_is_not_utf8_costs_its_row_and_no_other() {
+fn a_text_that_is_not_utf8_loses_only_its_row() {
     let ids: Vec<Vec<u8>> = (0..12).map(|row| format!("id {row}").into_bytes()).collect();
     let clean = text_workspace();
     let good = texts_with(12, &[]);
@@ -149,7 +149,7 @@ fn a_column_of_bytes_is_scored_as_text_and_stays_bytes() {
 }
 
 #[test]
-fn a_bad_text_stops_the_run_where_that_is_asked_for() {
+fn a_bad_text_stops_the_run_with_on_bad_row_fail() {
     let workspace = text_workspace();
     let bad = texts_with(4, &[2]);
     write_raw(&workspace.path("input/a.parquet"), &[("text", slices(&bad))], Raw::plain());
@@ -197,7 +197,7 @@ fn without_ids(more: &str) -> Pipeline {
 }
 
 #[test]
-fn a_flipped_bit_under_a_checksum_stops_the_run_and_names_the_place() {
+fn a_flipped_bit_under_a_checksum_stops_the_run_and_is_located() {
     let workspace = text_workspace();
     flipped(&workspace, 40, 25, 17);
     let answer = failure(&workspace, &without_ids(""), 3);
@@ -206,7 +206,7 @@ fn a_flipped_bit_under_a_checksum_stops_the_run_and_names_the_place() {
 }
 
 #[test]
-fn a_damaged_page_costs_its_row_group_where_that_is_asked_for() {
+fn a_damaged_page_costs_its_row_group() {
     let workspace = text_workspace();
     flipped(&workspace, 40, 25, 17);
     let summary = workspace.run(&without_ids(", on_bad_file: quarantine"));
@@ -223,7 +223,7 @@ fn a_damaged_page_costs_its_row_group_where_that_is_asked_for() {
 
 /// Documents before the damage are being scored when it is detected.
 #[test]
-fn documents_handed_over_before_damage_are_taken_back() {
+fn documents_read_before_damage_are_withdrawn() {
     let small = ", memory_limit_bytes: 67108864, max_document_bytes: 4194304";
     let (rows, group_rows) = (240, 220);
     let clean = text_workspace();
@@ -328,15 +328,17 @@ fn unreadable_files() -> Vec<Damage> {
         }),
         ("that claims a column beyond its end", |path| {
             whole(path);
-            lie(path, |column| column.set_total_compressed_size(1 << 40));
+            edit_column_chunk(path, |column| column.set_total_compressed_size(1 << 40));
         }),
         ("that claims a column at a negative place", |path| {
             whole(path);
-            lie(path, |column| column.set_data_page_offset(-1).set_dictionary_page_offset(None));
+            edit_column_chunk(path, |column| {
+                column.set_data_page_offset(-1).set_dictionary_page_offset(None)
+            });
         }),
         ("that claims more values than rows", |path| {
             whole(path);
-            lie(path, |column| column.set_num_values(1 << 40));
+            edit_column_chunk(path, |column| column.set_num_values(1 << 40));
         }),
         ("that claims more rows than it has", |path| {
             whole(path);
@@ -362,7 +364,7 @@ fn a_file_that_cannot_be_opened_stops_the_run_and_is_named() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_costs_its_own_rows_where_that_is_asked_for() {
+fn a_file_that_cannot_be_opened_costs_only_its_rows() {
     let clean = Workspace::new();
     Tiny::new().write(&clean.path("model"));
     write_parquet(&clean.path("input/good.parquet"), &corpus("a", &[64, 128]), 8);
@@ -398,7 +400,7 @@ fn a_file_that_cannot_be_opened_costs_its_own_rows_where_that_is_asked_for() {
 }
 
 #[test]
-fn an_input_of_nothing_but_unreadable_files_is_never_a_success() {
+fn an_input_of_unreadable_files_fails() {
     for empty_beside in [false, true] {
         let workspace = Workspace::new();
         Tiny::new().write(&workspace.path("model"));
@@ -420,7 +422,7 @@ fn a_codec_that_is_not_built_in_costs_the_row_group() {
         Tiny::new().write(&workspace.path("model"));
         let path = workspace.path("input/a.parquet");
         write_parquet(&path, &corpus("a", &[64, 128, 64, 64]), 2);
-        lie(&path, |column| column.set_compression(Compression::LZO));
+        edit_column_chunk(&path, |column| column.set_compression(Compression::LZO));
         if quarantine {
             let pipeline = Pipeline::tokens("model", 64)
                 .input("on_bad_file: quarantine, max_quarantined_fraction: 0.5");
@@ -435,7 +437,7 @@ fn a_codec_that_is_not_built_in_costs_the_row_group() {
 }
 
 #[test]
-fn files_of_one_row_and_of_none_stand_beside_others() {
+fn files_with_one_row_or_none_are_read_with_others() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     for (name, lengths) in [("a", &[][..]), ("b", &[64]), ("c", &[64, 128]), ("d", &[])] {
@@ -458,9 +460,10 @@ fn a_schema_of_a_hundred_thousand_columns_is_read_or_refused_in_seconds() {
     write_parquet(&workspace.path("input/a.parquet"), &table(&columns), 8);
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
     // Seconds of processor time, which do not depend on other load.
-    let mut plan = workspace.behind("ulimit -t 60 && exec", &["plan", "pipeline.yaml", "-q"]);
-    let answer = Answer::of(plan.output().unwrap());
-    assert!([0, 3].contains(&answer.code), "{}", answer.all());
+    let mut plan =
+        workspace.command_after("ulimit -t 60 && exec", &["plan", "pipeline.yaml", "-q"]);
+    let answer = Answer::from_output(plan.output().unwrap());
+    assert!([0, 3].contains(&answer.code), "{}", answer.to_text());
 }
 
 /// Quarantined rows keep every readable value, nested ones included.

@@ -31,7 +31,7 @@ fn text(text: &'static str) -> PutPayload {
 }
 
 #[test]
-fn an_object_is_written_under_conditions_and_read_by_ranges() {
+fn objects_support_conditional_writes_and_ranges() {
     let bucket = Bucket::new();
     let (client, path) = (client(&bucket), Path::from("a b/ü&<1>.txt"));
     wait(async {
@@ -93,7 +93,7 @@ fn parts_become_an_object_when_they_are_complete() {
 #[test]
 fn lists_come_in_pages_and_by_folders() {
     let bucket = Bucket::new();
-    bucket.page(2);
+    bucket.set_page_size(2);
     let keys = ["a/1", "a/2", "a/b/1", "a/b/2", "a/c/1", "a&b", "z"];
     for key in keys {
         bucket.put(key, key);
@@ -118,18 +118,18 @@ fn lists_come_in_pages_and_by_folders() {
 }
 
 #[test]
-fn what_goes_wrong_goes_wrong_once() {
+fn each_fault_happens_once() {
     let bucket = Bucket::new();
     let (client, path) = (client(&bucket), Path::from("a"));
     for fault in [Fault::Status(503, "SlowDown"), Fault::Reset, Fault::ResetAfter] {
         let expected = fault.clone();
-        bucket.on(move |count, _| (count == 0).then(|| fault.clone()));
+        bucket.inject(move |count, _| (count == 0).then(|| fault.clone()));
         wait(client.put(&path, text("1"))).unwrap();
-        assert_eq!(bucket.asked().len(), 2, "{expected:?}");
+        assert_eq!(bucket.take_requests().len(), 2, "{expected:?}");
         bucket.restore(&Snapshot::default());
         // Only the writer knows whether this request was the first.
         let fault = expected.clone();
-        bucket.on(move |count, _| (count == 0).then(|| fault.clone()));
+        bucket.inject(move |count, _| (count == 0).then(|| fault.clone()));
         let created = wait(client.put_opts(&path, text("1"), PutMode::Create.into()));
         let done = bucket.objects().contains_key("a");
         match expected {
@@ -137,12 +137,12 @@ fn what_goes_wrong_goes_wrong_once() {
             Fault::Reset => assert_eq!(created.is_ok(), done),
             _ => assert!(created.is_err() && done),
         }
-        bucket.calm();
-        bucket.asked();
+        bucket.clear_faults();
+        bucket.take_requests();
         bucket.restore(&Snapshot::default());
     }
     bucket.put("a", "0123456789");
-    bucket.on(|count, _| (count == 0).then_some(Fault::Cut(4)));
+    bucket.inject(|count, _| (count == 0).then_some(Fault::Cut(4)));
     let cut = wait(async { client.get(&path).await.unwrap().bytes().await });
     assert!(cut.is_err() || cut.unwrap() == "0123456789");
 }

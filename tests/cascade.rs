@@ -79,10 +79,10 @@ const OUTPUT: [&str; 3] = ["out/data", "out.run/dropped", "out.run/selection"];
 fn fresh(pipeline: &Pipeline) -> (BTreeMap<String, String>, Vec<Value>) {
     let workspace = workspace();
     let summary = workspace.run(pipeline);
-    (workspace.hashes(&OUTPUT), said_of_windows(&workspace, &summary))
+    (workspace.hashes(&OUTPUT), window_counts(&workspace, &summary))
 }
 
-fn said_of_windows(workspace: &Workspace, summary: &Value) -> Vec<Value> {
+fn window_counts(workspace: &Workspace, summary: &Value) -> Vec<Value> {
     let keys = ["windows_total", "windows_kept", "windows_dropped", "windows_not_measured", "kept"];
     let report = read_json(&workspace.path("out.run/report.json"));
     let of_report = ["groups", "lists", "kept", "dropped"].map(|key| report[key].clone());
@@ -95,13 +95,13 @@ fn rerun(workspace: &Workspace, pipeline: &Pipeline, arguments: &[&str]) -> (u64
     let summary = workspace.run_with(pipeline, arguments);
     let (output, said) = fresh(pipeline);
     assert_eq!(workspace.hashes(&OUTPUT), output);
-    assert_eq!(said_of_windows(workspace, &summary), said);
+    assert_eq!(window_counts(workspace, &summary), said);
     workspace.longsift(&["verify", "out.run"]).success();
     (count(&summary, "windows_scored"), on_devices(&summary))
 }
 
 #[test]
-fn windows_outside_a_guard_are_spared_the_measure_behind_it() {
+fn a_measure_skips_windows_rejected_by_a_guard_before_it() {
     let (strict, _) = bounds();
     let (guarded, whole) = (workspace(), workspace());
     let all = on_devices(&whole.run(&pipeline(None)));
@@ -141,7 +141,7 @@ fn windows_outside_a_guard_are_spared_the_measure_behind_it() {
 }
 
 #[test]
-fn a_guard_that_changes_measures_what_it_newly_lets_pass_and_nothing_else() {
+fn a_changed_guard_measures_only_windows_that_newly_pass() {
     let (strict, loose) = bounds();
     let fresh = |guard: Option<f64>| {
         let workspace = workspace();
@@ -188,7 +188,7 @@ fn middle_of_unique_shares(most: f64) -> f64 {
 }
 
 #[test]
-fn a_chain_of_guards_that_is_tightened_at_its_beginning_loses_no_figures() {
+fn tightening_the_first_of_several_guards_loses_no_statistics() {
     let (strict, loose) = bounds();
     let least = middle_of_unique_shares(strict);
     let chained = |most: f64| {
@@ -209,7 +209,7 @@ fn a_chain_of_guards_that_is_tightened_at_its_beginning_loses_no_figures() {
 }
 
 #[test]
-fn a_guard_tightened_while_a_measure_comes_loses_no_figures() {
+fn tightening_a_guard_and_adding_a_measure_loses_no_statistics() {
     let (strict, loose) = bounds();
     let workspace = workspace();
     let all = count(&workspace.run(&pipeline(Some(loose))), "windows_total");
@@ -223,7 +223,7 @@ fn a_guard_tightened_while_a_measure_comes_loses_no_figures() {
 }
 
 #[test]
-fn a_guard_added_while_another_measure_is_taken_again_loses_no_figures() {
+fn adding_a_guard_and_changing_a_measure_loses_no_statistics() {
     let (strict, _) = bounds();
     let changed = |guards: &str| {
         let mut changed = guarded(guards);
@@ -239,14 +239,14 @@ fn a_guard_added_while_another_measure_is_taken_again_loses_no_figures() {
 }
 
 #[test]
-fn figures_survive_that_samples_are_documents_for_a_while() {
+fn statistics_survive_a_change_to_documents_and_back() {
     let (strict, _) = bounds();
     let (windows, documents) =
         (pipeline(Some(strict)), pipeline(Some(strict)).output("samples: documents"));
     let workspace = workspace();
     let first = on_devices(&workspace.run(&windows));
     let newly = rerun(&workspace, &documents, &[]).1;
-    assert!(newly > 0, "documents pass of which a window did not");
+    assert!(newly > 0, "documents pass although one of their windows did not");
     let all = on_devices(&self::workspace().run(&pipeline(None)));
     assert!(first + newly < all);
     assert_eq!(rerun(&workspace, &windows, &[]), (0, 0));
@@ -256,7 +256,7 @@ fn figures_survive_that_samples_are_documents_for_a_while() {
 }
 
 #[test]
-fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
+fn statistics_in_journals_survive_pipelines_without_their_measure() {
     let (strict, loose) = bounds();
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(loose)));
@@ -283,7 +283,7 @@ fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
 }
 
 #[test]
-fn a_row_that_a_measure_sets_aside_costs_the_others_of_its_unit_nothing() {
+fn a_row_quarantined_by_a_measure_does_not_affect_its_unit() {
     let workspace = workspace();
     let mut strange = document(3, 256);
     strange[200] = 2_000_000_000;
@@ -306,7 +306,7 @@ fn a_row_that_a_measure_sets_aside_costs_the_others_of_its_unit_nothing() {
 }
 
 #[test]
-fn a_guard_looks_at_documents_where_they_are_the_samples() {
+fn a_guard_applies_to_documents_if_they_are_the_samples() {
     let (strict, _) = bounds();
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(strict)).output("samples: documents"));
@@ -326,7 +326,7 @@ fn a_guard_looks_at_documents_where_they_are_the_samples() {
 }
 
 #[test]
-fn a_measure_that_waits_for_a_spared_one_is_spared_too() {
+fn windows_skipped_by_a_measure_are_skipped_by_dependent_measures() {
     let (strict, _) = bounds();
     let workspace = workspace();
     let guards = format!(
@@ -345,7 +345,7 @@ fn a_measure_that_waits_for_a_spared_one_is_spared_too() {
 }
 
 #[test]
-fn a_selection_says_which_figures_are_missing_after_a_guard_is_loosened() {
+fn a_selection_names_missing_statistics_after_a_guard_is_loosened() {
     let (strict, loose) = bounds();
     let workspace = workspace();
     let summary = workspace.run(&pipeline(Some(strict)));
@@ -382,7 +382,7 @@ fn a_plan_lists_measures_in_the_order_of_the_pipeline() {
 }
 
 #[test]
-fn a_plan_says_what_is_measured_first_and_it_changes_no_score() {
+fn a_plan_shows_the_order_of_measures_which_changes_no_score() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline(Some(0.4)).to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();

@@ -61,7 +61,7 @@ fn change_during(matching: &'static str, at: usize) {
         let mut run = workspace.start_paused(&RUN, &Pause { matching, at });
         run.wait_for_pause();
         change(&workspace);
-        let answer = run.go_on();
+        let answer = run.resume();
         assert_eq!(answer.code, 3, "{when}: {}", answer.stderr);
         let changed = answer.stderr.contains("b.parquet: the file changed since it was planned");
         assert!(changed, "{when}: {}", answer.stderr);
@@ -82,19 +82,19 @@ fn change_during(matching: &'static str, at: usize) {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn an_input_that_changes_between_plan_and_read_is_named() {
+fn an_input_changed_between_plan_and_read_is_named() {
     change_during("create out.run/journal", 1);
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn an_input_that_changes_between_score_and_write_is_named() {
+fn an_input_changed_between_score_and_write_is_named() {
     change_during("mkdir out/.staging", 1);
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn an_input_that_changes_while_its_unit_is_read_is_named() {
+fn an_input_changed_while_its_unit_is_read_is_named() {
     let scenario = Scenario::first_run();
     let operations = Workspace::copy_of(&scenario.before).with_fault(&RUN, None).operations;
     let reads = operations.iter().filter(|line| *line == "read input/b.parquet").count();
@@ -105,7 +105,7 @@ fn an_input_that_changes_while_its_unit_is_read_is_named() {
         let mut run = workspace.start_paused(&RUN, &pause);
         run.wait_for_pause();
         change_in_place(&file(&workspace));
-        let answer = run.go_on().expect(3);
+        let answer = run.resume().expect(3);
         let named = ["b.parquet: the file changed since it was planned", "b.parquet, row "];
         let changed = named.iter().any(|what| answer.stderr.contains(what));
         assert!(changed, "read {at}: {}", answer.stderr);
@@ -118,7 +118,7 @@ fn an_input_that_changes_while_its_unit_is_read_is_named() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_change_under_a_new_selection_leaves_the_old_one_standing() {
+fn a_change_during_a_new_selection_keeps_the_old_one() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     workspace.longsift(&RUN).success();
@@ -129,21 +129,21 @@ fn a_change_under_a_new_selection_leaves_the_old_one_standing() {
     let mut run = workspace.start_paused(&again, &pause);
     run.wait_for_pause();
     change_in_place(&file(&workspace));
-    run.go_on().expect(3);
+    run.resume().expect(3);
     assert_eq!(workspace.results(), scenario.results);
     assert!(workspace.path("out.run/_SUCCESS").exists());
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn files_that_come_while_a_run_works_are_the_next_ones() {
+fn files_added_during_a_run_belong_to_the_next_run() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     let pause = Pause { matching: "create out.run/units", at: 2 };
     let mut run = workspace.start_paused(&RUN, &pause);
     run.wait_for_pause();
     write_input(&workspace, "aa", &[6, 8]);
-    let first = run.go_on().success().summary();
+    let first = run.resume().success().summary();
     assert_eq!(count(&first, "rows_in"), 6);
     assert_eq!(workspace.results(), scenario.results, "the run is about the files it planned");
     let second = workspace.longsift(&RUN).success().summary();
@@ -160,7 +160,7 @@ fn files_that_come_while_a_run_works_are_the_next_ones() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_model_that_changes_while_its_table_is_built_is_named() {
+fn a_model_changed_while_its_table_is_built_is_named() {
     let scenario = Scenario::first_run();
     for (matching, at) in [("mkdir cache", 1), ("write cache", 3)] {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -171,7 +171,7 @@ fn a_model_that_changes_while_its_table_is_built_is_named() {
         let weights = "model/model.safetensors";
         fs::copy(other.path(weights), workspace.path("model/new")).unwrap();
         fs::rename(workspace.path("model/new"), workspace.path(weights)).unwrap();
-        let answer = run.go_on();
+        let answer = run.resume();
         // If the weights were opened before the change, the table is that of the planned weights.
         if answer.code == 0 {
             assert_eq!(workspace.results(), scenario.results, "{matching}");
@@ -190,7 +190,7 @@ fn a_model_that_changes_while_its_table_is_built_is_named() {
 }
 
 #[test]
-fn a_lock_names_what_has_changed_in_the_tokenizer_the_kernel_and_the_calibration() {
+fn a_lock_names_changes_of_tokenizer_kernel_and_calibration() {
     let scenario = Scenario::first_run();
     let refused = |workspace: &Workspace, more: &[&str], what: &str| {
         let arguments = [&RUN, &["--locked"][..], more].concat();

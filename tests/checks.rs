@@ -17,7 +17,7 @@ fn pipeline() -> Pipeline {
 }
 
 /// The pipeline with checks, one a line.
-fn with(checks: &[&str]) -> String {
+fn with_checks(checks: &[&str]) -> String {
     let checks: Vec<String> = checks.iter().map(|check| format!("  - {{{check}}}")).collect();
     format!("{}\nchecks:\n{}\n", pipeline(), checks.join("\n"))
 }
@@ -27,11 +27,11 @@ fn bytes_of(workspace: &Workspace) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn what_checks_find_is_in_the_summary() {
-    let workspace = Workspace::of_three_groups();
+fn check_results_are_in_the_summary() {
+    let workspace = Workspace::with_three_groups();
     workspace.write(
         "pipeline.yaml",
-        with(&[
+        with_checks(&[
             "figure: rows_kept_share, min: 0.01, max: 1",
             "figure: windows_dropped, reason: guard_copy_share, min: 1",
             "statistic: copy_share, max: 0.5",
@@ -78,9 +78,9 @@ fn what_checks_find_is_in_the_summary() {
 }
 
 #[test]
-fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
-    let workspace = Workspace::of_three_groups();
-    let text = with(&["figure: samples_kept, min: 1", "figure: rows_kept_share, min: 0.9"]);
+fn a_failed_check_writes_nothing_and_keeps_the_scores() {
+    let workspace = Workspace::with_three_groups();
+    let text = with_checks(&["figure: samples_kept, min: 1", "figure: rows_kept_share, min: 0.9"]);
     let line = 1 + text.lines().position(|line| line.contains("0.9")).unwrap();
     workspace.write("pipeline.yaml", &text);
     let files = ["--summary-file", "summary.json", "--metrics-textfile", "metrics.prom"];
@@ -114,10 +114,10 @@ fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
 
 #[test]
 fn a_finished_run_is_checked_again() {
-    let workspace = Workspace::of_three_groups();
+    let workspace = Workspace::with_three_groups();
     workspace.run(&pipeline());
     let before = bytes_of(&workspace);
-    workspace.write("pipeline.yaml", with(&["figure: samples_kept, max: 1"]));
+    workspace.write("pipeline.yaml", with_checks(&["figure: samples_kept, max: 1"]));
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
     assert!(answer.stderr.contains("expected at most 1, got "), "{}", answer.stderr);
     let summary = answer.summary();
@@ -135,19 +135,20 @@ fn a_finished_run_is_checked_again() {
 }
 
 #[test]
-fn nothing_has_no_mean() {
-    let workspace = Workspace::of_three_groups();
-    workspace.write("pipeline.yaml", with(&["statistic: copy_share, group: nobody, max: 1"]));
+fn a_mean_over_no_samples_fails() {
+    let workspace = Workspace::with_three_groups();
+    workspace
+        .write("pipeline.yaml", with_checks(&["statistic: copy_share, group: nobody, max: 1"]));
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
     assert!(answer.stderr.contains("got no value"), "{}", answer.stderr);
 }
 
 #[test]
-fn checks_that_contradict_themselves_are_refused_together() {
-    let workspace = Workspace::of_three_groups();
+fn contradictory_checks_are_all_reported() {
+    let workspace = Workspace::with_three_groups();
     workspace.write(
         "pipeline.yaml",
-        with(&[
+        with_checks(&[
             "figure: rows_in",
             "statistic: copy_shar, max: 1",
             "figure: rows_in, group: books, min: 1",
@@ -161,8 +162,8 @@ fn checks_that_contradict_themselves_are_refused_together() {
 }
 
 #[test]
-fn drift_may_end_a_run() {
-    let workspace = Workspace::of_three_groups();
+fn drift_can_fail_a_run() {
+    let workspace = Workspace::with_three_groups();
     let attention = Pipeline::tokens("model", 32).filter("keep_fraction: 0.3");
     workspace.run(&attention);
     workspace.write("saved.json", fs::read(workspace.path("out.run/calibration.json")).unwrap());
@@ -195,13 +196,13 @@ fn drift_may_end_a_run() {
     assert!(run("warn").success().stderr.contains("warning: the scores have moved"));
     run("fail").expect(6);
     let answer = workspace.longsift(&["plan", "pipeline.yaml", "--set", &set("fail")]).expect(2);
-    assert!(answer.stderr.contains("no meaning without a `calibration`"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("no effect without a `calibration`"), "{}", answer.stderr);
 }
 
 #[test]
-fn an_input_without_rows_is_a_result_like_any_other() {
-    let workspace = Workspace::of_three_groups();
-    workspace.write("pipeline.yaml", with(&["figure: rows_in, min: 1"]));
+fn an_input_without_rows_can_be_checked() {
+    let workspace = Workspace::with_three_groups();
+    workspace.write("pipeline.yaml", with_checks(&["figure: rows_in, min: 1"]));
     let full = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert_eq!(full.summary()["status"], "done");
     let before = bytes_of(&workspace);

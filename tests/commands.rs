@@ -67,7 +67,7 @@ fn documents(lengths: &[usize]) -> String {
 }
 
 #[test]
-fn a_pipeline_for_given_inputs_runs_as_it_is_written() {
+fn init_for_given_inputs_writes_a_runnable_pipeline() {
     let workspace = Workspace::new();
     let tokenizer = demo_model().display().to_string();
     workspace.write("corpus/a.jsonl", documents(&[4000; 6]));
@@ -135,7 +135,7 @@ fn a_plan_counts_the_documents_that_are_too_short() {
 }
 
 #[test]
-fn a_run_ends_with_its_places() {
+fn a_run_ends_with_its_paths() {
     let workspace = workspace();
     let run =
         |more: &[&str]| workspace.longsift(&[&["run", "pipeline.yaml"], more].concat()).success();
@@ -170,7 +170,7 @@ fn the_product_is_described_in_one_sentence() {
 }
 
 #[test]
-fn validate_opens_nothing_and_shows_every_mistake() {
+fn validate_opens_no_file_and_shows_every_mistake() {
     let workspace = Workspace::new();
     workspace.write("right.yaml", Pipeline::tokens("no/such/model", 64).to_string());
     workspace.longsift(&["validate", "right.yaml"]).success();
@@ -193,7 +193,7 @@ fn validate_opens_nothing_and_shows_every_mistake() {
 }
 
 #[test]
-fn every_schema_is_one_and_describes_what_runs_write() {
+fn every_schema_is_valid_and_matches_the_files_of_runs() {
     let workspace = workspace();
     let names = workspace.longsift(&["schema"]).success().stdout;
     assert!(names.lines().count() >= 5, "{names}");
@@ -279,7 +279,7 @@ fn completions_know_the_commands() {
         );
         let mut bash = Command::new("bash");
         let answer = bash.args(["-euc", &complete]).current_dir(workspace.path("")).output();
-        Answer::of(answer.unwrap()).success().stdout.lines().map(str::to_owned).collect()
+        Answer::from_output(answer.unwrap()).success().stdout.lines().map(str::to_owned).collect()
     };
     let help = workspace.longsift(&["--help"]).success().stdout;
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -303,7 +303,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn status_tells_how_far_a_run_is() {
+fn status_shows_the_progress_of_a_run() {
     let workspace = workspace();
     let status = |name: &str| workspace.longsift(&["status", name, "--format", "json"]);
     assert!(status("out.run").expect(2).stderr.contains("is not a run directory"));
@@ -412,7 +412,7 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
 }
 
 #[test]
-fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
+fn an_unusable_kernel_is_rejected_with_the_usable_ones() {
     let workspace = workspace();
     for (kernel, reason) in [
         ("abacus", "there is no kernel `abacus`"),
@@ -443,7 +443,7 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
+fn pipeline_problems_are_available_as_json() {
     let workspace = workspace();
     let validate = |arguments: &[&str]| {
         workspace.longsift(&[&["validate", "pipeline.yaml"], arguments].concat())
@@ -476,7 +476,7 @@ fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
 }
 
 #[test]
-fn a_pipeline_has_tests_of_its_own() {
+fn pipelines_can_have_tests() {
     let workspace = Workspace::new();
     let tokenizer = demo_model().canonicalize().unwrap();
     let pipeline = Pipeline::text("model", 64)
@@ -563,7 +563,7 @@ fn caches_and_old_runs_are_listed_and_cleared_by_name() {
 }
 
 #[test]
-fn a_wrong_command_line_is_exit_code_2() {
+fn a_wrong_command_line_has_exit_code_2() {
     let workspace = workspace();
     for arguments in [
         &["sift"][..],

@@ -15,11 +15,11 @@ fn start(workspace: &Workspace, arguments: &[&str]) -> Child {
 }
 
 fn end(child: Child) -> Answer {
-    Answer::of(child.wait_with_output().unwrap())
+    Answer::from_output(child.wait_with_output().unwrap())
 }
 
 #[test]
-fn of_runs_that_start_together_on_one_directory_one_works_and_the_others_say_who() {
+fn only_one_of_several_runs_on_a_directory_starts() {
     let scenario = Scenario::first_run();
     for _ in 0..3 {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -50,7 +50,7 @@ fn of_runs_that_start_together_on_one_directory_one_works_and_the_others_say_who
 }
 
 #[test]
-fn a_lock_file_of_a_process_that_is_gone_is_no_obstacle() {
+fn a_lock_of_a_dead_process_is_ignored() {
     let scenario = Scenario::first_run();
     let contents = [
         json!({ "pid": 4_000_000, "host": "here", "started": "2020-01-01T00:00:00Z" }).to_string(),
@@ -71,7 +71,7 @@ fn a_lock_file_of_a_process_that_is_gone_is_no_obstacle() {
 }
 
 #[test]
-fn looking_at_a_run_does_not_keep_it_from_starting() {
+fn status_does_not_block_a_run() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     workspace.longsift(&scenario.arguments).success();
@@ -89,7 +89,7 @@ fn looking_at_a_run_does_not_keep_it_from_starting() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn nobody_sees_a_table_that_another_run_is_building() {
+fn an_incomplete_table_is_never_read() {
     let scenario = Scenario::first_run();
     for killed in [false, true] {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -111,16 +111,16 @@ fn nobody_sees_a_table_that_another_run_is_building() {
             let again = ["run", "pipeline.yaml", "--fresh"];
             workspace.longsift(&again).success();
         } else {
-            slow.go_on().success();
+            slow.resume().success();
             let data = |output: &str| workspace.hashes(&[&format!("{output}/data")]).into_values();
             assert!(data("slow").eq(data("out")));
         }
-        assert_eq!(partial(), 0, "nothing is left of it");
+        assert_eq!(partial(), 0, "no trace is left");
     }
 }
 
 #[test]
-fn runs_that_share_an_empty_cache_all_end_in_the_same_bytes() {
+fn runs_that_share_an_empty_cache_have_the_same_results() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     let outputs: Vec<String> = (0..8).map(|run| format!("output.path=out{run}")).collect();

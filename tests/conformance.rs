@@ -125,7 +125,7 @@ fn a_sliding_window_that_cannot_see_the_far_distance_is_refused() {
     let (workspace, pipeline, _) = prepared("mistral_sw_short_s96", "causal");
     workspace.write("pipeline.yaml", pipeline.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
-    insta::assert_snapshot!(workspace.filtered(&answer.all()));
+    insta::assert_snapshot!(workspace.filtered(&answer.to_text()));
     assert!(!workspace.path("out.run").exists(), "nothing was begun");
 }
 

@@ -48,7 +48,7 @@ fn good_share(counts: &BTreeMap<String, u64>) -> f64 {
 }
 
 #[test]
-fn the_demo_keeps_real_text_as_the_evidence_states() {
+fn the_demo_matches_the_evidence_page() {
     let workspace = Workspace::new();
     let demo = repository().join("pipelines/demo.yaml");
     let output = format!("output.path={}", workspace.path("out").display());
@@ -102,7 +102,7 @@ fn the_demo_keeps_real_text_as_the_evidence_states() {
 }
 
 #[test]
-fn the_table_of_the_evidence_is_what_its_script_prints() {
+fn the_table_of_the_evidence_page_matches_its_script() {
     let answer = Command::new(repository().join("scripts/demo_table.sh"))
         .env("LONGSIFT", env!("CARGO_BIN_EXE_longsift"))
         .output()

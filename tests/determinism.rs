@@ -39,7 +39,7 @@ fn results(pipeline: &Pipeline, arguments: &[&str]) -> BTreeMap<String, String> 
 }
 
 #[test]
-fn threads_batches_and_memory_change_no_byte() {
+fn threads_batches_and_memory_limits_change_no_byte() {
     let three = || pipeline().measure("recurrence").measure("lexical");
     let expected = results(&three(), &["--threads", "1"]);
     assert_eq!(results(&three(), &["--threads", "2"]), expected);
@@ -73,7 +73,7 @@ fn folders_change_no_byte() {
 }
 
 #[test]
-fn where_units_end_changes_no_score() {
+fn the_size_of_units_changes_no_score() {
     let scores = |unit_bytes: usize, units: usize| {
         let workspace = workspace_at("input");
         let summary = workspace.run(&pipeline().input(&format!("unit_bytes: {unit_bytes}")));
@@ -96,7 +96,7 @@ fn where_units_end_changes_no_score() {
 }
 
 #[test]
-fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
+fn kernels_agree_within_rounding() {
     let portable = workspace_at("input");
     let summary = portable.run_with(&pipeline(), &["--kernel", "portable-f32"]);
     assert_eq!(summary["kernel"], "portable-f32");
@@ -129,7 +129,7 @@ fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
 }
 
 #[test]
-fn texts_are_tokenised_alike_by_any_number_of_threads() {
+fn the_number_of_threads_does_not_change_tokens() {
     let run = |threads: &str| {
         let workspace = Workspace::new();
         workspace.link("model", &demo_model());

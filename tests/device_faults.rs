@@ -21,7 +21,7 @@ const FAULTS: [(&str, i32, Option<&str>); 6] = [
 fn run(workspace: &Workspace, scenario: &Scenario, devices: &str) -> Answer {
     let mut command = workspace.command(&scenario.arguments);
     command.env("LONGSIFT_SIMULATED_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
-    Answer::of(command.output().unwrap())
+    Answer::from_output(command.output().unwrap())
 }
 
 /// Number of calls of a run to its only device.
@@ -33,7 +33,7 @@ fn calls(scenario: &Scenario) -> u64 {
 }
 
 #[test]
-fn a_run_that_met_a_fault_at_any_call_of_a_device_is_finished_by_the_next_one() {
+fn a_run_with_a_fault_at_any_device_call_can_be_finished() {
     let sample = match std::env::var("LONGSIFT_FAULTS") {
         Ok(all) if all == "all" => usize::MAX,
         Ok(number) => number.parse().unwrap(),
@@ -61,12 +61,12 @@ fn a_run_that_met_a_fault_at_any_call_of_a_device_is_finished_by_the_next_one() 
                 assert_eq!(workspace.results(), scenario.results, "{when}");
                 step.is_some_and(|step| summary["devices"]["steps"][step].as_u64() > Some(0))
             } else {
-                assert_eq!(answer.code, expected, "{when}: {}", answer.all());
+                assert_eq!(answer.code, expected, "{when}: {}", answer.to_text());
                 let dead = answer.stderr.contains("no device is left");
                 assert!(dead || answer.code == -1, "{when}: {}", answer.stderr);
                 true
             };
-            assert!(met || !alone, "{when}: {}", answer.all());
+            assert!(met || !alone, "{when}: {}", answer.to_text());
             hit += usize::from(met);
             scenario.check_no_mixture(&workspace, &when);
             scenario.finish(&workspace, &when);

@@ -14,7 +14,7 @@ const TWO: &str = "NVIDIA H100 80GB HBM3;81559;600,NVIDIA \"odd\" name;24576;200
 fn devices(workspace: &Workspace, arguments: &[&str]) -> Answer {
     let mut command = workspace.command(&[&["devices"], arguments].concat());
     command.env("LD_LIBRARY_PATH", fake_nvml()).env("FAKE_NVML", TWO);
-    Answer::of(command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap())
+    Answer::from_output(command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap())
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
 }
 
 #[test]
-fn looks_are_appended_to_a_csv_file() {
+fn device_readings_are_appended_to_a_csv_file() {
     let workspace = Workspace::new();
     let arguments = ["--watch", "--count", "2", "--seconds", "1", "--csv", "devices.csv"];
     devices(&workspace, &arguments).success();
@@ -56,7 +56,7 @@ fn looks_are_appended_to_a_csv_file() {
 }
 
 #[test]
-fn looks_are_drawn_for_every_device() {
+fn device_readings_are_drawn_for_every_device() {
     let workspace = Workspace::new();
     let arguments = ["--watch", "--count", "2", "--seconds", "1", "--html", "devices.html"];
     devices(&workspace, &arguments).success();
@@ -79,7 +79,7 @@ fn workload(workspace: &Workspace) {
 }
 
 #[test]
-fn what_a_running_longsift_has_reserved_is_shown_while_it_runs() {
+fn reservations_of_a_running_longsift_are_shown() {
     let workspace = Workspace::new();
     workload(&workspace);
     let slow = "1x64MB:milliseconds=2000";
@@ -93,14 +93,14 @@ fn what_a_running_longsift_has_reserved_is_shown_while_it_runs() {
     assert!(claims[0]["reserved_bytes"].as_u64().unwrap() > 0);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(file.exists(), "nobody cleans up behind a kill");
+    assert!(file.exists(), "a killed process leaves its file");
     let survey = workspace.longsift(&["devices", "--format", "json"]).success().stdout;
     let survey: Value = serde_json::from_str(&survey).unwrap();
     assert_eq!(survey["devices"][0]["reserved_bytes"], 0, "the dead reserve nothing: {survey}");
 }
 
 #[test]
-fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
+fn tuning_prints_a_curve_and_a_valid_stage() {
     let workspace = Workspace::new();
     workload(&workspace);
     for devices in ["", "2x64MB"] {
@@ -109,7 +109,7 @@ fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
         if !devices.is_empty() {
             command.env("LONGSIFT_SIMULATED_DEVICES", devices);
         }
-        let text = Answer::of(command.output().unwrap()).success().stdout;
+        let text = Answer::from_output(command.output().unwrap()).success().stdout;
         assert!(
             text.contains("windows in flight") && text.contains("key heads at a time"),
             "{text}"
@@ -136,7 +136,7 @@ fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_small_screen_shows_the_tables_of_a_curve_whole() {
+fn tables_of_a_curve_fit_a_small_screen() {
     let workspace = Workspace::new();
     workload(&workspace);
     let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05", "--html", "tuned.html"];
@@ -147,7 +147,7 @@ fn a_small_screen_shows_the_tables_of_a_curve_whole() {
 }
 
 #[test]
-fn a_pipeline_is_sized_for_cards_that_are_not_here() {
+fn a_pipeline_can_be_planned_for_other_gpus() {
     let workspace = Workspace::new();
     workload(&workspace);
     let pipeline = Pipeline::tokens("model", 256).devices("devices: 8, workers_per_device: 2");

@@ -58,7 +58,7 @@ const REFERENCE: [&str; 4] = [
 ];
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
+fn every_link_resolves() {
     let mut broken = Vec::new();
     let mut checked = 0;
     for page in pages() {
@@ -97,7 +97,7 @@ fn every_page_of_the_documentation_is_in_its_table_of_contents() {
 }
 
 #[test]
-fn the_page_of_troubleshooting_has_the_exit_codes() {
+fn the_troubleshooting_page_lists_the_exit_codes() {
     let page = fs::read_to_string(repository().join("docs/troubleshooting.md")).unwrap();
     for (code, meaning, retry) in EXIT_CODES {
         let row = format!("| {code} | {meaning} | {retry} |").replace("|  |", "| |");
@@ -121,7 +121,7 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 #[test]
-fn messages_of_the_page_of_troubleshooting_are_messages_of_the_program() {
+fn the_troubleshooting_page_quotes_real_messages() {
     let page = fs::read_to_string(repository().join("docs/troubleshooting.md")).unwrap();
     let (_, table) = page.split_once("| message | what to do |\n").unwrap();
     let rows: Vec<&str> = table.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
@@ -176,7 +176,7 @@ pub fn missing<'s>(output: &str, shown: &'s str) -> Option<&'s str> {
 }
 
 #[test]
-fn shown_lines_are_found_in_their_order_and_nothing_else_is() {
+fn shown_lines_are_matched_in_order() {
     assert!(is_shown("rows  201 = 94 kept", "rows  201 = …"));
     assert!(is_shown("12:00 INFO nothing to do", "… nothing to do"));
     assert!(!is_shown("rows  201 = 94 kept", "rows  201"));
@@ -192,7 +192,7 @@ fn shown_lines_are_found_in_their_order_and_nothing_else_is() {
 
 /// Every command, typed as shown, succeeds and prints the output of the page.
 #[test]
-fn the_tutorial_works_as_it_is_written() {
+fn the_tutorial_works_as_written() {
     let workspace = Workspace::new();
     let datasets = repository().join("datasets").canonicalize().unwrap();
     std::os::unix::fs::symlink(datasets, workspace.path("datasets")).unwrap();

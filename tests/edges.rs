@@ -50,7 +50,7 @@ fn groups_may_be_numbers_or_truth_values() {
 }
 
 #[test]
-fn a_budget_of_a_group_that_nobody_has_is_named() {
+fn a_budget_for_an_unknown_group_is_named() {
     let workspace = grouped(strings(["a", "b", "a", "b", "a", "b"]));
     for amount in [
         "keep_tokens: {a: 64, bb: 64}",
@@ -66,7 +66,7 @@ fn a_budget_of_a_group_that_nobody_has_is_named() {
 }
 
 #[test]
-fn a_checkpoint_of_nan_gives_no_score_and_says_so() {
+fn a_checkpoint_of_nan_is_reported_and_gives_no_score() {
     let workspace = grouped(strings(["a"; 6]));
     let path = workspace.path("model/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -82,7 +82,7 @@ fn a_checkpoint_of_nan_gives_no_score_and_says_so() {
 }
 
 #[test]
-fn an_output_that_a_second_run_would_read_is_refused() {
+fn an_output_inside_the_input_is_rejected() {
     for (input, output, refused) in [
         ("input", "input/kept", true),
         ("input", "input", true),
@@ -108,7 +108,7 @@ fn an_output_that_a_second_run_would_read_is_refused() {
 }
 
 #[test]
-fn a_whole_text_is_kept_to_the_last_byte() {
+fn whole_documents_keep_every_byte() {
     let texts_in = [
         "  \n The lamp was lit at dusk.\u{301} \t\n ".to_owned(),
         "日本語の文書、終わり。\u{3000}".to_owned(),
@@ -130,7 +130,7 @@ fn a_whole_text_is_kept_to_the_last_byte() {
 }
 
 #[test]
-fn special_tokens_in_a_text_are_tokens_or_text_as_asked() {
+fn special_tokens_in_a_text_follow_the_setting() {
     let text = "<bos>one<eos>two<pad>".repeat(4);
     let tokens = |how: &str| {
         let workspace = Workspace::new();
@@ -163,7 +163,7 @@ fn a_limit_beyond_the_input_is_the_whole_input() {
 }
 
 #[test]
-fn one_window_has_no_spread_and_is_kept_or_not_by_the_rule() {
+fn a_single_window_is_kept_or_dropped_by_the_rule() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64]), 1);
@@ -181,7 +181,7 @@ fn one_window_has_no_spread_and_is_kept_or_not_by_the_rule() {
 }
 
 #[test]
-fn distances_follow_each_window_and_the_decimal_as_written() {
+fn distances_follow_the_window_and_the_written_decimal() {
     let distances = |attention: &str| {
         let workspace = Workspace::new();
         Tiny::new().write(&workspace.path("model"));
@@ -200,7 +200,7 @@ fn distances_follow_each_window_and_the_decimal_as_written() {
 }
 
 #[test]
-fn a_column_of_the_input_that_differs_from_one_of_ours_by_case_is_refused() {
+fn an_input_column_that_differs_from_an_output_column_only_by_case_is_rejected() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let plain = corpus("a", &[64; 3]);
@@ -223,7 +223,7 @@ fn a_column_of_the_input_that_differs_from_one_of_ours_by_case_is_refused() {
 }
 
 #[test]
-fn an_output_that_links_lead_into_the_input_is_refused() {
+fn an_output_linked_into_the_input_is_rejected() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("in/a.parquet"), &corpus("a", &[64; 3]), 4);
@@ -249,14 +249,14 @@ fn an_output_that_links_lead_into_the_input_is_refused() {
 
 /// An allocation failure anywhere ends the run with exit code 4; with enough memory the run succeeds.
 #[test]
-fn too_little_address_space_ends_as_the_machines_fault() {
+fn running_out_of_memory_has_exit_code_4() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64; 3]), 4);
     workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
     let run = |kib: u64| {
         let arguments = ["run", "pipeline.yaml", "-q", "--fresh", "--threads", "2"];
-        let mut command = workspace.behind(&format!("ulimit -v {kib} && exec"), &arguments);
+        let mut command = workspace.command_after(&format!("ulimit -v {kib} && exec"), &arguments);
         let answer = command.output().unwrap();
         (answer.status.code(), String::from_utf8_lossy(&answer.stderr).into_owned())
     };

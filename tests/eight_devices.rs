@@ -48,7 +48,7 @@ fn expected() -> &'static BTreeMap<String, String> {
 /// Runs `pipeline.yaml` on simulated devices.
 fn run(workspace: &Workspace, devices: &str, arguments: &[&str]) -> Answer {
     let all = [&["run", "pipeline.yaml", "-q"], arguments].concat();
-    Answer::of(simulated(workspace, devices, &all).output().unwrap())
+    Answer::from_output(simulated(workspace, devices, &all).output().unwrap())
 }
 
 fn simulated(workspace: &Workspace, devices: &str, all: &[&str]) -> Command {
@@ -106,7 +106,7 @@ fn eight_devices_give_the_bytes_of_one_whole_or_by_heads() {
 }
 
 #[test]
-fn little_memory_means_groups_of_heads() {
+fn little_memory_splits_windows_by_heads() {
     // The table takes 97 rows of 24 heads; a window of 512 tokens exceeds the rest.
     let (_, summary) = same_bytes("1x300kB,1x64MB", &pipeline().devices("headroom_fraction: 0"));
     assert!(steps(&summary, "head_groups") > 0, "{summary}");
@@ -114,7 +114,7 @@ fn little_memory_means_groups_of_heads() {
 }
 
 #[test]
-fn devices_that_run_out_of_memory_or_die_cost_time_and_no_byte() {
+fn device_failures_change_no_byte() {
     let faults = "3x64MB:out_of_memory=3,1x64MB:lost=2,1x64MB:lost=1,1x64MB";
     let (workspace, summary) = same_bytes(faults, &pipeline().devices("workers_per_device: 2"));
     assert!(steps(&summary, "out_of_memory") > 0, "{summary}");
@@ -126,7 +126,7 @@ fn devices_that_run_out_of_memory_or_die_cost_time_and_no_byte() {
 }
 
 #[test]
-fn a_run_whose_devices_all_die_is_finished_by_others_and_by_other_numbers_of_them() {
+fn a_run_that_lost_all_devices_can_be_finished_on_others() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let dead = run(&workspace, "2x64MB:lost=4", &[]).expect(4);
@@ -142,7 +142,7 @@ fn a_run_whose_devices_all_die_is_finished_by_others_and_by_other_numbers_of_the
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes() {
+fn a_killed_run_on_eight_devices_can_be_finished_on_three() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let mut command = workspace.interposed(&["run", "pipeline.yaml", "-q"]);
@@ -159,14 +159,14 @@ fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes(
 }
 
 #[test]
-fn devices_without_work_sleep_until_there_is_some() {
+fn idle_devices_do_not_poll() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     // Three windows for three seconds: most devices are idle. A device that polls would use processor time.
     let arguments = ["run", "pipeline.yaml", "-q", "--limit", "1"];
-    let mut command = workspace.behind("ulimit -t 2 && exec", &arguments);
+    let mut command = workspace.command_after("ulimit -t 2 && exec", &arguments);
     on_simulated(&mut command, "8x64MB:milliseconds=3000");
-    let summary = Answer::of(command.output().unwrap()).success().summary();
+    let summary = Answer::from_output(command.output().unwrap()).success().summary();
     assert!((2..8).contains(&count(&summary, "windows_scored")), "{summary}");
 }
 
@@ -175,7 +175,7 @@ fn events_so_far(workspace: &Workspace) -> String {
 }
 
 #[test]
-fn a_window_that_no_device_can_hold_is_quarantined_with_the_numbers() {
+fn a_window_too_large_for_any_device_is_quarantined() {
     let workspace = workspace();
     // A single head of 512 tokens does not fit next to the table, but one of 300 does.
     workspace.write("pipeline.yaml", pipeline().devices("memory_wait_seconds: 0").to_string());
@@ -190,7 +190,7 @@ fn a_window_that_no_device_can_hold_is_quarantined_with_the_numbers() {
 }
 
 #[test]
-fn memory_that_does_not_come_back_and_neighbours_that_grow_are_told_of() {
+fn lost_memory_and_growing_neighbours_are_reported() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let answer = run(&workspace, "1x4GB:leak=9MB", &[]).success();
@@ -211,7 +211,7 @@ fn on_gpus(workspace: &Workspace, text: &str, mut command: Command) -> Command {
 }
 
 #[test]
-fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_waited_for() {
+fn a_run_waits_for_memory_taken_by_another_program() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let gpus = |used: u64| vec![format!("NVIDIA H100 80GB HBM3;81559;{used}"); 8].join(",");
@@ -219,7 +219,7 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     let mut command = with_gpus(&workspace, &gpus(600), &arguments);
     // 61,440 MiB: another program's 60 GB. The rest, minus 15 %, suffices for these windows.
     workspace.write("gpus", gpus(61_440));
-    let first = Answer::of(command.output().unwrap()).success();
+    let first = Answer::from_output(command.output().unwrap()).success();
     assert_eq!(&workspace.results(), expected());
     assert_eq!(steps(&first.summary(), "memory_wait"), 0);
 
@@ -242,7 +242,7 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_neighbour_that_grows_while_a_run_works_is_told_of() {
+fn a_growing_neighbour_is_reported_during_a_run() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let gpus = |used: u64| format!("NVIDIA H100 80GB HBM3;81559;{used}");
@@ -251,7 +251,7 @@ fn a_neighbour_that_grows_while_a_run_works_is_told_of() {
     run.wait_for_pause();
     assert!(events(&workspace, "others_grew").is_empty());
     workspace.write("gpus", gpus(41_600));
-    let answer = run.go_on().success();
+    let answer = run.resume().success();
     assert!(
         answer.stderr.contains("other programs use 43.62 GB of its memory, 629.15 MB before"),
         "{}",
@@ -268,7 +268,7 @@ fn a_neighbour_that_grows_while_a_run_works_is_told_of() {
 }
 
 #[test]
-fn a_window_that_fails_on_three_devices_is_set_aside_and_can_be_tried_again() {
+fn a_window_that_fails_on_three_devices_is_quarantined_and_can_be_retried() {
     let workspace = workspace();
     fs::remove_file(workspace.path("input/b.parquet")).unwrap();
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[512]), 1);
@@ -290,15 +290,16 @@ fn a_window_that_fails_on_three_devices_is_set_aside_and_can_be_tried_again() {
 }
 
 #[test]
-fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
+fn devices_are_identified_by_uuid() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().devices("devices: [cuda:1, cuda:0]").to_string());
     let three = "A;90000;0,B;90000;0,C;90000;0";
     let mut command = with_gpus(&workspace, three, &["run", "pipeline.yaml", "-q"]);
-    let summary =
-        Answer::of(command.env("CUDA_VISIBLE_DEVICES", "2,GPU-00000000").output().unwrap())
-            .success()
-            .summary();
+    let summary = Answer::from_output(
+        command.env("CUDA_VISIBLE_DEVICES", "2,GPU-00000000").output().unwrap(),
+    )
+    .success()
+    .summary();
     let list = summary["devices"]["list"].as_array().unwrap();
     let uuids: Vec<&str> = list.iter().map(|device| device["uuid"].as_str().unwrap()).collect();
     assert!(
@@ -306,7 +307,8 @@ fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
         "{summary}"
     );
     let mut one = with_gpus(&workspace, three, &["run", "pipeline.yaml"]);
-    let refused = Answer::of(one.env("CUDA_VISIBLE_DEVICES", "2").output().unwrap()).expect(2);
+    let refused =
+        Answer::from_output(one.env("CUDA_VISIBLE_DEVICES", "2").output().unwrap()).expect(2);
     assert!(
         refused.stderr.contains("`cuda:1` does not exist; available are cuda:0"),
         "{}",
@@ -315,7 +317,7 @@ fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
 }
 
 #[test]
-fn numbers_of_workers_that_do_not_match_the_devices_are_refused() {
+fn mismatched_numbers_of_workers_are_rejected() {
     let workspace = workspace();
     workspace
         .write("pipeline.yaml", pipeline().devices("workers_per_device: [2, 2, 1]").to_string());

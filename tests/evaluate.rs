@@ -140,7 +140,7 @@ pub(crate) fn evaluated(workspace: &Workspace, pipeline: &str, arguments: &[&str
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_figures_of_the_shared_corpora_are_those_of_the_reference() {
+fn shared_corpora_match_the_reference() {
     let workspace = corpora();
     let of = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
     let got = evaluated(&workspace, &of, &["--windows", "2048"]);
@@ -149,7 +149,7 @@ fn the_figures_of_the_shared_corpora_are_those_of_the_reference() {
 
 #[test]
 #[ignore = "takes minutes: .ci/nightly runs it"]
-fn both_lengths_and_attention_of_the_shared_corpora_are_those_of_the_reference() {
+fn shared_corpora_match_the_reference_at_both_lengths_with_attention() {
     let workspace = corpora();
     let of = pipeline(BALANCED, OLD_BALANCED_RECURRENCE, "keep_fraction: 0.2");
     let got = evaluated(&workspace, &of, &["--windows", "8192,2048"]);
@@ -198,7 +198,7 @@ fn small_pipeline() -> String {
 }
 
 #[test]
-fn another_partition_and_other_threads_change_nothing_and_another_seed_does() {
+fn results_depend_on_the_seed_but_not_on_partition_or_threads() {
     let one = small_workspace();
     let first = evaluated(&one, &small_pipeline(), &[]);
     let other = Workspace::new();
@@ -215,7 +215,7 @@ fn another_partition_and_other_threads_change_nothing_and_another_seed_does() {
 }
 
 #[test]
-fn an_evaluation_again_measures_nothing_and_a_part_is_the_same_part() {
+fn a_repeated_evaluation_measures_nothing() {
     let workspace = small_workspace();
     let first = evaluated(&workspace, &small_pipeline(), &[]);
     let journal = workspace.path("out.evaluate/figures.journal");
@@ -240,7 +240,7 @@ fn an_evaluation_again_measures_nothing_and_a_part_is_the_same_part() {
 }
 
 #[test]
-fn scores_and_kinds_are_one_matrix_and_a_category_of_few_documents_is_in_it() {
+fn scores_and_kinds_form_one_matrix_with_small_categories() {
     let workspace = small_workspace();
     let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
     let of = &of["S256"];
@@ -283,7 +283,7 @@ fn scores_and_kinds_are_one_matrix_and_a_category_of_few_documents_is_in_it() {
 }
 
 #[test]
-fn details_are_printed_where_they_are_asked_for() {
+fn details_are_printed_on_request() {
     let workspace = small_workspace();
     workspace.write("pipeline.yaml", small_pipeline());
     let arguments = ["evaluate", "pipeline.yaml", "-q", "--windows", "256"];
@@ -306,7 +306,7 @@ fn details_are_printed_where_they_are_asked_for() {
 
 /// A score that two scales rank differently: most copies are in windows that a guard on them rejects.
 #[test]
-fn scales_are_those_of_windows_that_pass_and_columns_without_guards_have_their_own() {
+fn scales_are_over_passing_windows() {
     let workspace = small_workspace();
     let score = "terms: [{statistic: far_recurrence}, {statistic: unique_token_share}]";
     let measures = BALANCED.replace("2048", "256");
@@ -326,7 +326,7 @@ fn scales_are_those_of_windows_that_pass_and_columns_without_guards_have_their_o
 }
 
 #[test]
-fn rows_of_one_id_are_one_document_whatever_their_order() {
+fn rows_with_one_id_form_one_document_in_any_order() {
     let twice = |second_first: bool| {
         let workspace = Workspace::new();
         workspace.link("model", &demo_model());
@@ -353,7 +353,7 @@ fn rows_of_one_id_are_one_document_whatever_their_order() {
 }
 
 #[test]
-fn documents_without_ids_are_known_by_their_content() {
+fn documents_without_ids_are_identified_by_content() {
     let workspace = small_workspace();
     let nameless = small_pipeline().replace("id_column: id, ", "");
     let first = evaluated(&workspace, &nameless, &["--windows", "256"]);
@@ -368,7 +368,7 @@ fn documents_without_ids_are_known_by_their_content() {
 }
 
 #[test]
-fn scores_of_other_tools_are_compared_where_they_can_be() {
+fn scores_of_other_tools_are_compared() {
     let workspace = small_workspace();
     let whole = small();
     let quality = strings(texts(&whole, "id").iter().map(|id| id[1..].to_owned()));
@@ -398,7 +398,7 @@ fn arrow_cast_to_floats(column: &arrow_array::ArrayRef) -> arrow_array::ArrayRef
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn meaningless_requests_are_rejected() {
     let workspace = small_workspace();
     workspace.write("pipeline.yaml", small_pipeline());
     let refused = |arguments: &[&str], code: i32| {
@@ -418,7 +418,7 @@ fn what_means_nothing_is_refused() {
 }
 
 #[test]
-fn a_dry_run_counts_windows_and_says_how_long_they_take() {
+fn a_dry_run_counts_windows_and_estimates_the_time() {
     let workspace = small_workspace();
     let of = evaluated(&workspace, &small_pipeline(), &["--dry-run", "--windows", "256"]);
     let of = &of["lengths"]["256"];
@@ -431,7 +431,7 @@ fn a_dry_run_counts_windows_and_says_how_long_they_take() {
 }
 
 #[test]
-fn the_page_asks_for_nothing_and_shows_names_harmlessly() {
+fn the_page_loads_nothing_and_escapes_names() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let whole = small();
@@ -497,7 +497,7 @@ fn every_kind_of_hostile_category_is_shown_as_text() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_browser_without_a_network_opens_the_page_and_has_nothing_to_complain_of() {
+fn the_page_opens_in_a_browser_without_network() {
     let workspace = hostile_page(&pages::hostile());
     let sections = ["matrix256", "ladder64", "pairs256"];
     let elements = pages::check_opened(&workspace.path("page.html"), &sections);

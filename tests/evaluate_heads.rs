@@ -20,7 +20,7 @@ fn measures(layers: &str) -> String {
     )
 }
 
-fn of(layers: &str, guard: &str) -> String {
+fn language_model(layers: &str, guard: &str) -> String {
     let filter = format!("keep_fraction: 0.2{guard}");
     pipeline(&measures(layers), "terms: [{statistic: long_gain}]", &filter)
 }
@@ -34,9 +34,10 @@ fn figure(figures: &Value, kind: &str) -> Value {
 }
 
 #[test]
-fn a_head_has_the_figures_of_a_statistic_of_it_alone_and_a_layer_all_its_heads() {
+fn heads_match_statistics_of_single_heads() {
     let workspace = small_workspace();
-    let got = evaluated(&workspace, &of(LAYERS, ""), &[&ONLY[..], &["--heads"]].concat());
+    let got =
+        evaluated(&workspace, &language_model(LAYERS, ""), &[&ONLY[..], &["--heads"]].concat());
     let got = &got["S128"];
     assert_eq!(got["heads"][0]["measure"], "language-model");
     let heads = got["heads"][0]["heads"].as_array().unwrap();
@@ -52,7 +53,7 @@ fn a_head_has_the_figures_of_a_statistic_of_it_alone_and_a_layer_all_its_heads()
         assert!(heads.iter().any(|head| head[kind] != heads[0][kind]), "{kind}");
     }
     // The same head, requested in another way.
-    let single = of(", attention_layers: [{layer: 1, heads: [3]}]", "");
+    let single = language_model(", attention_layers: [{layer: 1, heads: [3]}]", "");
     let single = evaluated(&workspace, &single, &[&ONLY[..], &["--out", "single"]].concat());
     let single = &single["S128"];
     let report = &single["reports"]["dependency_strength_layer_1_heads_3"];
@@ -61,10 +62,10 @@ fn a_head_has_the_figures_of_a_statistic_of_it_alone_and_a_layer_all_its_heads()
 }
 
 #[test]
-fn gains_and_layers_have_figures_and_a_guard_before_the_model_changes_none() {
+fn a_guard_before_the_model_changes_no_result() {
     let workspace = small_workspace();
-    let free = evaluated(&workspace, &of(LAYERS, ""), &ONLY);
-    let guarded = evaluated(&workspace, &of(LAYERS, GUARD), &ONLY);
+    let free = evaluated(&workspace, &language_model(LAYERS, ""), &ONLY);
+    let guarded = evaluated(&workspace, &language_model(LAYERS, GUARD), &ONLY);
     for name in
         ["long_gain", "longfilter", "dependency_strength_layer_1", "mean_loss_negated", "score"]
     {
@@ -80,9 +81,9 @@ fn gains_and_layers_have_figures_and_a_guard_before_the_model_changes_none() {
 }
 
 #[test]
-fn heads_are_tables_and_a_map_on_the_page_and_refused_where_none_are_looked_at() {
+fn heads_are_shown_as_tables_and_a_map() {
     let workspace = small_workspace();
-    workspace.write("pipeline.yaml", of(LAYERS, ""));
+    workspace.write("pipeline.yaml", language_model(LAYERS, ""));
     let arguments = ["evaluate", "pipeline.yaml", "-q", "--heads", "--html", "page.html"];
     let text = workspace.longsift(&[&arguments[..], &ONLY].concat()).success().stdout;
     let title = "Heads of language-model: AUROC of whole windows against windows of eight pieces";
@@ -95,7 +96,7 @@ fn heads_are_tables_and_a_map_on_the_page_and_refused_where_none_are_looked_at()
     assert!(text.contains("Heads of language-model that separate joined windows best"));
     let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("<h2 id=\"heads128\">") && page.contains("layer 1, 3: "));
-    workspace.write("pipeline.yaml", of("", ""));
+    workspace.write("pipeline.yaml", language_model("", ""));
     let refused = workspace.longsift(&["evaluate", "pipeline.yaml", "--heads"]).expect(2).stderr;
     assert!(refused.contains("no measure of the pipeline reports heads"), "{refused}");
     let found = workspace

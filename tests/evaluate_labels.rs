@@ -270,7 +270,7 @@ fn resampled(seed: u64, documents: &BTreeMap<&'static str, usize>) -> (Counts, V
 }
 
 fn close(got: &Value, expected: f64, what: &str) {
-    let got = got.as_f64().unwrap_or_else(|| panic!("{what}: {got} is no number"));
+    let got = got.as_f64().unwrap_or_else(|| panic!("{what}: {got} is not a number"));
     assert!((got - expected).abs() < 1e-9, "{what}: {got}, expected {expected}");
 }
 
@@ -384,17 +384,17 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
 }
 
 #[test]
-fn figures_of_labels_are_those_of_the_definition() {
+fn results_by_label_match_the_definition() {
     check_against_definition(false, 1, 64);
 }
 
 #[test]
-fn figures_of_labels_within_groups_and_of_fewer_documents_are_those_of_the_definition() {
+fn results_by_label_within_groups_match_the_definition() {
     check_against_definition(true, 3, 9);
 }
 
 #[test]
-fn labels_that_compare_nothing_are_refused_with_their_values_before_anything_is_measured() {
+fn labels_that_cannot_be_compared_are_rejected_before_measuring() {
     let workspace = workspace(&rows());
     workspace.write("pipeline.yaml", guarded(""));
     let refused = |arguments: &[&str]| {
@@ -431,7 +431,7 @@ fn labels_that_compare_nothing_are_refused_with_their_values_before_anything_is_
 }
 
 #[test]
-fn a_sample_of_labels_does_not_depend_on_files_and_its_answer_is_described_by_its_schema() {
+fn a_sample_of_labels_does_not_depend_on_files() {
     let rows = rows();
     let first = evaluated(&workspace(&rows), &guarded("within: source, "), &LABELS);
     let other = Workspace::new();
@@ -454,7 +454,7 @@ fn a_sample_of_labels_does_not_depend_on_files_and_its_answer_is_described_by_it
 }
 
 #[test]
-fn other_scores_and_constructed_windows_stand_beside_labels_where_they_are_asked_for() {
+fn other_scores_and_constructed_windows_can_be_added_to_labels() {
     let rows = rows();
     let workspace = Workspace::new();
     let quality =
@@ -510,7 +510,7 @@ fn a_random_score_is_the_control_of_the_same_seed() {
 }
 
 #[test]
-fn labels_are_told_in_a_sentence_a_matrix_and_a_page() {
+fn labels_are_shown_as_a_sentence_a_matrix_and_a_page() {
     let workspace = workspace(&rows());
     workspace.write("pipeline.yaml", guarded(""));
     let arguments = [

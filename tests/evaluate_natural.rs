@@ -63,7 +63,7 @@ fn the_named_selection_keeps_as_much_real_text_as_the_reference() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_named_selection_keeps_real_text_where_chance_does_not() {
+fn the_named_selection_beats_chance() {
     let workspace = natural("models/mini");
     let of = pipeline("{path: input, id_column: id, text_column: text}", "");
     let more = ["--documents-per-category", "6", "--windows", "2048"];
@@ -97,12 +97,12 @@ fn check_constructed(lengths: &str, expected: &[(&str, [f64; 3], f64, f64)]) {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_named_selection_ranks_constructed_windows_as_the_reference_does() {
+fn the_named_selection_ranks_constructed_windows_like_the_reference() {
     check_constructed("2048", &[("S2048", [0.686, 0.869, 0.899], 0.68, 0.57)]);
 }
 
 #[test]
 #[ignore = "takes minutes: .ci/nightly runs it"]
-fn the_named_selection_ranks_long_constructed_windows_as_the_reference_does() {
+fn the_named_selection_ranks_long_constructed_windows_like_the_reference() {
     check_constructed("8192", &[("S8192", [0.790, 0.913, 0.906], 0.60, 0.56)]);
 }

@@ -43,7 +43,7 @@ fn nightly(workspace: &Workspace, pipeline: &str) -> Output {
 }
 
 #[test]
-fn a_night_that_goes_well_leaves_a_summary_and_metrics_and_no_mail() {
+fn a_successful_night_leaves_a_summary_and_metrics() {
     let workspace = workspace();
     let done = nightly(&workspace, "web.yaml");
     let log = fs::read_to_string(workspace.path("logs/web.log")).unwrap();
@@ -58,7 +58,7 @@ fn a_night_that_goes_well_leaves_a_summary_and_metrics_and_no_mail() {
 }
 
 #[test]
-fn a_night_that_fails_is_mailed_with_the_end_of_the_log() {
+fn a_failed_night_mails_the_end_of_the_log() {
     let workspace = workspace();
     fs::remove_dir_all(workspace.path("model")).unwrap();
     let done = nightly(&workspace, "web.yaml");
@@ -68,7 +68,7 @@ fn a_night_that_fails_is_mailed_with_the_end_of_the_log() {
 }
 
 #[test]
-fn a_night_that_the_machine_spoiled_is_tried_once_more() {
+fn a_night_that_failed_because_of_the_machine_is_retried() {
     let workspace = workspace();
     // A file at the path of the output folder.
     workspace.write("out", "in the way");

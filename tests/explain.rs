@@ -55,7 +55,7 @@ fn texts() -> Vec<String> {
 }
 
 #[test]
-fn the_figures_are_those_of_the_score_table_to_the_last_bit() {
+fn statistics_equal_the_score_table_bit_for_bit() {
     let workspace = run(&texts());
     let scores = read_scores(&workspace.path("out.run"));
     let ids: Vec<String> = crate::support::tables::texts(&scores, "id");
@@ -103,7 +103,7 @@ fn the_figures_are_those_of_the_score_table_to_the_last_bit() {
 }
 
 #[test]
-fn a_whole_model_says_what_each_token_gains_and_the_blocks_of_any_layer() {
+fn a_whole_model_shows_the_gain_of_each_token_and_the_blocks_of_any_layer() {
     let workspace = Workspace::new();
     let input = table(&[
         ("id", strings((0..8).map(|row| format!("d#{row}")))),
@@ -165,7 +165,7 @@ fn a_whole_model_says_what_each_token_gains_and_the_blocks_of_any_layer() {
 }
 
 #[test]
-fn the_rank_is_that_among_the_samples_of_its_group() {
+fn the_rank_is_within_the_group() {
     let workspace = run(&texts());
     let scores = read_scores(&workspace.path("out.run"));
     let ids = crate::support::tables::texts(&scores, "id");
@@ -199,7 +199,7 @@ fn the_rank_is_that_among_the_samples_of_its_group() {
 }
 
 #[test]
-fn the_weakest_side_of_a_score_of_the_least_is_named() {
+fn the_weakest_component_of_a_minimum_is_named() {
     let sides = "combine: least, terms: [{statistic: far_recurrence}, {statistic: dependency_strength}], \
                  within: group";
     let workspace = run_scored(&texts(), sides);
@@ -229,7 +229,7 @@ fn the_weakest_side_of_a_score_of_the_least_is_named() {
 }
 
 #[test]
-fn what_is_not_there_and_what_has_changed_is_said() {
+fn missing_and_changed_inputs_are_reported() {
     let workspace = run(&texts());
     let refused = |arguments: &[&str], code: i32, part: &str| {
         let answer = workspace.longsift(&[&["explain"][..], arguments].concat());
@@ -283,7 +283,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_browser_without_a_network_opens_an_explanation() {
+fn an_explanation_opens_in_a_browser_without_network() {
     let mut all = texts();
     all.extend(hostile().into_iter().take(6).map(|(_, text)| text));
     let workspace = run(&all);

@@ -98,7 +98,7 @@ fn calls(workspace: &Workspace, what: &str) -> usize {
 }
 
 #[test]
-fn a_program_measures_windows_and_its_statistics_are_like_any_other() {
+fn a_program_measures_windows() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("honest", ""));
     assert_eq!((count(&summary, "quarantined"), count(&summary, "rows_in")), (0, 12), "{summary}");
@@ -120,7 +120,7 @@ fn a_program_measures_windows_and_its_statistics_are_like_any_other() {
 }
 
 #[test]
-fn values_as_large_as_floats_can_be_are_ranked_like_any_others() {
+fn values_near_the_largest_float_are_ranked() {
     let (usual, huge) = (workspace(), workspace());
     let kept = |workspace: &Workspace| {
         texts(&read_parquet(&workspace.path("out/data")), "longsift_sample_id")
@@ -152,7 +152,7 @@ fn values_as_large_as_floats_can_be_are_ranked_like_any_others() {
 }
 
 #[test]
-fn a_spread_that_no_float_holds_is_refused_with_group_statistic_and_values() {
+fn a_spread_beyond_the_largest_float_is_rejected() {
     let workspace = workspace();
     let grouped = windows("beyond", "").replace("{stage: score,", "{stage: score, within: id,");
     let stderr = refused(&workspace, &grouped, 3);
@@ -166,7 +166,7 @@ fn a_spread_that_no_float_holds_is_refused_with_group_statistic_and_values() {
 }
 
 #[test]
-fn how_much_is_asked_at_once_and_by_how_many_changes_no_byte() {
+fn batch_size_and_processes_change_no_byte() {
     let usual = workspace();
     run(&usual, &windows("honest", ""));
     for more in ["processes: 3,", "batch_windows: 1,", "batch_windows: 5, processes: 2,"] {
@@ -177,7 +177,7 @@ fn how_much_is_asked_at_once_and_by_how_many_changes_no_byte() {
 }
 
 #[test]
-fn token_ids_are_handed_over_as_scored() {
+fn programs_receive_token_ids_as_scored() {
     let workspace = workspace();
     run(&workspace, &windows("honest", "reads: ids,"));
     let scores = read_scores(&workspace.path("out.run"));
@@ -185,7 +185,7 @@ fn token_ids_are_handed_over_as_scored() {
 }
 
 #[test]
-fn documents_are_dropped_by_a_column_and_their_statistics_are_those_of_all_their_windows() {
+fn a_program_drops_documents_and_measures_them_for_all_windows() {
     let workspace = workspace();
     let summary = run(&workspace, &documents("honest", ""));
     assert_eq!(summary["rows_dropped"]["dropped_by_own"], 1, "{summary}");
@@ -218,7 +218,7 @@ fn documents_are_dropped_by_a_column_and_their_statistics_are_those_of_all_their
 }
 
 #[test]
-fn a_document_is_kept_with_nothing_but_what_drops() {
+fn a_pipeline_can_consist_of_a_dropping_program() {
     let workspace = workspace();
     let only_drops = documents("only-drops", "").replace(STATISTICS, "statistics: []");
     let summary = run(&workspace, &only_drops);
@@ -227,7 +227,7 @@ fn a_document_is_kept_with_nothing_but_what_drops() {
 }
 
 #[test]
-fn one_row_that_a_program_fails_at_is_quarantined_alone() {
+fn only_the_row_that_a_program_fails_at_is_quarantined() {
     for mode in ["crash", "exit-early", "kill"] {
         let workspace = workspace();
         let summary = run(&workspace, &windows(mode, ""));
@@ -255,7 +255,7 @@ fn one_row_that_a_program_fails_at_is_quarantined_alone() {
 }
 
 #[test]
-fn a_quarantined_row_is_asked_about_again_on_request() {
+fn a_quarantined_row_is_retried_on_request() {
     let workspace = workspace();
     run(&workspace, &windows("crash-once", ""));
     assert_eq!(quarantined(&workspace).len(), 1);
@@ -272,7 +272,7 @@ fn a_quarantined_row_is_asked_about_again_on_request() {
 }
 
 #[test]
-fn a_program_that_is_late_or_takes_too_much_memory_is_ended() {
+fn a_program_that_exceeds_time_or_memory_is_ended() {
     for (mode, more, expected) in [
         ("sleep", "timeout_seconds: 1,", "did not answer within 1 s"),
         ("eat", "memory_limit_bytes: 200000000,", "of `memory_limit_bytes`"),
@@ -286,7 +286,7 @@ fn a_program_that_is_late_or_takes_too_much_memory_is_ended() {
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipes_open_holds_nothing_up() {
+fn a_grandchild_with_open_pipes_does_not_block_the_run() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("grandchild", ""));
     assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
@@ -303,7 +303,7 @@ fn grandchild_is_over(workspace: &Workspace) -> bool {
 }
 
 #[test]
-fn a_program_that_fails_after_its_last_answer_is_told_and_costs_nothing() {
+fn a_program_that_fails_after_its_last_answer_causes_a_warning() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", windows("fails-at-the-end", ""));
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
@@ -311,11 +311,11 @@ fn a_program_that_fails_after_its_last_answer_is_told_and_costs_nothing() {
         "a program failed after its last answer: it ended with exit status 1; its stderr is empty";
     assert!(answer.stderr.contains(told), "{}", answer.stderr);
     assert_eq!(count(&answer.summary(), "quarantined"), 0);
-    assert!(grandchild_is_over(&workspace), "what it started ends, too");
+    assert!(grandchild_is_over(&workspace), "its child process ends as well");
 }
 
 #[test]
-fn answers_that_are_no_answers_end_the_run() {
+fn invalid_answers_end_the_run() {
     for (mode, expected) in [
         ("garbage", "expected an Arrow message, got `Loading the model…`"),
         ("garbage-later", "expected an Arrow message, got `one batch done`"),
@@ -343,7 +343,7 @@ fn answers_that_are_no_answers_end_the_run() {
 }
 
 #[test]
-fn a_program_that_cannot_start_is_a_mistake_of_the_pipeline() {
+fn a_program_that_never_starts_is_an_error_of_the_pipeline() {
     let workspace = workspace();
     for (command, expected) in [
         ("[no-such-program]", "there is no program `no-such-program` in PATH"),
@@ -374,7 +374,7 @@ fn a_program_that_cannot_start_is_a_mistake_of_the_pipeline() {
 }
 
 #[test]
-fn a_program_that_starts_no_more_is_worth_another_try() {
+fn a_program_that_stops_starting_can_be_retried() {
     let workspace = workspace();
     let stderr = refused(&workspace, &windows("starts-once", ""), 4);
     assert!(stderr.contains("does not start again"), "{stderr}");
@@ -387,7 +387,7 @@ fn a_program_that_starts_no_more_is_worth_another_try() {
 }
 
 #[test]
-fn the_environment_of_a_program_is_what_the_pipeline_gives_it() {
+fn a_program_has_the_environment_of_the_pipeline() {
     let workspace = workspace();
     let more =
         "environment: {GIVEN: \"a b\"}, pass_environment: [XDG_CACHE_HOME, NOT_SET_ANYWHERE],";
@@ -401,7 +401,7 @@ fn the_environment_of_a_program_is_what_the_pipeline_gives_it() {
 }
 
 #[test]
-fn arguments_reach_no_shell() {
+fn arguments_are_not_passed_to_a_shell() {
     let workspace = workspace();
     let command = r#"[./child.sh, honest, "$(touch stolen); `touch stolen` && touch stolen"]"#;
     run(&workspace, &windows("honest", "").replace("[./child.sh, honest]", command));
@@ -409,14 +409,14 @@ fn arguments_reach_no_shell() {
 }
 
 #[test]
-fn a_row_is_only_given_up_after_a_program_that_was_asked_nothing_before() {
+fn a_row_is_only_given_up_by_a_fresh_process() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("answers-once", "batch_windows: 4,"));
     assert_eq!(summary["quarantined"], 0, "{summary}");
 }
 
 #[test]
-fn a_program_that_is_edited_while_the_run_asks_it_ends_the_run() {
+fn editing_a_program_during_a_run_ends_the_run() {
     let workspace = workspace();
     let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
     // Edited by someone else at the moment of its start.
@@ -436,7 +436,7 @@ fn a_program_that_is_edited_while_the_run_asks_it_ends_the_run() {
 }
 
 #[test]
-fn a_changed_program_is_refused_until_it_may_answer_anew() {
+fn a_changed_program_is_rejected_until_measured_again() {
     let workspace = workspace();
     run(&workspace, &windows("honest", ""));
     let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
@@ -463,7 +463,7 @@ fn a_changed_program_is_refused_until_it_may_answer_anew() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_run_that_is_killed_asks_only_what_it_does_not_know() {
+fn a_resumed_run_requests_only_missing_answers() {
     const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
     for pipeline in [windows("honest", ""), documents("honest", "")] {
         let usual = workspace();
@@ -472,7 +472,7 @@ fn a_run_that_is_killed_asks_only_what_it_does_not_know() {
         for units in [1, 3] {
             let workspace = workspace();
             workspace.write("pipeline.yaml", &pipeline);
-            workspace.killed(&RUN, "create out.run/units/", units + 1);
+            workspace.run_until_killed(&RUN, "create out.run/units/", units + 1);
             let before = calls(&workspace, "row");
             assert!(before > 0);
             workspace.longsift(&RUN).success();
@@ -484,7 +484,7 @@ fn a_run_that_is_killed_asks_only_what_it_does_not_know() {
 }
 
 #[test]
-fn a_guard_spares_a_program_and_reads_its_answers() {
+fn a_program_skips_windows_rejected_by_a_guard() {
     let workspace = workspace();
     let guarded = |guard: &str| {
         let pipeline = windows("honest", "")
@@ -507,13 +507,13 @@ fn a_guard_spares_a_program_and_reads_its_answers() {
 }
 
 #[test]
-fn what_a_pipeline_says_wrong_of_a_program_is_said_at_once() {
+fn mistakes_about_a_program_are_reported_at_plan() {
     let workspace = workspace();
     let windows = windows("honest", "");
     for (wrong, expected) in [
         (
             windows.replace(STATISTICS, "statistics: []"),
-            "`own` measures windows and answers no statistic",
+            "`own` measures windows, but declares no statistics",
         ),
         (
             windows.replace("name: bytes", "name: tokens_total"),
@@ -549,7 +549,7 @@ fn what_a_pipeline_says_wrong_of_a_program_is_said_at_once() {
 }
 
 #[test]
-fn documents_of_tokens_are_handed_over_as_tokens() {
+fn programs_receive_tokenised_documents_as_tokens() {
     let workspace = workspace();
     let columns = [
         ("id", strings((0..3).map(|row| format!("t-{row}")))),
@@ -571,7 +571,7 @@ fn documents_of_tokens_are_handed_over_as_tokens() {
 }
 
 #[test]
-fn a_text_larger_than_a_pipe_and_a_batch_goes_through() {
+fn texts_larger_than_a_pipe_and_a_batch_are_supported() {
     let workspace = workspace();
     let long = "A long text without an end. ".repeat(100_000);
     let columns = [("id", strings(["long".to_owned()])), ("text", strings([long.clone()]))];
@@ -583,7 +583,7 @@ fn a_text_larger_than_a_pipe_and_a_batch_goes_through() {
 }
 
 #[test]
-fn an_evaluation_asks_programs_too() {
+fn an_evaluation_runs_programs() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", windows("honest", ""));
     let arguments = ["evaluate", "pipeline.yaml", "--windows", "48", "-q", "--out", "evaluated"];
@@ -593,7 +593,7 @@ fn an_evaluation_asks_programs_too() {
 }
 
 #[test]
-fn a_dry_run_of_an_evaluation_measures_one_window_where_that_takes_long() {
+fn a_dry_run_of_an_evaluation_measures_one_window_with_an_expensive_measure() {
     let asked = |mode: &str| {
         let workspace = workspace();
         workspace.write("pipeline.yaml", windows(mode, ""));

@@ -37,9 +37,9 @@ fn all_faults(operations: &[String]) -> Vec<Fault> {
     let of = |(index, operation): (usize, &String)| {
         actions(kind(operation)).iter().flat_map(move |action| {
             let once = Fault { action, at: index + 1, ..Fault::default() };
-            let stays = matches!(*action, "EIO" | "ENOSPC" | "EROFS")
-                .then(|| Fault { stays: true, ..once.clone() });
-            std::iter::once(once).chain(stays)
+            let permanent = matches!(*action, "EIO" | "ENOSPC" | "EROFS")
+                .then(|| Fault { permanent: true, ..once.clone() });
+            std::iter::once(once).chain(permanent)
         })
     };
     operations.iter().enumerate().flat_map(of).collect()
@@ -55,7 +55,8 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     let workspace = Workspace::copy_of(&scenario.before);
     let traced = workspace.with_fault(&scenario.arguments, Some(fault));
     let operation = traced.operations.get(fault.at - 1)?.clone();
-    let when = format!("{} at {} ({operation}), stays: {}", fault.action, fault.at, fault.stays);
+    let when =
+        format!("{} at {} ({operation}), permanent: {}", fault.action, fault.at, fault.permanent);
     let answer = traced.answer;
     let message = &answer.stderr;
     // Reading ahead changes the order, so the fault may have hit a kind of operation to which it does not apply.
@@ -120,7 +121,7 @@ mod a_run_that_met_any_fault_is_finished_by_the_next_one {
 /// were lost; a failed read of a footer was reported as damaged data.
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn journals_without_locks_and_footers_that_are_not_handed_over() {
+fn lock_failures_and_failed_footer_reads_are_reported_correctly() {
     for (scenario, action, operation, after) in [
         (Scenario::measure_replaced(), "EIO", "read out.run/scores/", "stat out.run/scores/"),
         (Scenario::guard_tightened(), "ENOLCK", "lock out.run/journal/", ""),
@@ -130,7 +131,7 @@ fn journals_without_locks_and_footers_that_are_not_handed_over() {
             let before = fault.at.checked_sub(2).map_or("", |index| &traced.operations[index]);
             let of = &traced.operations[fault.at - 1];
             let is_there = of.starts_with(operation) && before.starts_with(after);
-            fault.action == action && !fault.stays && is_there
+            fault.action == action && !fault.permanent && is_there
         };
         let meant = all_faults(&traced.operations).into_iter().filter(is_meant);
         let hit = meant.filter(|fault| inject(&scenario, fault).is_some()).count();

@@ -31,7 +31,7 @@ fn document(workspace: &Workspace, path: &str) {
 }
 
 #[test]
-fn endings_count_in_any_case_and_what_is_not_read_is_told() {
+fn extensions_match_in_any_case_and_ignored_files_are_reported() {
     let workspace = workspace();
     for name in ["a.parquet", "b.PARQUET", "c.Pq"] {
         document(&workspace, &format!("input/{name}"));

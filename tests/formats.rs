@@ -70,7 +70,7 @@ fn lines(workspace: &Workspace) -> Vec<Value> {
 }
 
 #[test]
-fn lines_hold_what_parquet_holds() {
+fn json_lines_equal_parquet() {
     let parquet = workspace();
     run(&parquet, "part_bytes: 0", HALF);
     let table = read_parquet(&parquet.path("out/data"));
@@ -95,7 +95,7 @@ fn lines_hold_what_parquet_holds() {
     assert_eq!(scores, expected, "numbers come back bit for bit");
     for line in &lines {
         let row: usize = line["id"].as_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap();
-        assert_eq!(line["number"].is_null(), row == 2, "NaN is no number of JSON");
+        assert_eq!(line["number"].is_null(), row == 2, "JSON has no NaN");
         assert_eq!(line["bytes"], json!(format!("{row:02x}ff")));
         match line["time"].as_str() {
             Some(time) => {
@@ -198,7 +198,7 @@ fn megatron_has_the_token_ids_of_every_sample() {
 }
 
 #[test]
-fn samples_are_packed_to_a_length_and_their_borders_are_beside_them() {
+fn samples_are_packed_with_their_boundaries() {
     let parquet = workspace();
     run(&parquet, "", HALF);
     let packed = workspace();
@@ -223,7 +223,7 @@ fn samples_are_packed_to_a_length_and_their_borders_are_beside_them() {
 }
 
 #[test]
-fn documents_that_arrive_as_tokens_are_written_as_they_are() {
+fn tokenised_documents_are_written_unchanged() {
     let workspace = Workspace::new();
     let documents: Vec<Vec<u32>> =
         (0..4).map(|row| (0..50 + row).map(|at| 60_000 + at % 7).collect()).collect();
@@ -270,7 +270,7 @@ fn any_number_of_shards_writes_the_same_bytes() {
 }
 
 #[test]
-fn another_format_takes_the_place_of_the_one_before_and_measures_nothing() {
+fn another_format_replaces_the_output_without_measuring() {
     let workspace = workspace();
     let outputs =
         ["format: megatron, sequence_tokens: 100", "format: jsonl-zst", "", "format: megatron"];
@@ -285,7 +285,7 @@ fn another_format_takes_the_place_of_the_one_before_and_measures_nothing() {
 }
 
 #[test]
-fn an_output_of_nothing_has_its_files() {
+fn an_empty_output_has_its_files() {
     for (output, names) in [
         ("format: jsonl-zst", &["train-00000-of-00001.jsonl.zst"][..]),
         ("format: megatron", &["train-00000-of-00001.bin", "train-00000-of-00001.idx"]),
@@ -313,7 +313,7 @@ fn a_damaged_file_of_any_format_is_found() {
         let mut bytes = fs::read(&path).unwrap();
         bytes[30] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let stdout = workspace.longsift(&["verify", "out.run"]).expect(3).all();
+        let stdout = workspace.longsift(&["verify", "out.run"]).expect(3).to_text();
         assert!(stdout.contains(file) && stdout.contains("SHA-256"), "{stdout}");
     }
 }
@@ -346,7 +346,7 @@ fn settings_of_one_format_are_refused_with_another() {
 }
 
 #[test]
-fn a_dataset_card_comes_and_goes_with_its_selection_and_replaces_nobody_s() {
+fn a_dataset_card_follows_its_selection_and_never_replaces_a_foreign_one() {
     let workspace = workspace();
     let summary = run(&workspace, "card: true", HALF);
     let path = workspace.path("out/README.md");

@@ -81,7 +81,7 @@ fn check(workspace: &Workspace, expected: &[Value]) {
 }
 
 /// Maximum bytes of a token in these documents.
-const MOST_BYTES_PER_TOKEN: usize = 8;
+const MAX_BYTES_PER_TOKEN: usize = 8;
 
 /// Copies the documents of the expected windows, each cut shortly after its last window, to files of the same names.
 fn copy_documents(corpora: &Path, workspace: &Workspace, expected: &[Value]) {
@@ -99,7 +99,7 @@ fn copy_documents(corpora: &Path, workspace: &Workspace, expected: &[Value]) {
         assert!(some.num_rows() > 0);
         let rows = texts(&some, "data_id").into_iter().zip(texts(&some, "text"));
         let cut = rows.map(|(id, text)| {
-            let end = MOST_BYTES_PER_TOKEN * tokens_of(&id).unwrap();
+            let end = MAX_BYTES_PER_TOKEN * tokens_of(&id).unwrap();
             text[..text.floor_char_boundary(end)].to_owned()
         });
         let columns = [

@@ -12,17 +12,17 @@ mod tokenizers;
 use crate::support::{Answer, Workspace};
 
 /// Maximum private memory of the command, in KiB; exceeding it ends the command with a signal.
-const MOST_MEMORY_KIB: u32 = 200 << 10;
+const MAX_MEMORY_KIB: u32 = 200 << 10;
 /// Maximum processor seconds for an unoptimised build; an optimised one takes one or two. Unlike wall time, they do
 /// not depend on other load.
-const MOST_SECONDS: u64 = 60;
+const MAX_SECONDS: u64 = 60;
 /// Maximum wall seconds of a command that waits forever.
-const LONGEST_WAIT_SECONDS: u64 = 600;
+const MAX_WALL_SECONDS: u64 = 600;
 
 /// Runs the command with limited memory and time, expects this exit code, and checks that its output is safe to
 /// print.
 fn bounded(workspace: &Workspace, what: &str, arguments: &[&str], code: i32) -> Answer {
-    within(workspace, what, arguments, code, MOST_MEMORY_KIB)
+    within(workspace, what, arguments, code, MAX_MEMORY_KIB)
 }
 
 /// Like [`bounded`] with another memory limit.
@@ -34,9 +34,9 @@ fn within(
     most_kib: u32,
 ) -> Answer {
     let limits = format!(
-        "ulimit -d {most_kib} && ulimit -t {MOST_SECONDS} && exec timeout -s KILL {LONGEST_WAIT_SECONDS}"
+        "ulimit -d {most_kib} && ulimit -t {MAX_SECONDS} && exec timeout -s KILL {MAX_WALL_SECONDS}"
     );
-    let answer = Answer::of(workspace.behind(&limits, arguments).output().unwrap());
+    let answer = Answer::from_output(workspace.command_after(&limits, arguments).output().unwrap());
     let said: String = answer.stderr.chars().take(600).collect();
     eprintln!("{what}: exit {}\n{said}", answer.code);
     assert_eq!(answer.code, code, "{what}: {said}");

@@ -20,7 +20,7 @@ mod without_network {
     use super::*;
 
     #[test]
-    fn a_model_of_the_hub_is_refused_with_what_to_build_or_to_fetch() {
+    fn a_hub_model_needs_the_cloud_feature() {
         let answer = workspace(&format!("hf://demo/model@{COMMIT}"))
             .longsift(&["plan", "pipeline.yaml"])
             .expect(2);
@@ -83,19 +83,19 @@ mod with_network {
             let front = Server::new(move |request| {
                 let parts: Vec<&str> = request.path.split('/').collect();
                 let ["", "demo", "model", "resolve", revision, name] = parts[..] else {
-                    return Reply::status(404).with("X-Error-Code", "RepoNotFound");
+                    return Reply::status(404).with_header("X-Error-Code", "RepoNotFound");
                 };
                 let commit = commit.lock().unwrap().clone();
                 if revision != "main" && revision != commit && revision != COMMIT {
-                    return Reply::status(404).with("X-Error-Code", "RevisionNotFound");
+                    return Reply::status(404).with_header("X-Error-Code", "RevisionNotFound");
                 }
                 match fs::read(demo_model().join(name)) {
-                    Err(_) => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
+                    Err(_) => Reply::status(404).with_header("X-Error-Code", "EntryNotFound"),
                     Ok(bytes) if name != "model.safetensors" => {
-                        Reply::file(&bytes, request).with("X-Repo-Commit", &commit)
+                        Reply::file(&bytes, request).with_header("X-Repo-Commit", &commit)
                     }
                     Ok(_) => Reply::redirect(&format!("{place}/{name}?signature=secret"))
-                        .with("X-Repo-Commit", &commit),
+                        .with_header("X-Repo-Commit", &commit),
                 }
             });
             Self { front, store, main }
@@ -110,7 +110,7 @@ mod with_network {
         }
 
         fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
-            Answer::of(self.command(workspace, arguments).output().unwrap())
+            Answer::from_output(self.command(workspace, arguments).output().unwrap())
         }
 
         /// Runs the pipeline on a few documents.
@@ -138,7 +138,7 @@ mod with_network {
     }
 
     #[test]
-    fn only_layer_0_is_fetched_and_scores_are_those_of_the_whole_checkpoint() {
+    fn only_layer_0_is_downloaded_and_scores_match_the_whole_checkpoint() {
         let (hub, workspace) = (Hub::plain(), pinned());
         let answer = hub.run(&workspace, &[]).success();
         assert_eq!(workspace.results(), local().results());
@@ -151,17 +151,18 @@ mod with_network {
         assert!(fetched < whole, "{fetched} of {whole}");
         assert!(answer.stderr.contains("of 7.15 MB of `hf://demo/model@0123"), "{}", answer.stderr);
         // The store receives only range requests, and none for layer 1.
-        let ranges: Vec<_> = hub.store.asked().iter().map(|asked| asked.range().unwrap()).collect();
+        let ranges: Vec<_> =
+            hub.store.take_requests().iter().map(|asked| asked.range().unwrap()).collect();
         assert!(ranges.len() > 2 && ranges.iter().all(|(_, end)| *end < 5_700_000), "{ranges:?}");
         // Again, and without the network.
-        hub.front.asked();
+        hub.front.take_requests();
         hub.run(&workspace, &["--fresh", "--offline"]).success();
-        assert!(hub.front.asked().is_empty() && hub.store.asked().is_empty());
+        assert!(hub.front.take_requests().is_empty() && hub.store.take_requests().is_empty());
         assert_eq!(workspace.results(), local().results());
     }
 
     #[test]
-    fn whatever_servers_do_the_slice_is_the_same() {
+    fn server_faults_do_not_change_the_slice() {
         let slice = |hub: &Hub| {
             let workspace = pinned();
             hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
@@ -183,7 +184,7 @@ mod with_network {
             Hub::new(|count, _, reply| if count == 1 { Reply::status(403) } else { reply });
         assert_eq!(slice(&expires), plain);
         let busy = Hub::new(|count, _, reply| match count {
-            0 | 3 => Reply::status(503).with("Retry-After", "0"),
+            0 | 3 => Reply::status(503).with_header("Retry-After", "0"),
             _ => reply,
         });
         assert_eq!(slice(&busy), plain);
@@ -193,10 +194,10 @@ mod with_network {
     fn a_token_is_not_shown_to_the_store() {
         let (hub, workspace) = (Hub::plain(), pinned());
         let mut command = hub.command(&workspace, &["plan", "pipeline.yaml"]);
-        Answer::of(command.env("HF_TOKEN", "hf_secret").output().unwrap()).success();
+        Answer::from_output(command.env("HF_TOKEN", "hf_secret").output().unwrap()).success();
         let shown = |server: &Server| {
             let tokens = server
-                .asked()
+                .take_requests()
                 .into_iter()
                 .filter_map(|asked| asked.headers.get("authorization").cloned());
             tokens.collect::<Vec<_>>()
@@ -207,7 +208,7 @@ mod with_network {
     }
 
     #[test]
-    fn a_branch_means_the_commit_that_the_run_began_with_until_a_fresh_one() {
+    fn a_branch_is_pinned_until_a_fresh_run() {
         let (hub, workspace) = (Hub::plain(), workspace("hf://demo/model"));
         hub.run(&workspace, &["-q"]).success();
         let lock = || read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
@@ -231,7 +232,7 @@ mod with_network {
     }
 
     #[test]
-    fn a_file_of_the_hubs_own_cache_is_not_fetched() {
+    fn files_in_the_hub_cache_are_not_downloaded() {
         let (hub, workspace) = (Hub::plain(), pinned());
         let snapshot = format!("hf/hub/models--demo--model/snapshots/{COMMIT}");
         for name in ["model.safetensors", "tokenizer.json"] {
@@ -239,8 +240,10 @@ mod with_network {
                 .write(&format!("{snapshot}/{name}"), fs::read(demo_model().join(name)).unwrap());
         }
         hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
-        assert!(hub.store.asked().is_empty());
-        assert!(hub.front.asked().iter().all(|asked| !asked.path.ends_with("tokenizer.json")));
+        assert!(hub.store.take_requests().is_empty());
+        assert!(
+            hub.front.take_requests().iter().all(|asked| !asked.path.ends_with("tokenizer.json"))
+        );
         // With the whole model cached, nothing is copied either.
         let other = pinned();
         for name in ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"]
@@ -248,12 +251,12 @@ mod with_network {
             other.write(&format!("{snapshot}/{name}"), fs::read(demo_model().join(name)).unwrap());
         }
         hub.longsift(&other, &["plan", "pipeline.yaml", "--offline"]).success();
-        assert!(hub.front.asked().is_empty());
+        assert!(hub.front.take_requests().is_empty());
         assert!(files_below(&other.path("cache/longsift/hub")).is_empty());
     }
 
     #[test]
-    fn what_cannot_be_had_is_said_at_its_place() {
+    fn unavailable_files_are_reported_at_their_setting() {
         let hub = Hub::plain();
         let refused = |model: &str, more: &[&str]| {
             let workspace = workspace(model);
@@ -272,13 +275,13 @@ mod with_network {
         // Nothing is downloaded if the input does not exist.
         let workspace = pinned();
         fs::remove_file(workspace.path("input")).unwrap();
-        hub.front.asked();
+        hub.front.take_requests();
         hub.longsift(&workspace, &["plan", "pipeline.yaml"]).expect(2);
-        assert!(hub.front.asked().is_empty());
+        assert!(hub.front.take_requests().is_empty());
     }
 
     #[test]
-    fn a_killed_download_is_begun_again() {
+    fn a_killed_download_restarts() {
         let (hub, workspace) = (Hub::plain(), pinned());
         workspace.write("cache/longsift/hub/models--demo--model/partial/config.json", "{");
         workspace

@@ -46,28 +46,23 @@ const SPANS: &str = r#"{"+": "language-model", "language-model": {"losses": fals
 
 const CASES: &[Case] = &[
     ("version", Nothing("there is only one"), "{}", "{}"),
-    ("name", Nothing("for people"), "{}", r#"{"name": "other"}"#),
-    (
-        "params",
-        Nothing("what they are replaced by counts"),
-        "{}",
-        r#"{"params": {"x": {"default": "y"}}}"#,
-    ),
+    ("name", Nothing("for display"), "{}", r#"{"name": "other"}"#),
+    ("params", Nothing("their replacements count"), "{}", r#"{"params": {"x": {"default": "y"}}}"#),
     (
         "params.*.default",
-        Nothing("what it is replaced by counts"),
+        Nothing("its replacement counts"),
         r#"{"params": {"x": {"default": "y"}}}"#,
         r#"{"params": {"x": {"default": "z"}}}"#,
     ),
     (
         "params.*.description",
-        Nothing("for people"),
+        Nothing("for display"),
         r#"{"params": {"x": {"default": "y"}}}"#,
         r#"{"params": {"x": {"default": "y", "description": "z"}}}"#,
     ),
     (
         "input.path",
-        Nothing("which rows there are is in the records"),
+        Nothing("the rows are in the records"),
         "{}",
         r#"{"input": {"path": "input/a.parquet"}}"#,
     ),
@@ -99,7 +94,7 @@ const CASES: &[Case] = &[
     ),
     (
         "input.memory_limit_bytes",
-        Nothing("how much is in memory at a time"),
+        Nothing("only the memory in use"),
         "{}",
         r#"{"input": {"memory_limit_bytes": 67108864}}"#,
     ),
@@ -111,31 +106,31 @@ const CASES: &[Case] = &[
     ),
     (
         "input.unit_bytes",
-        Nothing("where units are cut is in their names"),
+        Nothing("the boundaries of units are in their names"),
         "{}",
         r#"{"input": {"unit_bytes": 1024}}"#,
     ),
     (
         "input.allow_empty",
-        Nothing("whether an input without files is refused"),
+        Nothing("only whether an input without files is rejected"),
         "{}",
         r#"{"input": {"allow_empty": true}}"#,
     ),
     (
         "input.on_bad_row",
-        Nothing("whether a run goes on"),
+        Nothing("only whether a run continues"),
         "{}",
         r#"{"input": {"on_bad_row": "fail"}}"#,
     ),
     (
         "input.on_bad_file",
-        Nothing("whether a run goes on"),
+        Nothing("only whether a run continues"),
         "{}",
         r#"{"input": {"on_bad_file": "quarantine"}}"#,
     ),
     (
         "input.max_quarantined_fraction",
-        Nothing("whether a run goes on"),
+        Nothing("only whether a run continues"),
         "{}",
         r#"{"input": {"max_quarantined_fraction": 0.5}}"#,
     ),
@@ -159,13 +154,13 @@ const CASES: &[Case] = &[
     ),
     (
         "load-partial-model.cache_folder",
-        Nothing("where tables are kept"),
+        Nothing("only the path of the cache"),
         "{}",
         r#"{"load-partial-model": {"cache_folder": "cache/longsift"}}"#,
     ),
     (
         "load-partial-model.strict_positions",
-        Nothing("whether longer windows are refused"),
+        Nothing("only whether longer windows are rejected"),
         "{}",
         r#"{"load-partial-model": {"strict_positions": true}}"#,
     ),
@@ -197,37 +192,37 @@ const CASES: &[Case] = &[
     ),
     (
         "shard-across-devices.devices",
-        Nothing("the kernel counts, not the device"),
+        Nothing("the kernel matters, not the device"),
         "{}",
         r#"{"shard-across-devices": {"devices": "cpu"}}"#,
     ),
     (
         "shard-across-devices.headroom_fraction",
-        Nothing("how much is measured at once"),
+        Nothing("only the work at once"),
         "{}",
         r#"{"shard-across-devices": {"headroom_fraction": 0.5}}"#,
     ),
     (
         "shard-across-devices.workers_per_device",
-        Nothing("how much is measured at once"),
+        Nothing("only the work at once"),
         "{}",
         r#"{"shard-across-devices": {"workers_per_device": 1}}"#,
     ),
     (
         "shard-across-devices.by",
-        Nothing("in which pieces"),
+        Nothing("only the size of the pieces"),
         "{}",
         r#"{"shard-across-devices": {"by": "heads"}}"#,
     ),
     (
         "shard-across-devices.memory_wait_seconds",
-        Nothing("how long others are waited for"),
+        Nothing("only the time to wait for others"),
         "{}",
         r#"{"shard-across-devices": {"memory_wait_seconds": 1}}"#,
     ),
     (
         "shard-across-devices.key_heads_at_once",
-        Nothing("in which pieces"),
+        Nothing("only the size of the pieces"),
         "{}",
         r#"{"shard-across-devices": {"key_heads_at_once": 1}}"#,
     ),
@@ -325,11 +320,11 @@ const CASES: &[Case] = &[
         OWN,
         "{}",
     ),
-    ("external.statistics[].unit", Nothing("for people"), OWN, "{}"),
-    ("external.statistics[].doc", Nothing("for people"), OWN, "{}"),
+    ("external.statistics[].unit", Nothing("for display"), OWN, "{}"),
+    ("external.statistics[].doc", Nothing("for display"), OWN, "{}"),
     (
         "external.statistics[].orientation",
-        Nothing("evaluations and reports go by it"),
+        Nothing("only evaluations and reports use it"),
         OWN,
         r#"{"external": {"statistics": [{"name": "bytes", "unit": "bytes", "doc": "length", "orientation": "lower"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#,
     ),
@@ -348,31 +343,31 @@ const CASES: &[Case] = &[
     ),
     (
         "external.pass_environment",
-        Nothing("by its own word of what changes no answer"),
+        Nothing("declared to change no answer"),
         OWN,
         r#"{"external": {"pass_environment": ["HOME"]}}"#,
     ),
     (
         "external.timeout_seconds",
-        Nothing("when a program is given up"),
+        Nothing("only when a program is ended"),
         OWN,
         r#"{"external": {"timeout_seconds": 60}}"#,
     ),
     (
         "external.memory_limit_bytes",
-        Nothing("when a program is given up"),
+        Nothing("only when a program is ended"),
         OWN,
         r#"{"external": {"memory_limit_bytes": 2000000000}}"#,
     ),
     (
         "external.processes",
-        Nothing("how much is asked at once"),
+        Nothing("only the number of requests at once"),
         OWN,
         r#"{"external": {"processes": 2}}"#,
     ),
     (
         "external.batch_windows",
-        Nothing("how much is asked at once"),
+        Nothing("only the number of requests at once"),
         OWN,
         r#"{"external": {"batch_windows": 3}}"#,
     ),
@@ -480,13 +475,13 @@ const CASES: &[Case] = &[
     ),
     (
         "language-model.strict_positions",
-        Nothing("whether such windows are refused"),
+        Nothing("only whether such windows are rejected"),
         LAYERS,
         r#"{"language-model": {"strict_positions": true}}"#,
     ),
     (
         "score.formula",
-        Nothing("the other ones need a measure of recurrence"),
+        Nothing("the others need a measure of recurrence"),
         "{}",
         r#"{"score": {"formula": "longattn"}}"#,
     ),
@@ -545,7 +540,7 @@ const CASES: &[Case] = &[
     ),
     (
         "score.on_drift",
-        Nothing("whether a result is refused; one that is not is the same"),
+        Nothing("accepts or rejects the result without changing it"),
         r#"{"score": {"calibration": "before.run/calibration.json"}}"#,
         r#"{"score": {"calibration": "before.run/calibration.json", "on_drift": "warn"}}"#,
     ),
@@ -606,12 +601,7 @@ const CASES: &[Case] = &[
         r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "max_quantile": 0.9}]}}"#,
         r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "max_quantile": 0.9, "weigh": "tokens"}]}}"#,
     ),
-    (
-        "filter.guards[].before",
-        Nothing("with one measure there is none that another comes before"),
-        "{}",
-        "{}",
-    ),
+    ("filter.guards[].before", Nothing("a single measure has no order"), "{}", "{}"),
     (
         "filter.budgets",
         Selection,
@@ -644,65 +634,70 @@ const CASES: &[Case] = &[
     ),
     (
         "checks",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         "{}",
         r#"{"checks": [{"figure": "rows_in", "min": 1}]}"#,
     ),
     (
         "checks[].figure",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_in", "min": 1}]}"#,
         r#"{"checks": [{"figure": "windows_kept", "min": 1}]}"#,
     ),
     (
         "checks[].reason",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_dropped", "min": 0}]}"#,
         r#"{"checks": [{"figure": "rows_dropped", "reason": "x", "min": 0}]}"#,
     ),
     (
         "checks[].statistic",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"statistic": "score", "max": 1000000}]}"#,
         r#"{"checks": [{"statistic": "far_variance", "max": 1000000}]}"#,
     ),
     (
         "checks[].take",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"statistic": "score", "max": 1000000}]}"#,
         r#"{"checks": [{"statistic": "score", "take": "max", "max": 1000000}]}"#,
     ),
     (
         "checks[].of",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"statistic": "score", "max": 1000000}]}"#,
         r#"{"checks": [{"statistic": "score", "of": "all", "max": 1000000}]}"#,
     ),
     (
         "checks[].group",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"score": {"within": "label"}, "checks": [{"figure": "samples", "min": 1}]}"#,
         r#"{"checks": [{"figure": "samples", "group": "label-1", "min": 1}]}"#,
     ),
     (
         "checks[].min",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_in", "min": 1}]}"#,
         r#"{"checks": [{"figure": "rows_in", "min": 2}]}"#,
     ),
     (
         "checks[].max",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_in", "min": 1}]}"#,
         r#"{"checks": [{"figure": "rows_in", "min": 1, "max": 1000}]}"#,
     ),
     (
         "checks[].severity",
-        Nothing("what is asked of a result is no part of it"),
+        Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_in", "min": 1}]}"#,
         r#"{"checks": [{"figure": "rows_in", "min": 1, "severity": "warn"}]}"#,
     ),
-    ("output.path", Nothing("where it goes"), "{}", r#"{"output": {"path": "elsewhere"}}"#),
+    (
+        "output.path",
+        Nothing("only the path of the output"),
+        "{}",
+        r#"{"output": {"path": "elsewhere"}}"#,
+    ),
     ("output.samples", Selection, "{}", r#"{"output": {"samples": "documents"}}"#),
     ("output.compression", Selection, "{}", r#"{"output": {"compression": "none"}}"#),
     ("output.card", Selection, "{}", r#"{"output": {"card": true}}"#),
@@ -727,7 +722,12 @@ const CASES: &[Case] = &[
     ),
     ("output.part_bytes", Selection, "{}", r#"{"output": {"part_bytes": 2048}}"#),
     ("output.mirror", Selection, "{}", r#"{"output": {"mirror": true}}"#),
-    ("output.report", Nothing("it tells what was done"), "{}", r#"{"output": {"report": true}}"#),
+    (
+        "output.report",
+        Nothing("a report describes the result"),
+        "{}",
+        r#"{"output": {"report": true}}"#,
+    ),
     ("output.report_by", Selection, "{}", r#"{"output": {"report_by": "label"}}"#),
 ];
 
@@ -901,7 +901,7 @@ fn run(workspace: &Workspace, pipeline: &Value) -> Result<Value, String> {
     match answer.code {
         0 => Ok(answer.summary()),
         2 => Err(answer.stderr),
-        _ => panic!("{}", answer.all()),
+        _ => panic!("{}", answer.to_text()),
     }
 }
 
@@ -943,7 +943,7 @@ fn every_leaf_of_the_schema_is_in_the_table_once() {
 }
 
 #[test]
-fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
+fn a_setting_changes_only_its_part_of_the_identity() {
     let workspace = workspace();
     let mut bases: BTreeMap<&str, Value> = BTreeMap::new();
     for (leaf, part, base, change) in CASES.iter().chain(OTHER_VALUES) {
@@ -992,7 +992,7 @@ fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
 }
 
 #[test]
-fn a_run_with_one_setting_changed_gives_what_a_fresh_one_gives_or_names_the_setting() {
+fn a_run_with_a_changed_setting_equals_a_fresh_run_or_names_the_setting() {
     let workspace = workspace();
     let mut bases: BTreeMap<&str, Workspace> = BTreeMap::new();
     for (leaf, part, base, change) in CASES.iter().chain(OTHER_VALUES) {

@@ -81,7 +81,7 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
 }
 
 #[test]
-fn an_increment_keeps_what_a_run_with_the_same_calibration_keeps() {
+fn an_increment_equals_a_run_with_the_same_calibration() {
     let workspace = first_day();
     add_file(&workspace, "c");
     run(&workspace, &increment("out.run", "day2"));
@@ -108,7 +108,7 @@ fn a_file_that_changed_is_filtered_again_with_a_warning() {
 }
 
 #[test]
-fn a_first_run_that_is_repeated_after_an_increment_is_found() {
+fn repeating_the_first_run_after_an_increment_is_detected() {
     let workspace = first_day();
     add_file(&workspace, "c");
     let second = increment("out.run", "day2");
@@ -142,7 +142,7 @@ fn plain_file(workspace: &Workspace, path: &str, name: &str) {
 }
 
 #[test]
-fn a_file_of_the_same_name_in_another_folder_or_of_another_time_is_new() {
+fn a_file_with_the_same_name_elsewhere_or_another_time_is_new() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     plain_file(&workspace, "days/1/a.parquet", "x");
@@ -184,7 +184,7 @@ fn drift_is_small_for_more_of_the_same_and_reported() {
 }
 
 #[test]
-fn the_same_corpus_has_not_moved_and_another_one_has() {
+fn the_same_corpus_does_not_drift_and_another_one_does() {
     let workspace = first_day();
     let mut same = first().score("calibration: out.run/calibration.json");
     same.output = "path: same".to_owned();
@@ -205,7 +205,7 @@ fn the_same_corpus_has_not_moved_and_another_one_has() {
 }
 
 #[test]
-fn a_line_tells_of_the_groups_that_moved_most_and_a_file_of_all() {
+fn the_groups_with_the_largest_drift_are_printed() {
     let workspace = first_day();
     let groups = |path: &str| Pipeline {
         output: format!("path: {path}"),
@@ -244,7 +244,7 @@ fn a_line_tells_of_the_groups_that_moved_most_and_a_file_of_all() {
 }
 
 #[test]
-fn increments_that_make_no_sense_are_refused() {
+fn contradictory_increments_are_rejected() {
     let workspace = first_day();
     let mut without = first().input("since: out.run");
     without.output = "path: day2".to_owned();

@@ -41,7 +41,7 @@ fn set_modified(path: &Path, time: SystemTime) {
 }
 
 #[test]
-fn a_document_that_changed_between_score_and_write_is_recognised() {
+fn a_document_changed_between_score_and_write_is_detected() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let texts: Vec<String> = ["amber", "birch", "cedar"]
@@ -69,7 +69,7 @@ fn a_document_that_changed_between_score_and_write_is_recognised() {
 }
 
 #[test]
-fn an_id_that_changed_between_score_and_write_is_recognised() {
+fn an_id_changed_between_score_and_write_is_detected() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let path = workspace.path("input/a.parquet");
@@ -181,7 +181,7 @@ fn another_tokenizer_or_another_column_is_another_run() {
 }
 
 #[test]
-fn score_files_that_were_removed_or_cut_are_measured_again() {
+fn removed_and_truncated_score_files_are_measured_again() {
     let workspace = workspace();
     let pipeline = pipeline().input("unit_bytes: 1024");
     workspace.run(&pipeline);

@@ -180,7 +180,7 @@ fn mini_windows() -> (Value, Vec<Vec<u32>>) {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_mini_model_has_the_figures_of_its_own_code_on_real_windows() {
+fn the_mini_model_matches_its_own_code_on_real_windows() {
     let (expected, windows) = mini_windows();
     let cases = expected["windows"].as_array().unwrap();
     let (workspace, pipeline) = prepared(&windows, &settings(&cases[0], 2));
@@ -209,7 +209,7 @@ fn refused(settings: &str) -> String {
 }
 
 #[test]
-fn what_no_model_can_give_is_refused_at_plan_by_name() {
+fn impossible_model_settings_are_rejected_at_plan() {
     let all = [
         refused("short_context_tokens: 64"),
         refused("short_context_tokens: 16, attention_layers: [0, 2]"),
@@ -297,7 +297,7 @@ fn a_missing_tensor_of_an_upper_layer_and_a_missing_head_are_named_at_plan() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_end_the_run_with_their_tensor_and_other_windows_stay_measured() {
+fn a_nan_weight_ends_the_run_and_keeps_measured_windows() {
     let tensor = "model.layers.1.mlp.down_proj.weight";
     let (workspace, pipeline) = demo("short_context_tokens: 16");
     damaged(&workspace, |bytes| put_nan(bytes, tensor));
@@ -352,7 +352,7 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
 }
 
 #[test]
-fn another_model_is_refused_until_it_is_asked_for_and_then_measured_anew() {
+fn another_model_is_rejected_until_measured_again() {
     let (workspace, pipeline) = demo("short_context_tokens: 16");
     workspace.run(&pipeline);
     let before = workspace.results();
@@ -397,7 +397,7 @@ fn threads_memory_and_units_change_no_bit() {
 }
 
 #[test]
-fn a_documents_figures_are_sums_over_sums() {
+fn statistics_of_a_document_are_ratios_of_sums() {
     let ids: Vec<u32> = (0..150).map(|token| (token * token + 7) % 400 + 3).collect();
     let (workspace, mut pipeline) =
         prepared(std::slice::from_ref(&ids), "short_context_tokens: 12");
@@ -420,7 +420,7 @@ fn a_documents_figures_are_sums_over_sums() {
 }
 
 #[test]
-fn the_tokenizer_and_bos_come_from_the_model_where_there_is_no_other() {
+fn the_language_model_provides_tokenizer_and_bos() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let text =

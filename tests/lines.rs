@@ -128,7 +128,7 @@ fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
 }
 
 #[test]
-fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
+fn a_corpus_of_lines_gives_the_results_of_parquet() {
     let (corpus, expected) = (corpus(), kept_as_parquet());
     for (name, input) in forms(&corpus) {
         let workspace = workspace(&input);
@@ -154,7 +154,7 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
 /// In a store, every format is read by ranges, and a plain file in as many units as on a disk.
 #[cfg(feature = "cloud")]
 #[test]
-fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
+fn a_corpus_in_a_store_gives_the_results_of_parquet_in_any_format() {
     use crate::support::bucket::Bucket;
 
     let (corpus, expected) = (corpus(), kept_as_parquet());
@@ -175,7 +175,7 @@ fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
         assert_eq!(there.results(), here.results(), "{name}");
         assert_eq!(units(&there), units(&here), "{name}");
         assert!(!["plain", "table"].contains(&name) || units(&there) > 4, "{name}");
-        let asked = bucket.asked();
+        let asked = bucket.take_requests();
         // An object with exactly the given name would be the input: one request without a range.
         let is_of_file = |path: &str| path.contains("/in/") && !path.contains("list-type");
         let mut reads = asked.iter().filter(|asked| is_of_file(&asked.path));
@@ -184,7 +184,8 @@ fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
         assert_eq!(again["status"], "nothing_to_do", "{name}");
         // Lines are counted once: the count is reused without reading the file.
         if name == "plain" {
-            let longest = bucket.asked().iter().filter_map(|asked| asked.range_of(1 << 30)).count();
+            let longest =
+                bucket.take_requests().iter().filter_map(|asked| asked.range_of(1 << 30)).count();
             assert!(longest <= 2, "{longest} reads of a file that nothing was done with");
         }
     }
@@ -193,7 +194,7 @@ fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
 /// A unit of a plain file of lines in a store is read from its start, without the rest of the file.
 #[cfg(feature = "cloud")]
 #[test]
-fn a_unit_of_lines_in_a_store_is_a_range_of_its_file() {
+fn a_unit_of_lines_in_a_store_reads_only_its_range() {
     use crate::support::bucket::Bucket;
 
     let rows = corpus();
@@ -204,11 +205,11 @@ fn a_unit_of_lines_in_a_store_is_a_range_of_its_file() {
     there.write("pipeline.yaml", text.replace("path: input", "path: 's3://bucket/in'"));
     // The first shard counts the file's lines, for all of them.
     for shard in ["0/8", "2/8"] {
-        bucket.asked();
+        bucket.take_requests();
         let one = ["run", "pipeline.yaml", "-q", "--phase", "score", "--shard", shard];
         bucket.longsift(&there, &one).success();
     }
-    let (length, asked) = (plain.len(), bucket.asked());
+    let (length, asked) = (plain.len(), bucket.take_requests());
     let ranges = asked.iter().filter_map(|asked| asked.range_of(length));
     let bytes: usize = ranges.map(|(start, end)| end.min(length) - start).sum();
     assert!(bytes < length / 2, "{bytes} of {length} bytes were read for an eighth of the units");
@@ -281,7 +282,7 @@ fn short() -> Pipeline {
 }
 
 #[test]
-fn a_bad_line_is_set_aside_with_file_line_and_column() {
+fn a_bad_line_is_quarantined_with_its_location() {
     let mut bytes = b"\xef\xbb\xbf".to_vec();
     let mut line = |text: &[u8]| {
         bytes.extend_from_slice(text);
@@ -370,7 +371,7 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
 
 /// Values that do not fit the type of their column: the decoder alone would silently convert each of them.
 #[test]
-fn a_value_that_its_column_would_change_makes_a_bad_line() {
+fn a_value_of_another_type_makes_a_bad_line() {
     let values = [
         ("1.5", None),
         ("-1.99", None),
@@ -428,7 +429,7 @@ fn a_value_that_its_column_would_change_makes_a_bad_line() {
 
 /// Token ids are integers, also after the lines from which the type was inferred.
 #[test]
-fn a_list_of_fractions_is_no_list_of_token_ids() {
+fn a_list_of_fractions_is_not_a_list_of_token_ids() {
     let line =
         |row: usize, ids: &Value| format!("{}\n", json!({ "id": format!("d{row}"), "ids": ids }));
     let whole = |row: usize| json!((0..80).map(|at| (at * row) % 50).collect::<Vec<_>>());
@@ -446,7 +447,7 @@ fn a_list_of_fractions_is_no_list_of_token_ids() {
 }
 
 #[test]
-fn columns_are_shown_locked_and_refused_once_they_change() {
+fn changed_columns_are_rejected_under_a_lock() {
     let line = |value: Value| format!("{value}\n").into_bytes();
     let all: Vec<u8> = (0..9).flat_map(|row| line(document(row))).collect();
     let workspace = workspace(&[("a.jsonl", all)]);
@@ -463,7 +464,7 @@ fn columns_are_shown_locked_and_refused_once_they_change() {
     // Declared columns are the same, except for their order.
     let named = short().input("schema: {id: string, number: int64, text: string}");
     let refused = |answer: Answer| {
-        let answer = answer.expect(2).all();
+        let answer = answer.expect(2).to_text();
         assert!(answer.contains("schema: "), "{answer}");
     };
     workspace.write("named.yaml", named.to_string());
@@ -477,14 +478,14 @@ fn columns_are_shown_locked_and_refused_once_they_change() {
     assert_eq!(count(&summary, "rows_in"), 10);
     let wrong = short().input("schema: {text: strin, number: \"list<int8\"}");
     workspace.write("wrong.yaml", wrong.to_string());
-    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
     for why in ["`strin` is not a type", "`>` is expected, found the end"] {
         assert!(message.contains(why), "{message}");
     }
 }
 
 #[test]
-fn lines_are_counted_once_and_again_when_the_file_changes() {
+fn lines_are_counted_once_per_file_version() {
     let all = many(30);
     let workspace = workspace(&[("a.jsonl", all.clone().into_bytes())]);
     let file = workspace.path("input/a.jsonl");
@@ -531,7 +532,7 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
 }
 
 #[test]
-fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
+fn a_damaged_record_batch_costs_its_rows() {
     let document = |row: usize| (format!("d{row}"), text(row, 20 + row % 9));
     let (ids, texts_): (Vec<_>, Vec<_>) = (0..40).map(document).unzip();
     let rows = table(&[("id", strings(ids)), ("text", strings(texts_))]);
@@ -551,7 +552,7 @@ fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
     assert_eq!(frames.len(), 4, "one for the texts of each batch: {frames:?}");
     let mut damaged = good.clone();
     damaged[frames[1]] ^= 0xff;
-    let message = of(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).all();
+    let message = of(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
     assert!(
         message.contains("a.arrow, row group 1, row 10: the rows from here on do not decode"),
         "{message}"
@@ -563,7 +564,7 @@ fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
     let bad = read_parquet(&workspace.path("out.run/quarantine"));
     assert_eq!(integers(&bad, "longsift_row"), (10..20).collect::<Vec<_>>());
     let expect = |bytes: &[u8], why: &str| {
-        let message = of(bytes, "").longsift(&["plan", "pipeline.yaml"]).expect(3).all();
+        let message = of(bytes, "").longsift(&["plan", "pipeline.yaml"]).expect(3).to_text();
         assert!(message.contains(why), "{message}");
     };
     expect(&good[..good.len() / 2], "a.arrow: not a readable Arrow file: ");
@@ -572,17 +573,17 @@ fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
     // A buffer that claims to decompress to a petabyte.
     let mut bomb = good;
     bomb[frames[0] - 8..frames[0]].copy_from_slice(&(1_i64 << 50).to_le_bytes());
-    let message = of(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).all();
+    let message = of(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
     assert!(message.contains("a record batch decompresses to 1125"), "{message}");
 }
 
 #[test]
-fn what_is_no_file_of_lines_says_so() {
+fn files_of_other_types_are_reported() {
     let line = |row: usize| format!("{}\n", document(row)).into_bytes();
     let expect = |input: &[(&str, Vec<u8>)], pipeline: &Pipeline, code: i32, why: &str| {
         let workspace = workspace(input);
         workspace.write("pipeline.yaml", pipeline.to_string());
-        let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(code).all();
+        let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(code).to_text();
         assert!(message.contains(why), "{message}");
     };
     let cut = gzipped(&(0..99).flat_map(line).collect::<Vec<u8>>());
@@ -625,7 +626,7 @@ fn what_is_no_file_of_lines_says_so() {
 }
 
 #[test]
-fn escaped_pairs_of_every_plane_are_read_as_what_they_say() {
+fn escaped_surrogate_pairs_are_decoded() {
     let points = [0x1_f600_u32, 0x2_0bb7, 0x2_f800, 0x3_0000, 0xe_0067, 0x10_fffd];
     let escaped = |point: u32| {
         let mut units = [0; 2];
@@ -658,7 +659,7 @@ fn escaped_pairs_of_every_plane_are_read_as_what_they_say() {
 }
 
 #[test]
-fn whole_numbers_beside_a_fraction_are_not_rounded() {
+fn integers_in_a_column_of_fractions_are_not_rounded() {
     let large = |row: usize| (1_u64 << 60) + row as u64;
     let line = |row: usize| {
         let hash = if row == 7 { "0.5".to_owned() } else { large(row).to_string() };
@@ -679,7 +680,7 @@ fn whole_numbers_beside_a_fraction_are_not_rounded() {
 }
 
 #[test]
-fn lines_that_are_not_where_they_were_counted_are_counted_again() {
+fn lines_that_moved_are_counted_again() {
     let lines = many(400);
     let workspace = workspace(&[("a.jsonl", lines.into_bytes())]);
     std::thread::sleep(Duration::from_millis(2100));
@@ -709,7 +710,7 @@ fn lines_that_are_not_where_they_were_counted_are_counted_again() {
 }
 
 #[test]
-fn a_zstandard_window_beyond_the_memory_limit_is_refused_with_the_limit_that_admits_it() {
+fn a_zstandard_window_beyond_the_memory_limit_is_rejected_with_a_sufficient_limit() {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(28).unwrap();
     encoder.write_all(&lines(&corpus().slice(0, 20))).unwrap();
@@ -723,7 +724,7 @@ fn a_zstandard_window_beyond_the_memory_limit_is_refused_with_the_limit_that_adm
 }
 
 #[test]
-fn a_column_that_no_output_holds_is_refused_before_anything_is_scored() {
+fn a_column_that_no_output_supports_is_rejected_before_scoring() {
     let rows = corpus().slice(0, 20);
     let columns: [(&str, ArrayRef, &str); 2] = [
         (

@@ -11,7 +11,7 @@ use crate::support::tables::{strings, table, token_lists, write_parquet};
 use crate::support::{Answer, Pipeline, Random, Tiny, Workspace, check_accounting, count};
 
 /// Maximum open files of a run at any load; exceeding it ends the run.
-const MOST_FILES: u32 = 48;
+const MAX_FILES: u32 = 48;
 
 /// Resources used by a run.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ fn memory(process: u32) -> Option<u64> {
 /// Runs the pipeline and observes it.
 fn watch(workspace: &Workspace, load: usize) -> Figures {
     let begun = Instant::now();
-    let limit = format!("ulimit -n {MOST_FILES} && exec");
-    let mut command = workspace.behind(&limit, &["run", "pipeline.yaml", "-q"]);
+    let limit = format!("ulimit -n {MAX_FILES} && exec");
+    let mut command = workspace.command_after(&limit, &["run", "pipeline.yaml", "-q"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
     let mut samples = vec![0];
     while child.try_wait().unwrap().is_none() {
@@ -44,7 +44,7 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
         std::thread::sleep(Duration::from_millis(5));
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let summary = Answer::of(child.wait_with_output().unwrap()).success().summary();
+    let summary = Answer::from_output(child.wait_with_output().unwrap()).success().summary();
     check_accounting(&summary);
     assert!(count(&summary, "kept") > 0);
     let memory = (0..10).map(|tenth| samples[(samples.len() - 1) * (tenth + 1) / 10]).collect();
@@ -71,7 +71,7 @@ fn soak(
         .collect();
     for run in &figures {
         println!(
-            "{:>9} {what}: {:>7.2} s, at most {} MB, with {MOST_FILES} open files allowed; MB at each tenth {:?}",
+            "{:>9} {what}: {:>7.2} s, at most {} MB, with {MAX_FILES} open files allowed; MB at each tenth {:?}",
             run.load, run.seconds, run.peak, run.memory
         );
     }

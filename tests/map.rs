@@ -35,7 +35,7 @@ fn cells(matrix: &Value) -> Vec<f64> {
 }
 
 /// A document per list of token ids, and a small model.
-fn of_tokens(lists: &[Vec<u32>]) -> Workspace {
+fn token_workspace(lists: &[Vec<u32>]) -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let ids = (0..lists.len()).map(|row| format!("d{row}"));
@@ -50,7 +50,7 @@ fn ids(tokens: usize) -> Vec<u32> {
 }
 
 /// Documents of text, and the demo model.
-fn of_texts(texts: &[String]) -> Workspace {
+fn text_workspace(texts: &[String]) -> Workspace {
     let workspace = Workspace::new();
     let ids = (0..texts.len()).map(|row| format!("d{row}"));
     let input = table(&[("id", strings(ids)), ("text", strings(texts))]);
@@ -83,7 +83,7 @@ fn conversations(role: &str, content: &str, rows: &[Option<Said<'_>>]) -> ArrayR
     Arc::new(lists.finish())
 }
 
-fn of_conversations(column: ArrayRef) -> Workspace {
+fn conversation_workspace(column: ArrayRef) -> Workspace {
     let workspace = Workspace::new();
     let ids = (0..column.len()).map(|row| format!("c{row}"));
     let input = table(&[("id", strings(ids)), ("messages", column)]);
@@ -96,7 +96,7 @@ fn of_conversations(column: ArrayRef) -> Workspace {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn attention_between_blocks_is_that_of_every_conformance_case() {
+fn block_attention_matches_the_conformance_cases() {
     let mut cases = 0;
     for folder in fs::read_dir(shared("conformance")).unwrap() {
         let folder = folder.unwrap().path();
@@ -104,8 +104,10 @@ fn attention_between_blocks_is_that_of_every_conformance_case() {
             continue;
         }
         let case = read_json(&folder.join("case.json"));
-        let workspace =
-            of_tokens(&[numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect()]);
+        let workspace = token_workspace(&[numbers(&case["input_ids"])
+            .into_iter()
+            .map(|id| id as u32)
+            .collect()]);
         fs::remove_dir_all(workspace.path("model")).unwrap();
         workspace.link("model", &folder);
         let boundaries: Vec<String> =
@@ -126,8 +128,8 @@ fn attention_between_blocks_is_that_of_every_conformance_case() {
 }
 
 #[test]
-fn shares_sum_to_one_lift_is_share_over_even_and_every_form_has_the_same_numbers() {
-    let workspace = of_tokens(&[ids(300), ids(50)]);
+fn every_format_of_a_map_has_the_same_numbers() {
+    let workspace = token_workspace(&[ids(300), ids(50)]);
     let files = ["--html", "map.html", "--png", "map.png", "--parquet", "map.parquet"];
     let found =
         map(&workspace, &[&["--document", "d0", "--block-tokens", "37"][..], &files].concat());
@@ -181,8 +183,8 @@ fn shares_sum_to_one_lift_is_share_over_even_and_every_form_has_the_same_numbers
 }
 
 #[test]
-fn a_pipe_gets_the_file_and_stays_a_pipe() {
-    let workspace = of_tokens(&[ids(50)]);
+fn a_map_can_be_written_to_a_pipe() {
+    let workspace = token_workspace(&[ids(50)]);
     let forms: [(&str, &[u8], &[u8]); 3] = [
         ("--html", b"<!doctype html>", b"</html>"),
         ("--png", b"\x89PNG", b"IEND\xaeB`\x82"),
@@ -209,7 +211,7 @@ fn integers_of(batch: &arrow_array::RecordBatch, name: &str) -> Vec<i64> {
 
 #[test]
 fn a_document_may_be_longer_than_any_window_and_bos_is_a_block() {
-    let workspace = of_tokens(&[ids(300), ids(5)]);
+    let workspace = token_workspace(&[ids(300), ids(5)]);
     let found = map(&workspace, &["--document", "d0"]);
     assert_eq!(found["tokens"], 300);
     assert_eq!(found["blocks"].as_array().unwrap().len(), 19);
@@ -223,8 +225,8 @@ fn a_document_may_be_longer_than_any_window_and_bos_is_a_block() {
 }
 
 #[test]
-fn sampled_rows_measure_the_blocks_that_have_some() {
-    let workspace = of_tokens(&[ids(600)]);
+fn sampled_rows_measure_their_blocks() {
+    let workspace = token_workspace(&[ids(600)]);
     let sampled = ["--set", "stages.first-layer-attention.rows={per_window: 64, seed: 1}"];
     let found =
         map(&workspace, &[&["--document", "d0", "--block-tokens", "100"][..], &sampled].concat());
@@ -264,7 +266,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
             Some(vec![]),
         ],
     );
-    let workspace = of_conversations(column);
+    let workspace = conversation_workspace(column);
     let found = map(&workspace, &["--document", "c0", "--messages", "messages"]);
     let labels: Vec<&str> = found["blocks"]
         .as_array()
@@ -276,7 +278,7 @@ fn a_conversation_is_cut_where_its_messages_begin() {
     // The tokens are those of the joined text, cut at the same positions.
     let joined =
         "You keep the chronicle.\nWhat happened in winter?\nThe harbour was closed.".to_owned();
-    let text = of_texts(&[joined]);
+    let text = text_workspace(&[joined]);
     let boundaries: Vec<String> =
         numbers(&found["block_boundaries"]).iter().map(f64::to_string).collect();
     let of_text = map(&text, &["--document", "d0", "--block-boundaries", &boundaries.join(",")]);
@@ -316,7 +318,8 @@ fn a_conversation_is_cut_where_its_messages_begin() {
         "value",
         &[Some(vec![said("human", "Who?"), said("gpt", "The keeper.")])],
     );
-    let found = map(&of_conversations(column), &["--document", "c0", "--messages", "messages"]);
+    let found =
+        map(&conversation_workspace(column), &["--document", "c0", "--messages", "messages"]);
     assert_eq!(
         (&found["blocks"][0]["label"], &found["blocks"][1]["label"]),
         (&"human".into(), &"gpt".into())
@@ -324,21 +327,21 @@ fn a_conversation_is_cut_where_its_messages_begin() {
 }
 
 #[test]
-fn a_chat_template_writes_what_the_model_was_shown() {
+fn a_chat_template_renders_conversations_as_in_training() {
     let said = |role, content| Some((Some(role), Some(content)));
     let column = conversations(
         "role",
         "content",
         &[Some(vec![said("user", "who"), said("assistant", "the keeper")])],
     );
-    let workspace = of_conversations(column);
+    let workspace = conversation_workspace(column);
     let templated = ["--document", "c0", "--messages", "messages", "--chat-template"];
     refused(&workspace, &templated, 2, &["the tokenizer has no chat template"]);
     let template =
         "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}";
     workspace.write("model/chat_template.jinja", template);
     let found = map(&workspace, &templated);
-    let text = of_texts(&["[user] who\n[assistant] the keeper\n".to_owned()]);
+    let text = text_workspace(&["[user] who\n[assistant] the keeper\n".to_owned()]);
     let boundaries: Vec<String> =
         numbers(&found["block_boundaries"]).iter().map(f64::to_string).collect();
     assert_eq!(boundaries.len(), 3);
@@ -349,8 +352,8 @@ fn a_chat_template_writes_what_the_model_was_shown() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused_where_it_is_wrong() {
-    let workspace = of_tokens(&[ids(300), vec![3, 4], ids(9000)]);
+fn impossible_maps_are_rejected() {
+    let workspace = token_workspace(&[ids(300), vec![3, 4], ids(9000)]);
     let of = |arguments: &[&'static str], parts: &[&str]| refused(&workspace, arguments, 2, parts);
     of(
         &["--document", "nobody"],
@@ -387,15 +390,15 @@ fn what_cannot_be_mapped_is_refused_where_it_is_wrong() {
     let answer = workspace.longsift(&["map", "nowhere.yaml", "--document", "d0"]);
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 
-    let without = Workspace::of_three_groups();
+    let without = Workspace::with_three_groups();
     let pipeline = Pipeline::tokens("model", 64).without_model(None).measure("recurrence");
     without.write("pipeline.yaml", pipeline.score("formula: far-recurrence").to_string());
     refused(&without, &["--document", "document-1"], 2, &["needs a model or a device"]);
 }
 
 #[test]
-fn ids_that_occur_again_are_named_by_their_places() {
-    let workspace = of_tokens(&[ids(30), ids(40), ids(50)]);
+fn repeated_ids_are_named_with_their_rows() {
+    let workspace = token_workspace(&[ids(30), ids(40), ids(50)]);
     let again = table(&[
         ("id", strings(["x#1", "x#1", "y"])),
         ("tokens", token_lists(&[ids(30), ids(40), ids(50)])),
@@ -412,7 +415,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
     // A map covers all tokens of a document, so texts of a megabyte are shortened here.
     let cut = |(kind, text): (_, String)| (kind, text.chars().take(20_000).collect::<String>());
     let kinds: Vec<(&str, String)> = hostile().into_iter().map(cut).collect();
-    let workspace = of_texts(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
+    let workspace = text_workspace(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
     for (row, (kind, text)) in kinds.iter().enumerate() {
         let place = format!("a.parquet:{row}");
         map(&workspace, &["--document", &place, "--html", "map.html"]);
@@ -423,7 +426,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
         let role: String = text.chars().take(200).collect();
         let column =
             conversations("role", "content", &[Some(vec![Some((Some(&role), Some("hello")))])]);
-        let conversation = of_conversations(column);
+        let conversation = conversation_workspace(column);
         let arguments = ["--document", "c0", "--messages", "messages", "--html", "map.html"];
         map(&conversation, &arguments);
         check_harmless(&fs::read_to_string(conversation.path("map.html")).unwrap(), 0);
@@ -432,9 +435,9 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_browser_without_a_network_opens_a_map() {
+fn a_map_opens_in_a_browser_without_network() {
     let texts: Vec<String> = hostile().into_iter().map(|(_, text)| text).collect();
-    let workspace = of_texts(&texts);
+    let workspace = text_workspace(&texts);
     let demo = repository().join("pipelines/demo.yaml");
     for (pipeline, document) in
         [("pipeline.yaml", "a.parquet:0"), (demo.to_str().unwrap(), "books-01")]

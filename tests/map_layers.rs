@@ -63,7 +63,7 @@ fn every_layer_has_the_attention_of_the_models_own_code() {
 }
 
 #[test]
-fn the_first_layer_is_that_of_its_table_and_an_upper_one_is_another() {
+fn the_first_layer_matches_the_table() {
     let ids = document(3, 120);
     let workspace = workspace(&ids);
     workspace.link("model", &demo_model());
@@ -85,7 +85,7 @@ fn the_first_layer_is_that_of_its_table_and_an_upper_one_is_another() {
 }
 
 #[test]
-fn a_layer_or_a_model_that_is_not_there_is_refused() {
+fn a_missing_layer_or_model_is_rejected() {
     let workspace = workspace(&document(3, 64));
     workspace.link("model", &demo_model());
     let refused = |pipeline: &str, layer: &str| {

@@ -56,7 +56,7 @@ fn counts(summary: &Value) -> Value {
 }
 
 #[test]
-fn a_marked_output_has_every_sample_and_says_of_each_what_the_filter_does() {
+fn a_marked_output_has_every_sample_with_its_decision() {
     for samples in ["windows", "documents"] {
         let (filtered, marked) = (workspace(), workspace());
         let plain = filtered.run(&pipeline(samples, false));

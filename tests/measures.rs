@@ -57,7 +57,7 @@ fn on_devices(summary: &Value) -> u64 {
 }
 
 #[test]
-fn scores_of_another_run_lack_no_measure() {
+fn scores_of_another_run_must_have_every_measure() {
     let workspace = workspace();
     run(&workspace, &[ATTENTION], &[]);
     let wider = pipeline(&[ATTENTION, "lexical"]).replace("path: out", "path: wider");
@@ -71,7 +71,7 @@ fn scores_of_another_run_lack_no_measure() {
 }
 
 #[test]
-fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
+fn other_measures_do_not_change_attention() {
     let alone = workspace();
     run(&alone, &[ATTENTION], &[]);
     let several = workspace();
@@ -116,7 +116,7 @@ fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
     assert!(order.map(place).is_sorted(), "{names:?}");
     let field = schema.field_with_name("near_far_recurrence").unwrap();
     assert_eq!(field.metadata()["measure"], "near");
-    assert!(field.metadata()["doc"].contains("copied passages left out"));
+    assert!(field.metadata()["doc"].contains("copied passages excluded"));
     let ratio = floats(&other, "gzip_ratio");
     assert!(ratio.iter().all(|ratio| *ratio > 0.0 && *ratio < 1.0), "{ratio:?}");
     // Statistics of the document are the same in all of its windows.
@@ -130,7 +130,7 @@ fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
 }
 
 #[test]
-fn a_measure_that_is_added_measures_itself_alone_and_one_that_is_removed_nothing() {
+fn adding_a_measure_measures_only_it_and_removing_one_nothing() {
     let workspace = workspace();
     let first = run(&workspace, &[ATTENTION], &[]);
     assert!(on_devices(&first) > 0);
@@ -150,7 +150,7 @@ fn a_measure_that_is_added_measures_itself_alone_and_one_that_is_removed_nothing
 }
 
 #[test]
-fn figures_of_a_measure_that_is_gone_survive_that_others_come() {
+fn statistics_of_a_removed_measure_survive_added_measures() {
     let workspace = workspace();
     run(&workspace, &[ATTENTION, "recurrence"], &[]);
     let bits = |workspace: &Workspace, statistic: &str| -> Vec<u64> {
@@ -191,7 +191,7 @@ fn attention_survives_a_pipeline_without_a_model() {
 }
 
 #[test]
-fn a_changed_measure_is_refused_until_it_is_to_be_measured_again() {
+fn a_changed_measure_is_rejected_until_measured_again() {
     let workspace = workspace();
     run(&workspace, &[ATTENTION, "recurrence"], &[]);
     let before = workspace.results();
@@ -212,7 +212,7 @@ fn a_changed_measure_is_refused_until_it_is_to_be_measured_again() {
 }
 
 #[test]
-fn measures_that_cannot_be_are_refused_where_they_stand() {
+fn invalid_measures_are_rejected_at_their_position() {
     let workspace = workspace();
     let refused = |measures: &[&str], why: &str| {
         workspace.write("pipeline.yaml", pipeline(measures));

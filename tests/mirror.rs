@@ -45,7 +45,7 @@ fn names(workspace: &Workspace) -> Vec<String> {
 }
 
 #[test]
-fn every_input_file_has_its_own() {
+fn every_input_file_has_an_output_file() {
     let workspace = workspace();
     workspace.run(&pipeline("part_bytes: 1024"));
     let mut together = texts(&read_parquet(&workspace.path("out/data")), "longsift_sample_id");
@@ -84,7 +84,11 @@ fn every_input_file_has_its_own() {
         "nothing_to_do"
     );
     let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success();
-    assert!(plan.all().contains("in the folders and files of 5 input files"), "{}", plan.all());
+    assert!(
+        plan.to_text().contains("in the folders and files of 5 input files"),
+        "{}",
+        plan.to_text()
+    );
     // A file without rows has no work units, but is mirrored.
     write_parquet(&workspace.path("input/more.parquet"), &corpus("more", &[]), 1);
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
@@ -92,7 +96,7 @@ fn every_input_file_has_its_own() {
 }
 
 #[test]
-fn the_same_documents_are_compared_wherever_they_are() {
+fn documents_are_compared_across_layouts() {
     let workspace = workspace();
     workspace.run(&pipeline("part_bytes: 0"));
     let mut mirrored = pipeline("mirror: true");
@@ -195,7 +199,7 @@ fn a_run_killed_at_any_step_of_a_mirror_is_finished() {
         ] {
             let killed = Workspace::copy_of(&finished);
             killed.write("pipeline.yaml", pipeline(to).to_string());
-            killed.killed(&run, step, at);
+            killed.run_until_killed(&run, step, at);
             killed.longsift(&run).success();
             assert_eq!(killed.results(), expected, "{to}, killed at {step} {at}");
             assert!(!killed.path("out/.staging").exists());
@@ -205,7 +209,7 @@ fn a_run_killed_at_any_step_of_a_mirror_is_finished() {
 }
 
 #[test]
-fn what_a_limit_leaves_out_has_no_file() {
+fn files_beyond_a_limit_are_not_mirrored() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline("mirror: true").to_string());
     workspace.longsift(&["run", "pipeline.yaml", "-q", "--limit", "8"]).success();
@@ -214,7 +218,7 @@ fn what_a_limit_leaves_out_has_no_file() {
 }
 
 #[test]
-fn names_that_cannot_be_mirrored_are_refused_with_the_place() {
+fn names_that_cannot_be_mirrored_are_rejected() {
     let refused = |files: &[&str], input: &str, says: &str| {
         let workspace = Workspace::new();
         Tiny::new().write(&workspace.path("model"));
@@ -259,13 +263,13 @@ fn files_of_others_are_found_below_folders() {
     workspace.write("out/data/books/mine.parquet", "somebody's");
     let answer = workspace.longsift(&["verify", "out.run"]);
     assert_ne!(answer.code, 0);
-    assert!(answer.all().contains("books/mine.parquet"), "{}", answer.all());
+    assert!(answer.to_text().contains("books/mine.parquet"), "{}", answer.to_text());
 }
 
 /// Input and output in a store.
 #[cfg(feature = "cloud")]
 #[test]
-fn a_store_is_mirrored_as_a_folder_is() {
+fn a_store_is_mirrored_like_a_folder() {
     use crate::support::bucket::Bucket;
 
     let (here, bucket) = (workspace(), Bucket::new());

@@ -65,7 +65,7 @@ fn collector(status: &'static str) -> (String, Receiver<(String, Vec<String>, Va
 }
 
 #[test]
-fn metrics_say_how_the_last_run_ended() {
+fn metrics_show_how_the_last_run_ended() {
     let workspace = workspace();
     let arguments = ["-q", "--metrics-textfile", "web.prom"];
     let summary = run(&workspace, &[], &arguments).success().summary();
@@ -115,7 +115,7 @@ fn metrics_are_not_written_to_a_device_or_a_named_pipe() {
 }
 
 #[test]
-fn a_run_has_the_name_it_was_given() {
+fn a_run_has_its_given_name() {
     let workspace = workspace();
     let summary = run(&workspace, &[], &["-q", "--run-id", "web-20261120"]).success().summary();
     assert_eq!(summary["run_id"], "web-20261120");
@@ -205,7 +205,7 @@ fn lineage_never_fails_a_run() {
 }
 
 #[test]
-fn a_summary_is_in_its_file_however_the_run_ends() {
+fn the_summary_file_is_written_for_every_outcome() {
     let workspace = workspace();
     let file = |arguments: &[&str]| {
         let all =
@@ -225,7 +225,7 @@ fn a_summary_is_in_its_file_however_the_run_ends() {
 }
 
 #[test]
-fn a_place_where_no_summary_can_be_is_refused_before_the_run() {
+fn an_unwritable_summary_path_is_rejected_before_the_run() {
     let workspace = workspace();
     Command::new("mkfifo").arg(workspace.path("pipe")).status().unwrap();
     for (path, why) in [
@@ -241,7 +241,7 @@ fn a_place_where_no_summary_can_be_is_refused_before_the_run() {
 
 /// The summary of an earlier run must not be mistaken for that of a killed run.
 #[test]
-fn an_old_summary_is_gone_when_a_run_begins() {
+fn an_old_summary_is_removed_when_a_run_begins() {
     let workspace = workspace();
     let summary = ["--summary-file", "return.json"];
     run(&workspace, &[], &summary).success();

@@ -56,7 +56,7 @@ fn the_output_is_in_the_order_of_file_row_and_window() {
 }
 
 #[test]
-fn ids_that_repeat_give_samples_of_their_own_and_a_warning() {
+fn repeated_ids_give_separate_samples_and_a_warning() {
     let lists = token_lists(&[document(1, 64), document(2, 64), document(3, 64)]);
     let twice = table(&[("id", strings(["x", "x", "y"])), ("tokens", Arc::clone(&lists))]);
     let again = table(&[("id", strings(["z", "y", "w"])), ("tokens", lists)]);
@@ -86,7 +86,7 @@ fn a_document_without_an_id_is_named_by_file_and_row() {
 }
 
 #[test]
-fn kept_shares_are_told_per_label() {
+fn kept_shares_are_printed_per_label() {
     let plain = corpus("a", &[64; 10]);
     let names: Vec<Option<&str>> =
         (0..10).map(|row| [Some("prose"), Some("lists"), None][row % 3]).collect();
@@ -112,7 +112,7 @@ fn kept_shares_are_told_per_label() {
 }
 
 #[test]
-fn warnings_tell_what_makes_scores_hard_to_compare_and_tokens_come_twice() {
+fn mixed_lengths_and_overlapping_windows_cause_warnings() {
     let workspace = workspace(&[("a", corpus("a", &[100, 64, 90]))]);
     let both = Pipeline::tokens("model", 32).tokenize("windows: both-ends");
     workspace.write("pipeline.yaml", both.to_string());
@@ -141,7 +141,7 @@ fn every_compression_holds_the_same_rows() {
 }
 
 #[test]
-fn a_selection_of_nothing_is_an_empty_file_with_all_columns() {
+fn an_empty_selection_is_an_empty_file_with_all_columns() {
     let workspace = workspace(&[("a", corpus("a", &[64, 64]))]);
     let summary = workspace.run(&Pipeline::tokens("model", 64).filter("keep_fraction: 0.49"));
     assert_eq!((count(&summary, "kept"), count(&summary, "rows_kept")), (0, 0));
@@ -154,7 +154,7 @@ fn a_selection_of_nothing_is_an_empty_file_with_all_columns() {
 }
 
 #[test]
-fn windows_too_short_for_the_distance_are_counted_apart() {
+fn windows_too_short_for_the_distance_are_counted_separately() {
     let workspace = workspace(&[("a", corpus("a", &[140, 64, 10, 128]))]);
     let pipeline = Pipeline::tokens("model", 64)
         .tokenize("short_documents: score")
@@ -167,7 +167,7 @@ fn windows_too_short_for_the_distance_are_counted_apart() {
 }
 
 #[test]
-fn a_large_value_beside_many_windows_is_copied_in_bounded_memory() {
+fn a_large_value_is_copied_to_many_windows_in_bounded_memory() {
     // 150 windows of a document, each with a copy of a 16 MB column: more than 32-bit offsets can address.
     let large = "<p>".repeat(5 << 20);
     let input = table(&[
@@ -197,7 +197,7 @@ fn score_files_explain_their_statistics() {
 }
 
 #[test]
-fn files_without_rows_and_files_of_others_do_no_harm() {
+fn empty_and_foreign_files_are_ignored() {
     let some = corpus("a", &[64, 128]);
     let none = concat_batches(&some.schema(), [&some.slice(0, 0)]).unwrap();
     let workspace = workspace(&[("a", none.clone()), ("b", some), ("c", none)]);

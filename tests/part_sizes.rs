@@ -30,7 +30,7 @@ fn rows(workspace: &Workspace) -> Vec<u64> {
 }
 
 #[test]
-fn units_share_files_or_are_split_and_the_rows_are_the_same() {
+fn part_size_does_not_change_the_rows() {
     let workspace = workspace();
     workspace.run(&pipeline(0));
     let each = rows(&workspace);

@@ -142,7 +142,7 @@ fn rows_by_id(output: &RecordBatch) -> Vec<usize> {
 }
 
 #[test]
-fn columns_of_every_type_come_through_equal() {
+fn columns_of_every_type_pass_through_unchanged() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let input = input();
@@ -206,7 +206,7 @@ fn every_layout_of_text_and_tokens_is_read_and_kept() {
 }
 
 #[test]
-fn metadata_is_kept_and_that_of_hugging_face_grows_with_the_columns() {
+fn metadata_is_kept_and_that_of_hugging_face_extended() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let features = json!({ "info": { "features": { "id": { "dtype": "string", "_type": "Value" } },
@@ -246,7 +246,7 @@ fn small_documents(file: &Path) -> RecordBatch {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn nested_columns_of_real_corpora_come_through_equal() {
+fn nested_columns_of_real_corpora_pass_through_unchanged() {
     let corpora = shared("corpora");
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());

@@ -44,14 +44,14 @@ fn losses(workspace: &Workspace, ids: &[u32]) -> Vec<f64> {
 }
 
 #[test]
-fn a_document_in_chunks_has_the_perplexity_of_the_losses_of_all_its_chunks() {
+fn perplexity_in_chunks_is_over_the_losses_of_all_chunks() {
     let (workspace, ids) = workspace();
     workspace.run(&pipeline(64, 0));
     let chunks: Vec<f64> = ids.chunks(64).flat_map(|chunk| losses(&workspace, chunk)).collect();
     assert_eq!(
         chunks.len(),
         TOKENS - 3,
-        "the first token of a chunk has none, the short last one counts"
+        "the first token of a chunk has no loss, the short last chunk counts"
     );
     let mean = chunks.iter().sum::<f64>() / chunks.len() as f64;
     let data = read_parquet(&workspace.path("out/data"));
@@ -60,7 +60,7 @@ fn a_document_in_chunks_has_the_perplexity_of_the_losses_of_all_its_chunks() {
 }
 
 #[test]
-fn short_windows_give_the_perplexity_of_a_window_that_slides_by_half_of_itself() {
+fn short_windows_equal_a_sliding_window_with_half_overlap() {
     let (workspace, ids) = workspace();
     workspace.run(&pipeline(TOKENS, 64));
     // The usual method: 64 tokens at a time, advancing by 32, of which only the new ones count.

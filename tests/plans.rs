@@ -48,7 +48,7 @@ fn papers_folder(workspace: &Workspace) {
 }
 
 #[test]
-fn every_pipeline_that_ships_is_planned() {
+fn every_included_pipeline_can_be_planned() {
     for file in files_below(&repository().join("pipelines")) {
         if file.extension().is_none_or(|extension| extension != "yaml") {
             continue;
@@ -60,7 +60,7 @@ fn every_pipeline_that_ships_is_planned() {
         let path = format!("pipelines/{name}.yaml");
         workspace.write(&path, fs::read(&file).unwrap());
         let answer = workspace.longsift(&[&["plan", &path][..], &MACHINE].concat()).success();
-        insta::assert_snapshot!(name, workspace.filtered(&answer.all()));
+        insta::assert_snapshot!(name, workspace.filtered(&answer.to_text()));
         let json =
             workspace.longsift(&[&["plan", &path, "--format", "json"][..], &MACHINE].concat());
         let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
@@ -74,7 +74,7 @@ fn every_pipeline_that_ships_is_planned() {
 }
 
 #[test]
-fn a_plan_says_what_is_done_already() {
+fn a_plan_shows_finished_work() {
     let workspace = Workspace::new();
     let input = table(&[("id", strings(["a"])), ("tokens", token_lists(&[vec![7; 100]]))]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 1);
@@ -96,7 +96,7 @@ fn a_plan_says_what_is_done_already() {
 }
 
 #[test]
-fn a_window_beyond_the_positions_is_a_warning_unless_asked_otherwise() {
+fn a_window_beyond_the_positions_is_a_warning_by_default() {
     let workspace = right();
     workspace.write("pipeline.yaml", RIGHT.replace("window_tokens: 256", "window_tokens: 8192"));
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
@@ -138,7 +138,8 @@ fn wildcard_characters_in_a_folder_name_are_literal() {
     assert_eq!(summary["rows_in"], 4);
     // A path of the command line is relative to the current folder.
     let mut command = workspace.command(&["run", "p.yaml", "-q", "--set", "input.path=data/*"]);
-    let answer = Answer::of(command.current_dir(workspace.path("run[1]")).output().unwrap());
+    let answer =
+        Answer::from_output(command.current_dir(workspace.path("run[1]")).output().unwrap());
     assert_eq!(answer.success().summary()["status"], "nothing_to_do", "the same files");
 }
 
@@ -202,14 +203,14 @@ fn wrong(name: &str, code: i32, changes: &[(&str, &str)], spoil: impl Fn(&Worksp
     assert_eq!(plan.stderr, run.stderr, "{name}: a run refuses what the plan refuses");
     assert_eq!(run.summary()["exit_code"], code);
     assert!(!workspace.path("out.run").exists() && !workspace.path("out").exists());
-    insta::assert_snapshot!(name, workspace.filtered(&plan.all()));
+    insta::assert_snapshot!(name, workspace.filtered(&plan.to_text()));
 }
 
 #[test]
-fn the_right_pipeline_is_right() {
+fn the_valid_pipeline_is_valid() {
     let workspace = right();
     let plan = workspace.longsift(&[&["plan", "pipeline.yaml"][..], &MACHINE].concat()).success();
-    insta::assert_snapshot!(workspace.filtered(&plan.all()));
+    insta::assert_snapshot!(workspace.filtered(&plan.to_text()));
     assert_eq!(workspace.longsift(&["run", "pipeline.yaml"]).success().summary()["status"], "done");
 }
 
@@ -312,7 +313,7 @@ fn tokenizers_that_do_not_fit() {
 }
 
 #[test]
-fn a_pattern_that_two_regex_engines_read_differently_is_a_warning() {
+fn a_pattern_with_engine_dependent_matches_is_a_warning() {
     let workspace = right();
     let path = workspace.path("model/tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

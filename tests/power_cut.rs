@@ -30,7 +30,7 @@ fn promised(files: &State) -> BTreeMap<&String, &Vec<u8>> {
 }
 
 fn files_of(workspace: &Workspace) -> State {
-    Disk::holding(&workspace.path("")).now()
+    Disk::from_folder(&workspace.path("")).now()
 }
 
 /// Finishes the scenario from a sample of all possible states after a power cut.
@@ -44,9 +44,9 @@ fn check(scenario: &Scenario) {
     let record = tempfile::NamedTempFile::new().unwrap();
     let mut command = workspace.interposed(&scenario.arguments);
     command.env("LONGSIFT_FAULT_RECORD", record.path());
-    Answer::of(command.output().unwrap()).success();
+    Answer::from_output(command.output().unwrap()).success();
     let changes = changes(&fs::read(record.path()).unwrap());
-    let mut disk = Disk::holding(&scenario.before.path(""));
+    let mut disk = Disk::from_folder(&scenario.before.path(""));
     let mut seen = Seen::default();
     let mut states = Vec::new();
     for (step, change) in (0..).zip(&changes) {

@@ -65,7 +65,7 @@ fn a_plan_lists_the_components_of_a_preset_by_measure() {
 }
 
 #[test]
-fn an_older_pipeline_is_told_what_it_lacks_as_yaml() {
+fn an_older_pipeline_gets_its_missing_stages_as_yaml() {
     let workspace = workspace();
     let old =
         on_text(1024).filter("keep_fraction: 0.5, guards: [{statistic: copy_share, max: 0.4}]");
@@ -134,7 +134,7 @@ fn a_guard_that_few_windows_pass_is_a_warning() {
 }
 
 #[test]
-fn lengths_that_thresholds_were_not_chosen_at_are_a_warning() {
+fn untested_window_lengths_are_a_warning() {
     let workspace = workspace();
     let filter = format!("keep_fraction: 0.5, guards: [{GUARDS}]");
     let of = |pipeline: Pipeline| {
@@ -165,7 +165,7 @@ fn lengths_that_thresholds_were_not_chosen_at_are_a_warning() {
 }
 
 #[test]
-fn statistics_of_text_are_refused_where_no_text_is_measured() {
+fn text_statistics_need_a_measure_of_text() {
     let workspace = workspace();
     let guard = "keep_fraction: 0.5, guards: [{statistic: digit_share, max: 0.2}]";
     let refused = |pipeline: &Pipeline| {
@@ -195,7 +195,7 @@ fn statistics_of_text_are_refused_where_no_text_is_measured() {
         stderr.contains("`digit_share` is measured on text, and `lexical` has `text: false`"),
         "{stderr}"
     );
-    assert!(refused(&text).contains("add `- stage: lexical`, which writes it"));
+    assert!(refused(&text).contains("add `- stage: lexical`, which computes it"));
     let terms = "terms: [{statistic: unbroken_share, weight: -1}]";
     let stderr =
         refused(&Pipeline { score: String::new(), ..tokens }.measure("lexical").score(terms));

@@ -46,7 +46,7 @@ fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_published_rankings_come_out_of_their_raw_statistics() {
+fn published_rankings_follow_from_their_raw_statistics() {
     let cases = read_json(&shared("conformance/ranking_cases.json"));
     let strings =
         |values: &Value| -> Vec<String> { serde_json::from_value(values.clone()).unwrap() };

@@ -51,7 +51,7 @@ fn bad_token_lists() -> ArrayRef {
 }
 
 #[test]
-fn bad_token_lists_are_set_aside_by_code_with_their_row() {
+fn bad_token_lists_are_quarantined_by_code() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let notes: Vec<String> = (0..9).map(|row| format!("note {row}")).collect();
@@ -113,7 +113,7 @@ fn texts_workspace() -> Workspace {
 }
 
 #[test]
-fn null_and_empty_texts_are_set_aside() {
+fn null_and_empty_texts_are_quarantined() {
     let workspace = texts_workspace();
     let pipeline = Pipeline::text("model", 128)
         .input("max_quarantined_fraction: 0.5")
@@ -134,7 +134,7 @@ fn null_and_empty_texts_are_set_aside() {
 }
 
 #[test]
-fn a_document_longer_than_the_whole_document_limit_is_set_aside() {
+fn a_document_longer_than_the_whole_document_limit_is_quarantined() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let documents: Vec<Vec<u32>> = [31, 32, 33, 1, 2].map(|length| document(5, length)).to_vec();
@@ -161,7 +161,7 @@ fn a_document_longer_than_the_whole_document_limit_is_set_aside() {
 }
 
 #[test]
-fn more_bad_rows_than_accepted_end_the_run_with_the_first_reasons() {
+fn too_many_bad_rows_end_the_run() {
     let workspace = texts_workspace();
     let pipeline = Pipeline::text("model", 128).input("max_quarantined_fraction: 0.2");
     workspace.write("pipeline.yaml", pipeline.to_string());
@@ -176,7 +176,7 @@ fn more_bad_rows_than_accepted_end_the_run_with_the_first_reasons() {
 }
 
 #[test]
-fn a_bad_row_fails_the_run_where_that_is_asked_for() {
+fn a_bad_row_fails_the_run_with_on_bad_row_fail() {
     let workspace = texts_workspace();
     let pipeline =
         Pipeline::text("model", 128).input("on_bad_row: fail, max_quarantined_fraction: 1");
@@ -186,7 +186,7 @@ fn a_bad_row_fails_the_run_where_that_is_asked_for() {
 }
 
 #[test]
-fn an_input_of_nothing_but_bad_rows_is_accounted_for() {
+fn an_input_of_bad_rows_is_accounted_for() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     let input = table(&[("id", strings(["a", "b"])), ("tokens", token_lists(&[vec![], vec![]]))]);

@@ -52,7 +52,7 @@ fn random(seed: u64, parts: &[&str]) -> f64 {
 }
 
 #[test]
-fn scores_are_the_known_answers_in_any_order_of_rows_and_files() {
+fn random_scores_do_not_depend_on_the_order_of_rows_and_files() {
     let workspace = Workspace::new();
     write(&workspace, "input/x.parquet", &["a", "b", "n", "z"]);
     workspace.run(&pipeline());
@@ -80,7 +80,7 @@ fn scores_are_the_known_answers_in_any_order_of_rows_and_files() {
 }
 
 #[test]
-fn without_ids_files_and_rows_name_the_documents() {
+fn without_ids_documents_are_identified_by_file_and_row() {
     let workspace = Workspace::new();
     write(&workspace, "input/deep/x.parquet", &["a", "b"]);
     let nameless = Pipeline { input: "path: input, tokens_column: tokens".into(), ..pipeline() };
@@ -131,7 +131,7 @@ fn documents_that_share_an_id_share_their_scores_and_are_counted() {
 }
 
 #[test]
-fn a_calibration_keeps_the_threshold_and_a_comparison_draws_by_seed_1() {
+fn a_comparison_with_random_uses_seed_1() {
     let workspace = Workspace::new();
     let ids: Vec<String> = (0..40).map(|id| format!("{id:02}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -147,18 +147,18 @@ fn a_calibration_keeps_the_threshold_and_a_comparison_draws_by_seed_1() {
     let expected = kept.keys().filter(|(id, _)| id.as_str() < "20").count();
     assert_eq!(scores(&workspace).len(), expected, "those from {least} up");
     workspace.write("pipeline.yaml", half().score("calibration: saved.json, seed: 2").to_string());
-    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).all();
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).to_text();
     assert!(refused.contains("score.seed: 2, was 1"), "{refused}");
     // Compared with another score.
     let compared = Pipeline { score: "terms: [{statistic: unique_token_share}]".into(), ..half() };
     let compared = compared.output("report_by: source, compare: [random]");
     workspace.write("pipeline.yaml", compared.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
-    assert!(answer.all().contains("random"), "{}", answer.all());
+    assert!(answer.to_text().contains("random"), "{}", answer.to_text());
 }
 
 #[test]
-fn a_seed_belongs_to_a_random_score() {
+fn a_seed_needs_a_random_score() {
     let workspace = Workspace::new();
     write(&workspace, "input/x.parquet", &["a"]);
     let wrong = Pipeline {
@@ -166,6 +166,6 @@ fn a_seed_belongs_to_a_random_score() {
         ..pipeline()
     };
     workspace.write("pipeline.yaml", wrong.to_string());
-    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).all();
-    assert!(refused.contains("`seed` belongs to `formula: random`"), "{refused}");
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).to_text();
+    assert!(refused.contains("`seed` has no effect without `formula: random`"), "{refused}");
 }

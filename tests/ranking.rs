@@ -210,7 +210,7 @@ fn a_token_budget_stops_before_the_first_sample_beyond_it() {
 }
 
 #[test]
-fn a_lowest_score_keeps_what_reaches_it() {
+fn min_score_is_inclusive() {
     let workspace = workspace();
     workspace.run(&Pipeline::tokens("model", 64).filter("min_score: 0.0"));
     let samples = samples(&workspace, false);

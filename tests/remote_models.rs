@@ -12,7 +12,7 @@ fn workspace(model: &str) -> Workspace {
 
 #[cfg(not(feature = "cloud"))]
 #[test]
-fn a_model_of_a_store_is_refused_with_what_to_build() {
+fn a_store_model_needs_the_cloud_feature() {
     let answer = workspace("s3://bucket/demo").longsift(&["plan", "pipeline.yaml"]).expect(2);
     let says =
         "error: `s3://bucket/demo` is not on this machine, and this build has no access to stores";
@@ -44,10 +44,10 @@ mod with_stores {
     impl Store {
         /// `change` may replace replies; it receives the number of earlier ones.
         fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
-            Self::of(demo_model(), change)
+            Self::with_model(demo_model(), change)
         }
 
-        fn of(
+        fn with_model(
             folder: PathBuf,
             change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static,
         ) -> Self {
@@ -63,8 +63,8 @@ mod with_stores {
                         Reply::status(412)
                     }
                     Ok(bytes) => Reply::file(&bytes, request)
-                        .with("ETag", &tag)
-                        .with("Last-Modified", "Sat, 21 Nov 2026 08:00:00 GMT"),
+                        .with_header("ETag", &tag)
+                        .with_header("Last-Modified", "Sat, 21 Nov 2026 08:00:00 GMT"),
                 };
                 change(count.fetch_add(1, Ordering::Relaxed), request, reply)
             });
@@ -90,7 +90,9 @@ mod with_stores {
             ] {
                 command.env(name, value);
             }
-            Answer::of(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+            Answer::from_output(
+                command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap(),
+            )
         }
 
         fn plan(&self, workspace: &Workspace) -> Answer {
@@ -104,7 +106,7 @@ mod with_stores {
     }
 
     #[test]
-    fn only_layer_0_is_fetched_and_scores_are_those_of_the_whole_folder() {
+    fn only_layer_0_is_downloaded_and_scores_match_the_whole_folder() {
         let here = workspace(demo_model().to_str().unwrap());
         here.longsift(&RUN).success();
         let whole = fs::metadata(demo_model().join("model.safetensors")).unwrap().len();
@@ -118,7 +120,7 @@ mod with_stores {
             assert_eq!(record["source"], address.trim_end_matches('/'));
             assert_eq!(record["checkpoint_bytes"], whole);
             assert!(record["fetched_bytes"].as_u64().unwrap() < whole, "{record}");
-            let asked = store.server.asked();
+            let asked = store.server.take_requests();
             let ranges = asked.iter().filter(|asked| asked.path.ends_with("/model.safetensors"));
             let ends = ranges.map(|asked| asked.range_of(whole as usize).unwrap());
             // Bytes read when a file is opened: the first ones, or the last 64 KiB.
@@ -129,13 +131,13 @@ mod with_stores {
             // Again: the version is checked, and nothing is downloaded.
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
-            let asked = store.server.asked();
+            let asked = store.server.take_requests();
             let fetched = asked.iter().filter_map(Request::range).any(|(start, end)| {
                 end.saturating_sub(start) > 1 && end != 65_536 && start != usize::MAX - 65_536
             });
             assert!(!asked.is_empty() && !fetched, "{asked:?}");
             store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
-            assert!(store.server.asked().is_empty());
+            assert!(store.server.take_requests().is_empty());
             assert_eq!(workspace.results(), here.results(), "{address}");
         }
     }
@@ -167,17 +169,17 @@ mod with_stores {
     }
 
     #[test]
-    fn files_of_a_checkpoint_without_layer_0_are_not_asked_for() {
+    fn files_without_layer_0_are_not_requested() {
         let folder = tempfile::tempdir().unwrap();
         in_three_files(folder.path());
         let here = workspace(folder.path().to_str().unwrap());
         here.longsift(&RUN).success();
         for number in 0..2 {
-            let store = Store::of(folder.path().to_owned(), |_, _, reply| reply);
+            let store = Store::with_model(folder.path().to_owned(), |_, _, reply| reply);
             let workspace = workspace(&store.addresses()[number]);
             store.longsift(&workspace, &RUN).success();
             assert_eq!(workspace.results(), here.results());
-            let asked = store.server.asked();
+            let asked = store.server.take_requests();
             assert!(asked.iter().any(|asked| asked.path.contains("-00002-of-")));
             assert!(!asked.iter().any(|asked| asked.path.contains("-00003-of-")), "{asked:?}");
             let again = store.longsift(&workspace, &RUN).success().summary();
@@ -187,7 +189,7 @@ mod with_stores {
     }
 
     #[test]
-    fn whatever_servers_do_the_slice_is_the_same() {
+    fn server_faults_do_not_change_the_slice() {
         let slice = |store: &Store, number: usize| {
             let workspace = workspace(&store.addresses()[number]);
             store.plan(&workspace).success();
@@ -216,7 +218,7 @@ mod with_stores {
             });
             assert_eq!(slice(&cut_off, number), plain, "{number}");
             let busy = Store::new(|count, _, reply| match count {
-                0 | 3 | 7 => Reply::status(503).with("Retry-After", "0"),
+                0 | 3 | 7 => Reply::status(503).with_header("Retry-After", "0"),
                 _ => reply,
             });
             assert_eq!(slice(&busy, number), plain, "{number}");
@@ -230,7 +232,7 @@ mod with_stores {
     }
 
     #[test]
-    fn a_model_that_changes_is_fetched_again() {
+    fn a_changed_model_is_downloaded_again() {
         for number in 0..2 {
             let store = Store::plain();
             let workspace = workspace(&store.addresses()[number]);
@@ -248,7 +250,7 @@ mod with_stores {
     }
 
     #[test]
-    fn what_is_damaged_or_half_fetched_is_fetched_again() {
+    fn damaged_and_partial_downloads_are_repeated() {
         let store = Store::plain();
         let workspace = workspace(&store.addresses()[0]);
         store.plan(&workspace).success();
@@ -268,7 +270,7 @@ mod with_stores {
     }
 
     #[test]
-    fn a_model_that_changes_while_it_is_fetched_is_refused() {
+    fn a_model_changed_during_download_is_rejected() {
         for number in 0..2 {
             let tag = Arc::new(Mutex::new(None::<Arc<Mutex<String>>>));
             let shared = Arc::clone(&tag);
@@ -290,7 +292,7 @@ mod with_stores {
     }
 
     #[test]
-    fn a_tokenizer_of_a_store_is_that_of_the_folder() {
+    fn a_tokenizer_can_be_in_a_store() {
         let here = workspace(demo_model().to_str().unwrap());
         here.longsift(&RUN).success();
         let store = Store::plain();
@@ -303,14 +305,14 @@ mod with_stores {
             workspace.write("pipeline.yaml", pipeline.to_string());
             store.longsift(&workspace, &RUN).success();
             assert_eq!(workspace.results(), here.results(), "{tokenizer}");
-            store.server.asked();
+            store.server.take_requests();
             store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
-            assert!(store.server.asked().is_empty());
+            assert!(store.server.take_requests().is_empty());
         }
     }
 
     #[test]
-    fn what_cannot_be_had_is_said_at_its_place() {
+    fn unavailable_files_are_reported_at_their_setting() {
         let (store, closed) = (Store::plain(), Store::new(|_, _, _| Reply::status(403)));
         let says = |store: &Store, model: &str, more: &[&str], says: &[&str]| {
             let workspace = workspace(model);
@@ -364,8 +366,8 @@ mod with_stores {
         // Nothing is downloaded if the input does not exist.
         let workspace = workspace(&store.addresses()[0]);
         fs::remove_file(workspace.path("input")).unwrap();
-        store.server.asked();
+        store.server.take_requests();
         store.plan(&workspace).expect(2);
-        assert!(store.server.asked().is_empty());
+        assert!(store.server.take_requests().is_empty());
     }
 }

@@ -45,7 +45,7 @@ fn check_harmless(page: &str) {
 }
 
 #[test]
-fn the_demo_writes_its_report_and_no_other_byte_changes() {
+fn writing_a_report_changes_no_other_byte() {
     let with = demo(&[]);
     let without = demo(&["--set", "output.report=false"]);
     assert_eq!(with.hashes(&["out"]), without.hashes(&["out"]));
@@ -100,7 +100,7 @@ fn the_demo_writes_its_report_and_no_other_byte_changes() {
 }
 
 #[test]
-fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
+fn a_report_without_texts_states_the_reason() {
     let workspace = Workspace::new();
     let texts: Vec<String> = (0..20)
         .map(|row| format!("secret{row} {}", "the quick brown fox jumps over it ".repeat(20 + row)))
@@ -198,7 +198,7 @@ fn text_that_is_not_utf8_is_counted_and_not_shown() {
 }
 
 #[test]
-fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
+fn the_size_of_a_page_is_bounded() {
     let workspace = Workspace::new();
     // These letters grow most when escaped; every sample shows both of its ends.
     let grown = |row: usize| {
@@ -227,7 +227,7 @@ fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_long_name_does_not_widen_a_page_and_an_empty_one_is_told() {
+fn long_and_empty_names_fit_the_page() {
     let workspace = Workspace::new();
     let long = "https://example.org/a/path/that/never/has/a/blank";
     let groups: Vec<Option<&str>> = (0..40).map(|row| Some([long, ""][row % 2])).collect();
@@ -257,7 +257,7 @@ fn a_long_name_does_not_widen_a_page_and_an_empty_one_is_told() {
 }
 
 #[test]
-fn groups_that_the_panel_leaves_out_are_told() {
+fn the_panel_names_omitted_groups() {
     let workspace = Workspace::new();
     let ids = || (0..4100).map(|row| format!("d{row}"));
     let texts = ids().map(|id| format!("{id} says {}", "this and that ".repeat(30)));
@@ -271,7 +271,7 @@ fn groups_that_the_panel_leaves_out_are_told() {
 }
 
 #[test]
-fn many_groups_are_few_pictures_and_one_of_all_others() {
+fn many_groups_share_one_picture() {
     let workspace = Workspace::new();
     let groups: Vec<Option<String>> =
         (0..200).map(|row| (row % 50 != 7).then(|| format!("g{}", row % 50))).collect();
@@ -319,7 +319,7 @@ fn report_with_threads(workspace: &Workspace, threads: &str) -> String {
 }
 
 #[test]
-fn a_run_that_has_not_finished_has_no_report() {
+fn an_unfinished_run_has_no_report() {
     let workspace = Workspace::new();
     fs::create_dir(workspace.path("out.run")).unwrap();
     let answer = workspace.longsift(&["report", "out.run"]);
@@ -328,7 +328,7 @@ fn a_run_that_has_not_finished_has_no_report() {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of() {
+fn every_page_opens_in_a_browser_without_network() {
     let workspace = demo(&[]);
     let hostile = hostile_run(&hostile());
     for (of, page) in [(&workspace, "out.run/report.html"), (&hostile, "out.run/report.html")] {
@@ -422,7 +422,7 @@ fn whatif(workspace: &Workspace, yaml: &str, fraction: &str) -> (u64, u64) {
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn without_guards_the_panel_has_the_samples_that_lack_only_the_statistic_of_a_guard() {
+fn the_panel_counts_samples_without_the_statistic_of_a_guard() {
     let workspace = Workspace::new();
     write_program(&workspace);
     let text = |row: usize| vec!["word"; 100 + row].join(" ");
@@ -449,7 +449,7 @@ fn without_guards_the_panel_has_the_samples_that_lack_only_the_statistic_of_a_gu
 
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
+fn guards_in_the_panel_match_whatif() {
     let workspace = guarded();
     let whatif = |yaml: &str| whatif(&workspace, yaml, "1");
     let summary = read_json(&workspace.path("out.run/summary.json"));

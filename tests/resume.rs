@@ -92,10 +92,10 @@ fn recorded_windows(workspace: &Workspace) -> u64 {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_run_killed_after_some_units_measures_only_the_others() {
+fn a_killed_run_measures_only_the_remaining_units() {
     for units_done in [1, 4, 10] {
         let workspace = workload();
-        workspace.killed(&RUN, RECORD, units_done + 1);
+        workspace.run_until_killed(&RUN, RECORD, units_done + 1);
         assert_eq!(units(&workspace), units_done);
         assert!(!workspace.path("out/data").exists(), "nothing is committed yet");
         let recorded = recorded_windows(&workspace);
@@ -111,7 +111,7 @@ fn a_run_killed_after_some_units_measures_only_the_others() {
 fn a_run_killed_while_it_writes_is_finished() {
     for part in [1, 2, 7] {
         let workspace = workload();
-        workspace.killed(&RUN, PART, part);
+        workspace.run_until_killed(&RUN, PART, part);
         let summary = finish(&workspace);
         assert_eq!(summary["windows_scored"], 0, "all units were scored before");
     }
@@ -129,14 +129,14 @@ fn a_run_killed_while_it_commits_is_finished() {
         ("unlink out.run/intent.json", 1),
     ] {
         let workspace = workload();
-        workspace.killed(&RUN, step, at);
+        workspace.run_until_killed(&RUN, step, at);
         let summary = finish(&workspace);
         assert_eq!(summary["windows_scored"], 0, "killed at {step} {at}");
     }
 }
 
 #[test]
-fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
+fn a_partial_commit_is_finished_by_the_next_run() {
     // A folder at the path of a file stops the commit before its first step, or the run before its commit.
     for obstacle in ["_SUCCESS", "summary.json"] {
         let workspace = workload();
@@ -161,7 +161,7 @@ fn a_killed_run_may_be_finished_with_another_selection_but_no_other_scores() {
     let expected = workload();
     expected.longsift(&arguments).success();
     let workspace = workload();
-    workspace.killed(&RUN, RECORD, 4);
+    workspace.run_until_killed(&RUN, RECORD, 4);
     let other = ["run", "pipeline.yaml", "--set", "stages.tokenize.window_tokens=512"];
     let answer = workspace.longsift(&other).expect(2);
     assert!(answer.stderr.contains("window_tokens: 512, was 1024"), "{}", answer.stderr);
@@ -173,7 +173,7 @@ fn a_killed_run_may_be_finished_with_another_selection_but_no_other_scores() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_selection_killed_over_another_one_is_finished_or_replaced() {
+fn a_killed_second_selection_is_finished_or_replaced() {
     let select = |workspace: &Workspace, fraction: &str| {
         let set = format!("stages.filter.keep_fraction={fraction}");
         let answer = workspace.longsift(&["run", "pipeline.yaml", "--set", &set]).success();
@@ -191,7 +191,7 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
         let workspace = workload();
         select(&workspace, "0.1");
         let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
-        workspace.killed(&arguments, step, at);
+        workspace.run_until_killed(&arguments, step, at);
         assert_eq!(select(&workspace, last).1, *results);
         check_nothing_is_left(&workspace, "resumed");
         assert_eq!(select(&workspace, last).0, "nothing_to_do");
@@ -200,13 +200,13 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn going_back_after_a_killed_selection_restates_what_the_selection_is() {
+fn going_back_after_a_killed_selection_restores_its_records() {
     let workspace = workload();
     workspace.longsift(&["run", "pipeline.yaml"]).success();
     let said = |name: &str| read_json(&workspace.path("out.run").join(name))["settings"].clone();
     let before = (said("pipeline.lock"), said("plan.json"));
     let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
-    workspace.killed(&arguments, PART, 3);
+    workspace.run_until_killed(&arguments, PART, 3);
     assert!(said("pipeline.lock") == before.0, "it goes with the selection that stands");
     assert_ne!(said("plan.json"), before.1);
     let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
@@ -236,7 +236,7 @@ fn finished_windows_of_an_open_unit_survive_a_kill() {
     let undisturbed = one_large_unit();
     undisturbed.longsift(&["run", "pipeline.yaml"]).success();
     let workspace = one_large_unit();
-    workspace.killed(&RUN, JOURNAL, 4);
+    workspace.run_until_killed(&RUN, JOURNAL, 4);
     assert_eq!(units(&workspace), 0, "the unit is still open");
     let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
     assert!(count(&summary, "windows_reused") > 0, "{summary}");
@@ -254,7 +254,7 @@ fn a_signal_drains_a_run_that_the_same_command_resumes() {
         let mut run = workspace.start_paused(&RUN, &Pause { matching: JOURNAL, at: 2 });
         run.wait_for_pause();
         run.signal(signal);
-        let stopped = run.go_on().expect(code).summary();
+        let stopped = run.resume().expect(code).summary();
         assert_eq!((&stopped["status"], &stopped["exit_code"]), (&json!("stopped"), &json!(code)));
         let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
         assert!(count(&summary, "windows_reused") > 0, "the windows in the journal: {summary}");
@@ -287,7 +287,7 @@ fn a_second_run_on_the_same_directory_is_refused_and_names_the_first() {
 }
 
 #[test]
-fn a_finished_run_does_nothing_and_says_so() {
+fn a_finished_run_has_nothing_to_do() {
     let workspace = workload();
     let first = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
     let before = workspace.hashes(&["out", "out.run"]);

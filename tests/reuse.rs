@@ -37,7 +37,7 @@ fn from_scratch(workspace: &Workspace, pipeline: &Pipeline) -> BTreeMap<String, 
 }
 
 #[test]
-fn another_selection_never_touches_the_model() {
+fn another_selection_does_not_read_the_model() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let scores = workspace.hashes(&["out.run/scores"]);
@@ -71,7 +71,7 @@ fn another_selection_never_touches_the_model() {
 }
 
 #[test]
-fn a_selection_replaces_the_one_before_it_whole() {
+fn a_selection_replaces_the_previous_one_completely() {
     let workspace = workspace();
     workspace.run(&pipeline().filter("keep_fraction: 1"));
     assert_eq!(files_below(&workspace.path("out/data")).len(), 4);
@@ -84,7 +84,7 @@ fn a_selection_replaces_the_one_before_it_whole() {
 }
 
 #[test]
-fn changed_score_settings_are_refused_with_a_list_until_fresh() {
+fn changed_score_settings_are_listed_and_need_fresh() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let before = workspace.hashes(&["out", "out.run"]);
@@ -109,7 +109,7 @@ fn changed_score_settings_are_refused_with_a_list_until_fresh() {
 }
 
 #[test]
-fn fresh_leaves_files_of_others_alone() {
+fn fresh_keeps_foreign_files() {
     let workspace = workspace();
     workspace.run(&pipeline());
     workspace.write("out/README.md", "mine");
@@ -127,7 +127,7 @@ fn fresh_leaves_files_of_others_alone() {
 }
 
 #[test]
-fn damaged_records_are_named_and_no_obstacle_to_a_fresh_start() {
+fn damaged_records_are_named_and_fresh_works() {
     for record in ["manifest.json", "pipeline.lock", "intent.json"] {
         let workspace = workspace();
         workspace.run(&pipeline());
@@ -172,7 +172,7 @@ fn only_the_units_of_a_changed_file_are_measured() {
 }
 
 #[test]
-fn a_touched_model_is_no_change_and_other_weights_are_refused() {
+fn a_touched_model_is_unchanged_and_other_weights_are_rejected() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let weights = workspace.path("model/model.safetensors");
@@ -222,7 +222,7 @@ fn scores_of_another_run_are_selected_from() {
 }
 
 #[test]
-fn a_trial_over_the_first_rows_is_kept_beside_the_run() {
+fn a_trial_is_kept_next_to_the_run() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let before = workspace.results();
@@ -242,7 +242,7 @@ fn a_trial_over_the_first_rows_is_kept_beside_the_run() {
 }
 
 #[test]
-fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
+fn a_locked_run_rejects_changes() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked"]).expect(2);
@@ -265,7 +265,7 @@ fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
 }
 
 #[test]
-fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() {
+fn an_unused_measure_does_not_change_the_calibration() {
     let workspace = workspace();
     workspace.run(&pipeline());
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
@@ -288,7 +288,7 @@ fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() 
 type Change = fn(&mut Value);
 
 #[test]
-fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
+fn an_incomplete_calibration_is_rejected_at_plan() {
     let workspace = workspace();
     workspace.run(&pipeline().measure("lexical"));
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
@@ -307,7 +307,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
         let wrong = pipeline().measure("lexical").score(&score);
         let wrong = filter.map_or_else(|| wrong.clone(), |filter| wrong.clone().filter(filter));
         workspace.write("wrong.yaml", wrong.to_string());
-        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
         assert!(message.contains(missing) && message.contains("wrong.yaml:"), "{message}");
         assert!(message.contains("calibrate again"), "{message}");
     }
@@ -315,7 +315,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
     let text = text.replacen("\"standard_deviation\": ", "\"standard_deviation\": -", 1);
     fs::write(workspace.path("saved.json"), text).unwrap();
     workspace.write("wrong.yaml", pipeline().score("calibration: saved.json").to_string());
-    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
     assert!(message.contains("no values of `dependency_strength` have this mean"), "{message}");
     let changes: [(Change, &str); 2] = [
         (|saved| saved["groups"][0]["threshold"] = json!(1), "unknown field `threshold`"),
@@ -327,7 +327,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
 }
 
 #[test]
-fn a_calibration_of_other_settings_is_refused_at_plan_where_no_model_decides() {
+fn a_calibration_of_other_settings_is_rejected_at_plan() {
     let workspace = workspace();
     let tokens = || {
         Pipeline::tokens("", 64)
@@ -350,7 +350,7 @@ fn a_calibration_of_other_settings_is_refused_at_plan_where_no_model_decides() {
         ("output.samples=documents", "samples"),
     ] {
         let plan = workspace.longsift(&["plan", "again.yaml", "--set", saved, "--set", set]);
-        let message = plan.expect(2).all();
+        let message = plan.expect(2).to_text();
         assert!(message.contains("was made with other settings"), "{set}: {message}");
         assert!(message.contains(line), "{set}: {message}");
     }
@@ -362,11 +362,11 @@ fn a_calibration_of_other_settings_is_refused_at_plan_where_no_model_decides() {
     workspace.longsift(&["plan", "again.yaml", "--set", saved]).success();
     let set = "stages.tokenize.window_tokens=32";
     let message = workspace.longsift(&["plan", "again.yaml", "--set", saved, "--set", set]);
-    assert!(message.expect(2).all().contains("was made with other settings"));
+    assert!(message.expect(2).to_text().contains("was made with other settings"));
 }
 
 #[test]
-fn another_shortest_window_is_said_in_words() {
+fn a_changed_minimum_window_is_explained() {
     let workspace = workspace();
     let short = |distance: u32| {
         let short = Pipeline::tokens("", 64).without_model(None).measure("lexical");
@@ -378,7 +378,7 @@ fn another_shortest_window_is_said_in_words() {
     workspace.run(&short(8));
     workspace.write("pipeline.yaml", short(16).to_string());
     let message = workspace.longsift(&["run", "pipeline.yaml", "--remeasure", "recurrence"]);
-    let message = message.expect(2).all();
+    let message = message.expect(2).to_text();
     assert!(
         message
             .contains("shortest window that is measured, in tokens: 17, was 9, for `recurrence`"),
@@ -391,12 +391,12 @@ fn refuses_at_plan(workspace: &Workspace, change: Change, why: &str) {
     let mut saved = read_json(&workspace.path("out.run/calibration.json"));
     change(&mut saved);
     workspace.write("saved.json", saved.to_string());
-    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
     assert!(message.contains(why) && message.contains("wrong.yaml:"), "{why}: {message}");
 }
 
 #[test]
-fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
+fn a_contradictory_calibration_is_rejected_at_plan() {
     let workspace = workspace();
     let score = "terms: [{statistic: dependency_strength, standardise: percentile}]";
     let pipeline = || {

@@ -37,18 +37,18 @@ fn full() -> File {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_ends_no_run() {
+fn an_unwritable_log_does_not_end_a_run() {
     let expected = workspace();
     expected.run(&pipeline());
     for log in ["full", "without a reader"] {
         let workspace = workspace();
         let mut command = workspace.command(&["run", "pipeline.yaml"]);
         let answer = if log == "full" {
-            Answer::of(command.stderr(full()).output().unwrap())
+            Answer::from_output(command.stderr(full()).output().unwrap())
         } else {
             let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             drop(run.stderr.take());
-            Answer::of(run.wait_with_output().unwrap())
+            Answer::from_output(run.wait_with_output().unwrap())
         };
         assert_eq!(answer.success().summary()["status"], "done", "{log}");
         assert_eq!(workspace.results(), expected.results(), "{log}");
@@ -56,7 +56,7 @@ fn a_log_that_cannot_be_written_ends_no_run() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_written_is_exit_4() {
+fn an_unwritable_answer_has_exit_code_4() {
     let workspace = workspace();
     for arguments in [
         &["run", "pipeline.yaml", "-q"][..],
@@ -66,14 +66,14 @@ fn an_answer_that_cannot_be_written_is_exit_4() {
         &["completions", "bash"],
     ] {
         let answer = workspace.command(arguments).stdout(full()).output().unwrap();
-        let answer = Answer::of(answer).expect(4);
+        let answer = Answer::from_output(answer).expect(4);
         assert!(answer.stderr.contains("cannot write to standard output"), "{}", answer.stderr);
     }
     assert!(workspace.path("out.run/_SUCCESS").exists(), "what was committed is kept");
 }
 
 #[test]
-fn tokens_end_when_nobody_reads_them() {
+fn tokens_stops_when_its_pipe_closes() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
     // More lines than the pipe between the processes holds, followed by a file that is removed before it is read.
@@ -88,11 +88,11 @@ fn tokens_end_when_nobody_reads_them() {
     assert!(serde_json::from_str::<Value>(&line).is_ok(), "{line}");
     fs::remove_file(workspace.path("input/b.parquet")).unwrap();
     drop(reader);
-    assert_eq!(Answer::of(run.wait_with_output().unwrap()).success().stderr, "");
+    assert_eq!(Answer::from_output(run.wait_with_output().unwrap()).success().stderr, "");
 }
 
 #[test]
-fn flags_that_mean_nothing_to_a_command_are_refused_by_name() {
+fn flags_without_effect_are_rejected() {
     let workspace = workspace();
     for command in ["lock", "tokens"] {
         let answer = workspace.longsift(&[command, "pipeline.yaml", "--format", "json"]).expect(2);
@@ -101,14 +101,14 @@ fn flags_that_mean_nothing_to_a_command_are_refused_by_name() {
 }
 
 #[test]
-fn ray_gets_every_flag_or_the_flag_is_refused() {
+fn ray_receives_every_flag_or_the_flag_is_rejected() {
     let workspace = workspace();
     let python = workspace.write("bin/python3", "#!/bin/sh\necho \"$3\"\n");
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let run = |flags: &[&str]| {
         let arguments = [&["run", "pipeline.yaml", "--engine", "ray"], flags].concat();
         let path = format!("{}:/usr/bin:/bin", python.parent().unwrap().display());
-        Answer::of(workspace.command(&arguments).env("PATH", path).output().unwrap())
+        Answer::from_output(workspace.command(&arguments).env("PATH", path).output().unwrap())
     };
     let flags = ["--offline", "--run-id=tonight", "--metrics-textfile=run.prom", "-v"];
     let job = run(&flags).success().summary();
@@ -128,7 +128,7 @@ fn ray_gets_every_flag_or_the_flag_is_refused() {
 }
 
 #[test]
-fn output_paths_that_only_a_shell_understands_are_refused() {
+fn output_paths_with_shell_syntax_are_rejected() {
     let workspace = workspace();
     for (path, why) in [
         ("..", "no folder of its own"),
@@ -168,7 +168,7 @@ fn an_input_with_the_columns_of_the_quarantine_is_refused() {
 }
 
 #[test]
-fn a_share_of_bad_rows_is_the_decimal_as_written() {
+fn a_fraction_of_bad_rows_is_the_written_decimal() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     // In floating point 0.29 · 100 is less than 29.
@@ -227,7 +227,7 @@ fn a_data_folder_on_another_disk_than_the_output_is_refused_at_plan() {
 }
 
 #[test]
-fn a_run_from_the_scores_of_another_is_verified_and_compared_with_those() {
+fn a_run_from_the_scores_of_another_can_be_verified_and_compared() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let mut other = pipeline().filter("keep_fraction: 0.25");
@@ -245,7 +245,7 @@ fn a_run_from_the_scores_of_another_is_verified_and_compared_with_those() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_terminal_that_closes_drains_a_run_unless_it_shall_not() {
+fn a_closed_terminal_drains_a_run_unless_hangups_are_ignored() {
     let workspace = workspace();
     // Set explicitly in both cases, since these tests may run under nohup themselves.
     let hung_up = |signal: &str| {
@@ -263,7 +263,7 @@ fn a_terminal_that_closes_drains_a_run_unless_it_shall_not() {
         let mut run = Paused::start(command, &place);
         run.wait_for_pause();
         run.signal(Signal::HUP);
-        run.go_on()
+        run.resume()
     };
     let stopped = hung_up("--default-signal=HUP").expect(129);
     assert_eq!(stopped.summary()["status"], "stopped");
@@ -272,7 +272,7 @@ fn a_terminal_that_closes_drains_a_run_unless_it_shall_not() {
 }
 
 #[test]
-fn a_file_beyond_the_limit_of_sizes_is_a_message() {
+fn exceeding_the_file_size_limit_is_reported() {
     let workspace = workspace();
     let mut command = Command::new("sh");
     command
@@ -280,7 +280,7 @@ fn a_file_beyond_the_limit_of_sizes_is_a_message() {
         .arg(env!("CARGO_BIN_EXE_longsift"))
         .current_dir(workspace.path(""))
         .env("XDG_CACHE_HOME", workspace.path("cache"));
-    let answer = Answer::of(command.output().unwrap()).expect(4);
+    let answer = Answer::from_output(command.output().unwrap()).expect(4);
     assert!(answer.stderr.contains("File too large"), "{}", answer.stderr);
 }
 
@@ -293,7 +293,7 @@ fn a_signal_ends_a_selection_before_anything_is_written() {
     let mut run = workspace.start_paused(&again, &Pause { matching: "open out.run/scores", at: 1 });
     run.wait_for_pause();
     run.signal(Signal::TERM);
-    assert_eq!(run.go_on().expect(143).summary()["status"], "stopped");
+    assert_eq!(run.resume().expect(143).summary()["status"], "stopped");
     assert!(!workspace.path("out/.staging").exists(), "the write phase has not begun");
 }
 
@@ -311,7 +311,7 @@ fn a_signal_ends_the_reading_of_footers() {
     let mut run = Paused::start(command, &Pause { matching: "open input/", at: 3 });
     run.wait_for_pause();
     run.signal(Signal::TERM);
-    assert_eq!(run.go_on().expect(143).summary()["status"], "stopped");
+    assert_eq!(run.resume().expect(143).summary()["status"], "stopped");
     let operations = fs::read_to_string(trace).unwrap();
     let opened = operations.lines().filter(|line| line.starts_with("open input/")).count();
     assert!((3..10).contains(&opened), "{operations}");

@@ -64,7 +64,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn rooms_import_only_what_their_table_allows() {
+fn modules_import_only_what_the_table_allows() {
     let found = forbidden(&Sources::read(&repository().join("engine/src")));
     assert!(
         found.is_empty(),
@@ -74,7 +74,7 @@ fn rooms_import_only_what_their_table_allows() {
 }
 
 #[test]
-fn no_files_of_a_crate_import_each_other_in_a_circle() {
+fn files_of_a_crate_have_no_import_cycles() {
     for folder in ["engine/src", "stages/src", "kernels/src"] {
         let found = circles(&Sources::read(&repository().join(folder)).arrows());
         assert!(found.is_empty(), "circles in {folder}:\n{}", found.join("\n"));
@@ -82,7 +82,7 @@ fn no_files_of_a_crate_import_each_other_in_a_circle() {
 }
 
 #[test]
-fn a_planted_arrow_and_a_planted_circle_are_found() {
+fn a_planted_import_and_a_planted_cycle_are_found() {
     let mut engine = Sources::read(&repository().join("engine/src"));
     engine.plant("base/text.rs", "fn f() { crate::plan::estimate::f() }");
     assert_eq!(forbidden(&engine), ["base/text.rs imports plan/estimate.rs"]);
@@ -121,7 +121,7 @@ fn a_planted_arrow_and_a_planted_circle_are_found() {
 }
 
 #[test]
-fn the_map_shows_the_rooms_and_what_each_may_import() {
+fn the_map_lists_the_modules_and_their_imports() {
     let words = |text: &str| quoted(text).map(str::to_owned).collect::<BTreeSet<_>>();
     let chapter = chapter("Rooms");
     let rows = chapter.lines().filter(|line| line.starts_with("| `"));
@@ -135,7 +135,7 @@ fn the_map_shows_the_rooms_and_what_each_may_import() {
 }
 
 #[test]
-fn every_file_lies_in_a_room_and_stands_on_the_map() {
+fn every_file_is_on_the_map() {
     let chapter = chapter("Files of each room");
     let named: BTreeSet<String> = chapter
         .split("\n* ")
@@ -175,7 +175,7 @@ fn every_file_lies_in_a_room_and_stands_on_the_map() {
 }
 
 #[test]
-fn files_that_the_map_names_exist() {
+fn files_on_the_map_exist() {
     let map = map();
     let named: BTreeSet<&str> = quoted(&map)
         .filter(|word| Path::new(word).extension().is_some_and(|extension| extension == "rs"))

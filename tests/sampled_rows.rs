@@ -48,7 +48,7 @@ fn estimates_are_within_their_standard_errors_of_the_exact_scores() {
 }
 
 #[test]
-fn a_window_with_no_more_rows_than_that_is_exact() {
+fn a_window_with_fewer_rows_is_exact() {
     let (exact, sampled) = (workspace(), workspace());
     exact.run(&pipeline(""));
     sampled.run(&pipeline("{per_window: 768, seed: 1}"));
@@ -59,7 +59,7 @@ fn a_window_with_no_more_rows_than_that_is_exact() {
 }
 
 #[test]
-fn the_draw_depends_on_text_and_seed_alone() {
+fn the_sample_depends_on_text_and_seed_only() {
     let pipeline =
         |seed: u32| pipeline(&format!("{{per_window: 64, seed: {seed}}}")).score("alpha: 0");
     let results = |seed: u32, arguments: &[&str]| {
@@ -73,7 +73,7 @@ fn the_draw_depends_on_text_and_seed_alone() {
 }
 
 #[test]
-fn a_variance_that_is_mostly_noise_is_refused_until_it_is_left_out_or_accepted() {
+fn a_noisy_variance_term_is_rejected() {
     let workspace = workspace();
     let noisy = pipeline("{per_window: 32, seed: 1}").score("max_relative_error: 0.001");
     workspace.write("pipeline.yaml", noisy.to_string());
@@ -92,7 +92,7 @@ fn a_variance_that_is_mostly_noise_is_refused_until_it_is_left_out_or_accepted()
 }
 
 #[test]
-fn rows_of_another_number_are_other_scores() {
+fn another_number_of_rows_gives_other_scores() {
     let workspace = workspace();
     workspace.run(&pipeline("{per_window: 64, seed: 1}").score("alpha: 0"));
     workspace.write(

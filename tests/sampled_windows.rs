@@ -64,7 +64,7 @@ fn kept(workspace: &Workspace) -> BTreeMap<Window, bool> {
 const SAMPLE: &str = ", sample_fraction: 0.4, sample_seed: 5";
 
 #[test]
-fn neither_order_nor_files_nor_units_nor_shards_change_the_sample_or_a_figure() {
+fn the_sample_does_not_depend_on_the_partition() {
     let whole = workspace(12, false);
     whole.run(&pipeline(""));
     let all = losses(&whole);
@@ -103,7 +103,7 @@ fn neither_order_nor_files_nor_units_nor_shards_change_the_sample_or_a_figure() 
 }
 
 #[test]
-fn what_is_not_measured_is_dropped_or_kept_and_counted_on_its_own() {
+fn windows_that_are_not_measured_are_dropped_or_kept() {
     let workspace = workspace(5, false);
     let dropped = workspace.run(&pipeline(SAMPLE));
     let measured = losses(&workspace);
@@ -135,7 +135,7 @@ fn what_is_not_measured_is_dropped_or_kept_and_counted_on_its_own() {
 }
 
 #[test]
-fn another_share_is_refused_until_it_is_asked_for() {
+fn another_fraction_is_rejected_until_measured_again() {
     let workspace = workspace(12, false);
     workspace.run(&pipeline(SAMPLE));
     let before = losses(&workspace);
@@ -153,7 +153,7 @@ fn another_share_is_refused_until_it_is_asked_for() {
 }
 
 #[test]
-fn what_a_guard_refuses_is_the_guards_whether_it_is_in_the_sample_or_not() {
+fn windows_rejected_by_a_guard_are_counted_by_the_guard() {
     let whole = workspace(12, false);
     whole.run(&pipeline(SAMPLE).measure("lexical"));
     let mut shares = floats(&read_scores(&whole.path("out.run")), "unique_token_share");
@@ -185,7 +185,7 @@ fn what_a_guard_refuses_is_the_guards_whether_it_is_in_the_sample_or_not() {
 }
 
 #[test]
-fn a_document_is_scored_by_those_of_its_windows_that_are_measured() {
+fn a_document_is_scored_by_its_measured_windows() {
     let workspace = workspace(12, false);
     let sample = ", sample_fraction: 0.2, sample_seed: 1";
     let summary =
@@ -206,7 +206,7 @@ fn a_document_is_scored_by_those_of_its_windows_that_are_measured() {
 }
 
 #[test]
-fn a_plan_says_what_share_is_measured_and_refuses_a_seed_of_none() {
+fn a_plan_shows_the_fraction_and_rejects_a_seed_without_one() {
     let workspace = workspace(12, false);
     workspace.write("pipeline.yaml", pipeline(SAMPLE).to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
@@ -214,8 +214,5 @@ fn a_plan_says_what_share_is_measured_and_refuses_a_seed_of_none() {
     assert!(line.contains("of 40 % of all windows"), "{line}");
     workspace.write("pipeline.yaml", pipeline(", sample_seed: 5").to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
-    assert!(
-        answer.contains("`sample_seed` chooses among windows, and all of them are measured"),
-        "{answer}"
-    );
+    assert!(answer.contains("`sample_seed` has no effect: all windows are measured"), "{answer}");
 }

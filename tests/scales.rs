@@ -249,7 +249,7 @@ const TERMS: &str =
     "terms: [{statistic: unique_token_share}, {statistic: copy_share, weight: -0.5}]";
 
 #[test]
-fn scores_of_windows_and_documents_are_those_of_the_definition() {
+fn scores_of_windows_and_documents_match_the_definition() {
     let workspace = workspace();
     let bound = |statistic, low, high, quantile| Bound { statistic, low, high, quantile };
     let sets = [
@@ -281,7 +281,7 @@ fn scores_of_windows_and_documents_are_those_of_the_definition() {
 const GUARD: &str = "{statistic: copy_share, max: 0.2}";
 
 #[test]
-fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
+fn a_calibration_keeps_its_scales() {
     let workspace = workspace();
     let calibrated = pipeline(GUARD).score(&format!("{TERMS}, within: group"));
     let summary = workspace.run(&calibrated);
@@ -321,7 +321,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
         older
     };
     workspace.write("saved.json", older.to_string());
-    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).all();
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).to_text();
     assert!(
         refused.contains("has format 3, expected 4") && refused.contains("calibrate again"),
         "{refused}"
@@ -329,7 +329,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
 }
 
 #[test]
-fn budgets_of_a_calibration_are_matched_by_what_they_are_for() {
+fn budgets_of_a_calibration_are_matched_by_scope() {
     let workspace = workspace();
     let (long, short) =
         ("{min_tokens: 128, keep_tokens: 700}", "{max_tokens: 127, keep_tokens: 300}");
@@ -349,7 +349,7 @@ fn budgets_of_a_calibration_are_matched_by_what_they_are_for() {
     assert_eq!(workspace.hashes(&["out/data"]), before, "their order decides nothing");
     let refuses = |budgets: &str, calibration: &str, why: &str| {
         workspace.write("wrong.yaml", calibrated(budgets, calibration).to_string());
-        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
         assert!(message.contains("made with other settings"), "{message}");
         assert!(message.contains(why), "{why}: {message}");
     };
@@ -383,7 +383,7 @@ fn budgets_of_a_calibration_are_matched_by_what_they_are_for() {
 }
 
 #[test]
-fn another_guard_selects_as_a_fresh_run_does_and_whatif_says_so() {
+fn another_guard_selects_like_a_fresh_run_and_whatif() {
     let workspace = workspace();
     let score = format!("{TERMS}, within: group, standardise: percentile");
     workspace.run(&pipeline(GUARD).score(&score));
@@ -442,7 +442,7 @@ fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
 }
 
 #[test]
-fn a_report_and_an_explanation_say_why_a_window_was_rejected() {
+fn a_report_and_an_explanation_show_why_a_window_was_rejected() {
     let workspace = workspace();
     let guarded =
         pipeline(&format!("{GUARD}, {{statistic: unique_token_share, min_quantile: 0.1}}"))
@@ -491,7 +491,7 @@ fn a_report_and_an_explanation_say_why_a_window_was_rejected() {
         let value = &found["selected"]["group"];
         let group = groups.iter().find(|group| group["value"] == *value).unwrap();
         assert_eq!(found["selected"]["score"].is_number(), group["count"] != 0, "{found}");
-        let said = workspace.longsift(&["explain", "out.run", &sample]).success().all();
+        let said = workspace.longsift(&["explain", "out.run", &sample]).success().to_text();
         assert!(
             said.contains("guard copy_share at most 0.2") && said.contains("rejected"),
             "{said}"

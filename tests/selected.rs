@@ -32,8 +32,8 @@ fn read_selection(workspace: &Workspace) -> RecordBatch {
 }
 
 #[test]
-fn every_sample_is_there_with_what_decided_of_it() {
-    let workspace = Workspace::of_three_groups();
+fn every_sample_has_its_decision() {
+    let workspace = Workspace::with_three_groups();
     let summary = workspace.run(&pipeline());
     let selection = read_selection(&workspace);
     assert_eq!(selection.num_rows() as u64, count(&summary, "windows_total"));
@@ -101,7 +101,7 @@ fn every_sample_is_there_with_what_decided_of_it() {
 
 #[test]
 fn a_statistic_of_two_terms_has_two_columns_of_different_names() {
-    let workspace = Workspace::of_three_groups();
+    let workspace = Workspace::with_three_groups();
     let twice = "{statistic: far_recurrence}, \
                  {statistic: far_recurrence, standardise: percentile, weight: -1}";
     workspace.run(&pipeline().score(&format!("combine: least, terms: [{twice}]")));
@@ -117,8 +117,8 @@ fn a_statistic_of_two_terms_has_two_columns_of_different_names() {
 }
 
 #[test]
-fn a_comparison_that_cannot_be_made_is_refused_with_why() {
-    let workspace = Workspace::of_three_groups();
+fn an_impossible_comparison_is_rejected() {
+    let workspace = Workspace::with_three_groups();
     let refused = |pipeline: &Pipeline, what: &str| {
         workspace.write("pipeline.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
@@ -133,12 +133,12 @@ fn a_comparison_that_cannot_be_made_is_refused_with_why() {
     refused(&spared, "`longattn` needs `dependency_strength`, which is not measured of windows");
     let mut unmeasured = by_group.output("compare: [far-recurrence]").filter("keep_fraction: 0.2");
     unmeasured.measures.clear();
-    refused(&unmeasured, "no measure of the pipeline writes the statistic `far_recurrence`");
+    refused(&unmeasured, "no measure of the pipeline computes the statistic `far_recurrence`");
 }
 
 #[test]
-fn what_a_selection_cannot_be_made_by_is_refused_where_it_stands() {
-    let workspace = Workspace::of_three_groups();
+fn impossible_selections_are_rejected_at_their_setting() {
+    let workspace = Workspace::with_three_groups();
     let terms =
         "{statistic: copy_shares}, {statistic: recurrence_histogram}, {statistic: gzip_ratio}";
     let guards = "{statistic: copy_share, min: 0.5, max: 0.4}, {statistic: far_variance, min_quantile: 0.9, max_quantile: 0.1}, \

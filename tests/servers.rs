@@ -51,7 +51,7 @@ fn run_with(workspace: &Workspace, variables: &[(&str, &str)]) -> Answer {
     for (name, value) in variables {
         command.env(name, value);
     }
-    Answer::of(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+    Answer::from_output(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
 }
 
 fn run(workspace: &Workspace) -> Answer {
@@ -59,7 +59,7 @@ fn run(workspace: &Workspace) -> Answer {
 }
 
 #[test]
-fn a_key_means_itself_before_it_is_a_pattern() {
+fn an_exact_key_takes_precedence_over_a_pattern() {
     let (bucket, wanted) = (Bucket::new(), parquet(0, 12));
     for key in ["d/a[1].parquet", "run[1]/x.parquet", "both"] {
         bucket.put(key, wanted.clone());
@@ -77,7 +77,7 @@ fn a_key_means_itself_before_it_is_a_pattern() {
     ] {
         let workspace = workspace(input);
         let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
-        let answer = Answer::of(bucket.serve(&mut command).output().unwrap());
+        let answer = Answer::from_output(bucket.serve(&mut command).output().unwrap());
         assert_eq!(answer.success().summary()["rows_in"], 12, "{input}");
     }
 }
@@ -91,11 +91,11 @@ fn page(more: &str) -> Reply {
     };
     let objects = object("d/a.parquet") + &object("d/b.parquet");
     let xml = format!("<ListBucketResult>{more}{objects}</ListBucketResult>");
-    Reply::whole(xml.as_bytes()).with("Content-Type", "application/xml")
+    Reply::whole(xml.as_bytes()).with_header("Content-Type", "application/xml")
 }
 
 #[test]
-fn a_list_that_does_not_end_is_not_taken_for_the_whole() {
+fn an_endless_list_is_rejected() {
     let turn = AtomicUsize::new(0);
     let token = |text: &str| {
         format!(
@@ -115,7 +115,7 @@ fn a_list_that_does_not_end_is_not_taken_for_the_whole() {
         let answer = run_with(&workspace("s3://bucket/d"), &[("AWS_ENDPOINT_URL", &server.url())]);
         let answer = answer.expect(2);
         assert!(answer.stderr.contains("the list of objects is not complete"), "{}", answer.stderr);
-        assert!(server.asked().len() <= 3);
+        assert!(server.take_requests().len() <= 3);
     }
 }
 
@@ -140,11 +140,12 @@ fn a_result_has_one_version_of_a_file() {
             let is_old = count.fetch_add(1, Ordering::Relaxed) == 0;
             let mut reply = Reply::file(if is_old { &old } else { &new }, request);
             if etags {
-                reply = reply.with("ETag", if is_old { "\"1\"" } else { "\"2\"" });
+                reply = reply.with_header("ETag", if is_old { "\"1\"" } else { "\"2\"" });
             }
             if times {
                 let later = MODIFIED.replace("08:00", "09:00");
-                reply = reply.with("Last-Modified", if is_old { MODIFIED } else { later.as_str() });
+                reply = reply
+                    .with_header("Last-Modified", if is_old { MODIFIED } else { later.as_str() });
             }
             reply
         });
@@ -154,17 +155,18 @@ fn a_result_has_one_version_of_a_file() {
 }
 
 #[test]
-fn credentials_follow_no_redirect_to_another_server() {
+fn credentials_are_not_sent_to_another_server() {
     let thief = Server::new(|_| Reply::status(200));
     let place = thief.url().replace("127.0.0.1", "localhost");
     for status in [301, 302, 307, 308] {
         let place = place.clone();
-        let first =
-            Server::new(move |_| Reply::status(status).with("Location", &format!("{place}/x")));
+        let first = Server::new(move |_| {
+            Reply::status(status).with_header("Location", &format!("{place}/x"))
+        });
         let store = [("AWS_ENDPOINT_URL", first.url()), ("AWS_SESSION_TOKEN", SECRET.to_owned())];
         let store = store.each_ref().map(|(name, value)| (*name, value.as_str()));
         run_with(&workspace("s3://bucket/x"), &store).expect(2);
-        assert!(!first.asked().is_empty());
+        assert!(!first.take_requests().is_empty());
         let corpus = repository().join("datasets/demo/corpus.parquet");
         let collector =
             [("OPENLINEAGE_URL", first.url()), ("OPENLINEAGE_API_KEY", SECRET.to_owned())];
@@ -174,7 +176,7 @@ fn credentials_follow_no_redirect_to_another_server() {
         let url = first.url().replace("http://", &format!("http://bob:{SECRET}@"));
         run(&workspace(&format!("{url}/x.parquet")));
         let shown = |asked: &Request| format!("{asked:?}").contains(SECRET);
-        let asked = thief.asked();
+        let asked = thief.take_requests();
         assert!(
             !asked.iter().any(shown)
                 && asked.iter().all(|asked| !asked.headers.contains_key("authorization")),
@@ -204,7 +206,7 @@ fn no_secret_of_an_address_is_shown_or_stored() {
         let user =
             request.headers.get("authorization").is_some_and(|value| value.starts_with("Basic "));
         match (signed, user) {
-            (true, true) => Reply::file(&data, request).with("ETag", "\"1\""),
+            (true, true) => Reply::file(&data, request).with_header("ETag", "\"1\""),
             _ => Reply::status(403),
         }
     });
@@ -235,14 +237,14 @@ fn no_secret_of_an_address_is_shown_or_stored() {
                 .env("OPENLINEAGE_URL", collector.url())
                 .env_remove("HTTP_PROXY")
                 .env_remove("http_proxy");
-            let answer = Answer::of(command.output().unwrap());
+            let answer = Answer::from_output(command.output().unwrap());
             if arguments[0] == "run" {
                 assert_eq!(answer.code, code, "{input}: {}", answer.stderr);
             }
-            said.push(answer.all());
+            said.push(answer.to_text());
         }
-        said.push(format!("{:?}", collector.asked()));
-        for body in collector.asked() {
+        said.push(format!("{:?}", collector.take_requests()));
+        for body in collector.take_requests() {
             said.push(String::from_utf8_lossy(&body.body).into_owned());
         }
         let said: Vec<&str> = said.iter().map(String::as_str).collect();
@@ -283,12 +285,16 @@ fn no_secret_of_the_environment_is_shown_or_stored() {
             variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let answer = run_with(&workspace, &set);
         assert_eq!(answer.code == 0, input == local.as_str(), "{}", answer.stderr);
-        assert_eq!(places_of_secret(&workspace, &[&answer.all()]), Vec::<String>::new(), "{set:?}");
+        assert_eq!(
+            places_of_secret(&workspace, &[&answer.to_text()]),
+            Vec::<String>::new(),
+            "{set:?}"
+        );
     }
 }
 
 #[test]
-fn line_ends_of_secrets_are_left_out_and_control_characters_refused() {
+fn secrets_are_trimmed_and_control_characters_rejected() {
     let (bucket, data) = (Bucket::new(), parquet(0, 12));
     bucket.put("x.parquet", data);
     let input = workspace("s3://bucket/x.parquet");
@@ -299,7 +305,8 @@ fn line_ends_of_secrets_are_left_out_and_control_characters_refused() {
         ("AWS_SESSION_TOKEN", "t\u{1}oken", 2),
     ] {
         let mut command = input.command(&["run", "pipeline.yaml", "-q"]);
-        let answer = Answer::of(bucket.serve(&mut command).env(name, value).output().unwrap());
+        let answer =
+            Answer::from_output(bucket.serve(&mut command).env(name, value).output().unwrap());
         let answer = answer.expect(code);
         assert!(code == 0 || answer.stderr.contains(name), "{}", answer.stderr);
     }
@@ -310,13 +317,15 @@ fn line_ends_of_secrets_are_left_out_and_control_characters_refused() {
         run_with(&workspace("hf://datasets/o/d"), &variables).expect(2).stderr
     };
     asked("hf_token\n");
-    assert!(hub.asked().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_token"));
+    assert!(
+        hub.take_requests().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_token")
+    );
     assert!(asked("hf_\ntoken").contains("HF_TOKEN"));
-    assert!(hub.asked().is_empty());
+    assert!(hub.take_requests().is_empty());
 }
 
 #[test]
-fn a_signal_ends_a_run_whatever_a_server_does() {
+fn a_signal_ends_a_run_despite_a_hanging_server() {
     let silent = Server::new(|_| {
         std::thread::sleep(Duration::from_secs(40));
         Reply::status(200)

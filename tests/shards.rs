@@ -54,7 +54,7 @@ fn events(workspace: &Workspace, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn three_processes_at_once_and_a_selection_are_the_run_of_one() {
+fn three_shards_and_a_selection_equal_one_run() {
     let workspace = workload();
     let children: Vec<Child> =
         ["0/3", "1/3", "2/3"].iter().map(|shard| start(&workspace, shard)).collect();
@@ -125,7 +125,7 @@ fn shards_write_what_the_selection_commits() {
 }
 
 #[test]
-fn parts_of_another_selection_are_not_taken() {
+fn parts_of_another_selection_are_not_used() {
     let workspace = workload();
     score(&workspace, "0/1");
     let other =
@@ -166,7 +166,7 @@ fn two_processes_of_the_same_shard_share_it_and_every_unit_counts_once() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn what_others_scored_since_a_process_looked_is_not_opened_again() {
+fn units_scored_meanwhile_by_others_are_not_reopened() {
     let workspace = workload();
     // It has found no records, and is about to write the lock.
     let pause = Pause { matching: "rename out.run/", at: 1 };
@@ -174,7 +174,7 @@ fn what_others_scored_since_a_process_looked_is_not_opened_again() {
     late.wait_for_pause();
     score(&workspace, "0/1");
     let units = workspace.hashes(&["out.run/units", "out.run/scores"]);
-    let shard = late.go_on().success().summary()["shard"].clone();
+    let shard = late.resume().success().summary()["shard"].clone();
     assert_eq!((&shard["units_scored"], &shard["units_by_others"]), (&json!(0), &json!(11)));
     assert_eq!(workspace.hashes(&["out.run/units", "out.run/scores"]), units);
     select_as_one_process(&workspace);
@@ -184,7 +184,7 @@ fn what_others_scored_since_a_process_looked_is_not_opened_again() {
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_shard_is_finished_by_the_same_command() {
     let workspace = workload();
-    workspace.killed(&shard_arguments("0/2"), RECORD, 3);
+    workspace.run_until_killed(&shard_arguments("0/2"), RECORD, 3);
     let before = units(&workspace) as u64;
     assert_eq!(before, 2);
     score(&workspace, "1/2");
@@ -196,7 +196,7 @@ fn a_killed_shard_is_finished_by_the_same_command() {
 }
 
 #[test]
-fn a_whole_run_finishes_what_shards_began() {
+fn a_whole_run_finishes_shards() {
     let workspace = workload();
     score(&workspace, "1/3");
     let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
@@ -205,7 +205,7 @@ fn a_whole_run_finishes_what_shards_began() {
 }
 
 #[test]
-fn a_selection_names_the_units_and_the_shards_that_it_misses() {
+fn a_selection_names_missing_units_and_shards() {
     let workspace = workload();
     for shard in ["0/4", "2/4"] {
         score(&workspace, shard);
@@ -224,19 +224,19 @@ fn a_selection_names_the_units_and_the_shards_that_it_misses() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_selection_waits_for_nothing() {
+fn a_selection_does_not_wait() {
     let workspace = workload();
     let mut shard =
         workspace.start_paused(&shard_arguments("0/1"), &Pause { matching: RECORD, at: 2 });
     shard.wait_for_pause();
     let answer = select(&workspace).expect(4);
     assert!(answer.stderr.contains("processes that work on shards"), "{}", answer.stderr);
-    shard.go_on().success();
+    shard.resume().success();
     select_as_one_process(&workspace);
 }
 
 #[test]
-fn a_file_that_changed_is_scored_anew_by_its_shard() {
+fn a_changed_file_is_scored_again_by_its_shard() {
     let workspace = workload();
     for shard in ["0/2", "1/2"] {
         score(&workspace, shard);
@@ -254,7 +254,7 @@ fn a_file_that_changed_is_scored_anew_by_its_shard() {
 }
 
 #[test]
-fn flags_that_do_not_go_together_are_refused() {
+fn conflicting_flags_are_rejected() {
     let workspace = workload();
     for (arguments, why) in [
         (&["--shard", "0/2"][..], "`--shard` is for scoring"),

@@ -33,7 +33,7 @@ fn a_part_that_cannot_be_written_fails_the_run() {
     }
     workspace.write("pipeline.yaml", all().to_string());
     let part = "train-00001-of-00003.parquet".to_owned();
-    let fault = Fault { action: "EIO", at: 1, stays: true, matching: part };
+    let fault = Fault { action: "EIO", at: 1, permanent: true, matching: part };
     let answer = workspace.with_fault(&["run", "pipeline.yaml", "-q"], Some(&fault)).answer;
     assert_eq!(answer.code, 4, "{}", answer.stderr);
     assert!(!workspace.path("out.run/_SUCCESS").exists());
@@ -60,7 +60,7 @@ fn a_bad_row_in_a_batch_of_a_thousand_costs_one_row() {
 /// Completion markers that depend on neither the input nor the settings: files added later shift the assignment, so
 /// that a resumed run omits some and processes others twice.
 #[test]
-fn a_file_added_between_two_runs_is_neither_left_out_nor_read_twice() {
+fn a_file_added_between_two_runs_is_read_once() {
     let workspace = workspace();
     for name in ["b", "d"] {
         write_parquet(
@@ -93,7 +93,7 @@ fn a_file_added_between_two_runs_is_neither_left_out_nor_read_twice() {
 /// Missing texts that are warned about once and never counted; a wrong column name that gives an empty output and a
 /// success.
 #[test]
-fn a_missing_text_is_counted_and_a_wrong_column_is_no_success() {
+fn a_missing_text_is_counted_and_a_wrong_column_fails() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let text = "The archive of the valley keeps every letter. ".repeat(30);
@@ -141,7 +141,7 @@ fn a_file_that_ends_early_is_not_done() {
 
 /// A long document that is scored by its beginning, without notice or a score for the rest.
 #[test]
-fn a_long_document_is_scored_to_its_end_or_set_aside() {
+fn a_long_document_is_scored_to_its_end_or_quarantined() {
     let workspace = workspace();
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64 * 40 + 17]), 8);
     workspace.run(&all().tokenize("short_documents: score"));
@@ -158,7 +158,7 @@ fn a_long_document_is_scored_to_its_end_or_set_aside() {
 
 /// Unreadable lines that are skipped and never counted.
 #[test]
-fn an_unreadable_row_is_counted_and_kept_aside() {
+fn an_unreadable_row_is_counted_and_quarantined() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let good = "The archive of the valley keeps every letter. ".repeat(30).into_bytes();
@@ -193,7 +193,7 @@ fn a_run_in_which_every_file_fails_is_a_failure() {
 /// A directory walk that treats an unreadable folder as missing, and its files as absent.
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_folder_that_cannot_be_looked_at_fails_the_run() {
+fn an_unreadable_folder_fails_the_run() {
     let workspace = workspace();
     for name in ["a", "below/b"] {
         write_parquet(&workspace.path(&format!("input/{name}.parquet")), &corpus(name, &[128]), 8);
@@ -201,7 +201,7 @@ fn a_folder_that_cannot_be_looked_at_fails_the_run() {
     workspace.write("pipeline.yaml", all().to_string());
     for (action, code) in [("EIO", 4), ("EACCES", 3)] {
         for matching in ["stat input/below", "list input/below"] {
-            let fault = Fault { action, at: 1, stays: true, matching: matching.to_owned() };
+            let fault = Fault { action, at: 1, permanent: true, matching: matching.to_owned() };
             let answer = workspace.with_fault(&["run", "pipeline.yaml", "-q"], Some(&fault)).answer;
             let answer = answer.expect(code);
             assert!(answer.stderr.contains("input/below`"), "{}", answer.stderr);
@@ -212,7 +212,7 @@ fn a_folder_that_cannot_be_looked_at_fails_the_run() {
 
 /// A second run that appends to the output of the first.
 #[test]
-fn a_second_run_doubles_nothing() {
+fn a_second_run_duplicates_nothing() {
     let workspace = workspace();
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[128, 192]), 8);
     workspace.run(&all());

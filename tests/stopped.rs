@@ -12,7 +12,7 @@ use crate::support::{Answer, Workspace, check_accounting};
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_second_signal_ends_a_run_at_once_and_nothing_is_lost() {
+fn a_second_signal_ends_a_run_at_once_without_loss() {
     let scenario = Scenario::first_run();
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -31,7 +31,7 @@ fn a_second_signal_ends_a_run_at_once_and_nothing_is_lost() {
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_signal_at_any_step_is_obeyed_before_the_next_one() {
+fn a_signal_at_any_step_stops_the_run_before_the_next() {
     let scenario = Scenario::first_run();
     for matching in ["open input/", "create out.run/units", "create out/.staging"] {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -40,7 +40,7 @@ fn a_signal_at_any_step_is_obeyed_before_the_next_one() {
         let mut run = workspace.start_paused(&scenario.arguments, &Pause { matching, at });
         run.wait_for_pause();
         run.signal(Signal::TERM);
-        let answer = run.go_on().expect(143);
+        let answer = run.resume().expect(143);
         assert_eq!(answer.summary()["status"], json!("stopped"));
         scenario.check_no_mixture(&workspace, matching);
         scenario.finish(&workspace, matching);
@@ -55,7 +55,7 @@ fn in_a_namespace(workspace: &Workspace, script: &str) -> Answer {
         .current_dir(workspace.path(""))
         .env("LONGSIFT", env!("CARGO_BIN_EXE_longsift"))
         .env("XDG_CACHE_HOME", workspace.path("cache"));
-    Answer::of(command.output().unwrap())
+    Answer::from_output(command.output().unwrap())
 }
 
 /// Moves the scenario's output to a path that can be a disk of its own.
@@ -66,7 +66,7 @@ const ELSEWHERE: &str = "--set output.path=disk/out";
     not(longsift_mounts),
     ignore = "needs `unshare` and user namespaces, to mount a file system"
 )]
-fn a_full_disk_stops_a_run_that_is_finished_when_there_is_space() {
+fn a_run_stopped_by_a_full_disk_can_be_finished() {
     let scenario = Scenario::first_run();
     let mut stopped = 0;
     for kilobytes in [24, 40, 56, 72, 88, 104, 120, 136, 152, 168, 184, 200] {
@@ -120,7 +120,7 @@ fn an_output_that_cannot_be_written_is_exit_4_with_a_hint() {
     not(longsift_mounts),
     ignore = "needs `unshare` and user namespaces, to mount a file system"
 )]
-fn another_selection_can_be_looked_at_where_the_run_directory_cannot_be_written() {
+fn whatif_works_in_a_read_only_run_directory() {
     let scenario = Scenario::first_run();
     let script = format!(
         "mkdir disk; mount -t tmpfs none disk; $LONGSIFT run pipeline.yaml -q {ELSEWHERE} >summary
@@ -138,7 +138,7 @@ fn another_selection_can_be_looked_at_where_the_run_directory_cannot_be_written(
     not(longsift_mounts),
     ignore = "needs `unshare` and user namespaces, to mount a file system"
 )]
-fn scores_that_are_there_need_no_room_again() {
+fn existing_scores_need_no_additional_space() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     write_input(&workspace, "many", &[2; 400]);
@@ -161,7 +161,7 @@ fn scores_that_are_there_need_no_room_again() {
     not(longsift_mounts),
     ignore = "needs `unshare` and user namespaces, to mount a file system"
 )]
-fn what_writes_nothing_needs_no_room() {
+fn commands_that_write_nothing_need_no_space() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     let script = format!(
@@ -175,13 +175,13 @@ fn what_writes_nothing_needs_no_room() {
          TMPDIR=$PWD/gone $LONGSIFT whatif disk/out.run -q --set stages.filter.keep_fraction=0.1 || true"
     );
     let answer = in_a_namespace(&workspace, &script).expect(0);
-    assert!(answer.stdout.contains("\"nothing_to_do\""), "{}", answer.all());
+    assert!(answer.stdout.contains("\"nothing_to_do\""), "{}", answer.to_text());
     assert!(!answer.stderr.contains("are free"), "{}", answer.stderr);
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_clock_that_is_wrong_or_runs_backwards_changes_no_byte() {
+fn a_wrong_clock_changes_no_byte() {
     let scenario = Scenario::first_run();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let hour = 3600;
@@ -197,7 +197,7 @@ fn a_clock_that_is_wrong_or_runs_backwards_changes_no_byte() {
             let mut command = workspace.interposed(arguments);
             command.env("LONGSIFT_CLOCK_OFFSET", offset.to_string());
             command.env("LONGSIFT_CLOCK_STEP", step.to_string());
-            Answer::of(command.output().unwrap()).success().summary()
+            Answer::from_output(command.output().unwrap()).success().summary()
         };
         check_accounting(&run(&scenario.arguments));
         assert_eq!(workspace.results(), scenario.results, "{offset} s, then {step} s a look");

@@ -156,9 +156,9 @@ impl Story {
             both(&[&RUN, *more].concat());
         }
         let (before, results_before) = (bucket.snapshot(), bucket.results(""));
-        bucket.asked();
+        bucket.take_requests();
         both(&arguments);
-        let asked = bucket.asked().into_iter();
+        let asked = bucket.take_requests().into_iter();
         let requests: Vec<String> =
             asked.map(|request| format!("{} {}", request.method, request.path)).collect();
         if restart != arguments {
@@ -197,17 +197,17 @@ impl Story {
         let workspace = Workspace::copy_of(&self.workspace);
         let request = &self.requests[at];
         let when = format!("{}, {disturbance:?} at request {at}, `{request}`", self.name);
-        bucket.calm();
+        bucket.clear_faults();
         bucket.restore(&self.before);
         if disturbance.kills() {
             self.kill(&workspace, bucket, at, disturbance.fault());
             self.check_no_mixture(&bucket.objects(), &when);
         } else {
-            bucket.on(move |count, _| (count == at).then(|| disturbance.fault()));
+            bucket.inject(move |count, _| (count == at).then(|| disturbance.fault()));
             let answer = bucket.longsift(&workspace, &self.arguments);
             assert_eq!(answer.code, 0, "{when}:\n{}", answer.stderr);
         }
-        bucket.calm();
+        bucket.clear_faults();
         if disturbance.kills() || self.restart != self.arguments {
             let answer = bucket.longsift(&workspace, &self.restart);
             assert_eq!(answer.code, 0, "restarted after {when}:\n{}", answer.stderr);
@@ -218,14 +218,14 @@ impl Story {
         // Uploads of a killed process are unknown afterwards; the bucket must remove them.
         let unknown = usize::from(!matches!(disturbance, Disturbance::Busy | Disturbance::Reset));
         assert!(bucket.open_uploads().len() <= unknown, "{when}: {:?}", bucket.open_uploads());
-        bucket.asked();
+        bucket.take_requests();
     }
 
     /// Runs the command and kills it at a request; later requests are not executed.
     fn kill(&self, workspace: &Workspace, bucket: &Bucket, at: usize, fault: Fault) {
         let process: Arc<Mutex<Option<Pid>>> = Arc::default();
         let killed = Arc::clone(&process);
-        bucket.on(move |count, _| {
+        bucket.inject(move |count, _| {
             if count < at {
                 return None;
             }
@@ -339,7 +339,7 @@ impl Story {
         let process: Arc<Mutex<Option<Pid>>> = Arc::default();
         let (asleep, stopped) = (Arc::clone(&process), Arc::new(AtomicBool::new(false)));
         let says = Arc::clone(&stopped);
-        bucket.on(move |count, _| {
+        bucket.inject(move |count, _| {
             if count == at {
                 let process = asleep.lock().unwrap().unwrap();
                 kill_process(process, Signal::STOP).unwrap();
@@ -360,7 +360,7 @@ impl Story {
         if wait_until(&mut child, || stopped.load(Ordering::Acquire)) {
             wait_until(&mut child, || is_stopped(pid));
         }
-        bucket.calm();
+        bucket.clear_faults();
         // Its clock shows a sleep so long that it no longer trusts its lease. Written in place: the clock is mapped.
         let moved = File::options().write(true).open(&clock).unwrap();
         moved.write_all_at(&2_100_000_000_i64.to_le_bytes(), 0).unwrap();
@@ -368,19 +368,19 @@ impl Story {
         let answer = bucket.longsift(&other, &MEANWHILE);
         assert_eq!(answer.code, 0, "meanwhile, {when}:\n{}", answer.stderr);
         let _ = kill_process(pid, Signal::CONT);
-        let woken = Answer::of(child.wait_with_output().unwrap());
+        let woken = Answer::from_output(child.wait_with_output().unwrap());
         let found = bucket.results("");
         // A process that succeeded may have done so before the other began, or after it.
         let whole = found == *meanwhile || woken.code == 0 && found == self.results;
         assert!(whole, "{when}, which ended with {}: {}\n{found:#?}", woken.code, woken.stderr);
-        bucket.asked();
+        bucket.take_requests();
         woken.code
     }
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_process_that_slept_through_another_selection_takes_nothing_from_it() {
+fn a_process_that_lost_its_lease_does_not_damage_another_selection() {
     let story = Story::new(
         "a selection",
         &[&["--set", "stages.filter.keep_fraction=0.9"]],
@@ -402,7 +402,7 @@ fn a_process_that_slept_through_another_selection_takes_nothing_from_it() {
 }
 
 #[test]
-fn a_file_in_parts_appears_whole_whatever_happens_to_its_upload() {
+fn a_multipart_upload_is_atomic() {
     let story = Story::over(large, "a file in parts", &[], &[]);
     let of_uploads = |at: &usize| story.requests[*at].contains("upload");
     let requests: Vec<usize> = (0..story.requests.len()).filter(of_uploads).collect();

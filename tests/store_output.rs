@@ -44,16 +44,16 @@ fn check_nothing_is_left(bucket: &Bucket) {
 #[test]
 fn a_store_that_ignores_conditions_is_refused() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.on(|_, _| Some(Fault::Unconditional));
+    bucket.inject(|_, _| Some(Fault::Unconditional));
     let workspace = Workspace::copy_of(&scenario.before);
     let refused = run(&workspace, &bucket, &[]).expect(2).stderr;
     assert!(refused.contains("ignores `If-None-Match`"), "{refused}");
 }
 
 #[test]
-fn a_bucket_holds_what_a_folder_would() {
+fn a_bucket_holds_the_files_of_a_folder() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.page(3);
+    bucket.set_page_size(3);
     let workspace = Workspace::copy_of(&scenario.before);
     let summary = run(&workspace, &bucket, &[]).success().summary();
     check_accounting(&summary);
@@ -140,12 +140,12 @@ fn a_unit_that_two_processes_score_counts_once() {
 }
 
 #[test]
-fn a_directory_that_is_in_use_is_left_alone() {
+fn a_run_directory_in_use_is_not_changed() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     // The first process is paused with a valid lease until the second has been rejected.
     let (refused, held) = channel::<()>();
     let held = Mutex::new(held);
-    bucket.on(move |_, request| {
+    bucket.inject(move |_, request| {
         if request.method == "PUT" && request.path.ends_with("plan.json") {
             let _ = held.lock().unwrap().recv();
         }
@@ -161,13 +161,13 @@ fn a_directory_that_is_in_use_is_left_alone() {
     let number = format!("is in use by process {}", first.id());
     assert!(second.stderr.contains(&number), "{}", second.stderr);
     drop(refused);
-    Answer::of(first.wait_with_output().unwrap()).success();
+    Answer::from_output(first.wait_with_output().unwrap()).success();
     assert_eq!(results(&bucket), scenario.results);
 }
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_lease_that_nobody_renews_is_over() {
+fn an_unrenewed_lease_expires() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     let claim = json!({
         "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
@@ -175,13 +175,13 @@ fn a_lease_that_nobody_renews_is_over() {
     });
     for lease in [claim.to_string(), String::new()] {
         bucket.put("x/out.run/lock", lease);
-        bucket.asked();
+        bucket.take_requests();
         let arguments = ["run", "pipeline.yaml", "--set", OUTPUT, "--fresh"];
         let mut command = scenario.before.interposed(&arguments);
         // Sleeping takes no time: the clock jumps forward.
         command.env("LONGSIFT_CLOCK_SLEEPS", "1");
-        Answer::of(bucket.serve(&mut command).output().unwrap()).success();
-        let asked = bucket.asked();
+        Answer::from_output(bucket.serve(&mut command).output().unwrap()).success();
+        let asked = bucket.take_requests();
         let of_lease = |asked: &&Request| asked.path.ends_with("x/out.run/lock");
         let looks = asked.iter().filter(of_lease).take_while(|asked| {
             // Up to the request that takes over the previous lease.
@@ -195,9 +195,9 @@ fn a_lease_that_nobody_renews_is_over() {
 }
 
 #[test]
-fn a_run_whose_lease_was_taken_commits_nothing() {
+fn a_run_that_lost_its_lease_commits_nothing() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.on(|_, request| {
+    bucket.inject(|_, request| {
         let renewed =
             request.path.ends_with("out.run/lock") && request.headers.contains_key("if-match");
         renewed.then_some(Fault::Status(412, "PreconditionFailed"))
@@ -205,7 +205,7 @@ fn a_run_whose_lease_was_taken_commits_nothing() {
     let answer = run(&scenario.before, &bucket, &[]).expect(4);
     assert!(answer.stderr.contains("another process took it"), "{}", answer.stderr);
     assert!(!bucket.objects().keys().any(|key| key.starts_with("x/out/")));
-    bucket.calm();
+    bucket.clear_faults();
     let kept = bucket.objects().into_iter().filter(|(key, _)| !key.ends_with("/lock"));
     let bucket = Bucket::new();
     kept.for_each(|(key, bytes)| bucket.put(&key, bytes));
@@ -215,27 +215,27 @@ fn a_run_whose_lease_was_taken_commits_nothing() {
 }
 
 #[test]
-fn of_two_commits_one_is_done() {
+fn only_one_of_two_commits_succeeds() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.on(|_, request| {
+    bucket.inject(|_, request| {
         let commits = request.method == "PUT" && request.path.ends_with("intent.json");
         commits.then_some(Fault::Status(412, "PreconditionFailed"))
     });
     let answer = run(&scenario.before, &bucket, &[]).expect(4);
     assert!(answer.stderr.contains("another process has begun a commit"), "{}", answer.stderr);
-    bucket.calm();
+    bucket.clear_faults();
     run(&scenario.before, &bucket, &[]).success();
     assert_eq!(results(&bucket), scenario.results);
     check_nothing_is_left(&bucket);
 }
 
 #[test]
-fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
+fn store_faults_are_retried_in_the_output() {
     let scenario = Scenario::first_run();
     // An undisturbed run counts the requests.
     let counted = Bucket::new();
     run(&Workspace::copy_of(&scenario.before), &counted, &[]).success();
-    let requests = counted.asked().len();
+    let requests = counted.take_requests().len();
     for (step, fault) in [
         (3, Fault::Status(503, "SlowDown")),
         (4, Fault::Status(500, "InternalError")),
@@ -248,7 +248,7 @@ fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
         let bucket = Bucket::new();
         let injected = fault.clone();
         // A rejected HEAD has no explanation.
-        bucket.on(move |count, request| {
+        bucket.inject(move |count, request| {
             (count % step == 1 && request.method != "HEAD").then(|| injected.clone())
         });
         let workspace = Workspace::copy_of(&scenario.before);
@@ -261,7 +261,7 @@ fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
 #[test]
 fn a_signal_ends_the_wait_for_a_store() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.on(|_, request| {
+    bucket.inject(|_, request| {
         let is_record = request.method == "PUT" && request.path.contains("/units/");
         is_record.then_some(Fault::Status(503, "SlowDown"))
     });
@@ -269,11 +269,11 @@ fn a_signal_ends_the_wait_for_a_store() {
     let run = bucket.serve(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = run.spawn().unwrap();
     let is_record = |asked: &Request| asked.path.contains("/units/") && asked.method == "PUT";
-    assert!(wait_until(&mut run, || bucket.asked().iter().any(is_record)));
+    assert!(wait_until(&mut run, || bucket.take_requests().iter().any(is_record)));
     kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
-    let answer = Answer::of(run.wait_with_output().unwrap()).expect(143);
+    let answer = Answer::from_output(run.wait_with_output().unwrap()).expect(143);
     assert!(answer.stderr.contains("SlowDown"), "{}", answer.stderr);
-    bucket.calm();
+    bucket.clear_faults();
     run_again(&scenario, &bucket);
 }
 
@@ -285,9 +285,11 @@ fn run_again(scenario: &Scenario, bucket: &Bucket) {
 }
 
 #[test]
-fn who_may_not_write_is_told_so() {
+fn missing_write_permission_is_reported() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
-    bucket.on(|_, request| (request.method == "PUT").then_some(Fault::Status(403, "AccessDenied")));
+    bucket.inject(|_, request| {
+        (request.method == "PUT").then_some(Fault::Status(403, "AccessDenied"))
+    });
     let answer = run(&scenario.before, &bucket, &[]).expect(4);
     for part in ["s3://bucket/x/out.run/lock", "AccessDenied", "hint: check the credentials"] {
         assert!(answer.stderr.contains(part), "{part}: {}", answer.stderr);
@@ -315,21 +317,21 @@ fn large() -> Workspace {
 }
 
 #[test]
-fn large_files_are_uploaded_in_parts_and_appear_whole() {
+fn large_files_are_uploaded_in_parts_and_atomically() {
     let (workspace, bucket) = (large(), Bucket::new());
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     let expected = workspace.results();
     run(&workspace, &bucket, &["-q"]).success();
     assert_eq!(results(&bucket), expected);
     let parts = |bucket: &Bucket| {
-        bucket.asked().iter().filter(|asked| asked.path.contains("partNumber=")).count()
+        bucket.take_requests().iter().filter(|asked| asked.path.contains("partNumber=")).count()
     };
     assert!(parts(&bucket) >= 2);
     check_nothing_is_left(&bucket);
 
     // A failed upload is aborted and leaves nothing visible.
     let bucket = Bucket::new();
-    bucket.on(|_, request| {
+    bucket.inject(|_, request| {
         let second = request.path.contains("partNumber=2");
         second.then_some(Fault::Status(403, "AccessDenied"))
     });
@@ -338,7 +340,7 @@ fn large_files_are_uploaded_in_parts_and_appear_whole() {
     assert_eq!(bucket.open_uploads(), Vec::<String>::new());
     // A store that completes an upload without an answer.
     let lost = AtomicBool::new(false);
-    bucket.on(move |_, request| {
+    bucket.inject(move |_, request| {
         let completes = request.method == "POST" && request.path.contains("uploadId=");
         (completes && !lost.swap(true, Ordering::Relaxed)).then_some(Fault::ResetAfter)
     });
@@ -347,7 +349,7 @@ fn large_files_are_uploaded_in_parts_and_appear_whole() {
 }
 
 #[test]
-fn what_earlier_runs_left_in_a_bucket_is_used() {
+fn objects_of_earlier_runs_are_reused() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     let workspace = Workspace::copy_of(&scenario.before);
     run(&workspace, &bucket, &[]).success();

@@ -22,7 +22,7 @@ fn workspace(input: &str) -> Workspace {
 
 #[cfg(not(feature = "cloud"))]
 #[test]
-fn an_address_is_refused_with_what_to_build() {
+fn an_address_needs_the_cloud_feature() {
     let answer = workspace("s3://bucket/in").longsift(&["plan", "pipeline.yaml"]).expect(2);
     let says = "error: `s3://bucket/in` is in an object store, and this build reads none";
     assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
@@ -61,7 +61,7 @@ mod with_stores {
 
     fn run(workspace: &Workspace, bucket: &Bucket, more: &[&str]) -> Answer {
         let mut command = workspace.command(&[&["run", "pipeline.yaml"], more].concat());
-        Answer::of(bucket.serve(&mut command).output().unwrap())
+        Answer::from_output(bucket.serve(&mut command).output().unwrap())
     }
 
     /// Results of the same run on a disk.
@@ -72,15 +72,15 @@ mod with_stores {
     }
 
     #[test]
-    fn a_bucket_gives_what_its_files_give_from_a_folder() {
+    fn a_bucket_gives_the_results_of_a_folder() {
         let bucket = bucket();
-        bucket.page(2);
+        bucket.set_page_size(2);
         let expected = local("files");
         for input in ["s3://bucket/in", "s3://bucket/in/", "s3://bucket/in/*.parquet"] {
             let workspace = workspace(input);
             run(&workspace, &bucket, &["-q"]).success();
             assert_eq!(workspace.results(), expected, "{input}");
-            let asked = bucket.asked();
+            let asked = bucket.take_requests();
             let lists = asked.iter().filter(|asked| asked.path.contains("list-type"));
             assert!(lists.count() >= 2, "two pages");
             // Checks for an object with the folder's name.
@@ -95,9 +95,9 @@ mod with_stores {
     }
 
     #[test]
-    fn a_store_that_is_busy_or_breaks_off_is_waited_for() {
+    fn store_faults_are_retried_in_the_input() {
         let bucket = bucket();
-        bucket.on(|count, _| match count {
+        bucket.inject(|count, _| match count {
             0 | 4 => Some(Fault::Status(503, "SlowDown")),
             2 | 6 => Some(Fault::Cut(1000)),
             8 => Some(Fault::Status(500, "InternalError")),
@@ -107,12 +107,12 @@ mod with_stores {
         });
         let workspace = workspace("s3://bucket/in");
         run(&workspace, &bucket, &["-q"]).success();
-        assert!(bucket.asked().len() > 10, "every fault came up");
+        assert!(bucket.take_requests().len() > 10, "every fault came up");
         assert_eq!(workspace.results(), local("files"));
     }
 
     #[test]
-    fn footers_are_asked_for_side_by_side_however_few_threads_there_are() {
+    fn footers_are_requested_concurrently() {
         const FILES: usize = 24;
         let (bucket, files) = (Bucket::new(), workspace("files"));
         let bytes = fs::read(files.path("files/a.parquet")).unwrap();
@@ -121,7 +121,7 @@ mod with_stores {
         }
         // No request is answered before all have arrived.
         let (waiting, all) = (Arc::new(Mutex::new(0)), Arc::new(Condvar::new()));
-        bucket.on(move |_, request| {
+        bucket.inject(move |_, request| {
             if !request.path.ends_with(".parquet") {
                 return None;
             }
@@ -134,21 +134,21 @@ mod with_stores {
         });
         let workspace = workspace("s3://bucket/in");
         let mut command = workspace.command(&["plan", "pipeline.yaml", "--threads", "1"]);
-        Answer::of(bucket.serve(&mut command).output().unwrap()).success();
+        Answer::from_output(bucket.serve(&mut command).output().unwrap()).success();
     }
 
     #[test]
-    fn a_store_that_asks_to_be_left_alone_longer_than_a_run_waits_is_asked_once() {
+    fn a_long_retry_after_is_not_waited_for() {
         let bucket = bucket();
-        bucket.on(|_, _| Some(Fault::Busy(3600)));
+        bucket.inject(|_, _| Some(Fault::Busy(3600)));
         let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(4);
         assert!(answer.stderr.contains("cannot list `s3://bucket/in`"), "{}", answer.stderr);
         assert!(answer.stderr.contains("tried for 0 s"), "{}", answer.stderr);
-        assert_eq!(bucket.asked().len(), 1);
+        assert_eq!(bucket.take_requests().len(), 1);
     }
 
     #[test]
-    fn one_file_of_a_web_server_is_read() {
+    fn a_file_of_a_web_server_is_read() {
         let bucket = bucket();
         let workspace = workspace(&format!("{}/bucket/in/a.parquet", bucket.url()));
         run(&workspace, &bucket, &["-q"]).success();
@@ -159,9 +159,9 @@ mod with_stores {
     }
 
     #[test]
-    fn an_object_that_changes_while_it_is_read_is_refused() {
+    fn an_object_changed_while_read_is_rejected() {
         let bucket = bucket();
-        bucket.on(|_, request| {
+        bucket.inject(|_, request| {
             let guarded = request.headers.contains_key("if-match");
             guarded.then_some(Fault::Status(412, "PreconditionFailed"))
         });
@@ -174,9 +174,9 @@ mod with_stores {
     }
 
     #[test]
-    fn what_is_not_there_or_may_not_be_read_is_said() {
+    fn missing_and_forbidden_objects_are_reported() {
         let bucket = bucket();
-        bucket.on(|_, request| {
+        bucket.inject(|_, request| {
             let reads = !request.path.contains("list-type");
             reads.then_some(Fault::Status(403, "AccessDenied"))
         });
@@ -187,13 +187,13 @@ mod with_stores {
             answer.stderr
         );
         // A rejected list gives the same clear message, without retries.
-        bucket.on(|_, _| Some(Fault::Status(403, "SignatureDoesNotMatch")));
+        bucket.inject(|_, _| Some(Fault::Status(403, "SignatureDoesNotMatch")));
         let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(2);
         let says = "403 Forbidden: SignatureDoesNotMatch";
         assert!(answer.stderr.contains(says), "{}", answer.stderr);
         assert!(answer.stderr.contains("hint: check the credentials"), "{}", answer.stderr);
-        assert!(bucket.asked().len() < 10);
-        bucket.calm();
+        assert!(bucket.take_requests().len() < 10);
+        bucket.clear_faults();
         let elsewhere = run(&workspace("s3://nobody/in"), &bucket, &["-q"]);
         assert!([2, 3].contains(&elsewhere.code), "{}", elsewhere.stderr);
         assert!(elsewhere.stderr.contains("NoSuchBucket"), "{}", elsewhere.stderr);

@@ -88,7 +88,7 @@ fn every_dependency_has_a_licence_that_deny_toml_allows() {
 }
 
 #[test]
-fn no_dependency_is_banned_from_elsewhere_or_there_twice_without_a_reason() {
+fn dependencies_are_allowed_and_duplicates_have_a_reason() {
     let (skipped, banned) = (denied("skip"), denied("deny"));
     for package in packages(&[]) {
         let (name, _) = name_and_version(&package);
@@ -126,7 +126,7 @@ fn sources() -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn unsafe_code_is_in_the_kernels_alone_with_a_reason_each() {
+fn unsafe_code_is_limited_to_the_kernels_and_justified() {
     let itself = repository().join("tests/supply_chain.rs");
     let mut found = 0;
     for file in sources()
@@ -184,7 +184,7 @@ fn attempts(
 
 #[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
-fn a_run_reaches_no_network_unless_it_is_given_a_url() {
+fn a_run_uses_no_network_without_a_url() {
     let workspace = Workspace::new();
     let demo = repository().join("pipelines/demo.yaml");
     let output = format!("output.path={}", workspace.path("out").display());

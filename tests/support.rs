@@ -62,12 +62,12 @@ impl Deref for Workspace {
 
 impl Workspace {
     pub(crate) fn new() -> Self {
-        Self(testkit::Workspace::of(env!("CARGO_BIN_EXE_longsift")))
+        Self(testkit::Workspace::new(env!("CARGO_BIN_EXE_longsift")))
     }
 
     /// Two files of documents of tokens in three groups, one of them without a name, that repeat themselves more or
     /// less; and a model.
-    pub(crate) fn of_three_groups() -> Self {
+    pub(crate) fn with_three_groups() -> Self {
         let workspace = Self::new();
         Tiny::new().write(&workspace.path("model"));
         for (file, first) in [("a", 0), ("b", 20)] {

@@ -21,7 +21,7 @@ fn pipeline() -> Pipeline {
 }
 
 /// Output, scores and all records of a run, except those about the last attempt.
-fn standing(workspace: &Workspace, run: &str) -> BTreeMap<String, String> {
+fn committed_files(workspace: &Workspace, run: &str) -> BTreeMap<String, String> {
     let mut hashes = workspace.hashes(&[run, &format!("{run}.run")]);
     let of_attempt =
         ["/lock", "/events.jsonl", "/plan.json"].map(|name| format!("{run}.run{name}"));
@@ -31,10 +31,10 @@ fn standing(workspace: &Workspace, run: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_fresh_start_that_fails_leaves_the_result_before() {
+fn a_failed_fresh_start_keeps_the_previous_result() {
     let workspace = workspace();
     workspace.run(&pipeline());
-    let before = standing(&workspace, "out");
+    let before = committed_files(&workspace, "out");
     assert!(
         before.contains_key("out.run/_SUCCESS") && before.contains_key("out.run/manifest.json")
     );
@@ -53,7 +53,7 @@ fn a_fresh_start_that_fails_leaves_the_result_before() {
         workspace.write("pipeline.yaml", text);
         let arguments = [&["run", "pipeline.yaml", "-q", "--fresh"], more].concat();
         workspace.longsift(&arguments).expect(code);
-        assert_eq!(standing(&workspace, "out"), before, "exit {code}");
+        assert_eq!(committed_files(&workspace, "out"), before, "exit {code}");
     }
     // Scores of the last run are not lost: they are reused for the same score settings.
     let summary = workspace.run(&pipeline().filter("keep_fraction: 1"));
@@ -63,7 +63,7 @@ fn a_fresh_start_that_fails_leaves_the_result_before() {
 }
 
 #[test]
-fn a_fresh_start_replaces_everything_with_what_a_first_run_writes() {
+fn a_fresh_start_gives_the_files_of_a_first_run() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let other = Pipeline::tokens("model", 32).input("unit_bytes: 1024");
@@ -81,7 +81,7 @@ fn a_fresh_start_replaces_everything_with_what_a_first_run_writes() {
 }
 
 #[test]
-fn the_calibration_of_a_run_can_be_its_own() {
+fn a_run_can_use_its_own_calibration() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let own = pipeline().score("calibration: out.run/calibration.json");
@@ -91,7 +91,7 @@ fn the_calibration_of_a_run_can_be_its_own() {
 }
 
 #[test]
-fn a_copy_of_a_run_directory_is_run_where_it_lies() {
+fn a_copy_of_a_run_directory_is_run_in_place() {
     let workspace = workspace();
     workspace.run(&pipeline());
     workspace.longsift(&["run", "pipeline.yaml", "-q", "--limit", "2"]).success();
@@ -122,7 +122,7 @@ fn a_copy_of_a_run_directory_is_run_where_it_lies() {
 }
 
 #[test]
-fn no_command_writes_over_a_file_that_longsift_did_not_write() {
+fn no_command_overwrites_a_foreign_file() {
     let workspace = workspace();
     let text = pipeline().input("unit_bytes: 1024").output("card: true, report: true").to_string();
     workspace.write("pipeline.yaml", &text);
@@ -207,7 +207,7 @@ fn no_command_writes_over_a_file_that_longsift_did_not_write() {
 }
 
 #[test]
-fn what_longsift_wrote_before_is_written_over() {
+fn files_of_longsift_are_overwritten() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let run = [
@@ -247,7 +247,7 @@ fn what_longsift_wrote_before_is_written_over() {
 }
 
 #[test]
-fn a_cache_is_cleared_of_what_longsift_put_there() {
+fn clearing_a_cache_removes_only_files_of_longsift() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let foreign = [
@@ -307,7 +307,7 @@ fn an_early_failure_is_in_the_summary_file() {
 }
 
 #[test]
-fn what_would_fail_at_the_commit_is_refused_before() {
+fn commit_failures_are_detected_before_the_run() {
     let workspace = workspace();
     for file in ["out", "out.run", "out.run/selection", "out.run/scores", "out/data"] {
         workspace.write(file, "x");
@@ -324,7 +324,7 @@ fn what_would_fail_at_the_commit_is_refused_before() {
 }
 
 #[test]
-fn a_finished_run_lacks_no_file_of_its_selection() {
+fn a_finished_run_restores_missing_files_of_its_selection() {
     let workspace = workspace();
     let pipeline = pipeline().output("card: true, report: true");
     workspace.run(&pipeline);
@@ -362,7 +362,7 @@ fn a_selection_that_failed_leaves_a_run_that_verifies() {
 }
 
 #[test]
-fn shards_with_other_settings_that_start_together_are_not_both_done() {
+fn shards_with_different_settings_do_not_both_succeed() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().input("unit_bytes: 1024").to_string());
     let shard = |index: &str, more: &[&str]| {

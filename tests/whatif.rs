@@ -10,7 +10,7 @@ use crate::support::{Pipeline, Workspace, files_below, read_json};
 
 /// Documents in three groups, measured and filtered.
 fn workspace(pipeline: &Pipeline) -> Workspace {
-    let workspace = Workspace::of_three_groups();
+    let workspace = Workspace::with_three_groups();
     workspace.run(pipeline);
     workspace
 }
@@ -46,7 +46,7 @@ fn listed(found: &Value, which: &str) -> BTreeSet<(String, i64)> {
 }
 
 #[test]
-fn what_would_be_kept_is_what_a_run_keeps() {
+fn whatif_matches_a_run() {
     let workspace = workspace(&pipeline());
     let before = kept(&workspace);
     for settings in [
@@ -85,7 +85,7 @@ fn what_would_be_kept_is_what_a_run_keeps() {
 }
 
 #[test]
-fn what_a_setting_does_not_stand_instead_of_stays_as_in_a_run() {
+fn other_settings_stay_as_in_the_run() {
     let least =
         "combine: least, terms: [{statistic: link_coverage}, {statistic: copy_share, weight: -1}]";
     let workspace = workspace(&pipeline().score(least));
@@ -102,7 +102,7 @@ fn what_a_setting_does_not_stand_instead_of_stays_as_in_a_run() {
 
 /// Neither needs a device, so neither checks which devices support 16-bit integers.
 #[test]
-fn a_run_by_integers_has_its_report_and_its_whatif() {
+fn a_run_with_int16_has_a_report_and_whatif() {
     let mut integers = pipeline();
     integers.model.push_str(", precision: int16");
     let workspace = workspace(&integers);
@@ -116,7 +116,7 @@ fn a_run_by_integers_has_its_report_and_its_whatif() {
 }
 
 #[test]
-fn the_same_settings_change_nothing_and_no_file() {
+fn the_same_settings_change_nothing() {
     let workspace = workspace(&pipeline());
     let content = || {
         let files = files_below(&workspace.path("out.run")).into_iter();
@@ -142,7 +142,7 @@ fn the_same_settings_change_nothing_and_no_file() {
 }
 
 #[test]
-fn what_would_need_measuring_is_refused_by_name() {
+fn settings_that_need_measuring_are_rejected() {
     let guarded = pipeline()
         .filter("keep_fraction: 0.4, guards: [{statistic: copy_share, max: 0.3, before: first-layer-attention}]");
     let workspace = workspace(&guarded);

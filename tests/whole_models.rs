@@ -82,7 +82,7 @@ fn every_case_is_a_test_here() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn the_mini_model_has_the_losses_of_its_own_code_on_real_windows() {
+fn the_mini_model_matches_the_losses_of_its_own_code() {
     let folder = shared("models/mini");
     let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).unwrap();
     let expected = read_json(&folder.join("expected_lm.json"));
@@ -103,7 +103,7 @@ fn the_mini_model_has_the_losses_of_its_own_code_on_real_windows() {
 }
 
 #[test]
-fn what_the_program_cannot_forward_it_says() {
+fn unsupported_models_are_reported() {
     let workspace = Workspace::new();
     workspace.write(
         "model/config.json",

@@ -35,7 +35,7 @@ fn windows_of(lengths: &[usize], tokenize: &str, window_tokens: usize) -> Vec<BT
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn both_ends_cuts_as_the_published_slicer_but_keeps_a_document_of_one_window() {
+fn both_ends_matches_the_published_slicer_except_for_one_window() {
     let cases = read_json(&shared("conformance/slice_window_cases.json"));
     let cases: Vec<&Value> = cases["cases"].as_array().unwrap().iter().collect();
     let number = |case: &Value, key: &str| case[key].as_u64().unwrap() as usize;
@@ -65,7 +65,7 @@ fn both_ends_cuts_as_the_published_slicer_but_keeps_a_document_of_one_window() {
 }
 
 #[test]
-fn disjoint_windows_leave_the_tail_or_take_it_as_one_more_window() {
+fn disjoint_windows_drop_or_score_the_tail() {
     let lengths = [0, 1, 7, 8, 9, 16, 20];
     let drop = windows_of(&lengths, "windows: disjoint", 8);
     let counts: Vec<usize> = drop.iter().map(BTreeSet::len).collect();
@@ -79,7 +79,7 @@ fn disjoint_windows_leave_the_tail_or_take_it_as_one_more_window() {
 }
 
 #[test]
-fn bos_tokens_count_towards_the_window_and_not_towards_the_document() {
+fn bos_tokens_count_towards_the_window_only() {
     for bos in [0usize, 1, 2] {
         let workspace = Workspace::new();
         Tiny::new().write(&workspace.path("model"));

@@ -34,7 +34,7 @@ fn texts() -> Workspace {
     workspace
 }
 
-fn of_texts() -> Pipeline {
+fn text_pipeline() -> Pipeline {
     Pipeline::text("", 64)
         .input("unit_bytes: 1024")
         .without_model(Some("tokenizer"))
@@ -47,7 +47,7 @@ fn of_texts() -> Pipeline {
 #[test]
 fn texts_are_filtered_without_a_model_or_a_device() {
     let workspace = texts();
-    let summary = workspace.run(&of_texts());
+    let summary = workspace.run(&text_pipeline());
     for key in ["table", "devices", "kernel"] {
         assert_eq!(summary[key], Value::Null, "{key}");
     }
@@ -56,10 +56,10 @@ fn texts_are_filtered_without_a_model_or_a_device() {
     assert!(!workspace.path("cache").exists(), "no table is built");
     let scores = read_scores(&workspace.path("out.run"));
     assert!(scores.column_by_name("dependency_strength").is_none());
-    assert_eq!(workspace.run(&of_texts())["status"], "nothing_to_do");
+    assert_eq!(workspace.run(&text_pipeline())["status"], "nothing_to_do");
     let status = workspace.longsift(&["status", "out.run"]).success().stdout;
     assert!(status.contains("6 of 6 scored"), "{status}");
-    let verified = workspace.longsift(&["verify", "out.run"]).success().all();
+    let verified = workspace.longsift(&["verify", "out.run"]).success().to_text();
     assert!(verified.contains("no measure of the pipeline needs one"), "{verified}");
     workspace.longsift(&["lock", "pipeline.yaml"]).success();
     let locked = ["run", "pipeline.yaml", "--locked", "--fresh", "-q"];
@@ -67,9 +67,9 @@ fn texts_are_filtered_without_a_model_or_a_device() {
 }
 
 #[test]
-fn bench_says_how_fast_recurrence_is_beside_a_compressor() {
+fn bench_compares_recurrence_with_a_compressor() {
     let workspace = texts();
-    workspace.write("pipeline.yaml", of_texts().to_string());
+    workspace.write("pipeline.yaml", text_pipeline().to_string());
     let arguments = ["bench", "pipeline.yaml", "--windows", "64", "--head-dims", "32"];
     let more = ["--repeats", "1", "--json", "bench.json", "-q"];
     workspace.longsift(&[&arguments[..], &more].concat()).success();
@@ -94,13 +94,13 @@ fn bench_says_how_fast_recurrence_is_beside_a_compressor() {
 }
 
 #[test]
-fn figures_are_those_that_stand_beside_attention() {
+fn statistics_do_not_depend_on_attention() {
     let alone = texts();
-    alone.run(&of_texts());
+    alone.run(&text_pipeline());
     let beside = texts();
     Tiny::new().with("vocab_size", json!(8192)).write(&beside.path("model"));
     let model = "model: model".to_owned();
-    beside.run(&Pipeline { model, ..of_texts() });
+    beside.run(&Pipeline { model, ..text_pipeline() });
     let (one, other) = (read_scores(&alone.path("out.run")), read_scores(&beside.path("out.run")));
     for statistic in ["far_recurrence", "copy_share", "gzip_ratio", "unique_token_share"] {
         let bits = |table| floats(table, statistic).into_iter().map(f64::to_bits);
@@ -109,9 +109,9 @@ fn figures_are_those_that_stand_beside_attention() {
 }
 
 #[test]
-fn a_plan_names_what_is_used_and_nothing_else() {
+fn a_plan_without_a_model_names_what_is_used() {
     let workspace = texts();
-    workspace.write("pipeline.yaml", of_texts().to_string());
+    workspace.write("pipeline.yaml", text_pipeline().to_string());
     let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     insta::assert_snapshot!(workspace.filtered(&plan));
     let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
@@ -156,7 +156,7 @@ fn token_ids_need_no_tokenizer_and_no_vocabulary() {
 }
 
 #[test]
-fn shards_make_what_one_process_makes() {
+fn shards_equal_one_process() {
     let workspace = |threads: &str| {
         let workspace = Workspace::new();
         for name in ["a", "b", "c"] {

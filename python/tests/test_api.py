@@ -102,7 +102,7 @@ def test_a_pipeline_may_be_its_content(pipeline: Path, monkeypatch: pytest.Monke
     before = sorted(Path().iterdir())
     answer = longsift.validate(content)
     assert (answer["valid"], answer["name"], answer["problems"]) == (True, "test", [])
-    assert sorted(Path().iterdir()) == before, "nothing is left of it"
+    assert sorted(Path().iterdir()) == before, "no trace is left"
     summary = longsift.run(content, arguments=["-q"])
     assert summary.status == "done"
     assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file says the same"

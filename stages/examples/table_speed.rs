@@ -1,11 +1,11 @@
-//! How fast a layer-zero table is built, beside the same multiplications without anything around them, and how soon a
-//! cached one is open.
+//! Measures how fast a layer-zero table is computed, compared with its multiplications alone, and how soon a cached
+//! one is open.
 //!
 //! ```sh
 //! cargo run --release -p longsift-stages --example table_speed -- MODEL_FOLDER CACHE_FOLDER
 //! ```
 //!
-//! The cache folder must be new or empty: its disk is part of what is measured.
+//! The cache folder must be new or empty: its disk is part of the measurement.
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use longsift_kernels::{ElementType, Kernel, PackedWeights};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
 
-/// Rows that are multiplied at a time to measure the rate, and multiply-adds of a measurement: a quarter of a second.
+/// Rows multiplied at a time to measure the rate, and multiply-adds per measurement: a quarter of a second.
 const ROWS: usize = 2048;
 const MULTIPLY_ADDS: usize = 25_000_000_000;
 
@@ -75,7 +75,7 @@ fn run(model: &Path, cache: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Floating-point operations a second of all threads.
+/// Returns floating-point operations per second of all threads.
 fn multiplications(kernel: Kernel, hidden: usize, width: usize) -> f64 {
     let numbers = |count: usize| -> Vec<f32> {
         (0..count).map(|index| (index % 1013) as f32 / 1013.0 - 0.5).collect()

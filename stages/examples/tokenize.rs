@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (mut tokens, mut hash, mut seconds) = (0, Sha256::new(), 0.0);
         for text in &texts {
             let started = Instant::now();
-            let encoded = encoder.encode(text, Encoder::LARGEST_PART_BYTES)?;
+            let encoded = encoder.encode(text, Encoder::MAX_PART_BYTES)?;
             seconds += started.elapsed().as_secs_f64();
             tokens += encoded.ids.len();
             let bytes: Vec<u8> = encoded.ids.iter().flat_map(|id| id.to_le_bytes()).collect();

@@ -33,7 +33,7 @@ pub struct Kept {
 
 impl KeepTokens {
     /// Returns the budget of a group; 0 if a map does not name the group, or for the null group.
-    pub fn of(&self, group: Option<&str>) -> u64 {
+    pub fn for_group(&self, group: Option<&str>) -> u64 {
         match self {
             Self::Same(tokens) => *tokens,
             Self::PerGroup(budgets) => {
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             got.keep,
             [true, true, false, false],
-            "the last would fit, but it ranks behind one that does not"
+            "the last would fit, but it ranks after one that does not"
         );
         assert_eq!(got.threshold, Some(4.0));
         assert_eq!(
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_larger_fraction_keeps_all_that_a_smaller_one_keeps(
+        fn larger_fractions_contain_smaller_ones(
             scores in prop::collection::vec((0u8..20).prop_map(f64::from), 0..60), small in 0u32..=100, large in 0u32..=100,
         ) {
             let keep = |percent: u32| {
@@ -182,7 +182,7 @@ mod tests {
         }
 
         #[test]
-        fn a_budget_is_never_exceeded_and_never_left_with_room_for_the_next(
+        fn a_budget_is_used_up_to_the_next_sample(
             samples in prop::collection::vec((0u8..9, 0u64..50), 0..40), tokens in 0u64..500,
         ) {
             let (scores, sizes): (Vec<f64>, Vec<u64>) = samples.iter().map(|&(s, n)| (f64::from(s), n)).unzip();

@@ -22,40 +22,40 @@ pub use sampling::{RowEstimate, SampledRows};
 use crate::contract::Decimal;
 use crate::model::{AuxTensor, LayerZeroSpec, LayerZeroTable, PackedProjections, WindowParts};
 
-/// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
+/// Measures how much the tokens of a window attend, in the first layer and by head, to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
 /// and a histogram of distances. One streaming pass, no S×S matrix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirstLayerAttention {
-    /// The far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is
-    /// `S - 3·⌊S/4⌋` for a window of S tokens, as published; any other fraction f is `⌈f·S⌉`.
+    /// Far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is `S - 3·⌊S/4⌋` for a
+    /// window of S tokens, as published; any other fraction f is `⌈f·S⌉`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// The far distance `k` in tokens, instead of a share of the window.
+    /// Far distance `k` in tokens, instead of a share of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,
-    /// Which keys a token's attention is spread over. `causal` (default) is the paper and the model.
+    /// Keys that a token's attention is distributed over. `causal` (default) is the paper and the model.
     #[serde(default)]
     pub mask: Mask,
-    /// Which rows of a window are measured: `all` (default, exact), or `{per_window: 512, seed: 1}`, which many are drawn
-    /// at random, two in each of as many equal strata of positions as there are pairs. Keys are never drawn. Sampled
-    /// scores come with standard errors (`dependency_strength_se`, `far_variance_se`) and without a distance histogram.
-    /// Windows with no more rows than that are measured exactly, and so should windows below 8,192 tokens be: drawing
-    /// rows gains little there and costs agreement.
+    /// Rows of a window to measure: `all` (default, exact), or `{per_window: 512, seed: 1}` for a random sample of
+    /// this many rows, in pairs, from equal strata of positions. Keys are never sampled. Sampled scores have standard
+    /// errors (`dependency_strength_se`, `far_variance_se`) and no distance histogram. Windows with no more rows are
+    /// measured exactly. Measure windows below 8,192 tokens exactly as well: sampling saves little there and reduces
+    /// agreement.
     #[serde(default)]
     pub rows: Rows,
 }
 
-/// Which rows of a window are measured.
+/// Rows of a window to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Rows {
     /// `all`.
     All(AllRows),
-    /// Some, drawn at random.
+    /// Random sample.
     Sampled(RowsSampled),
 }
 
@@ -73,26 +73,26 @@ pub enum AllRows {
     All,
 }
 
-/// Rows drawn at random.
+/// Random sample of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RowsSampled {
-    /// How many rows of each window, rounded up to pairs: 512 keep most of the ranking, 128 little of it.
+    /// Number of rows of each window, rounded up to pairs: 512 preserve most of the ranking, 128 little of it.
     #[schemars(range(min = 32, max = 16_777_215))]
     pub per_window: u32,
-    /// Decides the draw, together with the window's tokens: the same text and seed give the same rows.
+    /// Seed of the sample, together with the window's tokens: the same text and seed give the same rows.
     pub seed: u64,
 }
 
-/// Which keys a token's attention is spread over.
+/// Keys that a token's attention is distributed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mask {
-    /// The token itself and those before it.
+    /// The token itself and earlier tokens.
     #[default]
     Causal,
-    /// All tokens of the window, later ones too; the far region stays the same. What the published script computes
-    /// on full windows.
+    /// All tokens of the window, later ones included; the far region stays the same. The published script computes
+    /// this on full windows.
     Unmasked,
 }
 
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_distance_is_the_published_one_and_other_fractions_round_up() {
+    fn the_default_distance_is_the_published_one() {
         let default = FirstLayerAttention::default();
         assert_eq!(
             (default.distance(10), default.distance(96), default.distance(257)),

@@ -31,26 +31,25 @@ pub use tokenize::Tokenize;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "stage", rename_all = "kebab-case")]
 pub enum StageSettings {
-    /// Reads the first-layer tensors of a checkpoint and turns them into the layer-zero table.
+    /// Reads the first-layer tensors of a checkpoint and computes the layer-zero table.
     LoadPartialModel(LoadPartialModel),
-    /// Turns documents into token windows.
+    /// Converts documents to token windows.
     Tokenize(Tokenize),
-    /// Chooses the devices that score windows, and how much of their memory may be used.
+    /// Selects the devices that measure windows, and how much of their memory may be used.
     ShardAcrossDevices(ShardAcrossDevices),
-    /// Measures, per window, how much the tokens of the first layer attend to far-away tokens.
+    /// Measures how much the tokens of a window attend to far-away tokens in the first layer.
     FirstLayerAttention(FirstLayerAttention),
-    /// Measures, per window, how much of it was said far before: of its token ids alone.
+    /// Measures how much of a window repeats text from far before, from token ids alone.
     Recurrence(Recurrence),
-    /// Measures, per window, how far a general compressor shrinks its text.
+    /// Measures how far a general compressor shrinks the text of a window.
     Compression(Compression),
-    /// Measures, per window, how many different tokens it has.
+    /// Measures how many different tokens a window has.
     Lexical(Lexical),
-    /// Measures, per window, what a whole language model makes of it: losses, what a long context gains, attention of any
-    /// layer.
+    /// Measures a window with a whole language model: losses, the gain from a long context, attention of any layer.
     LanguageModel(LanguageModel),
-    /// Asks a program of yours about windows, or about documents, which it may drop.
+    /// Measures windows with a program of your own, or documents, which it may drop.
     External(External),
-    /// Turns the raw statistics of all windows into one comparable number each.
+    /// Combines the statistics of each window to one comparable score.
     Score(Score),
     /// Keeps the best samples.
     Filter(Filter),

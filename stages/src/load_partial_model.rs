@@ -7,45 +7,46 @@ use longsift_kernels::ElementType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Reads the first-layer tensors of a checkpoint (embedding, first norm, query and key projections) and turns them
-/// into the layer-zero table: one row per vocabulary entry with its queries and keys before the rotary embedding.
-/// Nothing else of the checkpoint is read.
+/// Reads the first-layer tensors of a checkpoint (embedding, first norm, query and key projections) and computes the
+/// layer-zero table: one row per vocabulary entry with its queries and keys before the rotary embedding. The rest of
+/// the checkpoint is not read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadPartialModel {
-    /// Folder of the checkpoint in the Hugging Face layout: `config.json` and one or more `.safetensors` files, plain or
-    /// quantised (GPTQ, AWQ, bitsandbytes, fp8, compressed-tensors, MLX). Or a `.gguf` file, or a folder with one; the
-    /// tokenizer is the `tokenizer.json` beside it. Relative to the pipeline file's folder. Or, in builds with the feature
-    /// `cloud`, a model of the Hugging Face hub, `hf://owner/name@commit`, or a folder with safetensors files of `s3://`,
-    /// `gs://`, `az://`, `http://` or `https://`; of these layer 0 alone is fetched.
+    /// Folder of the checkpoint in the Hugging Face layout: `config.json` and one or more `.safetensors` files, plain
+    /// or quantised (GPTQ, AWQ, bitsandbytes, fp8, compressed-tensors, MLX). Or a `.gguf` file, or a folder with one;
+    /// its tokenizer is the `tokenizer.json` next to it, if present. Relative to the pipeline file's folder. In
+    /// builds with the feature `cloud` also a model of the Hugging Face hub, `hf://owner/name@commit`, or a folder
+    /// with safetensors files at an `s3://`, `gs://`, `az://`, `http://` or `https://` address; only layer 0 of these
+    /// is downloaded.
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub model: Location,
-    /// The numbers that queries and keys are kept and multiplied in. `f32` (default) is exact. `bf16` halves the table and
-    /// rounds each query and key to 8 significant bits (relative error 2^-8 per entry at most). On processors with AMX its
-    /// kernel rounds both once more after the rotation; on others the fastest float32 kernel measures, and `plan` says so.
-    /// `int16` keeps the table of `f32` and rounds each query and key to 16-bit integers after the rotation, by a scale of
-    /// its own: a logit is off by 1e-4 of the logits' standard deviation (heads of 128; with bf16 by 2.3e-3), and products
-    /// take half as long on processors with VNNI. It requires an `x86_64` processor with AVX2: GPUs and ARM processors have no
-    /// such kernel.
+    /// Number format in which queries and keys are stored and multiplied. `f32` (default) is exact. `bf16` halves the
+    /// table and rounds each query and key to 8 significant bits (relative error 2^-8 per entry at most). On
+    /// processors with AMX, its kernel rounds both again after the rotation; on others the fastest float32 kernel
+    /// measures, and `plan` reports it. `int16` keeps the table of `f32` and rounds each query and key to 16-bit
+    /// integers after the rotation, each with its own scale: a logit is off by 1e-4 of the logits' standard deviation
+    /// (heads of 128; with bf16 by 2.3e-3), and products take half as long on processors with VNNI. It requires an
+    /// `x86_64` processor with AVX2: GPUs and ARM processors have no such kernel.
     #[serde(default)]
     pub precision: Precision,
-    /// Replaces the checkpoint's rotary base frequency (`rope_theta`); its frequency scaling stays as it is. Leave it
-    /// out (the default) to use what the model was trained with.
+    /// Overrides the checkpoint's rotary base frequency (`rope_theta`); its frequency scaling is unchanged. Default:
+    /// the value that the model was trained with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1.0))]
     pub rope_theta: Option<f64>,
-    /// Folder where built tables are kept and shared between runs, relative to the pipeline file's folder. By
-    /// default `longsift` in the user's cache folder (`$XDG_CACHE_HOME`, else `~/.cache`).
+    /// Folder where computed tables are stored and shared between runs, relative to the pipeline file's folder.
+    /// Default: `longsift` in the user's cache folder (`$XDG_CACHE_HOME`, else `~/.cache`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = []))]
     pub cache_folder: Option<Location>,
-    /// Whether a window longer than the positions the model was trained for is an error. The default `false` warns:
-    /// the scores are defined, but no one has trained the model to see that far.
+    /// Whether a window longer than the positions the model was trained on is an error. The default `false` warns:
+    /// the scores are defined, but the model was not trained for such distances.
     #[serde(default)]
     pub strict_positions: bool,
 }
 
-/// The numbers that queries and keys are kept and multiplied in.
+/// Number format in which queries and keys are stored and multiplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -54,7 +55,8 @@ pub enum Precision {
     F32,
     /// 16-bit brain floats: half the memory, 8 significant bits.
     Bf16,
-    /// 16-bit integers, each query and key by a scale of its own, made of the table of `f32` when a window is measured.
+    /// 16-bit integers, each query and key with its own scale, converted from the table of `f32` when a window is
+    /// measured.
     Int16,
 }
 
@@ -78,7 +80,7 @@ impl Precision {
 
     /// Returns the precision of the table that is read: integers are quantised from float32 numbers after rotation.
     #[must_use]
-    pub fn of_table(self) -> Self {
+    pub fn table_precision(self) -> Self {
         match self {
             Self::F32 | Self::Int16 => Self::F32,
             Self::Bf16 => Self::Bf16,

@@ -18,20 +18,20 @@ pub use settings::Score;
 /// thresholds or choices.
 pub const SELECTION_VERSION: u32 = 1;
 
-/// How the windows of a document become one score.
+/// Rule that merges the windows of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DocumentScore {
-    /// The mean of the windows' raw statistics.
+    /// Mean of the windows' raw statistics.
     #[default]
     Mean,
-    /// The maximum of each of the windows' raw statistics, taken separately.
+    /// Maximum of each of the windows' raw statistics, taken separately.
     Max,
 }
 
 impl DocumentScore {
     /// Merges the values of a document's windows, in window order; `NaN` without windows.
-    pub fn of(self, windows: &[f64]) -> f64 {
+    pub fn merge_windows(self, windows: &[f64]) -> f64 {
         match self {
             Self::Mean => mean(windows),
             Self::Max => windows
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn scored(standardise: Standardise, strength: &[f64], variance: &[f64]) -> Vec<f64> {
-        let scales = [strength, variance].map(|column| Scale::of(column, standardise));
+        let scales = [strength, variance].map(|column| Scale::new(column, standardise));
         scored_by(standardise, &scales, strength, variance)
     }
 
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-    fn scores_and_selections_are_those_of_the_ranking_cases() {
+    fn scores_and_selections_match_the_ranking_cases() {
         #[derive(Deserialize)]
         struct Cases {
             sets: Vec<Set>,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_without_spread_says_nothing() {
+    fn a_column_without_spread_has_no_effect() {
         assert_eq!(scored(Standardise::ZScore, &[0.3; 4], &[1e-6; 4]), [0.0; 4]);
         assert_eq!(scored(Standardise::MinMax, &[0.3; 4], &[1e-6; 4]), [0.25; 4]);
         let one_sided = scored(Standardise::ZScore, &[0.1, 0.3], &[1e-6; 2]);
@@ -164,42 +164,42 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_and_none_are_defined() {
+    fn one_and_zero_samples_are_defined() {
         assert_eq!(scored(Standardise::ZScore, &[0.3], &[1e-6]), [0.0]);
         assert_eq!(scored(Standardise::MinMax, &[0.3], &[1e-6]), [0.25]);
         assert!(scored(Standardise::ZScore, &[], &[]).is_empty());
-        assert_eq!(Scale::of(&[], Standardise::ZScore).figures, ColumnFigures::default());
+        assert_eq!(Scale::new(&[], Standardise::ZScore).figures, ColumnFigures::default());
     }
 
     #[test]
-    fn a_spread_whose_square_underflows_has_z_scores_as_any_other() {
+    fn tiny_spreads_have_z_scores() {
         let scores = scored(Standardise::ZScore, &[0.0, 1e-200], &[0.0; 2]);
         let usual = scored(Standardise::ZScore, &[0.0, 1.0], &[0.0; 2]);
         assert!(scores.iter().zip(usual).all(|(one, other)| (one - other).abs() < 1e-15));
     }
 
     #[test]
-    fn figures_survive_json_exactly() {
-        let figures = Scale::of(&[1e-7, 3e-300, 5e-324], Standardise::ZScore).figures;
+    fn summaries_round_trip_through_json() {
+        let figures = Scale::new(&[1e-7, 3e-300, 5e-324], Standardise::ZScore).figures;
         let text = serde_json::to_string(&figures).unwrap();
         assert_eq!(serde_json::from_str::<ColumnFigures>(&text).unwrap(), figures);
     }
 
     #[test]
-    fn a_calibration_scores_an_increment_by_the_old_figures() {
+    fn a_calibration_scores_an_increment_on_the_old_scale() {
         let scales = [[0.1, 0.2, 0.3], [1e-6, 2e-6, 3e-6]]
-            .map(|column| Scale::of(&column, Standardise::ZScore));
+            .map(|column| Scale::new(&column, Standardise::ZScore));
         let got = scored_by(Standardise::ZScore, &scales, &[0.5], &[2e-6]);
         assert!((got[0] - 3.0).abs() < 1e-9, "{got:?}: three deviations above the old mean");
     }
 
     #[test]
     fn a_document_is_the_mean_or_the_max_of_its_windows() {
-        assert!((DocumentScore::Mean.of(&[0.1, 0.2, 0.6]) - 0.3).abs() < 1e-15);
-        assert!((DocumentScore::Max.of(&[0.1, 0.6, 0.2]) - 0.6).abs() < 1e-15);
+        assert!((DocumentScore::Mean.merge_windows(&[0.1, 0.2, 0.6]) - 0.3).abs() < 1e-15);
+        assert!((DocumentScore::Max.merge_windows(&[0.1, 0.6, 0.2]) - 0.6).abs() < 1e-15);
         assert!(
-            DocumentScore::Max.of(&[0.1, f64::NAN]).is_nan()
-                && DocumentScore::Mean.of(&[]).is_nan()
+            DocumentScore::Max.merge_windows(&[0.1, f64::NAN]).is_nan()
+                && DocumentScore::Mean.merge_windows(&[]).is_nan()
         );
     }
 
@@ -207,9 +207,9 @@ mod tests {
         #[test]
         fn a_z_score_column_has_mean_zero_and_deviation_one(values in prop::collection::vec(0.0..1.0f64, 2..200)) {
             let flat = vec![0.0; values.len()];
-            let figures = ColumnFigures::of(values.iter().copied());
+            let figures = ColumnFigures::from_values(values.iter().copied());
             prop_assume!(figures.standard_deviation > 1e-6);
-            let after = ColumnFigures::of(scored(Standardise::ZScore, &values, &flat).into_iter());
+            let after = ColumnFigures::from_values(scored(Standardise::ZScore, &values, &flat).into_iter());
             prop_assert!(after.mean.abs() < 1e-9 && (after.standard_deviation - 1.0).abs() < 1e-9);
         }
 

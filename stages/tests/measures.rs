@@ -216,8 +216,9 @@ fn a_distance_in_tokens_equals_the_same_fraction() -> Outcome<()> {
     for Case { name, ids, min_distance_tokens, expected } in own_reference()?.cases {
         if min_distance_tokens.is_none() {
             let tokens = ids.len() as u64;
-            let count =
-                |distance: FarDistance| Counts::of(&ids, distance.of(tokens), &mut Scan::default());
+            let count = |distance: FarDistance| {
+                Counts::of(&ids, distance.in_window(tokens), &mut Scan::default())
+            };
             let fraction = FarDistance::Fraction(Decimal(0.125));
             let tokens = FarDistance::Tokens(u32::try_from(expected.min_distance)?);
             assert_eq!(count(tokens), count(fraction), "{name}");
@@ -420,7 +421,7 @@ fn all_measures_have_the_quantiles_of_the_shared_corpora() -> Outcome<()> {
     let (terms, combine) = (old_balanced_recurrence()?, Combine::Least);
     for windows in by_category.values_mut() {
         let column = |name: &str| windows.iter().map(|window| window[name]).collect::<Vec<_>>();
-        let scale = |name: &str| Scale::of(&column(name), Standardise::Percentile);
+        let scale = |name: &str| Scale::new(&column(name), Standardise::Percentile);
         let scales: Vec<Scale> = terms.iter().map(|term| scale(&term.statistic)).collect();
         let scorer =
             Scorer::new(&terms, combine, Standardise::ZScore, &scales).ok_or("no scale")?;

@@ -54,7 +54,7 @@ impl State {
             Some(Fault::Status(status, code)) => return objects::refusal(status, code),
             Some(Fault::Busy(seconds)) => {
                 let refusal = objects::refusal(503, "SlowDown");
-                return refusal.with("Retry-After", &seconds.to_string());
+                return refusal.with_header("Retry-After", &seconds.to_string());
             }
             Some(Fault::Reset) => return Reply { reset: true, ..Reply::default() },
             Some(Fault::Slow(delay)) => std::thread::sleep(delay),
@@ -89,13 +89,13 @@ impl Bucket {
     }
 
     /// Installs a hook that chooses faults by the number of requests since this call (from 0) and the request.
-    pub fn on(&self, hook: impl Fn(usize, &Request) -> Option<Fault> + Send + Sync + 'static) {
+    pub fn inject(&self, hook: impl Fn(usize, &Request) -> Option<Fault> + Send + Sync + 'static) {
         *self.state.hook.lock().unwrap() = (0, Arc::new(hook));
     }
 
     /// Removes the hook.
-    pub fn calm(&self) {
-        self.on(|_, _| None);
+    pub fn clear_faults(&self) {
+        self.inject(|_, _| None);
     }
 
     pub fn url(&self) -> String {
@@ -115,7 +115,7 @@ impl Bucket {
 
     /// Runs a command with this server.
     pub fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
-        Answer::of(self.serve(&mut workspace.command(arguments)).output().unwrap())
+        Answer::from_output(self.serve(&mut workspace.command(arguments)).output().unwrap())
     }
 
     /// Returns SHA-256 of the results of a run with the output `out` below `prefix`, as [`Workspace::results`] does.
@@ -124,8 +124,8 @@ impl Bucket {
     }
 
     /// Returns the requests since the last call.
-    pub fn asked(&self) -> Vec<Request> {
-        self.server.asked()
+    pub fn take_requests(&self) -> Vec<Request> {
+        self.server.take_requests()
     }
 
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
@@ -157,7 +157,7 @@ impl Bucket {
     }
 
     /// Sets the number of keys per page of a list; 1000 by default.
-    pub fn page(&self, keys: usize) {
+    pub fn set_page_size(&self, keys: usize) {
         self.state.objects.lock().unwrap().page = keys;
     }
 }

@@ -86,7 +86,10 @@ pub fn join(path: &Path, data: &[u8], footer: &ParquetMetaData) {
 }
 
 /// Changes the footer's entry for the first column of the first row group.
-pub fn lie(path: &Path, change: impl Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder) {
+pub fn edit_column_chunk(
+    path: &Path,
+    change: impl Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder,
+) {
     let (data, footer) = split(path);
     let mut groups = footer.row_groups().to_vec();
     let mut columns = groups[0].columns().to_vec();

@@ -118,7 +118,7 @@ pub fn changes(record: &[u8]) -> Vec<Change> {
 
 impl Disk {
     /// Creates a disk with the content of a folder, all of it synced.
-    pub fn holding(folder: &Path) -> Self {
+    pub fn from_folder(folder: &Path) -> Self {
         let mut disk = Self { folders: vec![Default::default()], ..Self::default() };
         let mut paths = Vec::new();
         let mut open = vec![folder.to_owned()];
@@ -276,7 +276,7 @@ impl Disk {
             }
             Survives::Apart { seed } => {
                 let mut random = Random(seed);
-                (self.apart(&mut random), Some(random))
+                (self.independent_names(&mut random), Some(random))
             }
         };
         let mut random = random;
@@ -316,7 +316,7 @@ impl Disk {
     }
 
     /// Returns the names of an earlier state, chosen for each folder independently.
-    fn apart(&self, random: &mut Random) -> Vec<Names> {
+    fn independent_names(&self, random: &mut Random) -> Vec<Names> {
         let mut moment = || random.below(self.history.len() as u64 + 1) as usize;
         let mut moments: Vec<usize> = self.folders.iter().map(|_| moment()).collect();
         loop {

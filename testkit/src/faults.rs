@@ -18,7 +18,7 @@ pub struct Fault {
     /// Number of the operation, from 1.
     pub at: usize,
     /// Whether every later matching operation fails as well.
-    pub stays: bool,
+    pub permanent: bool,
     /// Text that the line `kind path` of a counted operation contains.
     pub matching: String,
 }
@@ -88,9 +88,9 @@ impl Paused {
     }
 
     /// Resumes the command and waits for its end.
-    pub fn go_on(self) -> Answer {
+    pub fn resume(self) -> Answer {
         fs::remove_file(self.waiting.path().join("waiting")).unwrap();
-        Answer::of(self.child.wait_with_output().unwrap())
+        Answer::from_output(self.child.wait_with_output().unwrap())
     }
 }
 
@@ -119,10 +119,10 @@ impl Workspace {
     }
 
     /// Runs a command that is killed just before the `at`-th operation whose line `kind path` contains `matching`.
-    pub fn killed(&self, arguments: &[&str], matching: &str, at: usize) {
-        let fault = Fault { action: "kill", at, stays: false, matching: matching.to_owned() };
+    pub fn run_until_killed(&self, arguments: &[&str], matching: &str, at: usize) {
+        let fault = Fault { action: "kill", at, permanent: false, matching: matching.to_owned() };
         let answer = self.with_fault(arguments, Some(&fault)).answer;
-        assert_eq!(answer.code, -1, "no operation {at} of `{matching}`:\n{}", answer.all());
+        assert_eq!(answer.code, -1, "no operation {at} of `{matching}`:\n{}", answer.to_text());
     }
 
     /// Returns the command under the interposer.
@@ -136,13 +136,13 @@ impl Workspace {
 
     /// Runs a command with a fault, or only observes it.
     pub fn with_fault(&self, arguments: &[&str], fault: Option<&Fault>) -> Traced {
-        fault.unwrap_or(&Fault::default()).of(self.interposed(arguments))
+        fault.unwrap_or(&Fault::default()).run(self.interposed(arguments))
     }
 }
 
 impl Fault {
     /// Runs a command under the interposer with this fault; without an action it only observes.
-    pub fn of(&self, mut command: Command) -> Traced {
+    pub fn run(&self, mut command: Command) -> Traced {
         let log = tempfile::NamedTempFile::new().unwrap();
         command.env("LONGSIFT_FAULT_TRACE", log.path()).stdin(Stdio::null());
         if !self.action.is_empty() {
@@ -151,10 +151,10 @@ impl Fault {
                 .env("LONGSIFT_FAULT_AT", self.at.to_string())
                 .env("LONGSIFT_FAULT_MATCH", &self.matching);
         }
-        if self.stays {
+        if self.permanent {
             command.env("LONGSIFT_FAULT_STAYS", "1");
         }
-        let answer = Answer::of(command.output().unwrap());
+        let answer = Answer::from_output(command.output().unwrap());
         let operations = fs::read_to_string(log.path()).unwrap();
         Traced { answer, operations: operations.lines().map(without_numbers).collect() }
     }

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_reference() {
+    fn numbers_equal_the_reference() {
         // Expected values of Vigna's `splitmix64.c`, seed 1234567.
         let mut random = Random(1_234_567);
         let known = [
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_below_their_limit_and_centred_ones_around_zero() {
+    fn numbers_stay_below_their_limit_and_centred_ones_within_one() {
         let mut random = Random(7);
         let mut seen = [0; 6];
         (0..6000).for_each(|_| seen[random.below(6) as usize] += 1);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_of_the_numbers_in_order() {
+    fn bytes_equal_the_numbers_in_order() {
         let mut random = Random(1_234_567);
         let bytes = random.bytes(13);
         assert_eq!(bytes.len(), 13);

@@ -59,7 +59,7 @@ impl Reply {
     }
 
     /// Adds a header field.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -73,7 +73,7 @@ impl Reply {
         let end = end.min(bytes.len());
         let range = format!("bytes {start}-{}/{}", end - 1, bytes.len());
         let partial = Self { status: 206, body: bytes[start..end].to_vec(), ..Self::default() };
-        partial.with("Content-Range", &range)
+        partial.with_header("Content-Range", &range)
     }
 
     /// Returns a file regardless of the request.
@@ -82,7 +82,7 @@ impl Reply {
     }
 
     pub fn redirect(place: &str) -> Self {
-        Self::status(302).with("Location", place)
+        Self::status(302).with_header("Location", place)
     }
 }
 
@@ -120,7 +120,7 @@ impl Server {
     }
 
     /// Returns the requests since the last call.
-    pub fn asked(&self) -> Vec<Request> {
+    pub fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }

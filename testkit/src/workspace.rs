@@ -21,7 +21,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub fn of(output: Output) -> Self {
+    pub fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -51,7 +51,7 @@ impl Answer {
     }
 
     /// Returns exit code, standard output and standard error, for a snapshot.
-    pub fn all(&self) -> String {
+    pub fn to_text(&self) -> String {
         format!("exit {}\n--- stdout\n{}--- stderr\n{}", self.code, self.stdout, self.stderr)
     }
 }
@@ -71,13 +71,13 @@ pub fn result_folders(output: &str) -> [String; 5] {
 
 impl Workspace {
     /// Creates an empty folder for a program.
-    pub fn of(program: impl Into<PathBuf>) -> Self {
+    pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { folder: TempDir::with_prefix("longsift-").unwrap(), program: program.into() }
     }
 
     /// Copies another workspace with its modification times.
     pub fn copy_of(other: &Self) -> Self {
-        let copy = Self::of(&other.program);
+        let copy = Self::new(&other.program);
         copy_folder(other.folder.path(), copy.folder.path());
         copy
     }
@@ -115,7 +115,7 @@ impl Workspace {
     }
 
     /// Returns the command after a shell prefix: `ulimit -t 2 && exec`.
-    pub fn behind(&self, shell: &str, arguments: &[&str]) -> Command {
+    pub fn command_after(&self, shell: &str, arguments: &[&str]) -> Command {
         let inner = self.command(arguments);
         let mut command = Command::new("sh");
         command
@@ -135,7 +135,7 @@ impl Workspace {
 
     /// Runs the command.
     pub fn longsift(&self, arguments: &[&str]) -> Answer {
-        Answer::of(self.command(arguments).output().unwrap())
+        Answer::from_output(self.command(arguments).output().unwrap())
     }
 
     /// Starts the command and discards its output.

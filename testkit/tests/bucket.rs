@@ -22,7 +22,7 @@ impl Answer {
 }
 
 /// Sends one request on its own connection; `None` if the connection is closed before the answer is complete.
-fn ask(bucket: &Bucket, request: &str, headers: &[&str], body: &[u8]) -> Option<Answer> {
+fn send(bucket: &Bucket, request: &str, headers: &[&str], body: &[u8]) -> Option<Answer> {
     let url = bucket.url();
     let mut connection = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     let headers: Vec<String> = headers.iter().map(|line| format!("{line}\r\n")).collect();
@@ -47,11 +47,11 @@ fn ask(bucket: &Bucket, request: &str, headers: &[&str], body: &[u8]) -> Option<
 }
 
 fn put(bucket: &Bucket, key: &str, headers: &[&str], body: &str) -> u16 {
-    ask(bucket, &format!("PUT /bucket/{key}"), headers, body.as_bytes()).unwrap().status
+    send(bucket, &format!("PUT /bucket/{key}"), headers, body.as_bytes()).unwrap().status
 }
 
 #[test]
-fn of_many_that_put_an_object_if_there_is_none_one_does() {
+fn one_of_many_conditional_creations_succeeds() {
     let bucket = Bucket::new();
     let answers: Vec<u16> = std::thread::scope(|scope| {
         let bucket = &bucket;
@@ -70,11 +70,11 @@ fn of_many_that_put_an_object_if_there_is_none_one_does() {
 }
 
 #[test]
-fn an_object_is_replaced_only_under_the_tag_that_it_has() {
+fn an_object_is_replaced_only_if_its_tag_matches() {
     let bucket = Bucket::new();
     assert_eq!(put(&bucket, "a", &["If-Match: \"x\""], "1"), 404, "there is none");
     assert_eq!(put(&bucket, "a", &[], "1"), 200);
-    let tag = ask(&bucket, "HEAD /bucket/a", &[], b"").unwrap().headers["etag"].clone();
+    let tag = send(&bucket, "HEAD /bucket/a", &[], b"").unwrap().headers["etag"].clone();
     assert_eq!(put(&bucket, "a", &[&format!("If-Match: {tag}")], "2"), 200);
     assert_eq!(
         put(&bucket, "a", &[&format!("If-Match: {tag}")], "3"),
@@ -82,17 +82,17 @@ fn an_object_is_replaced_only_under_the_tag_that_it_has() {
         "it has another by now"
     );
     assert_eq!(bucket.objects()["a"], b"2");
-    let get = |headers: &[&str]| ask(&bucket, "GET /bucket/a", headers, b"").unwrap();
+    let get = |headers: &[&str]| send(&bucket, "GET /bucket/a", headers, b"").unwrap();
     assert_eq!(get(&[&format!("If-Match: {tag}")]).status, 412);
     assert_eq!(get(&[&format!("If-None-Match: {}", get(&[]).headers["etag"])]).status, 304);
 }
 
 #[test]
-fn a_range_is_answered_with_its_place() {
+fn a_range_response_names_its_range() {
     let bucket = Bucket::new();
     bucket.put("a", "0123456789");
     let get = |range: &str| {
-        ask(&bucket, "GET /bucket/a", &[&format!("Range: bytes={range}")], b"").unwrap()
+        send(&bucket, "GET /bucket/a", &[&format!("Range: bytes={range}")], b"").unwrap()
     };
     for (range, text, place) in [
         ("2-4", "234", "2-4/10"),
@@ -105,14 +105,14 @@ fn a_range_is_answered_with_its_place() {
         assert_eq!(answer.headers["content-range"], format!("bytes {place}"));
     }
     assert_eq!(get("10-").status, 416);
-    assert_eq!(ask(&bucket, "GET /bucket/b", &[], b"").unwrap().status, 404);
-    assert_eq!(ask(&bucket, "GET /other/a", &[], b"").unwrap().status, 404);
+    assert_eq!(send(&bucket, "GET /bucket/b", &[], b"").unwrap().status, 404);
+    assert_eq!(send(&bucket, "GET /other/a", &[], b"").unwrap().status, 404);
 }
 
 #[test]
-fn a_list_comes_in_pages_that_lose_and_double_nothing() {
+fn list_pages_are_complete_and_disjoint() {
     let bucket = Bucket::new();
-    bucket.page(2);
+    bucket.set_page_size(2);
     for key in ["a/1", "a/2", "a/b/1", "a/b/2", "a/c", "b"] {
         bucket.put(key, key);
     }
@@ -120,7 +120,7 @@ fn a_list_comes_in_pages_that_lose_and_double_nothing() {
     loop {
         let request =
             format!("GET /bucket?list-type=2&prefix=a/&delimiter=/&continuation-token={token}");
-        let page = ask(&bucket, &request, &[], b"").unwrap();
+        let page = send(&bucket, &request, &[], b"").unwrap();
         let of = |element: &str| -> Vec<String> {
             let start = format!("<{element}>");
             let parts = page.text().split(&start).skip(1);
@@ -137,14 +137,14 @@ fn a_list_comes_in_pages_that_lose_and_double_nothing() {
 }
 
 #[test]
-fn parts_are_an_object_once_they_are_completed_and_large_enough() {
+fn an_upload_needs_completion_and_parts_of_minimum_size() {
     let bucket = Bucket::new();
-    let post = |request: &str, body: &str| ask(&bucket, request, &[], body.as_bytes()).unwrap();
+    let post = |request: &str, body: &str| send(&bucket, request, &[], body.as_bytes()).unwrap();
     let begun = post("POST /bucket/a?uploads", "");
     let id = begun.text().split("<UploadId>").nth(1).unwrap().split('<').next().unwrap().to_owned();
     let part = |number: usize, bytes: &[u8]| {
         let request = format!("PUT /bucket/a?partNumber={number}&uploadId={id}");
-        ask(&bucket, &request, &[], bytes).unwrap().headers["etag"].clone()
+        send(&bucket, &request, &[], bytes).unwrap().headers["etag"].clone()
     };
     let complete = |tags: &[String]| {
         let parts: Vec<String> = (1..)
@@ -171,12 +171,12 @@ fn parts_are_an_object_once_they_are_completed_and_large_enough() {
 }
 
 #[test]
-fn what_goes_wrong_is_done_or_not_as_it_is_told() {
+fn each_fault_executes_the_request_or_not() {
     let try_it = |fault: Fault| {
         let bucket = Bucket::new();
-        bucket.on(move |count, _| (count == 1).then(|| fault.clone()));
+        bucket.inject(move |count, _| (count == 1).then(|| fault.clone()));
         assert_eq!(put(&bucket, "before", &[], "x"), 200, "the first request is another");
-        let answer = ask(&bucket, "PUT /bucket/a", &[], b"text");
+        let answer = send(&bucket, "PUT /bucket/a", &[], b"text");
         assert_eq!(put(&bucket, "behind", &[], "x"), 200, "and so is the third");
         (answer.map(|answer| answer.status), bucket.objects().contains_key("a"))
     };
@@ -186,21 +186,21 @@ fn what_goes_wrong_is_done_or_not_as_it_is_told() {
     assert_eq!(try_it(Fault::Slow(Duration::ZERO)), (Some(200), true));
     let bucket = Bucket::new();
     bucket.put("a", "0123456789");
-    bucket.on(|_, _| Some(Fault::Cut(4)));
-    assert!(ask(&bucket, "GET /bucket/a", &[], b"").is_none(), "less than the head promises");
-    bucket.calm();
-    assert_eq!(ask(&bucket, "GET /bucket/a", &[], b"").unwrap().body, b"0123456789");
-    assert_eq!(bucket.asked().len(), 2);
+    bucket.inject(|_, _| Some(Fault::Cut(4)));
+    assert!(send(&bucket, "GET /bucket/a", &[], b"").is_none(), "less than the head promises");
+    bucket.clear_faults();
+    assert_eq!(send(&bucket, "GET /bucket/a", &[], b"").unwrap().body, b"0123456789");
+    assert_eq!(bucket.take_requests().len(), 2);
 }
 
 #[test]
-fn objects_are_put_back_as_they_were_and_open_uploads_forgotten() {
+fn restoring_a_snapshot_drops_open_uploads() {
     let bucket = Bucket::new();
     bucket.put("a", "1");
     let before: Snapshot = bucket.snapshot();
     bucket.put("a", "2");
     bucket.put("b", "3");
-    ask(&bucket, "POST /bucket/c?uploads", &[], b"").unwrap();
+    send(&bucket, "POST /bucket/c?uploads", &[], b"").unwrap();
     bucket.restore(&before);
     assert_eq!(bucket.objects(), BTreeMap::from([("a".to_owned(), b"1".to_vec())]));
     assert!(bucket.open_uploads().is_empty());

@@ -12,7 +12,7 @@ fn apply(disk: &mut Disk, lines: &[&str]) {
 
 /// Returns an empty disk after changes.
 fn after(lines: &[&str]) -> Disk {
-    let mut disk = Disk::holding(tempfile::tempdir().unwrap().path());
+    let mut disk = Disk::from_folder(tempfile::tempdir().unwrap().path());
     apply(&mut disk, lines);
     disk
 }
@@ -30,7 +30,7 @@ fn file(name: &str, text: &str) -> Vec<(String, String)> {
 const WRITTEN: [&str; 2] = ["create a\n", "write a 0 3\nnew"];
 
 #[test]
-fn what_was_not_brought_to_disk_is_lost() {
+fn unsynced_data_is_lost() {
     let disk = after(&WRITTEN);
     assert_eq!(kept(&disk, Survives::OnlySynced), []);
     assert_eq!(kept(&disk, Survives::AllNames), file("a", ""), "the name, and none of its bytes");
@@ -39,7 +39,7 @@ fn what_was_not_brought_to_disk_is_lost() {
 }
 
 #[test]
-fn bytes_need_an_fsync_of_the_file_and_its_name_one_of_the_folder() {
+fn bytes_need_an_fsync_of_the_file_and_names_one_of_the_folder() {
     let bytes = after(&[WRITTEN[0], WRITTEN[1], "fsync a\n"]);
     assert_eq!(kept(&bytes, Survives::OnlySynced), []);
     assert_eq!(kept(&bytes, Survives::AllNames), file("a", "new"));
@@ -65,7 +65,7 @@ fn a_rename_without_an_fsync_of_the_folder_may_be_undone() {
 }
 
 #[test]
-fn a_file_that_moves_between_folders_is_never_in_neither() {
+fn a_file_moved_between_folders_is_never_lost() {
     let lines = [
         "mkdir x\n",
         "mkdir y\n",
@@ -88,7 +88,7 @@ fn a_file_that_moves_between_folders_is_never_in_neither() {
 }
 
 #[test]
-fn of_bytes_that_are_not_safe_any_part_may_be_there() {
+fn any_part_of_unsynced_bytes_may_survive() {
     let disk = after(&["create a\n", "fsync .\n", "write a 0 6\nabcdef"]);
     let found: std::collections::BTreeSet<String> =
         (0..200).map(|seed| kept(&disk, Survives::Some { seed }).remove(0).1).collect();
@@ -103,7 +103,7 @@ fn of_bytes_that_are_not_safe_any_part_may_be_there() {
 }
 
 #[test]
-fn a_write_in_the_middle_and_a_cut_are_done_in_their_place() {
+fn writes_and_truncation_apply_at_their_offset() {
     let disk = after(&[
         "create a\n",
         "write a 0 4\nabcd",

@@ -36,7 +36,7 @@ const PROGRAM: [&str; 3] = ["--exact", "program", "--ignored"];
 
 /// A folder in which the program executes steps.
 fn workspace() -> Workspace {
-    Workspace::of(std::env::current_exe().unwrap())
+    Workspace::new(std::env::current_exe().unwrap())
 }
 
 fn command(workspace: &Workspace, steps: &str) -> Command {
@@ -46,7 +46,7 @@ fn command(workspace: &Workspace, steps: &str) -> Command {
 }
 
 fn fault(action: &'static str, matching: &str, at: usize) -> Fault {
-    Fault { action, at, stays: false, matching: matching.to_owned() }
+    Fault { action, at, permanent: false, matching: matching.to_owned() }
 }
 
 fn text(workspace: &Workspace, name: &str) -> Option<String> {
@@ -57,9 +57,9 @@ const TWO: &str = "write a one; write b twotwo; rename b c";
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn operations_are_written_down_in_order() {
+fn operations_are_recorded_in_order() {
     let workspace = workspace();
-    let traced = Fault::default().of(command(&workspace, TWO));
+    let traced = Fault::default().run(command(&workspace, TWO));
     traced.answer.success();
     let expected = ["create a", "write a", "create b", "write b", "rename c"];
     assert_eq!(traced.operations, expected);
@@ -67,28 +67,28 @@ fn operations_are_written_down_in_order() {
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn an_error_falls_on_one_operation_or_on_all_from_then_on() {
+fn an_error_hits_one_operation_or_all_later_ones() {
     let workspace = workspace();
-    let failed = fault("ENOSPC", "", 4).of(command(&workspace, TWO)).answer;
-    assert_eq!(failed.code, 101, "{}", failed.all());
-    assert!(failed.stdout.contains("No space left"), "{}", failed.all());
+    let failed = fault("ENOSPC", "", 4).run(command(&workspace, TWO)).answer;
+    assert_eq!(failed.code, 101, "{}", failed.to_text());
+    assert!(failed.stdout.contains("No space left"), "{}", failed.to_text());
     assert_eq!(
         (text(&workspace, "a"), text(&workspace, "b")),
         (Some("one".into()), Some(String::new()))
     );
-    let stays = Fault { stays: true, ..fault("EIO", "write ", 1) };
-    let failed = stays.of(command(&workspace, TWO)).answer;
-    assert!(failed.stdout.contains("Input/output error"), "{}", failed.all());
+    let permanent = Fault { permanent: true, ..fault("EIO", "write ", 1) };
+    let failed = permanent.run(command(&workspace, TWO)).answer;
+    assert!(failed.stdout.contains("Input/output error"), "{}", failed.to_text());
     assert_eq!(text(&workspace, "a"), Some(String::new()));
 }
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn a_kill_comes_before_its_operation_and_a_torn_write_in_the_middle() {
+fn a_kill_precedes_its_operation_and_a_torn_write_interrupts_it() {
     let workspace = workspace();
-    assert_eq!(fault("kill", "rename c", 1).of(command(&workspace, TWO)).answer.code, -1);
+    assert_eq!(fault("kill", "rename c", 1).run(command(&workspace, TWO)).answer.code, -1);
     assert_eq!((text(&workspace, "b"), text(&workspace, "c")), (Some("twotwo".into()), None));
-    assert_eq!(fault("torn", "write b", 1).of(command(&workspace, TWO)).answer.code, -1);
+    assert_eq!(fault("torn", "write b", 1).run(command(&workspace, TWO)).answer.code, -1);
     assert_eq!(text(&workspace, "b"), Some("two".into()));
 }
 
@@ -96,7 +96,7 @@ fn a_kill_comes_before_its_operation_and_a_torn_write_in_the_middle() {
 #[test]
 fn a_short_write_is_completed_by_the_program() {
     let workspace = workspace();
-    let traced = fault("short", "write b", 1).of(command(&workspace, TWO));
+    let traced = fault("short", "write b", 1).run(command(&workspace, TWO));
     traced.answer.success();
     assert_eq!(traced.operations, ["write b", "write b"], "those that count");
     assert_eq!(text(&workspace, "c"), Some("twotwo".into()));
@@ -104,47 +104,47 @@ fn a_short_write_is_completed_by_the_program() {
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn a_program_waits_where_it_is_told_to_until_it_may_go_on() {
+fn a_program_pauses_at_an_operation_until_resumed() {
     let workspace = workspace();
     let pause = Pause { matching: "create b", at: 1 };
     let mut paused = Paused::start(command(&workspace, TWO), &pause);
     paused.wait_for_pause();
     assert_eq!((text(&workspace, "a"), text(&workspace, "b")), (Some("one".into()), None));
-    paused.go_on().success();
+    paused.resume().success();
     assert_eq!(text(&workspace, "c"), Some("twotwo".into()));
 }
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn a_sleep_may_take_no_time_and_the_clock_may_be_moved() {
+fn sleeps_can_be_skipped_and_the_clock_moved() {
     let workspace = workspace();
     let mut slept = command(&workspace, "sleep 3600");
     slept.env("LONGSIFT_CLOCK_SLEEPS", "1");
-    Answer::of(slept.output().unwrap()).success();
+    Answer::from_output(slept.output().unwrap()).success();
     assert_eq!(text(&workspace, "slept"), Some("3600".into()));
     // A clock moved before the program starts does not affect the durations it measures.
     let clock = workspace.write("clock", (7200 * 1_000_000_000_i64).to_le_bytes());
     let mut moved = command(&workspace, "sleep 3600");
     moved.env("LONGSIFT_CLOCK_SLEEPS", "1").env("LONGSIFT_CLOCK_FILE", clock);
-    Answer::of(moved.output().unwrap()).success();
+    Answer::from_output(moved.output().unwrap()).success();
     assert_eq!(text(&workspace, "slept"), Some("3600".into()));
 }
 
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 #[test]
-fn the_record_of_changes_is_what_is_in_the_folder() {
+fn replaying_the_record_gives_the_content_of_the_folder() {
     let workspace = workspace();
     workspace.write("before", "safe");
-    let mut disk = Disk::holding(&workspace.path(""));
+    let mut disk = Disk::from_folder(&workspace.path(""));
     let record = tempfile::NamedTempFile::new().unwrap();
     let steps = "write a one; sync a; mkdir d; write d/b two; rename a d/c; remove before; sync .";
     let mut recorded = command(&workspace, steps);
     recorded.env("LONGSIFT_FAULT_RECORD", record.path());
-    Answer::of(recorded.output().unwrap()).success();
+    Answer::from_output(recorded.output().unwrap()).success();
     for change in changes(&fs::read(record.path()).unwrap()) {
         disk.apply(&change);
     }
-    assert_eq!(disk.now(), Disk::holding(&workspace.path("")).now());
+    assert_eq!(disk.now(), Disk::from_folder(&workspace.path("")).now());
     let names: Vec<String> = disk.now().into_keys().collect();
     assert_eq!(names, ["d/b", "d/c"]);
     // The root folder was synced, the names in the other were not.
@@ -152,7 +152,7 @@ fn the_record_of_changes_is_what_is_in_the_folder() {
 }
 
 #[test]
-fn the_library_is_there_where_it_can_be() {
+fn the_interposer_is_built_on_glibc() {
     assert_eq!(interposer().exists(), cfg!(all(target_os = "linux", target_env = "gnu")));
     assert!(testkit::fake_nvml().join("libnvidia-ml.so.1").exists());
 }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 #[test]
-fn a_table_comes_back_with_its_rows_in_order() {
+fn a_table_round_trips_in_row_order() {
     let folder = tempfile::tempdir().unwrap();
     let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
     let written = table(&[
@@ -36,7 +36,7 @@ fn a_table_comes_back_with_its_rows_in_order() {
 }
 
 #[test]
-fn a_document_is_the_same_everywhere_and_comes_back_to_itself() {
+fn a_document_is_reproducible_and_repeats_itself() {
     let tokens = document(7, 600);
     assert_eq!(tokens.len(), 600);
     assert!(tokens.iter().all(|token| (2..97).contains(token)));

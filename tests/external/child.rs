@@ -38,7 +38,7 @@ fn log(line: &str) {
     calls.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-fn has(file: &str) -> bool {
+fn exists(file: &str) -> bool {
     fs::exists(file).unwrap()
 }
 
@@ -123,7 +123,7 @@ fn fail(mode: &str, stdout: &mut File) {
             io::stderr().write_all(b"cannot take POISON\n").unwrap();
             exit(3);
         }
-        "crash-once" if !has("better") => exit(3),
+        "crash-once" if !exists("better") => exit(3),
         "exit-early" => exit(0),
         "kill" => {
             let own = rustix::process::getpid();
@@ -162,7 +162,7 @@ fn answers() {
             exit(7);
         }
         "hangs" => sleep(),
-        "starts-once" if has("started") && !has("better") => exit(7),
+        "starts-once" if exists("started") && !exists("better") => exit(7),
         _ => fs::write("started", "").unwrap(),
     }
     let mut stdout = OpenOptions::new().write(true).open("/proc/self/fd/3").unwrap();
@@ -188,7 +188,7 @@ fn answers() {
             exit(1);
         }
         asked += u32::from(!rows.is_empty());
-        if number > 0 && mode == "starts-once" && !has("better") {
+        if number > 0 && mode == "starts-once" && !exists("better") {
             exit(7);
         }
         match mode {

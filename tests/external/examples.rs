@@ -43,7 +43,7 @@ fn sentences(command: &str) -> String {
 
 #[test]
 #[cfg_attr(not(longsift_pyarrow), ignore = "needs pyarrow: pip install pyarrow")]
-fn python_drops_documents_and_measures_windows() {
+fn python_programs_drop_documents_and_measure_windows() {
     let direct = workspace([PROSE, &sentences("[python3, sentences.py]")]);
     let summary = direct.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
     assert_eq!(summary["rows_dropped"]["dropped_by_prose"], 1, "{summary}");

@@ -39,12 +39,12 @@ fn tensor(name: &str, shape: &str, start: u64, end: u64) -> String {
 }
 
 #[test]
-fn a_model_of_the_same_making_runs_in_that_memory() {
+fn a_valid_generated_model_runs_in_that_memory() {
     bounded(&workspace(), "a right model", &["run", "p.yaml", "-q"], 0);
 }
 
 #[test]
-fn headers_that_lie_about_lengths_are_refused() {
+fn headers_with_wrong_lengths_are_rejected() {
     let workspace = workspace();
     let path = workspace.path("model/model.safetensors");
     for length in [u64::MAX, u64::MAX - 7, 1 << 63, 1 << 40, 1 << 30, 99_999_999, 1 << 25] {
@@ -62,7 +62,7 @@ fn headers_that_lie_about_lengths_are_refused() {
 }
 
 #[test]
-fn tensors_that_overlap_overflow_or_lie_elsewhere_are_refused() {
+fn overlapping_overflowing_and_misplaced_tensors_are_rejected() {
     let workspace = workspace();
     let a = tensor("a", "[2]", 0, 8);
     for (what, text, data) in [
@@ -102,7 +102,7 @@ fn a_header_of_very_many_tensors_takes_bounded_memory() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_are_refused_wherever_they_are() {
+fn weights_that_are_not_finite_are_rejected() {
     let whole = workspace();
     let bytes = fs::read(whole.path("model/model.safetensors")).unwrap();
     let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -126,7 +126,7 @@ fn weights_that_are_not_numbers_are_refused_wherever_they_are() {
 }
 
 #[test]
-fn an_index_cannot_name_files_elsewhere_or_fill_the_memory() {
+fn an_index_cannot_name_outside_files_or_exhaust_memory() {
     let workspace = workspace();
     fs::rename(workspace.path("model/model.safetensors"), workspace.path("outside.safetensors"))
         .unwrap();
@@ -238,7 +238,7 @@ fn configurations_of_absurd_sizes_and_values_are_refused() {
 /// The Hugging Face cache consists of links that lead out of the model's folder, so all links are followed; the
 /// target must be a file of the right kind.
 #[test]
-fn links_are_followed_to_files_and_to_nothing_else() {
+fn links_are_followed_to_files_only() {
     let workspace = workspace();
     let snapshot = workspace.path("hub/models--a--b/snapshots/0123");
     let blobs = workspace.path("hub/models--a--b/blobs");

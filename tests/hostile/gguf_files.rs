@@ -116,7 +116,7 @@ fn entries_of_odd_types_and_depths_are_refused() {
 }
 
 #[test]
-fn tensors_that_overlap_overflow_or_lie_elsewhere_are_refused() {
+fn overlapping_overflowing_and_misplaced_tensors_are_rejected() {
     let of = |tensors: &[Vec<u8>]| [header(tensors.len() as u64, 0), tensors.concat()].concat();
     for (what, tensors, words) in [
         ("sizes that overflow", vec![tensor("a", &[1 << 40, 1 << 40], 0, 0)], "more numbers"),

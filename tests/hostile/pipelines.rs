@@ -54,7 +54,7 @@ fn nesting_and_numbers_of_values_are_bounded() {
 }
 
 #[test]
-fn a_flood_of_mistakes_is_reported_in_pieces() {
+fn many_mistakes_are_reported_in_part() {
     let right = Pipeline::tokens("model", 64).to_string();
     for (what, text) in [
         ("unknown keys", (0..9_000).map(|key| format!("k{key}: 1")).collect::<Vec<_>>().join("\n")),

@@ -12,14 +12,14 @@ use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::{bounded, within};
-use crate::support::damage::{Raw, lie, split, write_raw};
+use crate::support::damage::{Raw, edit_column_chunk, split, write_raw};
 use crate::support::tables::{integers, read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Pipeline, Workspace, count, demo_model};
 
 /// The minimum memory limit, and a bound for the command: twice the limit, to allow for uncounted memory.
 const LIMIT: &str =
     "memory_limit_bytes: 67108864, max_document_bytes: 4194304, max_quarantined_fraction: 0.9";
-const MOST_KIB: u32 = 300 << 10;
+const MAX_KIB: u32 = 300 << 10;
 
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
@@ -66,7 +66,7 @@ fn codecs() -> Vec<(&'static str, Compression)> {
 }
 
 #[test]
-fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
+fn pages_beyond_the_memory_limit_are_not_read() {
     let long = "a".repeat(64 << 20);
     for (name, codec) in codecs() {
         let workspace = workspace();
@@ -74,7 +74,7 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
         let path = workspace.path("input/a.parquet");
         write_compressed(&path, &input, codec, false, Some(1));
         assert!(fs::metadata(&path).unwrap().len() < 4 << 20, "{name} compresses");
-        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MOST_KIB);
+        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MAX_KIB);
         assert!(answer.stderr.contains("would decompress from"), "{name}: {}", answer.stderr);
         assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
         assert!(answer.stderr.contains("set `input.max_document_bytes` to at least"), "{name}");
@@ -82,7 +82,7 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
             // Exceeding the limit loses the row group like damage, with its own reason.
             let lenient = Pipeline::text("model", 64).input(LIMIT).input("on_bad_file: quarantine");
             workspace.write("p.yaml", lenient.to_string());
-            within(&workspace, name, &["run", "p.yaml", "-q"], 0, MOST_KIB);
+            within(&workspace, name, &["run", "p.yaml", "-q"], 0, MAX_KIB);
             let table = read_parquet(&workspace.path("out.run/quarantine"));
             assert_eq!(texts(&table, "longsift_code"), ["page_too_large"]);
             assert_eq!(integers(&table, "longsift_row"), [0]);
@@ -92,7 +92,7 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
 
 /// A page whose header claims a small size.
 #[test]
-fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
+fn pages_larger_than_their_header_claims_are_not_read() {
     for (name, codec) in codecs() {
         let workspace = workspace();
         let path = workspace.path("input/a.parquet");
@@ -110,14 +110,14 @@ fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
         bytes[size] = 0xf0;
         bytes[size + length - 1] = 0;
         fs::write(&path, bytes).unwrap();
-        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MOST_KIB);
+        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MAX_KIB);
         assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
     }
 }
 
 /// One long value that many rows refer to: the file has it once.
 #[test]
-fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
+fn shared_dictionary_values_take_bounded_memory() {
     let workspace = workspace();
     let long = "the same words again ".repeat(205_000);
     let rows = 64;
@@ -130,14 +130,14 @@ fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
     let path = workspace.path("input/a.parquet");
     write_compressed(&path, &input, Compression::SNAPPY, true, None);
     assert!(fs::metadata(&path).unwrap().len() < 16 << 20);
-    lie(&path, |column| column.set_unencoded_byte_array_data_bytes(Some(0)));
+    edit_column_chunk(&path, |column| column.set_unencoded_byte_array_data_bytes(Some(0)));
     // Each of these texts is longer than this limit allows to score.
     let answer = bounded(&workspace, "a dictionary", &["run", "p.yaml", "-q"], 3);
     assert!(answer.stderr.contains("document_too_large"), "{}", answer.stderr);
 }
 
 #[test]
-fn a_document_of_200_megabytes_costs_itself_and_no_other() {
+fn a_document_of_200_megabytes_loses_only_its_row() {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     let long = "The keeper of the lamp wrote a letter every evening. ".repeat(4_000_000);
@@ -163,7 +163,7 @@ fn a_document_of_200_megabytes_costs_itself_and_no_other() {
 
 /// Footers that are small in the file and large when decoded.
 #[test]
-fn footers_that_claim_long_lists_are_refused_before_they_are_decoded() {
+fn footers_that_claim_long_lists_are_rejected_before_decoding() {
     let workspace = workspace();
     for (what, footer) in [
         (

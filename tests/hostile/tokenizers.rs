@@ -40,7 +40,7 @@ fn refused(workspace: &Workspace, what: &str, code: i32, words: &str) {
 }
 
 #[test]
-fn a_tokenizer_without_a_vocabulary_or_a_meaning_is_refused() {
+fn a_tokenizer_without_a_vocabulary_is_rejected() {
     let unusable = "is not a usable tokenizer.json";
     for (what, model) in [
         ("no model", Value::Null),
@@ -76,7 +76,7 @@ fn a_tokenizer_without_a_vocabulary_or_a_meaning_is_refused() {
 }
 
 #[test]
-fn a_tokenizer_of_absurd_size_or_none_is_refused() {
+fn a_tokenizer_of_absurd_or_zero_size_is_rejected() {
     let workspace = workspace(&[prose()], |_| ());
     let path = workspace.path("model/tokenizer.json");
     File::create(&path).unwrap().set_len(1 << 40).unwrap();
@@ -110,7 +110,7 @@ fn patterns_that_do_not_compile_are_refused() {
 /// that is the same on every machine, and the other rows are scored. The last two scan the rest of the text from each
 /// letter, and end.
 #[test]
-fn patterns_that_backtrack_for_ever_cost_the_row_that_they_do_it_on() {
+fn patterns_that_backtrack_forever_lose_only_their_row() {
     for (pattern, bad_rows) in [
         (r"(?:a+)+(?=b)|\S|\s", &[Some(1)][..]),
         (r"(?:a|aa)+(?!a)b|\S|\s", &[Some(1)]),

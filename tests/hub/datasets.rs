@@ -26,12 +26,12 @@ mod without_network {
     use crate::support::Answer;
 
     #[test]
-    fn a_data_set_is_refused_with_what_to_build_or_to_fetch_and_read_where_it_was_fetched() {
+    fn a_data_set_needs_the_cloud_feature_or_a_local_copy() {
         let workspace = workspace(&format!("hf://datasets/demo/corpus@{COMMIT}/data"));
         let plan = || {
             let mut command = workspace.command(&["plan", "pipeline.yaml"]);
             command.env("HF_HOME", workspace.path("hf")).env_remove("HF_HUB_CACHE");
-            Answer::of(command.output().unwrap())
+            Answer::from_output(command.output().unwrap())
         };
         let says = plan().expect(2).stderr;
         let what = format!(
@@ -88,7 +88,7 @@ mod with_network {
                 let is_commit = |revision: &str| revision == commit || revision == COMMIT;
                 match parts[..] {
                     ["", "api", "datasets", "demo", "private", ..] => {
-                        Reply::status(401).with("X-Error-Code", "GatedRepo")
+                        Reply::status(401).with_header("X-Error-Code", "GatedRepo")
                     }
                     ["", "api", "datasets", "demo", "corpus", "revision", "main"] => Reply::whole(
                         format!(r#"{{"id": "demo/corpus", "sha": "{commit}"}}"#).as_bytes(),
@@ -104,9 +104,9 @@ mod with_network {
                         Reply::redirect(&format!("{place}/{name}?signature=secret"))
                     }
                     ["", "api", "datasets", "demo", "corpus", ..] => {
-                        Reply::status(404).with("X-Error-Code", "RevisionNotFound")
+                        Reply::status(404).with_header("X-Error-Code", "RevisionNotFound")
                     }
-                    _ => Reply::status(404).with("X-Error-Code", "RepoNotFound"),
+                    _ => Reply::status(404).with_header("X-Error-Code", "RepoNotFound"),
                 }
             });
             Self { api, store, main }
@@ -121,7 +121,7 @@ mod with_network {
         }
 
         fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
-            Answer::of(self.command(workspace, arguments).output().unwrap())
+            Answer::from_output(self.command(workspace, arguments).output().unwrap())
         }
 
         /// Runs the pipeline on a few documents.
@@ -147,7 +147,10 @@ mod with_network {
         if at == 3 {
             return reply;
         }
-        reply.with("Link", &format!("<{path}?recursive=true&cursor={}>; rel=\"next\"", at + 1))
+        reply.with_header(
+            "Link",
+            &format!("<{path}?recursive=true&cursor={}>; rel=\"next\"", at + 1),
+        )
     }
 
     fn pinned(below: &str) -> Workspace {
@@ -171,17 +174,17 @@ mod with_network {
     }
 
     #[test]
-    fn a_data_set_gives_what_its_files_give_from_a_folder() {
+    fn a_data_set_gives_the_results_of_a_folder() {
         let hub = Hub::plain();
         let length = fs::metadata(corpus()).unwrap().len() as usize;
         for below in ["", "/data", "/data/", "/data/*.parquet", "/**/a.parquet", "/data/a.parquet"]
         {
             let workspace = pinned(below);
             let mut command = hub.command(&workspace, &RUN);
-            Answer::of(command.env("HF_TOKEN", "hf_secret").output().unwrap()).success();
+            Answer::from_output(command.env("HF_TOKEN", "hf_secret").output().unwrap()).success();
             let expected = local(&format!("files{below}")).results();
             assert_eq!(workspace.results(), expected, "{below}");
-            let (asked, read) = (hub.api.asked(), hub.store.asked());
+            let (asked, read) = (hub.api.take_requests(), hub.store.take_requests());
             let shown = |asked: &Request| asked.headers.get("authorization").cloned();
             assert!(asked.iter().all(|asked| shown(asked).as_deref() == Some("Bearer hf_secret")));
             assert!(read.iter().all(|read| shown(read).is_none()), "the store sees no token");
@@ -192,13 +195,13 @@ mod with_network {
             assert!(links <= 2 && read.len() > links, "{links} links for {} reads", read.len());
             let again = hub.run(&workspace, &[]).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
-            assert!(hub.api.asked().iter().all(|asked| !asked.path.starts_with("/api/")));
-            hub.store.asked();
+            assert!(hub.api.take_requests().iter().all(|asked| !asked.path.starts_with("/api/")));
+            hub.store.take_requests();
         }
     }
 
     #[test]
-    fn whatever_servers_do_results_are_the_same() {
+    fn server_faults_do_not_change_results() {
         let expected = local("files/data").results();
         let same = |hub: &Hub, what: &str| {
             let workspace = pinned("/data");
@@ -216,14 +219,14 @@ mod with_network {
             |count, _: &Request, reply| if count == 1 { Reply::status(403) } else { reply };
         same(&Hub::new(expired), "links expire");
         let busy = |count, _: &Request, reply| match count {
-            0 | 3 => Reply::status(503).with("Retry-After", "0"),
+            0 | 3 => Reply::status(503).with_header("Retry-After", "0"),
             _ => reply,
         };
         same(&Hub::new(busy), "servers are busy");
     }
 
     #[test]
-    fn a_branch_means_the_commit_that_the_run_began_with_until_a_fresh_one() {
+    fn a_branch_is_pinned_until_a_fresh_run() {
         let (hub, workspace) = (Hub::plain(), workspace("hf://datasets/demo/corpus/data"));
         hub.run(&workspace, &[]).success();
         let lock = || read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
@@ -247,7 +250,7 @@ mod with_network {
     }
 
     #[test]
-    fn files_of_the_hubs_own_cache_are_read_where_they_lie() {
+    fn files_in_the_hub_cache_are_read_in_place() {
         let hub = Hub::plain();
         let keep = |workspace: &Workspace, names: &[&str]| {
             for name in names {
@@ -260,7 +263,7 @@ mod with_network {
         keep(&workspace, &["a.parquet"]);
         hub.run(&workspace, &[]).success();
         assert_eq!(workspace.results(), local("files/data").results());
-        assert!(hub.store.asked().iter().all(|asked| asked.path.starts_with("/b.parquet")));
+        assert!(hub.store.take_requests().iter().all(|asked| asked.path.starts_with("/b.parquet")));
         // Offline the other file is missing; online the files are those of the run before.
         let says = hub.run(&workspace, &["--offline"]).expect(2).stderr;
         let what = format!(
@@ -271,12 +274,12 @@ mod with_network {
             "{says}"
         );
         keep(&workspace, &["b.parquet"]);
-        hub.api.asked();
+        hub.api.take_requests();
         let again = hub.run(&workspace, &["--offline"]).success().summary();
         assert_eq!(again["status"], "nothing_to_do");
         hub.run(&workspace, &["--offline", "--fresh"]).success();
         assert_eq!(workspace.results(), local("files/data").results());
-        assert!(hub.api.asked().is_empty() && hub.store.asked().is_empty());
+        assert!(hub.api.take_requests().is_empty() && hub.store.take_requests().is_empty());
         // An incomplete copy is not used.
         let cut = pinned("/data");
         keep(&cut, &["a.parquet", "b.parquet"]);
@@ -296,7 +299,7 @@ mod with_network {
     }
 
     #[test]
-    fn what_cannot_be_had_is_said_at_its_place() {
+    fn unavailable_files_are_reported_at_their_setting() {
         let hub = Hub::plain();
         for (input, more, says) in [
             ("hf://datasets/nobody/corpus", None, "the server answered 404 (RepoNotFound)"),
@@ -329,14 +332,14 @@ mod with_network {
     }
 
     #[test]
-    fn a_list_that_is_none_is_refused() {
+    fn an_invalid_list_is_rejected() {
         let refused = |list: fn(&Request) -> Reply| {
             let server = Server::new(list);
             let workspace = pinned("");
             let mut command = workspace.command(&["plan", "pipeline.yaml"]);
             command.env("HF_ENDPOINT", server.url()).env("HF_HOME", workspace.path("hf"));
             command.env_remove("HF_HUB_OFFLINE").env_remove("http_proxy");
-            Answer::of(command.output().unwrap())
+            Answer::from_output(command.output().unwrap())
         };
         let leaves = |_: &Request| {
             Reply::whole(br#"[{"type": "file", "size": 1, "path": "data/../../x.parquet"}]"#)
@@ -344,7 +347,7 @@ mod with_network {
         let says = refused(leaves).expect(3).stderr;
         assert!(says.contains("has a file `data/../../x.parquet`"), "{says}");
         let endless = |request: &Request| {
-            Reply::whole(b"[]").with("Link", &format!("<{}>; rel=\"next\"", request.path))
+            Reply::whole(b"[]").with_header("Link", &format!("<{}>; rel=\"next\"", request.path))
         };
         let says = refused(endless).expect(2).stderr;
         assert!(says.contains("does not end"), "{says}");

@@ -284,7 +284,7 @@ fn explain_wrong_format(file: &OpenFile, format: FileFormat, problem: DataProble
         FileFormat::Lines(_, compression) => compression,
         FileFormat::Parquet | FileFormat::Arrow => FileCompression::None,
     };
-    let (message, remedy) = match Signature::of(&start) {
+    let (message, remedy) = match Signature::detect(&start) {
         Some(found) if !format.begins_like(found) => {
             (format!("it is {}, not {}", found.name, format.name()), found.remedy)
         }

@@ -57,7 +57,7 @@ struct SharedFile {
 impl OpenFile {
     /// Opens a file for a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self, StorageError> {
-        storage::open(&Location::of(path)).map(Self::new)
+        storage::open(&Location::from_path(path)).map(Self::new)
     }
 
     /// Opens a file of a hub data set.

@@ -33,7 +33,7 @@ impl PrecedingGuard {
     /// Whether a sample with these window values is rejected. A sample without a value is not: it has another reason.
     pub fn rejects(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
-            Some(merge) => merge.of(windows),
+            Some(merge) => merge.merge_windows(windows),
             None => windows.first().copied().unwrap_or(f64::NAN),
         };
         self.bounds.judge(value) == Verdict::Refused

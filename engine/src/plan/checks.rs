@@ -551,7 +551,7 @@ pub(super) fn distance(
     if distance >= window {
         problems.push(
             Diagnostic::error(Blame::Pipeline, format!(
-                "the far distance is {distance} tokens, but a window has only {window}: no token is that far away"
+                "the far distance is {distance} tokens, but a window has at most {window}: no token is that far away"
             ))
             .at(spec.locate("stages.first-layer-attention"))
             .hint("lower `min_distance_tokens` (or the fraction), or raise `window_tokens`"),

@@ -24,8 +24,8 @@ pub(crate) fn tokenize(
         return Ok(Err(RowError::new("document_too_large", message)));
     }
     let encoder = plan.encoder.as_ref().expect("the plan opens a tokenizer for text");
-    match encoder.encode(text, Encoder::LARGEST_PART_BYTES) {
-        Err(problem) if problem.is_of_the_tokenizer() => {
+    match encoder.encode(text, Encoder::MAX_PART_BYTES) {
+        Err(problem) if problem.is_tokenizer_fault() => {
             let timed_out = Diagnostic::error(Blame::Pipeline, problem.to_string())
                 .at(Place::Data(location))
                 .hint("use another tokenizer, or leave this row out of the input");

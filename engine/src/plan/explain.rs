@@ -192,7 +192,7 @@ fn tokenize(plan: &Plan) -> String {
     };
     let whole = plan.encoder.as_ref().and_then(Encoder::unsplittable_reason);
     let whole = whole.map_or(String::new(), |why| {
-        let most = count(Encoder::LARGEST_PART_BYTES as u64);
+        let most = count(Encoder::MAX_PART_BYTES as u64);
         format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
     });
     let library = plan.encoder.as_ref().and_then(Encoder::library_reason);

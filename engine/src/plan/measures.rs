@@ -188,20 +188,20 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
         let term = index("terms.").and_then(|index: usize| terms.get(index));
         guard.map(|guard| &guard.statistic).or_else(|| term.map(|term| &term.statistic))
     };
-    let Some(name) = statistic().filter(|name| statistics::is_of_text(name)) else { return rule };
+    let Some(name) = statistic().filter(|name| statistics::needs_text(name)) else { return rule };
     let has_lexical =
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
     let (reason, hint) = match content {
         ContentColumn::Tokens(_) => (
             "documents arrive as tokens",
-            if statistics::measure_of(name) == Some("lexical") {
+            if statistics::default_stage(name) == Some("lexical") {
                 "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone"
             } else {
                 "read texts with `input.text_column`"
             },
         ),
         ContentColumn::Text(_)
-            if has_lexical && statistics::measure_of(name) == Some("lexical") =>
+            if has_lexical && statistics::default_stage(name) == Some("lexical") =>
         {
             ("`lexical` has `text: false`", "remove `text: false`")
         }

@@ -93,7 +93,7 @@ fn merges(criteria: &Criteria) -> BTreeMap<String, String> {
 fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<String> {
     let now = criteria.filter.budgets.as_deref().unwrap_or_default();
     let then = std::mem::take(&mut calibration.budgets);
-    let place = |of: &Budget, all: &[Budget]| all.iter().position(|own| own.is_like(of));
+    let place = |of: &Budget, all: &[Budget]| all.iter().position(|own| own.has_same_scope(of));
     let lacks = |budgets: &[Budget], others: &[Budget], whose: &str| {
         let lacking = budgets.iter().filter(|budget| place(budget, others).is_none());
         lacking.map(|budget| format!("{whose} has no budget for {budget}")).collect::<Vec<_>>()

@@ -301,7 +301,7 @@ impl Criteria {
             (Merge::Ratio { exponential, .. }, Some((above, below))) => {
                 Merge::ratio(&windows(above), &windows(below), *exponential)
             }
-            _ => statistic.merge.of(&windows(statistic.place)),
+            _ => statistic.merge.merge_windows(&windows(statistic.place)),
         }
     }
 
@@ -348,7 +348,7 @@ impl Criteria {
         let terms = self.terms.iter().zip(figures).enumerate();
         let terms = terms.filter_map(|(term, (own, of))| Some((term, (own, of.as_ref()?))));
         let mut without =
-            terms.filter(|(term, (_, own))| by_z_score(*term) && !own.have_z_scores());
+            terms.filter(|(term, (_, own))| by_z_score(*term) && !own.supports_z_scores());
         let Some((_, (Term { statistic, .. }, ColumnFigures { min, max, .. }))) = without.next()
         else {
             return Ok(());

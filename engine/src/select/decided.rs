@@ -115,7 +115,7 @@ pub(super) fn sample_state(
 /// Index of the cutoff for a sample with this many tokens; `None` if no budget covers it.
 pub(super) fn cutoff_index(criteria: &Criteria, group: Option<&str>, tokens: u64) -> Option<usize> {
     match &criteria.filter.budgets {
-        Some(budgets) => budgets::deciding(budgets, group, tokens),
+        Some(budgets) => budgets::matching(budgets, group, tokens),
         None => Some(0),
     }
 }

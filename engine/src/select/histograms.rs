@@ -75,7 +75,7 @@ impl Histograms {
 
 #[cfg(test)]
 mod tests {
-    use longsift_stages::score::percentile::Counting;
+    use longsift_stages::score::percentile::HistogramBuilder;
 
     use super::*;
 
@@ -86,7 +86,7 @@ mod tests {
         let all = HistogramsOfGroups::new(&directory).unwrap();
         let counted: Vec<Histogram> = (0..9_u32)
             .map(|group| {
-                let mut counting = Counting::between(0.0, f64::from(group));
+                let mut counting = HistogramBuilder::between(0.0, f64::from(group));
                 (0..=group * 100).for_each(|value| counting.add(f64::from(value) / 100.0));
                 counting.finish()
             })

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Order};
 
 use longsift_stages::filter::guards::{Bounds, Verdict};
-use longsift_stages::score::percentile::{Counting, Histogram};
+use longsift_stages::score::percentile::{Histogram, HistogramBuilder};
 use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
@@ -280,11 +280,12 @@ impl Ranking<'_> {
     fn scales(self, bounds: &[Bounds]) -> Result<Scales> {
         let (criteria, sums) = (self.criteria, self.sums(bounds)?);
         let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
-        let mut histograms: Vec<Option<Counting>> = (0..)
+        let mut histograms: Vec<Option<HistogramBuilder>> = (0..)
             .zip(&sums)
             .map(|(index, sums)| {
                 let percentile = criteria.standardise_of(index) == Some(Standardise::Percentile);
-                (percentile && sums.count > 0).then(|| Counting::between(sums.min, sums.max))
+                (percentile && sums.count > 0)
+                    .then(|| HistogramBuilder::between(sums.min, sums.max))
             })
             .collect();
         self.visit_passing(bounds, |statistic, value| {
@@ -296,7 +297,7 @@ impl Ranking<'_> {
         let figures = deviations.iter().zip(&sums);
         let figures: Vec<Option<ColumnFigures>> =
             figures.map(|(of, sums)| (sums.count > 0).then(|| of.figures())).collect();
-        let histograms = histograms.iter().map(|of| of.as_ref().map(Counting::finish));
+        let histograms = histograms.iter().map(|of| of.as_ref().map(HistogramBuilder::finish));
         let scales = scales(criteria, &figures, histograms);
         Ok((figures, scales))
     }
@@ -363,7 +364,7 @@ impl Ranking<'_> {
         } else if let Some(fraction) = filter.keep_fraction {
             vec![Amount::Samples(fraction.floor_of(counted))]
         } else if let Some(budget) = &filter.keep_tokens {
-            vec![Amount::Tokens(budget.of(self.name))]
+            vec![Amount::Tokens(budget.for_group(self.name))]
         } else if let Some(budgets) = &filter.budgets {
             budgets.iter().map(|budget| Amount::Tokens(budget.keep_tokens)).collect()
         } else {

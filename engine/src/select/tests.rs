@@ -147,7 +147,7 @@ fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> In
         let passing = column(index).into_iter().zip(&passes).filter(|(_, passes)| **passes);
         let passing: Vec<f64> = passing.map(|(value, _)| value).collect();
         let any = passing.iter().any(|value| value.is_finite());
-        any.then(|| Scale::of(&passing, criteria.standardise))
+        any.then(|| Scale::new(&passing, criteria.standardise))
     };
     let scales: Vec<Option<Scale>> = (0..3).map(scale).collect();
     let of_terms: Option<Vec<Scale>> = scales[..2].iter().cloned().collect();

@@ -105,7 +105,7 @@ impl StorageError {
             _ => None,
         };
         let kind = ErrorKind::from_io(&error);
-        Self { hint, ..Self::new(operation, Location::of(path), kind, error) }
+        Self { hint, ..Self::new(operation, Location::from_path(path), kind, error) }
     }
 
     #[cfg(feature = "cloud")]

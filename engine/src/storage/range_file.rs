@@ -168,7 +168,9 @@ impl RangeFile {
     /// in which case nothing may be cached.
     pub(crate) fn version(&self) -> Option<String> {
         match &self.content {
-            RangeSource::Local(file, _) => FileStamp::of(file).ok().map(|stamp| stamp.to_string()),
+            RangeSource::Local(file, _) => {
+                FileStamp::from_file(file).ok().map(|stamp| stamp.to_string())
+            }
             #[cfg(feature = "cloud")]
             RangeSource::Remote(file) => {
                 let version = file.key.split_once('\0').map_or("", |(_, version)| version);

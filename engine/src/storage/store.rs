@@ -43,5 +43,5 @@ pub(crate) trait Upload: Write + Send + Debug {
 
 /// Whether a path is the address of a file in a store.
 pub fn is_address(path: &Path) -> bool {
-    Location::of(path).is_address()
+    Location::from_path(path).is_address()
 }

@@ -391,7 +391,7 @@ impl Explanation {
     fn measure_far_attention(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
         let kernel = processor_kernel(attention);
         let request = attention.measure.request();
-        let distance = request.distance.of(ids.len() as u64);
+        let distance = request.distance.in_window(ids.len() as u64);
         self.kernel = Some(kernel.name());
         self.far_distance = Some(distance);
         self.far_mass = layer.measure_rows(kernel, ids, distance).row_far_mass.unwrap_or_default();

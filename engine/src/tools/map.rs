@@ -431,8 +431,8 @@ fn note_sampled(
             "sampled {} of the {} rows that have tokens at a distance of {} or more: `--set \
              stages.first-layer-attention.rows=all` measures all",
             count(rows.positions.len() as u64),
-            count(tokens as u64 - request.distance.of(tokens as u64)),
-            count(request.distance.of(tokens as u64))
+            count(tokens as u64 - request.distance.in_window(tokens as u64)),
+            count(request.distance.in_window(tokens as u64))
         ));
     }
 }

@@ -44,7 +44,7 @@ pub trait Compute: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceFailure {
     /// Memory allocation failed in spite of the estimate; the device itself works.
-    #[error("out of memory: {wanted} bytes wanted, {free} free")]
+    #[error("out of memory: requested {wanted} bytes, {free} free")]
     OutOfMemory {
         /// Bytes requested.
         wanted: u64,

@@ -18,7 +18,7 @@ pub enum FarDistance {
 
 impl FarDistance {
     /// Returns the far distance `k` in a window of `tokens` tokens.
-    pub fn of(self, tokens: u64) -> u64 {
+    pub fn in_window(self, tokens: u64) -> u64 {
         match self {
             Self::PublishedQuarter => tokens - 3 * (tokens / 4),
             Self::Fraction(fraction) => fraction.ceil_of(tokens),
@@ -32,7 +32,7 @@ impl FarDistance {
         let (mut shortest, mut longest) = (2, (1 << 32) + 1);
         while shortest < longest {
             let tokens = u64::midpoint(shortest, longest);
-            if self.of(tokens) < tokens {
+            if self.in_window(tokens) < tokens {
                 longest = tokens;
             } else {
                 shortest = tokens + 1;
@@ -51,11 +51,14 @@ mod tests {
     #[test]
     fn a_fraction_rounds_up_as_the_decimal_written() {
         let third = FarDistance::Fraction(Decimal(0.3));
-        assert_eq!((third.of(10), third.of(11)), (3, 4));
-        assert_eq!(FarDistance::Fraction(Decimal(0.125)).of(257), 33);
-        assert_eq!(FarDistance::Tokens(7).of(10), 7);
+        assert_eq!((third.in_window(10), third.in_window(11)), (3, 4));
+        assert_eq!(FarDistance::Fraction(Decimal(0.125)).in_window(257), 33);
+        assert_eq!(FarDistance::Tokens(7).in_window(10), 7);
         let quarter = FarDistance::PublishedQuarter;
-        assert_eq!((quarter.of(10), quarter.of(96), quarter.of(257)), (4, 24, 65));
+        assert_eq!(
+            (quarter.in_window(10), quarter.in_window(96), quarter.in_window(257)),
+            (4, 24, 65)
+        );
     }
 
     #[test]
@@ -70,9 +73,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_are_long_enough_from_one_length_on(millionths in 1_u32..1_000_000, tokens in 2_u64..3_000_000) {
+        fn windows_above_a_minimum_have_far_tokens(millionths in 1_u32..1_000_000, tokens in 2_u64..3_000_000) {
             let distance = FarDistance::Fraction(Decimal(f64::from(millionths) / 1e6));
-            prop_assert_eq!(distance.of(tokens) < tokens, tokens >= distance.min_tokens());
+            prop_assert_eq!(distance.in_window(tokens) < tokens, tokens >= distance.min_tokens());
         }
     }
 }

@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_come_back_bit_for_bit(values in prop::collection::vec(value(), 0..6)) {
+        fn values_round_trip_bit_for_bit(values in prop::collection::vec(value(), 0..6)) {
             let (columns, values) = columns(&values);
             let bytes = encoded(&values);
             let back = Figures::decode(&bytes, &columns).expect("these are the columns");
@@ -245,7 +245,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_or_longer_record_has_no_figures(
+        fn truncated_and_extended_records_are_rejected(
             values in prop::collection::vec(value(), 1..6), cut in any::<prop::sample::Index>(), more: u8,
         ) {
             let (columns, values) = columns(&values);
@@ -256,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_figures_or_none(
+        fn any_bytes_decode_or_are_rejected(
             bytes in prop::collection::vec(prop_oneof![0_u8..5, any::<u8>()], 0..60),
             kinds in prop::collection::vec(value(), 0..4),
         ) {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_other_columns_are_none() {
+    fn values_of_other_columns_are_rejected() {
         let number = encoded(&[Value::Number(1.0)]);
         assert_eq!(Figures::decode(&number, &[column(Kind::Count)]), None);
         assert_eq!(Figures::decode(&number, &[column(Kind::Number), column(Kind::Number)]), None);
@@ -277,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_longer_than_its_bytes_is_none() {
+    fn a_list_longer_than_its_bytes_is_rejected() {
         let hostile = [&[tag::NUMBERS][..], &u32::MAX.to_le_bytes(), &[0; 16]].concat();
         assert_eq!(Figures::decode(&hostile, &[column(Kind::Numbers)]), None);
     }
 
     #[test]
-    fn only_finite_single_numbers_count() {
+    fn only_finite_single_numbers_can_be_scored() {
         assert_eq!(Value::Number(2.5).finite(), Some(2.5));
         assert_eq!(Value::Count(7).finite(), Some(7.0));
         let without = [Value::Number(f64::NAN), Value::Number(f64::INFINITY), Value::Null];

@@ -33,12 +33,12 @@ impl FileStamp {
     ///
     /// # Errors
     /// If the metadata cannot be read.
-    pub fn of(file: &File) -> io::Result<Self> {
+    pub fn from_file(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { mount: read_only_mount(file), ..Self::of_metadata(&metadata) })
+        Ok(Self { mount: read_only_mount(file), ..Self::from_metadata(&metadata) })
     }
 
-    fn of_metadata(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
             bytes: metadata.size(),
             device: metadata.dev(),
@@ -50,7 +50,7 @@ impl FileStamp {
     }
 
     /// Returns the stamp of a remote file whose name always has the same bytes.
-    pub(crate) fn of_unchanging(bytes: u64) -> Self {
+    pub(crate) fn for_immutable(bytes: u64) -> Self {
         Self { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0), mount: None }
     }
 
@@ -120,16 +120,16 @@ mod tests {
         32 22 7:0 / /image ro,nodev - squashfs /dev/loop0 ro,errors=continue\n";
 
     #[test]
-    fn a_read_only_mount_of_a_writable_file_system_is_told_from_an_image() {
+    fn read_only_mounts_and_images_are_distinguished() {
         assert!(is_writable(MOUNTS, 22) && is_writable(MOUNTS, 31));
         assert!(!is_writable(MOUNTS, 32) && !is_writable(MOUNTS, 33) && !is_writable("", 22));
     }
 
     #[test]
-    fn a_file_that_was_replaced_under_the_same_size_and_time_has_another_stamp() {
+    fn a_replaced_file_has_another_stamp() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let stamp = || FileStamp::of(&File::open(&path).unwrap()).unwrap();
+        let stamp = || FileStamp::from_file(&File::open(&path).unwrap()).unwrap();
         let write = |bytes: &str| {
             fs::write(&path, bytes).unwrap();
             File::options().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();

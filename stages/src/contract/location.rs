@@ -124,7 +124,7 @@ impl Location {
     }
 
     /// Parses a path that may hold an address, as on the command line.
-    pub fn of(path: &Path) -> Self {
+    pub fn from_path(path: &Path) -> Self {
         path.to_str().map_or_else(|| Self::Path(path.to_owned()), Self::parse)
     }
 
@@ -159,7 +159,7 @@ impl Location {
         }
     }
 
-    /// Returns the location as a path, which [`Location::of`] parses back.
+    /// Returns the location as a path, which [`Location::from_path`] parses back.
     pub fn to_path_buf(&self) -> PathBuf {
         match self {
             Self::Path(path) => path.clone(),
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!((address.authority(), address.name()), ("a", "b/c"));
             assert_eq!(address.root().to_string(), format!("{scheme}a"));
             assert_eq!(location.to_string(), text);
-            assert_eq!(Location::of(&location.to_path_buf()), location);
+            assert_eq!(Location::from_path(&location.to_path_buf()), location);
         }
         for path in ["a/b", "/a", "ftp://host/a", "C:/a", "s3:/a", "a://s3", ""] {
             assert_eq!(Location::parse(path).path(), Some(Path::new(path)));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_below_an_address_is_behind_one_slash() {
+    fn joining_adds_one_slash() {
         for text in ["s3://bucket/folder", "s3://bucket/folder/"] {
             assert_eq!(Location::parse(text).join("x").to_string(), "s3://bucket/folder/x");
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_as_it_was_read() {
+    fn a_location_round_trips() {
         for text in ["../data/*.parquet", "hf://datasets/a/b@main/x/*.parquet", "s3://b/x/"] {
             let json = serde_json::Value::from(text);
             let location: Location = serde_json::from_value(json.clone()).unwrap();

@@ -207,14 +207,14 @@ impl AttentionRequest {
             );
             return Err(RowError { code: "token_out_of_range", message });
         }
-        let (distance, sampled) = (self.distance.of(ids.len() as u64), self.rows_of(&ids));
+        let (distance, sampled) = (self.distance.in_window(ids.len() as u64), self.rows_of(&ids));
         Ok(WindowTokens { ids, distance, sampled })
     }
 
     /// Returns the rows of a window to measure; `None` for all.
     pub fn rows_of(&self, ids: &[u32]) -> Option<SampledRows> {
         let Rows::Sampled(RowsSampled { per_window, seed }) = self.rows else { return None };
-        let distance = self.distance.of(ids.len() as u64);
+        let distance = self.distance.in_window(ids.len() as u64);
         SampledRows::draw(ids, distance as usize, per_window as usize, seed)
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_beyond_the_vocabulary_is_refused_with_its_place() {
+    fn a_token_outside_the_vocabulary_is_rejected_with_its_index() {
         let problem = request(Rows::default()).window(vec![3, 7, 8], 8).unwrap_err();
         assert_eq!(problem.code, "token_out_of_range");
         assert_eq!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_of_a_window_are_those_that_its_figures_are_estimated_from() {
+    fn a_window_has_the_sampled_rows_of_its_ids() {
         let ids: Vec<u32> = (0..400).collect();
         assert_eq!(request(Rows::default()).rows_of(&ids), None);
         let sampled = request(Rows::Sampled(RowsSampled { per_window: 64, seed: 1 }));

@@ -14,30 +14,30 @@ pub struct Signature {
 
 const DOWNLOAD: &str =
     "download the file itself: the server answered with a page, often because access needs a login";
-const DECOMPRESS: &str = "decompress it, or give its name the ending that says so";
+const DECOMPRESS: &str = "decompress it, or rename it with the matching extension";
 const CONVERT: &str = "convert it first";
-const RENAME: &str = "give its name the ending that says so";
+const RENAME: &str = "rename it with the matching extension";
 
 /// Leading bytes, name and advice of each type.
 const SIGNATURES: [(&[u8], &str, &str); 23] = [
     (
         b"version https://git-lfs.github.com/spec",
         "a Git LFS pointer",
-        "fetch the file it stands for: `git lfs pull`",
+        "fetch the actual file: `git lfs pull`",
     ),
     (b"\xff\xfe", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
     (b"\xfe\xff", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
     (b"\x1f\x8b", "compressed with gzip", DECOMPRESS),
     (b"\x28\xb5\x2f\xfd", "compressed with Zstandard", DECOMPRESS),
-    (b"\xfd7zXZ\0", "compressed with xz", "decompress it with `xz -d`: xz is not read"),
-    (b"BZh", "compressed with bzip2", "decompress it with `bzip2 -d`: bzip2 is not read"),
+    (b"\xfd7zXZ\0", "compressed with xz", "decompress it with `xz -d`: xz is not supported"),
+    (b"BZh", "compressed with bzip2", "decompress it with `bzip2 -d`: bzip2 is not supported"),
     (
         b"\x04\x22\x4d\x18",
         "compressed with LZ4",
-        "decompress it with `lz4 -d`: LZ4 files are not read",
+        "decompress it with `lz4 -d`: LZ4 is not supported",
     ),
-    (b"PK\x03\x04", "a ZIP archive", "unpack it: archives are not read"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: archives are not read"),
+    (b"PK\x03\x04", "a ZIP archive", "unpack it: archives are not supported"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: archives are not supported"),
     (b"PAR1", "a Parquet file", RENAME),
     (b"PARE", "an encrypted Parquet file", "write a decrypted copy"),
     (b"ARROW1", "an Arrow file", RENAME),
@@ -59,7 +59,7 @@ const SIGNATURES: [(&[u8], &str, &str); 23] = [
 
 impl Signature {
     /// Detects the type of a file from its first [`SIGNATURE_BYTES`] bytes; `None` if it is unknown.
-    pub fn of(start: &[u8]) -> Option<Self> {
+    pub fn detect(start: &[u8]) -> Option<Self> {
         let found = SIGNATURES.iter().find(|(begin, ..)| start.starts_with(begin));
         if let Some((_, name, remedy)) = found {
             return Some(Self { name, remedy });
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_recognised_by_their_first_bytes() {
-        let name = |start: &[u8]| Signature::of(start).map(|found| found.name);
+    fn file_types_are_detected_by_their_first_bytes() {
+        let name = |start: &[u8]| Signature::detect(start).map(|found| found.name);
         assert_eq!(
             name(b"version https://git-lfs.github.com/spec/v1\noid"),
             Some("a Git LFS pointer")

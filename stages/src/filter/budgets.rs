@@ -11,36 +11,36 @@ use crate::contract::BrokenRule;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// A value of the `within` column. Default: any, the null group too; each group then has a budget of its own.
+    /// Value of the `within` column. Default: any group, the null group included; each group then has its own budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The fewest tokens of a sample of this budget. Default: any.
+    /// Minimum tokens of a sample of this budget. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u64>,
-    /// The most tokens of a sample of this budget, itself included. Default: any.
+    /// Maximum tokens of a sample of this budget, inclusive. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// The budget: samples are kept in rank order until the next would exceed it.
+    /// Budget in tokens: samples are kept in rank order until the next would exceed it.
     pub keep_tokens: u64,
 }
 
 /// Remaining budgets of one group; samples are requested in rank order.
 #[derive(Clone, Debug)]
-pub struct Spending<'b> {
-    budgets: Vec<(&'b Budget, Left)>,
+pub struct GroupBudgets<'b> {
+    budgets: Vec<(&'b Budget, Remaining)>,
 }
 
 /// Remainder of a budget.
 #[derive(Clone, Copy, Debug)]
-enum Left {
+enum Remaining {
     Tokens(u64),
     /// A sample would have exceeded the budget: later ones are rejected even if they would fit.
-    Nothing,
+    Exhausted,
 }
 
 impl Budget {
     /// Returns whether both budgets apply to the same samples, regardless of their amounts.
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub fn has_same_scope(&self, other: &Self) -> bool {
         self.group == other.group && self.lengths() == other.lengths()
     }
 
@@ -56,11 +56,11 @@ impl Budget {
         same && min <= other_max && other_min <= max
     }
 
-    fn concerns(&self, group: Option<&str>) -> bool {
+    fn matches_group(&self, group: Option<&str>) -> bool {
         self.group.as_deref().is_none_or(|wanted| group == Some(wanted))
     }
 
-    fn is_for(&self, tokens: u64) -> bool {
+    fn matches_length(&self, tokens: u64) -> bool {
         self.min_tokens.is_none_or(|min| tokens >= min)
             && self.max_tokens.is_none_or(|max| tokens <= max)
     }
@@ -92,31 +92,38 @@ pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize,
 }
 
 /// Returns the index of the budget that applies to a sample: the first that matches its group and length.
-pub fn deciding(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<usize> {
-    budgets.iter().position(|budget| budget.concerns(group) && budget.is_for(tokens))
+pub fn matching(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<usize> {
+    budgets.iter().position(|budget| budget.matches_group(group) && budget.matches_length(tokens))
 }
 
-impl<'b> Spending<'b> {
+impl<'b> GroupBudgets<'b> {
     /// Returns the budgets that apply to a group: `None` for a null and without a `within` column.
-    pub fn of_group(budgets: &'b [Budget], group: Option<&str>) -> Self {
-        let whole = |budget: &'b Budget| (budget, Left::Tokens(budget.keep_tokens));
+    pub fn new(budgets: &'b [Budget], group: Option<&str>) -> Self {
+        let whole = |budget: &'b Budget| (budget, Remaining::Tokens(budget.keep_tokens));
         Self {
-            budgets: budgets.iter().filter(|budget| budget.concerns(group)).map(whole).collect(),
+            budgets: budgets
+                .iter()
+                .filter(|budget| budget.matches_group(group))
+                .map(whole)
+                .collect(),
         }
     }
 
     /// Returns whether the next sample in rank order is kept, and charges it to the first budget that matches its
     /// length. A sample without a budget is not kept.
     pub fn keeps(&mut self, tokens: u64) -> bool {
-        let Some((_, left)) = self.budgets.iter_mut().find(|(budget, _)| budget.is_for(tokens))
+        let Some((_, left)) =
+            self.budgets.iter_mut().find(|(budget, _)| budget.matches_length(tokens))
         else {
             return false;
         };
         *left = match *left {
-            Left::Tokens(left) => left.checked_sub(tokens).map_or(Left::Nothing, Left::Tokens),
-            Left::Nothing => Left::Nothing,
+            Remaining::Tokens(left) => {
+                left.checked_sub(tokens).map_or(Remaining::Exhausted, Remaining::Tokens)
+            }
+            Remaining::Exhausted => Remaining::Exhausted,
         };
-        matches!(left, Left::Tokens(_))
+        matches!(left, Remaining::Tokens(_))
     }
 }
 
@@ -127,9 +134,8 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
         if let (Some(min), Some(max)) = (budget.min_tokens, budget.max_tokens)
             && min > max
         {
-            let message = format!(
-                "`min_tokens` {min} is above `max_tokens` {max}: no sample has such a length"
-            );
+            let message =
+                format!("`min_tokens` {min} exceeds `max_tokens` {max}: no sample matches");
             broken.push(BrokenRule::new(
                 format!("budgets.{index}.min_tokens"),
                 message,
@@ -141,7 +147,7 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
         {
             broken.push(BrokenRule::new(
                 format!("budgets.{index}.group"),
-                format!("a budget of group `{group}`, but the score has no groups"),
+                format!("this budget names group `{group}`, but the score has no groups"),
                 "name the column of the groups with `within:` in stage `score`, or remove `group`",
             ));
         }
@@ -154,8 +160,8 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
         if let Some(earlier) = budgets[..index].iter().position(hides) {
             broken.push(BrokenRule::new(
                 format!("budgets.{index}.keep_tokens"),
-                format!("no sample reaches this budget: number {} of the list is for all of them", earlier + 1),
-                "the first budget that is for a sample decides: move this one before it, or remove it",
+                format!("no sample reaches this budget: budget {} of the list matches all of them first", earlier + 1),
+                "the first matching budget applies: move this one before it, or remove it",
             ));
         }
     }
@@ -171,8 +177,8 @@ mod tests {
     }
 
     fn kept(budgets: &[Budget], group: Option<&str>, samples: &[u64]) -> Vec<bool> {
-        let mut spending = Spending::of_group(budgets, group);
-        samples.iter().map(|tokens| spending.keeps(*tokens)).collect()
+        let mut remaining = GroupBudgets::new(budgets, group);
+        samples.iter().map(|tokens| remaining.keeps(*tokens)).collect()
     }
 
     #[test]
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_budget_for_a_sample_decides_and_none_keeps_nothing() {
+    fn the_first_matching_budget_decides() {
         let budgets = budgets(
             r#"[{"group": "books", "min_tokens": 100, "keep_tokens": 200}, {"max_tokens": 99, "keep_tokens": 50}]"#,
         );
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_that_cannot_be_meant_are_named() {
+    fn meaningless_budgets_are_reported() {
         let broken = |text: &str, has_groups| {
             let rules = broken_rules(&budgets(text), has_groups);
             rules
@@ -212,8 +218,8 @@ mod tests {
                 false
             ),
             [
-                "budgets.0.min_tokens: `min_tokens` 9 is above `max_tokens` 8: no sample has such a length",
-                "budgets.0.group: a budget of group `a`, but the score has no groups",
+                "budgets.0.min_tokens: `min_tokens` 9 exceeds `max_tokens` 8: no sample matches",
+                "budgets.0.group: this budget names group `a`, but the score has no groups",
             ]
         );
         let hidden = r#"[{"max_tokens": 9, "keep_tokens": 1}, {"group": "a", "max_tokens": 8, "keep_tokens": 1},
@@ -221,7 +227,7 @@ mod tests {
         assert_eq!(
             broken(hidden, true),
             [
-                "budgets.1.keep_tokens: no sample reaches this budget: number 1 of the list is for all of them"
+                "budgets.1.keep_tokens: no sample reaches this budget: budget 1 of the list matches all of them first"
             ]
         );
         assert_eq!(

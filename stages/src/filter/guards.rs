@@ -5,55 +5,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{BrokenRule, Decimal};
 
-/// Bounds on one statistic. A sample outside is not kept, whatever its score, and is counted as `guard_<statistic>`; one
-/// without the statistic as `no_<statistic>`. A sample outside stays one of those that `keep_fraction` is a share of. Scores are
-/// standardised over the samples that pass every guard; a rejected one has its score on that scale.
+/// Bounds on one statistic. A sample outside the bounds is rejected regardless of its score and counted as
+/// `guard_<statistic>`; one without the statistic as `no_<statistic>`. Rejected samples still count in the
+/// denominator of `keep_fraction`. Scores are standardised over the samples that pass every guard; rejected samples
+/// have a score on that scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
-    /// The name of the statistic: any single number that a measure of the pipeline writes.
+    /// Name of the statistic: any single number that a measure of the pipeline computes.
     pub statistic: String,
-    /// The lowest value that passes. Default: none.
+    /// Lowest value that passes. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// The highest value that passes. Default: none.
+    /// Highest value that passes. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// The same as a quantile of each group, 0 to 1: `0.2` lets the fifth with the lowest values fail, ends included.
+    /// Lower bound as a quantile of each group, 0 to 1: `0.2` rejects the fifth with the lowest values. A value equal
+    /// to the quantile passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_quantile: Option<Decimal>,
-    /// The same as a quantile of each group, 0 to 1: `0.8` lets the fifth with the highest values fail, ends included.
+    /// Upper bound as a quantile of each group, 0 to 1: `0.8` rejects the fifth with the highest values. A value
+    /// equal to the quantile passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_quantile: Option<Decimal>,
-    /// What quantiles count: `samples` (default), or their `tokens`, so that a fifth is a fifth of the text.
+    /// Weight of a sample in quantiles: `samples` (default) counts each once, `tokens` by its length, so that a fifth
+    /// is a fifth of the text.
     #[serde(default)]
     pub weigh: Weigh,
-    /// A measure that is spared the windows which `min` and `max` refuse: the guard is looked at before it. Such windows are
-    /// counted as not measured. A quantile cannot: it is known when all windows are measured.
+    /// Measure that skips the windows which `min` and `max` reject: the guard is applied before it. These windows are
+    /// counted as not measured. Not available with quantiles, which are known only after all windows are measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// What quantiles count.
+/// Weight of a sample in quantiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Weigh {
-    /// Every sample counts one.
+    /// Every sample counts once.
     #[default]
     Samples,
-    /// A sample counts its tokens.
+    /// A sample counts as many times as it has tokens.
     Tokens,
 }
 
-/// The bounds of a guard in one group, ends included.
+/// Bounds of a guard in one group, inclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// The lowest value that passes; null without one.
+    /// Lowest value that passes; null if unbounded.
     pub low: Option<f64>,
-    /// The highest value that passes; null without one.
+    /// Highest value that passes; null if unbounded.
     pub high: Option<f64>,
 }
 
@@ -98,8 +102,8 @@ impl Guard {
         let bounds = [
             self.min.map(|value| format!("at least {value}")),
             self.max.map(|value| format!("at most {value}")),
-            self.min_quantile.map(|of| format!("from the quantile {} up", of.0)),
-            self.max_quantile.map(|of| format!("up to the quantile {}", of.0)),
+            self.min_quantile.map(|of| format!("at least the quantile {}", of.0)),
+            self.max_quantile.map(|of| format!("at most the quantile {}", of.0)),
         ];
         bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
@@ -126,7 +130,7 @@ impl Guard {
         {
             rule(
                 "min",
-                format!("`min` {min} is above `max` {max}: nothing passes"),
+                format!("`min` {min} exceeds `max` {max}: nothing passes"),
                 "swap them, or remove one",
             );
         }
@@ -134,19 +138,19 @@ impl Guard {
             && min > max
         {
             let message =
-                format!("`min_quantile` {min} is above `max_quantile` {max}: nothing passes");
+                format!("`min_quantile` {min} exceeds `max_quantile` {max}: nothing passes");
             rule("min_quantile", message, "swap them, or remove one");
         }
         for (key, quantile) in [("min_quantile", min_quantile), ("max_quantile", max_quantile)] {
             if let Some(quantile) = quantile
                 && !(0.0..=1.0).contains(&quantile.0)
             {
-                let message = format!("`{key}` is {quantile}, not a number from 0 to 1");
+                let message = format!("expected a number from 0 to 1 for `{key}`, got {quantile}");
                 rule(key, message, "a quantile is a share of the group: 0.2 for a fifth");
             }
         }
         if *weigh == Weigh::Tokens && !quantiles {
-            let message = "`weigh: tokens` has no meaning without a quantile".to_owned();
+            let message = "`weigh: tokens` has no effect without a quantile".to_owned();
             rule(
                 "weigh",
                 message,
@@ -156,7 +160,8 @@ impl Guard {
         if let Some(measure) = before
             && quantiles
         {
-            let message = format!("a quantile is not known before `{measure}`");
+            let message =
+                format!("a quantile cannot be applied before `{measure}`: it needs all windows");
             rule("before", message, "give the bound as `min` or `max`, or remove `before`");
         }
         broken
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_let_their_own_value_pass() {
+    fn bounds_are_inclusive() {
         let bounds = guard(r#"{"min": 0.1, "max": 0.4}"#).bounds_of(&[], &[]);
         let verdicts = [0.09, 0.1, 0.4, 0.41].map(|value| bounds.judge(value));
         assert_eq!(
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_the_smallest_value_that_enough_of_the_group_reach() {
+    fn a_quantile_is_the_smallest_value_with_enough_weight() {
         let values: Vec<f64> = (1..=10).rev().map(f64::from).collect();
         let quantiles = |text| bounds(text, &values, &[1; 10]);
         assert_eq!(
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_without_the_statistic_have_no_part_in_its_quantiles() {
+    fn samples_without_the_statistic_do_not_count_in_quantiles() {
         let values = [f64::NAN, 5.0, f64::INFINITY, 7.0, f64::NEG_INFINITY];
         assert_eq!(
             bounds(r#"{"min_quantile": 0.5, "max_quantile": 0.6}"#, &values, &[1; 5]),
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bound_that_cannot_be_meant_is_named() {
+    fn meaningless_bounds_are_reported() {
         let broken = |text: &str| {
             let rules = guard(text).broken_rules("guards.2");
             rules
@@ -293,26 +298,26 @@ mod tests {
         assert_eq!(broken("{}"), ["guards.2.statistic: the guard on `copy_share` has no bounds"]);
         assert_eq!(
             broken(r#"{"max": 1, "weigh": "tokens"}"#),
-            ["guards.2.weigh: `weigh: tokens` has no meaning without a quantile"]
+            ["guards.2.weigh: `weigh: tokens` has no effect without a quantile"]
         );
         assert_eq!(
             broken(r#"{"min": 2, "max": 1}"#),
-            ["guards.2.min: `min` 2 is above `max` 1: nothing passes"]
+            ["guards.2.min: `min` 2 exceeds `max` 1: nothing passes"]
         );
         assert_eq!(
             broken(r#"{"min_quantile": 1.5, "max_quantile": -0.5, "before": "x"}"#),
             [
-                "guards.2.min_quantile: `min_quantile` 1.5 is above `max_quantile` -0.5: nothing passes",
-                "guards.2.min_quantile: `min_quantile` is 1.5, not a number from 0 to 1",
-                "guards.2.max_quantile: `max_quantile` is -0.5, not a number from 0 to 1",
-                "guards.2.before: a quantile is not known before `x`",
+                "guards.2.min_quantile: `min_quantile` 1.5 exceeds `max_quantile` -0.5: nothing passes",
+                "guards.2.min_quantile: expected a number from 0 to 1 for `min_quantile`, got 1.5",
+                "guards.2.max_quantile: expected a number from 0 to 1 for `max_quantile`, got -0.5",
+                "guards.2.before: a quantile cannot be applied before `x`: it needs all windows",
             ]
         );
     }
 
     proptest! {
         #[test]
-        fn a_quantile_has_the_weight_and_nothing_below_it_has(
+        fn a_quantile_reaches_the_weight_first(
             samples in prop::collection::vec((0_u8..9, 1_u64..50), 1..40), percent in 0_u32..=100, tokens: bool,
         ) {
             let (values, sizes): (Vec<f64>, Vec<u64>) = samples.iter().map(|&(x, n)| (f64::from(x), n)).unzip();

@@ -3,60 +3,60 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::budgets::{self, Budget, Spending};
+use super::budgets::{self, Budget, GroupBudgets};
 use super::guards::Guard;
 use super::{KeepTokens, Kept, ranked, within_budget};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
-/// Keeps the best samples: those that pass all `guards`, by exactly one of `keep_fraction`, `keep_tokens`, `budgets` and
-/// `min_score`. The ranking is stable: equal scores keep their input order. What is kept comes out in input order. With
-/// `score.calibration` the stored threshold and guards decide instead.
+/// Keeps the best samples that pass all `guards`, by exactly one of `keep_fraction`, `keep_tokens`, `budgets` and
+/// `min_score`. The ranking is stable: equal scores keep their input order. Output is in input order. With
+/// `score.calibration`, the stored threshold and guards decide instead.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
-    /// Bounds on statistics that a sample must keep to, before the ranking. Default: none.
+    /// Bounds on statistics, applied before the ranking. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
-    /// The share of samples that is kept, 0 to 1, rounded down to whole samples, inside each group: of all its samples with
-    /// the statistics of score and guards, those outside a guard too.
+    /// Share of samples to keep, 0 to 1, rounded down to whole samples, within each group. The denominator is all
+    /// samples that have the statistics of score and guards, including those that a guard rejects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,
-    /// A budget of tokens of the output: samples are kept in rank order until the next would exceed it. One number for
-    /// every group, or a map from group to number (groups not named keep nothing).
+    /// Budget of tokens of the output: samples are kept in rank order until the next would exceed it. One number for
+    /// every group, or a map from group to number (groups that are not named keep nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_tokens: Option<KeepTokens>,
-    /// Budgets of tokens by length, too: a list, of which the first that is for a sample's group and length decides. A
-    /// sample that none is for is not kept.
+    /// Budgets of tokens by group and length: a list whose first match with a sample's group and length applies. A
+    /// sample without a match is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub budgets: Option<Vec<Budget>>,
-    /// The lowest score that is kept. Any finite number: z-scores are around 0, min-max scores between -alpha and 1,
-    /// percentiles between 0 and 1.
+    /// Minimum score. Any finite number: z-scores are around 0, min-max scores between -alpha and 1, percentiles
+    /// between 0 and 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f64>,
-    /// What becomes of a sample that has no score because a measure with a `sample_fraction` was not taken of it: `drop`
-    /// (default), counted as `not_measured`, or `keep`, beside what ranking and amounts keep, without a score and counted on
-    /// its own. One that a guard refuses is not kept either way. Default drop, since nothing is known of it.
+    /// Treatment of samples without a score because a measure with a `sample_fraction` skipped them: `drop` (default,
+    /// since their quality is unknown), counted as `not_measured`, or `keep`, without a score, in addition to the
+    /// amounts above and counted separately. Samples that a guard rejects are never kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_measured: Option<NotMeasured>,
-    /// Whether all samples are written, with the columns `longsift_kept` and `longsift_reason`, instead of those that are
-    /// kept alone: for a look at what a filter does, or for a trainer that decides later. A row of the input that gave no
-    /// sample is there once, whole. Counts, lists of what was dropped and calibrations are those of the same filter
-    /// without it. Default: no.
+    /// Whether to write all samples, with the columns `longsift_kept` and `longsift_reason`, instead of only those
+    /// that are kept: to inspect a filter, or for a trainer that decides later. An input row without a sample is
+    /// written once, as a whole. Counts, lists of dropped rows and calibrations equal those of the same filter
+    /// without it. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark_only: bool,
 }
 
-/// What becomes of samples that a measure was not taken of, by sampling.
+/// Treatment of samples that a measure skipped because of sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NotMeasured {
-    /// They are not kept.
+    /// Drops them.
     #[default]
     Drop,
-    /// They are kept.
+    /// Keeps them.
     Keep,
 }
 
@@ -86,11 +86,12 @@ impl Filter {
         } else if let Some(fraction) = self.keep_fraction {
             kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
         } else if let Some(budget) = &self.keep_tokens {
-            let fit = within_budget(kept.iter().map(|&sample| tokens[sample]), budget.of(group));
+            let fit =
+                within_budget(kept.iter().map(|&sample| tokens[sample]), budget.for_group(group));
             kept.truncate(fit);
         } else if let Some(budgets) = &self.budgets {
-            let mut spending = Spending::of_group(budgets, group);
-            kept.retain(|&sample| spending.keeps(tokens[sample]));
+            let mut remaining = GroupBudgets::new(budgets, group);
+            kept.retain(|&sample| remaining.keeps(tokens[sample]));
         }
         let last = kept.last().map(|&sample| scores[sample]);
         let mut keep = vec![false; scores.len()];
@@ -148,7 +149,7 @@ fn excluded(setting: &str, guard: &Guard, others: &[Guard]) -> Option<BrokenRule
     });
     let (index, (end, (low, high))) = excluding.next()?;
     let message = format!(
-        "this guard and `guards.{index}` let no `{}` pass: it would be at least {low} and at most {high}",
+        "this guard and `guards.{index}` reject every `{}`: together they require at least {low} and at most {high}",
         guard.statistic
     );
     let hint = "write one guard with both bounds, or remove one of the two";
@@ -175,9 +176,11 @@ fn before_another_measure(
     };
     let own = |column: &Column| column.kind != Kind::Numbers && column.name == guard.statistic;
     spared.iter().any(own).then(|| {
-        let message =
-            format!("`{}` is what `{before}` measures: it is not known before", guard.statistic);
-        BrokenRule::new(setting, message, "name a measure that comes later, or remove `before`")
+        let message = format!(
+            "`{}` is measured by `{before}`, so it is not known before it",
+            guard.statistic
+        );
+        BrokenRule::new(setting, message, "name another measure, or remove `before`")
     })
 }
 
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_one_of_all_samples_with_a_score() {
+    fn a_fraction_counts_all_samples_with_a_score() {
         let scores = [9.0, 8.0, 7.0, 6.0, f64::NAN];
         let passes = [false, true, false, true, true];
         let got = kept(r#"{"keep_fraction": 0.25}"#, &scores, &passes);
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_does_not_pass_takes_nothing_of_a_budget() {
+    fn rejected_samples_do_not_use_a_budget() {
         let scores = [9.0, 8.0, 7.0];
         for amount in [
             r#"{"keep_tokens": 10}"#,
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_filter_is_named_at_its_place() {
+    fn every_mistake_of_a_filter_is_located() {
         let measures = [
             ("recurrence", Recurrence::default().columns()),
             ("first-layer-attention", FirstLayerAttention::default().columns()),
@@ -255,13 +258,13 @@ mod tests {
             [
                 named(
                     "guards.0.statistic",
-                    "no measure of the pipeline writes the statistic `copy_shares`"
+                    "no measure of the pipeline computes the statistic `copy_shares`"
                 ),
-                named("guards.0.min", "`min` 1 is above `max` 0.4: nothing passes"),
+                named("guards.0.min", "`min` 1 exceeds `max` 0.4: nothing passes"),
                 named("guards.1.before", "the pipeline has no measure `first_layer_attention`"),
                 named(
                     "guards.2.before",
-                    "`copy_share` is what `recurrence` measures: it is not known before"
+                    "`copy_share` is measured by `recurrence`, so it is not known before it"
                 ),
             ]
         );
@@ -274,17 +277,20 @@ mod tests {
             [
                 named(
                     "guards.3.min",
-                    "this guard and `guards.0` let no `copy_share` pass: it would be at least 0.5 and at most 0.4"
+                    "this guard and `guards.0` reject every `copy_share`: together they require at least 0.5 and at most 0.4"
                 ),
                 named(
                     "guards.4.max",
-                    "this guard and `guards.2` let no `copy_share` pass: it would be at least 0.4 and at most 0.3"
+                    "this guard and `guards.2` reject every `copy_share`: together they require at least 0.4 and at most 0.3"
                 ),
             ]
         );
         assert_eq!(
             broken(r#"{"budgets": [{"group": "books", "keep_tokens": 1}]}"#),
-            [named("budgets.0.group", "a budget of group `books`, but the score has no groups")]
+            [named(
+                "budgets.0.group",
+                "this budget names group `books`, but the score has no groups"
+            )]
         );
     }
 }

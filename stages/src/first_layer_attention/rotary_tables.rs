@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use longsift_kernels::{Rope, Rotation};
 
 /// Cached tables: more than one only if frequencies depend on the length of the window.
-const MOST_TABLES: usize = 4;
+const MAX_TABLES: usize = 4;
 
 /// Rotary tables in use. A table serves every window with the same frequencies that is not longer.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl RotaryTables {
         if let Some(rope) = find(&kept, rotation, tokens) {
             return rope;
         }
-        if kept.len() == MOST_TABLES {
+        if kept.len() == MAX_TABLES {
             kept.remove(0);
         }
         let inverse_frequencies = rotation.inverse_frequencies.clone();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_locked_while_a_table_is_built() {
+    fn no_lock_is_held_while_a_table_is_built() {
         let tables = RotaryTables::default();
         // Simulates a pool thread that starts another window while this one waits.
         let inner = rotation(0.25);
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_table_makes_room() {
+    fn the_oldest_table_is_evicted() {
         let tables = RotaryTables::default();
-        for frequency in 1..=MOST_TABLES as u8 + 1 {
+        for frequency in 1..=MAX_TABLES as u8 + 1 {
             tables.get(&rotation(f32::from(frequency)), 2, 2, built);
         }
         let mut built_again = false;
@@ -117,6 +117,6 @@ mod tests {
             built(rotation, tokens)
         });
         assert!(built_again);
-        assert_eq!(tables.lock().len(), MOST_TABLES);
+        assert_eq!(tables.lock().len(), MAX_TABLES);
     }
 }

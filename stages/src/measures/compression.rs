@@ -12,31 +12,31 @@ use crate::contract::{
     Column, Figures, Kind, Measure, Merge, Needs, Orientation, RowError, Value, Window,
 };
 
-/// Measures, per window, how far DEFLATE shrinks its text: a baseline that a score has to beat, and a guard against text
-/// that repeats itself or does not at all. It needs no model. It sees the last 32 KiB of text only, and gives duplicated
-/// halves its highest `deflate_gain`: no ranking should rest on it alone.
+/// Measures how far DEFLATE shrinks the text of a window: a baseline for scores, and a guard against text that
+/// repeats itself, or does not repeat at all. It needs no model. DEFLATE only sees the last 32 KiB of text, and
+/// duplicated halves have the highest `deflate_gain`: do not rank by it alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compression {
-    /// Tells this stage from another `compression` of the pipeline: its statistics are then `NAME_gzip_ratio` and so on.
-    /// Lower case letters, digits and `_`.
+    /// Distinguishes this stage from another `compression` of the pipeline: its statistics become `NAME_gzip_ratio`
+    /// and so on. Lower case letters, digits and `_`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// Of which text `gzip_ratio` is: of the `window` (default), like every other statistic, or of its whole `document`,
-    /// as `OLMo` 3 filters. `deflate_gain` is of the window always.
+    /// Text of `gzip_ratio`: the `window` (default), like every other statistic, or its whole `document`, as in the
+    /// filter of `OLMo` 3. `deflate_gain` is always of the window.
     #[serde(default)]
     pub scope: Scope,
 }
 
-/// Of which text a ratio is.
+/// Text of a ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The window's own.
+    /// The window.
     #[default]
     Window,
-    /// Its document's: all windows of a document have the same value.
+    /// The document: all its windows have the same value.
     Document,
 }
 
@@ -55,7 +55,7 @@ impl Measure for Compression {
                 name: "gzip_ratio".into(),
                 kind: Kind::Number,
                 unit: "compressed bytes per byte".into(),
-                doc: format!("bytes of the {of} as a gzip file of the default level, to those of its text").into(),
+                doc: format!("size of the {of} as a gzip file at the default level, relative to its text").into(),
                 merge,
                 orientation: Orientation::Lower,
                 error: None,
@@ -64,8 +64,7 @@ impl Measure for Compression {
                 name: "deflate_gain".into(),
                 kind: Kind::Number,
                 unit: "share of the second half's compressed bytes".into(),
-                doc: "what the first half of the window saves when the second is compressed behind it; blind beyond 32 KiB, and \
-                      highest where the halves are duplicates"
+                doc: "bytes saved when the second half of the window is compressed after the first; detects nothing beyond 32 KiB, and is highest for duplicated halves"
                     .into(),
                 merge: Merge::Mean,
                 orientation: Orientation::Higher,
@@ -134,17 +133,17 @@ pub const LEVEL: u32 = 6;
 
 /// Returns the size of `text` as a zlib stream of level 6.
 pub fn zlib_bytes(text: &[u8]) -> u64 {
-    let mut stream = ZlibEncoder::new(Written(0), Level::new(LEVEL));
+    let mut stream = ZlibEncoder::new(ByteCounter(0), Level::new(LEVEL));
     stream.write_all(text).expect(NO_WRITE_FAILS);
     stream.finish().expect(NO_WRITE_FAILS).0
 }
 
 /// Writer that counts bytes.
-struct Written(u64);
+struct ByteCounter(u64);
 
 const NO_WRITE_FAILS: &str = "counting does not fail";
 
-impl Write for Written {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_a_gzip_file_of_the_default_level() {
+    fn the_ratio_equals_that_of_a_gzip_file() {
         for text in [text(1, 4), text(100, 4), text(9000, 4), vec![b'.'; 1 << 17]] {
             let mut file = GzEncoder::new(Vec::new(), Level::default());
             file.write_all(&text).unwrap();
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_concerns_the_ratio_alone() {
+    fn the_scope_affects_only_the_ratio() {
         let (window, document) = (text(50, 7), text(500, 8));
         let settings = |scope| Compression { scope, ..Compression::default() };
         let of_window = figures(&settings(Scope::Window), &window, 900, &[]);
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_is_a_fact_and_the_name_is_none() {
+    fn the_scope_is_part_of_the_identity_and_the_name_is_not() {
         let settings = |text| serde_json::from_str::<Compression>(text).unwrap();
         assert_eq!(
             settings("{}").facts(),

@@ -11,62 +11,64 @@ use crate::contract::{
     RowError, Window,
 };
 
-/// Asks a program of yours, in any language: it reads Arrow record batches from its standard input and writes one record batch
-/// of answers for each to its standard output. With `reads: text` or `ids` it measures windows, with `reads: document` it sees
-/// whole documents before `tokenize` and may drop them. `docs/custom-measures.md` has the protocol and examples.
+/// Measures with a program of your own, in any language: it reads Arrow record batches from standard input and writes
+/// one record batch of answers for each to standard output. With `reads: text` or `ids` it measures windows; with
+/// `reads: document` it receives whole documents before `tokenize` and may drop them. `docs/custom-measures.md` has
+/// the protocol and examples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct External {
-    /// Tells this stage from others: it names the stage in tables, messages and reasons. Lower case letters, digits and `_`. Its
-    /// statistics have the names that they declare.
+    /// Name of the stage in tables, messages and reasons, unique in the pipeline. Lower case letters, digits and `_`.
+    /// Its statistics have the names that they declare.
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: String,
-    /// The program and its arguments, started as they are: no shell reads them. A program without a `/` is looked for in the
-    /// `PATH` of `environment` or, without one there, in that of longsift; any other path is relative to the pipeline's folder,
-    /// which is also the folder that the program runs in.
+    /// Program and its arguments, started without a shell. A program without a `/` is searched in the `PATH` of
+    /// `environment` or, if that has none, of longsift; any other path is relative to the pipeline's folder, which is
+    /// also the program's working directory.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
-    /// The version of what the program computes. Raise it when the same files answer otherwise, for example with a newer
+    /// Version of the program's results. Raise it when the same files give other answers, for example with a newer
     /// library: answers of another version are not reused.
     pub version: String,
-    /// What the program is handed: the `text` (default) or the token `ids` of a window, BOS included, or a `document` before
-    /// `tokenize`: its text, or its token ids where the input has those.
+    /// Input of the program: the `text` (default) or the token `ids` of a window, BOS included, or a `document`
+    /// before `tokenize`: its text, or its token ids if the input has those.
     #[serde(default)]
     pub reads: Reads,
-    /// The statistics that the program answers, in the order of its columns. A measure has at least one; a stage that reads
-    /// documents may have none, and then only drops.
+    /// Statistics that the program answers, in the order of its columns. A measure has at least one; a stage that
+    /// reads documents may have none, and then only drops.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statistics: Vec<Statistic>,
-    /// Files that the answers depend on besides the program and those of its arguments that are files: imported modules,
-    /// weights, word lists. Relative to the pipeline's folder. What they hold is part of what answers are kept by.
+    /// Files that the answers depend on, in addition to the program and those of its arguments that are files:
+    /// imported modules, weights, word lists. Relative to the pipeline's folder. Changed content invalidates earlier
+    /// answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// The environment of the program: these variables and no others. Their values are part of what answers are kept by.
+    /// Environment of the program: these variables and no others. Changed values invalidate earlier answers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// Variables that the program has from the environment of longsift, where they are set there, for example
-    /// `CUDA_VISIBLE_DEVICES` or `HOME`. Only what changes no answer: their values are not looked at.
+    /// Variables passed on from the environment of longsift if they are set, for example `CUDA_VISIBLE_DEVICES` or
+    /// `HOME`. Only those that change no answer: their values do not invalidate earlier answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pass_environment: Vec<String>,
-    /// How long the answer to one batch may take, and the start of the program, in seconds (1 to 86400). Default 300: a model
-    /// is loaded in that time, and a program that hangs is noticed the same day. One that is late is ended, its batch is
-    /// halved and tried again, until the row that is in the way stands alone and is quarantined as `stage_failed`.
+    /// Maximum seconds until the answer to one batch, and for the start of the program (1 to 86400). Default 300:
+    /// enough to load a model, and a hanging program is still noticed. A program that exceeds it is ended, and its
+    /// batch is halved and retried, until the row that causes it is quarantined as `stage_failed`.
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,
-    /// Resident memory of the program and the processes of its group together, in bytes; one that takes more is ended, and its
-    /// batch halved. Looked at ten times a second. By default there is no limit.
+    /// Maximum resident memory of the program's process group, in bytes, checked ten times a second; a program that
+    /// exceeds it is ended, and its batch halved. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576))]
     pub memory_limit_bytes: Option<u64>,
-    /// Copies of the program that answer at the same time (1 to 256). Default 1: what it needs is known to nobody here. Each
-    /// has its own memory. It changes no answer.
+    /// Number of concurrent processes of the program (1 to 256), each with its own memory. Default 1, since longsift
+    /// does not know what the program needs. It changes no answer.
     #[serde(default = "default_processes")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,
-    /// Windows that are handed over at once, or documents with `reads: document`, at most (1 to 65536); a batch also ends at
-    /// 64 MiB. Default 64. A program must answer each row by that row alone: where batches end is not part of what answers are
-    /// kept by.
+    /// Maximum windows per batch, or documents with `reads: document` (1 to 65536); a batch also ends at 64 MiB.
+    /// Default 64. A program must answer each row independently: a changed batch size does not invalidate earlier
+    /// answers.
     #[serde(default = "default_batch_windows")]
     #[schemars(range(min = 1, max = 65_536))]
     pub batch_windows: u32,
@@ -84,44 +86,45 @@ fn default_batch_windows() -> u32 {
     64
 }
 
-/// What a program is handed.
+/// Input of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
     /// The text of a window.
     #[default]
     Text,
-    /// The token ids of a window, BOS included.
+    /// Token ids of a window, BOS included.
     Ids,
-    /// A document before `tokenize`: the program may drop it.
+    /// Document before `tokenize`: the program may drop it.
     Document,
 }
 
-/// A statistic that a program answers.
+/// Statistic that a program answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Statistic {
-    /// Its name, unique in the pipeline: up to 64 lower case letters, digits and `_`.
+    /// Name, unique in the pipeline: up to 64 lower case letters, digits and `_`.
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,63}$"))]
     pub name: String,
-    /// `number` (default; a column of float64, where NaN and null give the sample no score) or `count` (int64, not negative).
+    /// Type: `number` (default; a column of float64, where NaN and null give the sample no score) or `count` (int64,
+    /// not negative).
     #[serde(default)]
     pub kind: StatisticKind,
-    /// `probability`, `nats per token`.
+    /// Unit, such as `probability` or `nats per token`.
     pub unit: String,
     /// One sentence: for the manual, the field's metadata in Parquet, the report.
     pub doc: String,
-    /// Whether more means more long-range: `higher` (default) or `lower`. An evaluation and reports go by it; it chooses no
-    /// sign of a term.
+    /// Whether `higher` (default) or `lower` values mean more long-range structure. Used by evaluations and reports;
+    /// it does not set the sign of a term.
     #[serde(default)]
     pub orientation: StatisticOrientation,
-    /// A document's value from those of its windows: their `mean` (default) or `max`. With `reads: document` all windows of a
-    /// document have the same.
+    /// Value of a document: the `mean` (default) or the `max` over its windows. With `reads: document` all windows of
+    /// a document have the same value.
     #[serde(default)]
     pub merge: StatisticMerge,
 }
 
-/// What the values of a program's statistic are.
+/// Type of a program's statistic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StatisticKind {
@@ -132,25 +135,25 @@ pub enum StatisticKind {
     Count,
 }
 
-/// Whether more of a program's statistic means more long-range.
+/// Whether higher values of a program's statistic mean more long-range structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StatisticOrientation {
-    /// More means more long-range.
+    /// Higher means more.
     #[default]
     Higher,
-    /// More means less long-range.
+    /// Lower means more.
     Lower,
 }
 
-/// A document's value from those of its windows.
+/// Rule that merges the values of a document's windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StatisticMerge {
-    /// Their mean.
+    /// Mean.
     #[default]
     Mean,
-    /// The largest.
+    /// Maximum.
     Max,
 }
 
@@ -161,30 +164,30 @@ impl External {
         if self.statistics.is_empty() && self.reads != Reads::Document {
             rules.push(BrokenRule::new(
                 "statistics",
-                format!("`{}` measures windows and answers no statistic", self.name),
-                "declare what it answers with `statistics`, or let it drop documents with `reads: document`",
+                format!("`{}` measures windows, but declares no statistics", self.name),
+                "declare its answers in `statistics`, or let it drop documents with `reads: document`",
             ));
         }
         for statistic in self.statistics.iter().filter(|statistic| !is_word(&statistic.name)) {
             rules.push(BrokenRule::new(
                 "statistics",
-                format!("`{}` cannot be the name of a column", statistic.name),
-                "a name is up to 64 of a to z, 0 to 9 and _, and begins with a letter",
+                format!("`{}` is not a valid name of a column", statistic.name),
+                "use up to 64 characters of a to z, 0 to 9 and _, beginning with a letter",
             ));
         }
         let names = self.environment.keys().chain(&self.pass_environment);
         for name in names.filter(|name| name.contains(['=', '\0'])) {
             rules.push(BrokenRule::new(
                 "environment",
-                format!("`{}` cannot be the name of a variable", name.escape_debug()),
-                "a name has no `=` and no zero byte",
+                format!("`{}` is not a valid name of a variable", name.escape_debug()),
+                "remove `=` and zero bytes from the name",
             ));
         }
         let texts = self.command.iter().chain(self.environment.values());
         if texts.into_iter().any(|text| text.contains('\0')) {
             rules.push(BrokenRule::new(
                 "command",
-                "no argument and no variable of a program can hold a zero byte",
+                "an argument or a variable contains a zero byte",
                 "remove it",
             ));
         }
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_have_the_names_and_types_that_they_declare() {
+    fn statistics_have_their_declared_names_and_types() {
         let columns = settings("").columns();
         assert_eq!((&*columns[0].name, &*columns[1].name), ("toxic", "sentences"));
         assert_eq!((columns[0].kind, columns[1].kind), (Kind::Number, Kind::Count));
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_no_answer_is_no_fact() {
+    fn settings_that_change_no_answer_are_not_in_the_identity() {
         let facts = settings("").facts();
         for same in [
             r#""processes": 4, "batch_windows": 2, "timeout_seconds": 9, "memory_limit_bytes": 1048576,"#,
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measure_without_statistics_and_names_that_are_no_names_are_refused() {
+    fn missing_statistics_and_invalid_names_are_rejected() {
         let broken = |external: External| {
             external.broken_rules().into_iter().map(|rule| rule.message).collect::<Vec<_>>()
         };
@@ -346,7 +349,7 @@ mod tests {
         let without = External { statistics: Vec::new(), ..settings("") };
         assert_eq!(
             broken(without.clone()),
-            ["`toxicity` measures windows and answers no statistic"]
+            ["`toxicity` measures windows, but declares no statistics"]
         );
         assert!(broken(External { reads: Reads::Document, ..without }).is_empty());
         let mut wrong = settings(r#""environment": {"A=B": "c"},"#);
@@ -355,9 +358,9 @@ mod tests {
         assert_eq!(
             broken(wrong),
             [
-                "`Toxic share` cannot be the name of a column",
-                "`A=B` cannot be the name of a variable",
-                "no argument and no variable of a program can hold a zero byte",
+                "`Toxic share` is not a valid name of a column",
+                "`A=B` is not a valid name of a variable",
+                "an argument or a variable contains a zero byte",
             ]
         );
     }

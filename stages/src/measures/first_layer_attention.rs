@@ -47,38 +47,35 @@ impl Measure for FirstLayerAttention {
                 kind: Kind::Count,
                 unit: "tokens".into(),
                 merge: Merge::Max,
-                ..number("distance", "k, from which distance on a key is far")
+                ..number("distance", "k, the minimum distance of a far key")
             },
             Column {
                 error: Some("dependency_strength_se"),
                 ..number(
                     "dependency_strength",
-                    "attention of a row to keys at least k tokens before it: a mean over rows and heads",
+                    "attention of a row to keys at least k tokens earlier, mean over rows and heads",
                 )
             },
             Column {
                 error: Some("far_variance_se"),
                 ..variance(number(
                     "far_variance",
-                    "variance of the far-masked attention matrix over all of its entries: a mean over heads",
+                    "variance of the far-masked attention matrix over all its entries, mean over heads",
                 ))
             },
             never(number(
                 "dependency_strength_se",
-                "standard error of the dependency strength; null where all rows were measured",
+                "standard error of the dependency strength; null if all rows were measured",
             )),
             never(variance(number(
                 "far_variance_se",
-                "standard error of the far variance; null where all rows were measured",
+                "standard error of the far variance; null if all rows were measured",
             ))),
-            list(number(
-                "dependency_strength_by_head",
-                "the dependency strength of each query head",
-            )),
-            list(variance(number("far_variance_by_head", "the far variance of each query head"))),
+            list(number("dependency_strength_by_head", "dependency strength of each query head")),
+            list(variance(number("far_variance_by_head", "far variance of each query head"))),
             list(number(
                 "distance_histogram",
-                "attention by distance: bin 0 is distance 0, bin b is [2^(b-1), 2^b); null where rows were sampled",
+                "attention by distance: bin 0 is distance 0, bin b is [2^(b-1), 2^b); null if rows were sampled",
             )),
         ]
     }
@@ -200,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_the_window_statistics() {
+    fn values_equal_the_window_statistics() {
         let all = check(&FirstLayerAttention::default(), &sums(0));
         assert_eq!(all[0], Value::Count(100));
         let rows = Rows::Sampled(RowsSampled { per_window: 64, seed: 1 });
@@ -211,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_a_finite_figure_is_named() {
+    fn a_head_without_a_finite_statistic_is_named() {
         let mut damaged = sums(0);
         damaged.far_mass[1] = f64::NAN;
         let problem = figures(&FirstLayerAttention::default(), damaged).unwrap_err();
@@ -223,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_errors_are_columns_of_their_own() {
+    fn standard_errors_have_their_own_columns() {
         let columns = FirstLayerAttention::default().columns();
         let known = |name: &str| columns.iter().any(|column| column.name == name);
         assert_eq!(columns.iter().filter_map(|column| column.error).count(), 2);
@@ -231,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_is_the_one_that_windows_are_measured_with() {
+    fn the_distance_matches_the_measured_windows() {
         let settings = |text| serde_json::from_str::<FirstLayerAttention>(text).unwrap();
         for text in [
             "{}",
@@ -241,7 +238,11 @@ mod tests {
         ] {
             let settings = settings(text);
             for tokens in 0..300 {
-                assert_eq!(settings.far_distance().of(tokens), settings.distance(tokens), "{text}");
+                assert_eq!(
+                    settings.far_distance().in_window(tokens),
+                    settings.distance(tokens),
+                    "{text}"
+                );
             }
         }
         assert_eq!(settings("{}").facts(), settings(r#"{"min_distance_fraction": 0.25}"#).facts());

@@ -23,7 +23,7 @@ impl Measure for LanguageModel {
     }
 
     fn columns(&self) -> Vec<Column> {
-        columns::of(self)
+        columns::declare(self)
     }
 
     fn needs(&self) -> Needs {
@@ -81,7 +81,7 @@ impl Measure for LanguageModel {
         };
         let mut values = Vec::new();
         if self.losses {
-            values.extend(LossSums::of(evidence).values(self.short_context().is_some()));
+            values.extend(LossSums::new(evidence).values(self.short_context().is_some()));
         }
         if !self.attention_layers.is_empty() {
             columns::attention(self, evidence, window.ids.len(), &mut values)?;

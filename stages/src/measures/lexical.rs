@@ -10,14 +10,15 @@ use crate::contract::{
     Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, RowError, Value, Window,
 };
 
-/// Measures, per window, the share of its tokens that are different ones and, of its text, the shares of digits and of long
-/// strings without a blank: guards against word lists, tables of numbers, minified and encoded text. The first falls with the
-/// length of a window: compare it at one length.
+/// Measures the share of distinct tokens in a window and, in its text, the shares of digits and of long strings
+/// without a blank: guards against word lists, tables of numbers, minified and encoded text. The first decreases with
+/// the length of a window: compare it at one length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lexical {
-    /// Whether the text is measured: `digit_share` and `unbroken_share`. Default true; false with `input.tokens_column`, where
-    /// there is no text. With text, `digit_share` is a component of `balanced-recurrence` and `balanced-gain`.
+    /// Whether to measure the text: `digit_share` and `unbroken_share`. Default true; false with
+    /// `input.tokens_column`, which has no text. With text, `digit_share` is a component of `balanced-recurrence` and
+    /// `balanced-gain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<bool>,
 }
@@ -43,7 +44,7 @@ impl Measure for Lexical {
         let of_tokens = share(
             "unique_token_share",
             "share of the tokens",
-            "different token ids of the window, BOS included",
+            "distinct token ids of the window, BOS included",
         );
         let of_text = [
             share("digit_share", "share of the bytes that are not blank", "ASCII digits"),
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_text_have_nulls_where_there_is_nothing_to_divide_by() {
+    fn shares_of_an_empty_text_are_null() {
         let shares = |text: &str| figures(&Lexical::default(), &[1], Some(text))[1..].to_vec();
         assert_eq!(shares(""), [Value::Null, Value::Null]);
         assert_eq!(shares(" \n"), [Value::Null, Value::Number(0.0)]);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_a_fact_that_is_true_unless_set() {
+    fn text_is_in_the_identity_with_its_default() {
         let settings = |text| serde_json::from_str::<Lexical>(text).unwrap();
         assert_eq!(settings("{}").facts(), settings(r#"{"text": true}"#).facts());
         let without = settings(r#"{"text": false}"#);
@@ -202,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_those_of_the_definition(
+        fn counts_match_the_definition(
             runs in prop::collection::vec((0_usize..90, prop_oneof![Just(0x21_u8), Just(b'7'), Just(0x7f)], any::<u8>()), 0..40),
         ) {
             let mut text = Vec::new();

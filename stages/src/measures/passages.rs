@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Tokens of the n-grams that make up a repeated passage, and of the shortest passage.
 const GRAM: usize = 8;
-const STRETCH: usize = 16;
+const MIN_PASSAGE: usize = 16;
 
 /// Returns the ranges of marked items.
 pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
@@ -44,7 +44,7 @@ pub(super) fn repeated(ids: &[u32]) -> Vec<Range<usize>> {
     let mut covered = vec![false; ids.len()];
     for run in ranges(hits.into_iter()) {
         // A run of n-grams covers the tokens of all of them.
-        if run.len() > STRETCH - GRAM {
+        if run.len() > MIN_PASSAGE - GRAM {
             covered[run.start..run.end + GRAM - 1].fill(true);
         }
     }
@@ -76,7 +76,7 @@ mod tests {
     use crate::measures::{Lexical, Recurrence};
 
     #[test]
-    fn a_period_is_the_one_that_most_trigrams_have() {
+    fn the_most_frequent_period_counts() {
         let ids: Vec<u32> = (0..30).map(|token| token % 5).collect();
         assert_eq!(periodic(&ids), vec![7..30], "the first trigram ends at 2 and returns at 7");
         assert!(periodic(&[7; 9]).is_empty(), "a run of one token has period 1");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_stretch_has_sixteen_tokens_at_least() {
+    fn a_repeated_passage_has_at_least_sixteen_tokens() {
         let stretch: Vec<u32> = (0..15).collect();
         let twice = |stretch: &[u32]| [stretch, &[99], stretch].concat();
         assert!(repeated(&twice(&stretch)).is_empty());
@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn passages_hold_what_the_figures_count(
+        fn passages_contain_the_counted_tokens(
             alphabet in 2_u32..40, numbers in prop::collection::vec(any::<u32>(), 3..400), text in "[a-z0-9 .é]{0,300}",
         ) {
             let ids: Vec<u32> = numbers.iter().map(|number| number % alphabet).collect();

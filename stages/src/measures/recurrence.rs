@@ -17,25 +17,26 @@ use crate::contract::{
     Value, Window,
 };
 
-/// Measures, per window, which share of its second half a lookup of the last two tokens could have found far before,
-/// copied passages left out: token ids alone decide, without a model or a device. It sees verbatim repetition of three
-/// tokens: no paraphrase and no reasoning. Its other statistics separate such a window from junk: how much is copied, repeated
-/// or periodic, how much recurs nearby, how widely the far links spread, and whether rare tokens cluster as topics do.
+/// Measures the share of a window's second half that a lookup of the last two tokens could have found far before,
+/// excluding copied passages. It uses token ids alone, without a model or a device. It detects verbatim repetition of
+/// three tokens, but neither paraphrase nor reasoning. Its other statistics separate such a window from junk: how
+/// much is copied, repeated or periodic, how much recurs nearby, how widely the far links spread, and whether rare
+/// tokens cluster as topics do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recurrence {
-    /// Tells this stage from another `recurrence` of the pipeline: its statistics are then `NAME_far_recurrence` and so
-    /// on. Lower case letters, digits and `_`.
+    /// Distinguishes this stage from another `recurrence` of the pipeline: its statistics become
+    /// `NAME_far_recurrence` and so on. Lower case letters, digits and `_`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// The far distance `k` as a share f of each window of S tokens, above 0 and below 1: `⌈f·S⌉`. Default 0.125: a
-    /// quarter tells whole documents from two joined halves better, but from eight joined pieces and from duplicates
-    /// worse; a sixteenth the reverse.
+    /// Far distance `k` as a share f of each window of S tokens, above 0 and below 1: `⌈f·S⌉`. Default 0.125: a
+    /// quarter separates whole documents from two joined halves better, but from eight joined pieces and from
+    /// duplicates worse; a sixteenth the reverse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// The far distance `k` in tokens, instead of a share of the window.
+    /// Far distance `k` in tokens, instead of a share of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,
@@ -52,12 +53,12 @@ impl Recurrence {
 
     /// Counts the second half of a window. Reuses the memory of `scan`.
     pub fn counts(&self, ids: &[u32], scan: &mut Scan) -> Counts {
-        Counts::of(ids, self.distance().of(ids.len() as u64), scan)
+        Counts::of(ids, self.distance().in_window(ids.len() as u64), scan)
     }
 
     /// Counts the second half of a window, and the whole window.
     pub fn all_counts(&self, ids: &[u32], scan: &mut Scan) -> (Counts, WindowCounts) {
-        Counts::with_window(ids, self.distance().of(ids.len() as u64), scan)
+        Counts::with_window(ids, self.distance().in_window(ids.len() as u64), scan)
     }
 }
 
@@ -123,61 +124,57 @@ impl Measure for Recurrence {
         vec![
             share(
                 "far_recurrence",
-                "tokens that the two before them would find at least k tokens back, copied passages left out",
+                "tokens that recur, with the two before them, at least k tokens back; copied passages excluded",
             ),
             share(
                 "near_recurrence",
-                "tokens that the two before them would find less than a sixteenth of the window back, copied passages left \
-                 out; falls where sentences were put in another order",
+                "tokens that recur, with the two before them, less than a sixteenth of the window back; copied passages excluded; decreases in shuffled sentences",
             ),
             Column {
                 unit: "share of the possible pairs".into(),
                 ..share(
                     "link_coverage",
-                    "how many different pairs of 32 parts of the window the tokens of far_recurrence link: how widely, not how often",
+                    "distinct pairs of 32 parts of the window that tokens of far_recurrence link: how widely, not how often",
                 )
             },
             share(
                 "copy_share",
-                "tokens in a passage of at least eight that stands at least a sixteenth of the window before: a guard",
+                "tokens in a passage of at least eight that also occurs at least a sixteenth of the window earlier: a guard",
             ),
             share(
                 "far_first4_share",
-                "as far_recurrence with copied passages, of which the first four tokens of a match count",
+                "as far_with_copies_share, with only the first four tokens of each match",
             ),
-            share("far_with_copies_share", "as far_recurrence, with copied passages"),
+            share("far_with_copies_share", "as far_recurrence, copied passages included"),
             Column {
                 kind: Kind::Numbers,
                 unit: "tokens by distance".into(),
                 merge: Merge::Never,
                 ..share(
                     "recurrence_histogram",
-                    "tokens of the second half by distance to the last earlier occurrence, copied or not: bin 0 has none, bin b \
-                     is [2^(b-1), 2^b)",
+                    "tokens of the second half by distance to the last earlier occurrence, copied or not: bin 0 is no occurrence, bin b is [2^(b-1), 2^b)",
                 )
             },
             Column {
                 kind: Kind::Count,
                 unit: "tokens".into(),
                 merge: Merge::Max,
-                ..share("recurrence_distance", "k, from which distance on a recurrence is far")
+                ..share("recurrence_distance", "k, the minimum distance of a far recurrence")
             },
             of_window(
                 "periodic_share",
-                "trigrams whose last earlier occurrence is p tokens back, for the p of at least 2 that has most of them: tables, logs \
-                 and boilerplate with a fixed period",
+                "trigrams whose last earlier occurrence is p tokens back, for the most frequent p of at least 2: tables, logs and boilerplate with a fixed period",
             ),
             of_window(
                 "repeated_share",
-                "tokens in stretches of 16 or more of which every 8 in a row stand earlier in the window, at any distance",
+                "tokens in runs of 16 or more of which every 8 consecutive tokens occur earlier in the window, at any distance",
             ),
             Column {
                 unit: "share of pairs".into(),
                 orientation: Orientation::Higher,
                 ..of_window(
                     "midrange_share",
-                    "of the tokens that occur 2 to 6 times, pairs of places at least 1/32 and less than 1/8 of the window apart: \
-                     0.173 by chance, more where topics come and go; null with fewer than 30 pairs",
+                    "of the tokens that occur 2 to 6 times, pairs of occurrences at least 1/32 and less than 1/8 of the window apart: 0.173 by chance, higher where topics come and go; null with fewer than 30 pairs",
                 )
             },
             of_window(

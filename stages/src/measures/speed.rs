@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_of_the_same_text() {
+    fn rates_are_measured_on_the_same_text() {
         let ids: Vec<u32> = (0..4096).map(|id| id * id % 977).collect();
         let text = vec![b'a'; 3 * ids.len()];
         let speed = recurrence_speed(&[(&ids, &text)], Duration::from_millis(1));

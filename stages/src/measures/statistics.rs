@@ -20,28 +20,29 @@ pub fn scalar<'c>(
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     };
     let Some(column) = columns.iter().find(|column| column.name == name) else {
-        let message = format!("no measure of the pipeline writes the statistic `{name}`");
-        let hint = match (measure_of(name), nearest(name, scalars().map(|column| &*column.name))) {
-            (Some(measure), _) => format!("add `- stage: {measure}`, which writes it"),
+        let message = format!("no measure of the pipeline computes the statistic `{name}`");
+        let hint = match (default_stage(name), nearest(name, scalars().map(|column| &*column.name)))
+        {
+            (Some(measure), _) => format!("add `- stage: {measure}`, which computes it"),
             (None, Some(meant)) => format!("did you mean `{meant}`? the pipeline has {}", known()),
             (None, None) => format!("the pipeline has {}", known()),
         };
         return Err(BrokenRule::new(setting, message, hint));
     };
     if column.kind == Kind::Numbers {
-        let message = format!("`{name}` is a list of numbers, not a single one");
+        let message = format!("`{name}` is a list of numbers; expected a single number");
         return Err(BrokenRule::new(setting, message, format!("use one of {}", known())));
     }
     Ok(column)
 }
 
 /// Returns the stage that writes a statistic with its default settings.
-pub fn measure_of(name: &str) -> Option<&'static str> {
+pub fn default_stage(name: &str) -> Option<&'static str> {
     find(name).map(|(stage, _)| stage)
 }
 
 /// Returns whether a statistic is measured on text: the pipeline then needs a measure of text.
-pub fn is_of_text(name: &str) -> bool {
+pub fn needs_text(name: &str) -> bool {
     // `lexical` counts tokens as well.
     let of_tokens = Lexical { text: Some(false) }.columns();
     find(name).is_some_and(|(_, needs_text)| needs_text)
@@ -100,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_statistic_is_answered_with_the_nearest_and_the_list() {
+    fn a_misspelt_statistic_gets_a_suggestion() {
         let (message, hint) = refused("far_recurence", &columns());
-        assert_eq!(message, "no measure of the pipeline writes the statistic `far_recurence`");
+        assert_eq!(message, "no measure of the pipeline computes the statistic `far_recurence`");
         assert!(hint.starts_with("did you mean `far_recurrence`? the pipeline has `far_recurrence`, `near_recurrence`"), "{hint}");
-        assert!(!hint.contains("histogram"), "a list is no term: {hint}");
+        assert!(!hint.contains("histogram"), "a list is not a term: {hint}");
         assert!(
             refused("Link-Coverage", &columns()).1.starts_with("did you mean `link_coverage`?")
         );
@@ -114,28 +115,31 @@ mod tests {
     }
 
     #[test]
-    fn a_statistic_of_another_measure_is_answered_with_its_stage() {
+    fn a_statistic_of_another_measure_gets_its_stage_as_a_hint() {
         let hint = |name: &str| refused(name, &columns()).1;
         assert_eq!(
             hint("dependency_strength"),
-            "add `- stage: first-layer-attention`, which writes it"
+            "add `- stage: first-layer-attention`, which computes it"
         );
-        assert_eq!(hint("gzip_ratio"), "add `- stage: compression`, which writes it");
-        assert_eq!(hint("unique_token_share"), "add `- stage: lexical`, which writes it");
+        assert_eq!(hint("gzip_ratio"), "add `- stage: compression`, which computes it");
+        assert_eq!(hint("unique_token_share"), "add `- stage: lexical`, which computes it");
     }
 
     #[test]
-    fn statistics_of_text_are_told_from_those_of_tokens() {
+    fn text_and_token_statistics_are_distinguished() {
         let of_text = ["digit_share", "unbroken_share", "gzip_ratio", "deflate_gain"];
-        assert!(of_text.iter().all(|name| is_of_text(name)));
+        assert!(of_text.iter().all(|name| needs_text(name)));
         let others = ["unique_token_share", "repeated_share", "long_gain", "nobody"];
-        assert!(!others.iter().any(|name| is_of_text(name)));
+        assert!(!others.iter().any(|name| needs_text(name)));
     }
 
     #[test]
-    fn a_list_is_no_single_number() {
+    fn a_list_is_not_a_single_number() {
         let (message, hint) = refused("recurrence_histogram", &columns());
-        assert_eq!(message, "`recurrence_histogram` is a list of numbers, not a single one");
+        assert_eq!(
+            message,
+            "`recurrence_histogram` is a list of numbers; expected a single number"
+        );
         assert!(hint.starts_with("use one of `far_recurrence`"), "{hint}");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::config::ModelConfig;
 use super::folder_files::read_small_file;
-use crate::tokenize::encoder::MOST_TOKENIZER_BYTES;
+use crate::tokenize::encoder::MAX_TOKENIZER_BYTES;
 
 /// Maximum size of `tokenizer_config.json`. Files with 128,000 added tokens take a few megabytes.
 const MAX_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
@@ -83,7 +83,7 @@ struct TokenizerModel {
 }
 
 fn id_in_tokenizer(folder: &Path, text: &str) -> Option<u32> {
-    let bytes = read_small_file(&folder.join("tokenizer.json"), MOST_TOKENIZER_BYTES).ok()?;
+    let bytes = read_small_file(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES).ok()?;
     let tokenizer: TokenizerFile = serde_json::from_slice(&bytes).ok()?;
     let added: BTreeMap<&str, u32> =
         tokenizer.added_tokens.iter().map(|token| (token.content.as_str(), token.id)).collect();

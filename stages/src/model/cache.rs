@@ -87,7 +87,7 @@ impl LayerZeroTable {
         cache_folder: &Path,
         progress: &dyn Fn(u64, u64),
     ) -> Result<OpenedTable, ModelProblem> {
-        let precision = precision.of_table();
+        let precision = precision.table_precision();
         let cache = Cache { folder: cache_folder };
         remove_abandoned(&cache.tables());
         remove_abandoned(&cache.identities());
@@ -120,7 +120,7 @@ impl LayerZeroTable {
     ) -> Option<(Self, String)> {
         let (cache, mut warnings) = (Cache { folder: cache_folder }, Vec::new());
         let (precision, weights_digest) =
-            (precision.of_table(), cache.remembered(model, &mut warnings)?);
+            (precision.table_precision(), cache.remembered(model, &mut warnings)?);
         let table = cache.table(model, kernel, precision, &weights_digest, false, &mut warnings)?;
         Some((table, model_digest(model, &weights_digest)))
     }

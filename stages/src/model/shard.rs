@@ -48,7 +48,7 @@ impl WeightShard {
             |why: String| {
                 let mut start = [0; SIGNATURE_BYTES];
                 let read = file.read_at(&mut start, 0).unwrap_or(0);
-                match Signature::of(&start[..read]) {
+                match Signature::detect(&start[..read]) {
                     Some(found) if !found.name.contains(format) => ModelProblem::checkpoint(
                         format!("`{}` is {}, not a {format} file", path.display(), found.name),
                     )
@@ -60,7 +60,7 @@ impl WeightShard {
                     .with_hint("download the file again"),
                 }
             };
-        let stamp = FileStamp::of(&file).map_err(unread)?;
+        let stamp = FileStamp::from_file(&file).map_err(unread)?;
         let (tensors, metadata, digest) = if is_gguf {
             let header = gguf::read(&file, stamp.bytes()).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
@@ -88,7 +88,7 @@ impl WeightShard {
         Ok(Self {
             path: PathBuf::from(name),
             name: name.to_owned(),
-            stamp: FileStamp::of_unchanging(bytes),
+            stamp: FileStamp::for_immutable(bytes),
             header_digest: hex(&Sha256::digest(&header)),
             tensors: tiling(&header, bytes, &damaged)?,
             metadata: None,
@@ -116,7 +116,7 @@ impl WeightShard {
     pub(crate) fn reader(&self) -> Result<ShardReader<'_>, ModelProblem> {
         let unread = |error: io::Error| ModelProblem::reading(&self.path, &error);
         let (_, file) = open_regular(&self.path).map_err(unread)?;
-        if FileStamp::of(&file).map_err(unread)? != self.stamp {
+        if FileStamp::from_file(&file).map_err(unread)? != self.stamp {
             let message =
                 format!("`{}` has changed since its header was read", self.path.display());
             return Err(ModelProblem::checkpoint(message)

@@ -6,26 +6,26 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Figures of one statistic over a group. All 0 for an empty group. All are finite, but for a deviation beyond the largest
-/// float.
+/// Summary of one statistic over a group. All 0 for an empty group. All finite, except for a deviation beyond the
+/// largest float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColumnFigures {
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// The sample standard deviation (divisor `n - 1`); 0 for one sample.
+    /// Sample standard deviation (divisor `n - 1`); 0 for one sample.
     pub standard_deviation: f64,
-    /// The lowest value.
+    /// Minimum.
     pub min: f64,
-    /// The highest value.
+    /// Maximum.
     pub max: f64,
 }
 
 /// Ranges from 2⁻⁴⁰⁰ to 2⁴⁰⁰ have squares that can be summed without scaling.
-const WIDE: f64 = power_of_two(400);
-const NARROW: f64 = power_of_two(-400);
+const MAX_UNSCALED: f64 = power_of_two(400);
+const MIN_UNSCALED: f64 = power_of_two(-400);
 
 /// Exponent that brings other ranges between these bounds.
-const SCALE: i64 = 600;
+const SCALE_EXPONENT: i64 = 600;
 
 const fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
@@ -34,13 +34,13 @@ const fn power_of_two(exponent: i64) -> f64 {
 impl ColumnFigures {
     /// Returns whether z-scores can be computed: either all values are equal and all z-scores 0, or the standard
     /// deviation is finite.
-    pub fn have_z_scores(&self) -> bool {
+    pub fn supports_z_scores(&self) -> bool {
         self.max <= self.min
             || (self.standard_deviation.is_finite() && self.standard_deviation > 0.0)
     }
 
     /// Computes the summary of finite `values` in two passes: [`Sums`], then [`Deviations`].
-    pub(super) fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+    pub(super) fn from_values(values: impl Iterator<Item = f64> + Clone) -> Self {
         let mut sums = Sums::default();
         values.clone().for_each(|value| sums.add(value));
         let mut deviations = Deviations::from(sums);
@@ -97,10 +97,10 @@ impl From<Sums> for Deviations {
     fn from(sums: Sums) -> Self {
         let (squares, residue) = <(CompensatedSum, CompensatedSum)>::default();
         let range = sums.max - sums.min;
-        let scale = if range > WIDE {
-            power_of_two(-SCALE)
-        } else if range > 0.0 && range < NARROW {
-            power_of_two(SCALE)
+        let scale = if range > MAX_UNSCALED {
+            power_of_two(-SCALE_EXPONENT)
+        } else if range > 0.0 && range < MIN_UNSCALED {
+            power_of_two(SCALE_EXPONENT)
         } else {
             1.0
         };
@@ -150,13 +150,13 @@ impl Default for CompensatedSum {
 
 impl CompensatedSum {
     /// A sum and a value of at most this magnitude do not overflow.
-    const NEAR_THE_LARGEST: f64 = power_of_two(1022);
+    const MAX_SUMMAND: f64 = power_of_two(1022);
     /// Leaves room for 2^64 values.
-    const ROOM: f64 = power_of_two(-64 - 2);
+    const SUM_SCALE: f64 = power_of_two(-64 - 2);
 
     fn add(&mut self, value: f64) {
-        if self.scale >= 1.0 && self.sum.abs().max(value.abs()) > Self::NEAR_THE_LARGEST {
-            self.scale = Self::ROOM;
+        if self.scale >= 1.0 && self.sum.abs().max(value.abs()) > Self::MAX_SUMMAND {
+            self.scale = Self::SUM_SCALE;
             self.sum *= self.scale;
             self.lost *= self.scale;
         }
@@ -196,8 +196,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_the_textbook_ones() {
-        let figures = ColumnFigures::of([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter());
+    fn summaries_match_the_textbook() {
+        let figures =
+            ColumnFigures::from_values([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter());
         let expected = ColumnFigures {
             mean: 5.0,
             standard_deviation: (32.0_f64 / 7.0).sqrt(),
@@ -206,11 +207,11 @@ mod tests {
         };
         assert_eq!(figures, expected);
         let one = ColumnFigures { mean: 3.0, standard_deviation: 0.0, min: 3.0, max: 3.0 };
-        assert_eq!(ColumnFigures::of([3.0].into_iter()), one);
+        assert_eq!(ColumnFigures::from_values([3.0].into_iter()), one);
     }
 
     #[test]
-    fn a_sum_keeps_what_single_additions_lose() {
+    fn compensated_sums_keep_lost_digits() {
         assert!((mean(&[1.0, 1e100, 1.0, -1e100]) - 0.5).abs() < 1e-15);
         assert!((mean(&[0.1; 10]) - 0.1).abs() < f64::EPSILON / 20.0);
     }
@@ -218,20 +219,20 @@ mod tests {
     #[test]
     fn a_small_spread_on_a_large_mean_keeps_its_digits() {
         let values: Vec<f64> = (0..1000_i32).map(|i| 1.0 + f64::from(i % 2) * 1e-9).collect();
-        let figures = ColumnFigures::of(values.iter().copied());
+        let figures = ColumnFigures::from_values(values.iter().copied());
         let expected = 0.5e-9 * (1000.0_f64 / 999.0).sqrt();
         assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-6, "{figures:?}");
     }
 
     /// Returns the summary and its bits.
     fn both(values: &[f64]) -> (ColumnFigures, [u64; 4]) {
-        let figures = ColumnFigures::of(values.iter().copied());
+        let figures = ColumnFigures::from_values(values.iter().copied());
         let ColumnFigures { mean, standard_deviation, min, max } = figures;
         (figures, [mean, standard_deviation, min, max].map(f64::to_bits))
     }
 
     #[test]
-    fn values_times_a_power_of_two_have_figures_times_it_to_the_last_bit() {
+    fn scaling_by_a_power_of_two_is_exact() {
         let values: Vec<f64> =
             (0..999_i32).map(|i| f64::from(i * 7919 % 1009) / 1009.0 - 0.3).collect();
         let (plain, _) = both(&values);
@@ -245,20 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn figures_near_the_largest_float_are_those_of_the_definition() {
+    fn summaries_near_the_largest_float_match_the_definition() {
         let (of_equals, _) = both(&[f64::MAX; 5]);
         assert!(of_equals.mean <= f64::MAX && of_equals.mean / f64::MAX > 1.0 - 1e-15);
         assert!(
-            of_equals.standard_deviation.abs() < f64::MIN_POSITIVE && of_equals.have_z_scores()
+            of_equals.standard_deviation.abs() < f64::MIN_POSITIVE && of_equals.supports_z_scores()
         );
         let (figures, _) = both(&[1e308, 1e308, -1e308, -1e308, 0.0, 1e308]);
         assert!((figures.mean / (1e308 / 6.0) - 1.0).abs() < 1e-15, "{figures:?}");
         // Σ(x - mean)² = 5 - 1/6 in units of 1e308².
         let expected = ((5.0 - 1.0 / 6.0) / 5.0_f64).sqrt() * 1e308;
         assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-15, "{figures:?}");
-        assert!(figures.have_z_scores());
+        assert!(figures.supports_z_scores());
         let (beyond, _) = both(&[f64::MIN, f64::MAX]);
-        assert!(beyond.standard_deviation.is_infinite() && !beyond.have_z_scores());
+        assert!(beyond.standard_deviation.is_infinite() && !beyond.supports_z_scores());
         assert!((mean(&[f64::MAX, f64::MAX, f64::MIN]) / (f64::MAX / 3.0) - 1.0).abs() < 1e-15);
         assert!(!mean(&[f64::INFINITY, 1.0]).is_finite() && mean(&[f64::NAN, 1e308]).is_nan());
     }

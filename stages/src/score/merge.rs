@@ -6,10 +6,10 @@ use crate::contract::Merge;
 impl Merge {
     /// Merges the values of a document's windows, in window order. `NaN` without windows, if a window has no value
     /// (`NaN`), for [`Merge::Never`], and for [`Merge::Ratio`], which needs [`Merge::ratio`].
-    pub fn of(&self, windows: &[f64]) -> f64 {
+    pub fn merge_windows(&self, windows: &[f64]) -> f64 {
         match self {
-            Self::Mean => DocumentScore::Mean.of(windows),
-            Self::Max => DocumentScore::Max.of(windows),
+            Self::Mean => DocumentScore::Mean.merge_windows(windows),
+            Self::Max => DocumentScore::Max.merge_windows(windows),
             Self::First => windows.first().copied().unwrap_or(f64::NAN),
             Self::Sum => {
                 if windows.is_empty() {
@@ -22,9 +22,10 @@ impl Merge {
         }
     }
 
-    /// Merges the two statistics of a [`Merge::Ratio`]; `NaN` as in [`Merge::of`], and if the denominators sum to 0.
+    /// Merges the two statistics of a [`Merge::Ratio`]; `NaN` as in [`Merge::merge_windows`], and if the denominators sum to 0.
     pub fn ratio(numerators: &[f64], denominators: &[f64], exponential: bool) -> f64 {
-        let (above, below) = (Self::Sum.of(numerators), Self::Sum.of(denominators));
+        let (above, below) =
+            (Self::Sum.merge_windows(numerators), Self::Sum.merge_windows(denominators));
         match (below > 0.0, exponential) {
             (false, _) => f64::NAN,
             (true, false) => above / below,
@@ -40,19 +41,19 @@ mod tests {
     #[test]
     fn windows_merge_by_the_declared_rule() {
         let windows = [1.0, 4.0, 1.0];
-        assert!((Merge::Mean.of(&windows) - 2.0).abs() < f64::EPSILON);
-        assert!((Merge::Max.of(&windows) - 4.0).abs() < f64::EPSILON);
-        assert!((Merge::First.of(&windows) - 1.0).abs() < f64::EPSILON);
-        assert!(Merge::Never.of(&windows).is_nan());
+        assert!((Merge::Mean.merge_windows(&windows) - 2.0).abs() < f64::EPSILON);
+        assert!((Merge::Max.merge_windows(&windows) - 4.0).abs() < f64::EPSILON);
+        assert!((Merge::First.merge_windows(&windows) - 1.0).abs() < f64::EPSILON);
+        assert!(Merge::Never.merge_windows(&windows).is_nan());
     }
 
     #[test]
-    fn a_window_without_a_value_leaves_its_document_without() {
+    fn a_window_without_a_value_makes_the_document_nan() {
         for merge in [Merge::Mean, Merge::Max, Merge::First] {
-            assert!(merge.of(&[]).is_nan());
-            assert!(merge.of(&[f64::NAN, 1.0]).is_nan());
+            assert!(merge.merge_windows(&[]).is_nan());
+            assert!(merge.merge_windows(&[f64::NAN, 1.0]).is_nan());
         }
-        assert!(Merge::Mean.of(&[1.0, f64::NAN]).is_nan());
-        assert!(Merge::Max.of(&[1.0, f64::NAN, 2.0]).is_nan());
+        assert!(Merge::Mean.merge_windows(&[1.0, f64::NAN]).is_nan());
+        assert!(Merge::Max.merge_windows(&[1.0, f64::NAN, 2.0]).is_nan());
     }
 }

@@ -22,14 +22,14 @@ const RANK_WORDS: usize = MAP_WORDS / 4;
 
 /// Histogram of a group under construction.
 #[derive(Clone, Debug)]
-pub struct Counting {
+pub struct HistogramBuilder {
     lowest: f64,
     highest: f64,
     /// Counts by bin; empty if all values are equal.
     counts: Vec<u64>,
 }
 
-impl Counting {
+impl HistogramBuilder {
     /// Creates an empty histogram for values between two finite bounds; if these are equal, all percentiles are ½.
     pub fn between(lowest: f64, highest: f64) -> Self {
         let counts = if lowest < highest { vec![0; BINS] } else { Vec::new() };
@@ -78,7 +78,7 @@ pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
 /// Histogram of a group, which gives the percentile of any value. Takes a bit for an empty bin and 8 bytes for
 /// another. Clones share the words.
 #[derive(Clone, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "SerializedHistogram", into = "SerializedHistogram")]
 pub struct Histogram {
     /// Minimum of the group.
     lowest: f64,
@@ -89,17 +89,17 @@ pub struct Histogram {
     words: Words,
 }
 
-/// How many values of a group lie in each bin.
+/// Number of values of a group in each bin.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Histogram")]
-struct Written {
-    /// The least value of the group.
+struct SerializedHistogram {
+    /// Minimum of the group.
     lowest: f64,
-    /// The greatest.
+    /// Maximum of the group.
     highest: f64,
-    /// `bin:values` of every bin that holds any, ascending, a space between them. Of 4,096 bins between the least and the
-    /// greatest value; none where both are equal.
+    /// `bin:values` of every non-empty bin, ascending, separated by spaces. Of 4,096 bins between minimum and
+    /// maximum; empty if both are equal.
     bins: String,
 }
 
@@ -190,15 +190,15 @@ impl fmt::Debug for Histogram {
 
 impl JsonSchema for Histogram {
     fn schema_name() -> Cow<'static, str> {
-        Written::schema_name()
+        SerializedHistogram::schema_name()
     }
 
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Written::json_schema(generator)
+        SerializedHistogram::json_schema(generator)
     }
 }
 
-impl From<Histogram> for Written {
+impl From<Histogram> for SerializedHistogram {
     fn from(histogram: Histogram) -> Self {
         let mut bins = String::new();
         for (bin, values) in histogram.bins() {
@@ -209,18 +209,18 @@ impl From<Histogram> for Written {
     }
 }
 
-impl TryFrom<Written> for Histogram {
+impl TryFrom<SerializedHistogram> for Histogram {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
-        let Written { lowest, highest, bins } = written;
+    fn try_from(written: SerializedHistogram) -> Result<Self, String> {
+        let SerializedHistogram { lowest, highest, bins } = written;
         if !(lowest.is_finite() && highest.is_finite() && lowest <= highest) {
             return Err(format!("a histogram from {lowest} to {highest} has no bins"));
         }
         if bins.is_empty() && lowest < highest {
             return Err(format!("the histogram from {lowest} to {highest} holds no values"));
         }
-        let mut counting = Counting::between(lowest, highest);
+        let mut counting = HistogramBuilder::between(lowest, highest);
         let (mut total, mut least) = (0_u64, 0);
         for text in bins.split(' ').filter(|_| !bins.is_empty()) {
             let wrong = || format!("`{text}` is not a bin and its number of values");
@@ -228,7 +228,7 @@ impl TryFrom<Written> for Histogram {
             let bin: usize = bin.parse().map_err(|_| wrong())?;
             let values: u64 = values.parse().map_err(|_| wrong())?;
             if bin < least {
-                return Err(format!("bin {bin} stands behind a higher one, or twice"));
+                return Err(format!("bin {bin} is out of order or repeated"));
             }
             least = bin + 1;
             let slot = counting.counts.get_mut(bin);
@@ -250,36 +250,36 @@ mod tests {
     fn histogram(values: &[f64]) -> Histogram {
         let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
         let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut counting = Counting::between(lowest, highest);
+        let mut counting = HistogramBuilder::between(lowest, highest);
         for value in values {
             counting.add(*value);
         }
         counting.finish()
     }
 
-    fn is(got: f64, expected: f64) {
+    fn assert_close(got: f64, expected: f64) {
         assert_eq!(got.to_bits(), expected.to_bits(), "{got} {expected}");
     }
 
     #[test]
-    fn a_percentile_counts_lower_bins_and_half_the_own() {
+    fn a_percentile_counts_lower_bins_and_half_of_its_own() {
         let group = histogram(&[0.0, 1.0, 1.0, 2.0, 4.0]);
-        is(group.percentile(0.0), 0.1);
-        is(group.percentile(1.0), 0.4);
-        is(group.percentile(2.0), 0.7);
-        is(group.percentile(4.0), 0.9);
-        is(group.percentile(3.0), 0.8);
-        is(group.percentile(-0.1), 0.0);
-        is(group.percentile(4.1), 1.0);
+        assert_close(group.percentile(0.0), 0.1);
+        assert_close(group.percentile(1.0), 0.4);
+        assert_close(group.percentile(2.0), 0.7);
+        assert_close(group.percentile(4.0), 0.9);
+        assert_close(group.percentile(3.0), 0.8);
+        assert_close(group.percentile(-0.1), 0.0);
+        assert_close(group.percentile(4.1), 1.0);
     }
 
     #[test]
     fn values_of_one_bin_have_one_percentile() {
         // Bins have width 1.
         let group = histogram(&[0.0, 7.0, 7.9, 8.0, 4096.0]);
-        is(group.percentile(7.0), 2.0 / 5.0);
-        is(group.percentile(7.999), 2.0 / 5.0);
-        is(group.percentile(8.0), 3.5 / 5.0);
+        assert_close(group.percentile(7.0), 2.0 / 5.0);
+        assert_close(group.percentile(7.999), 2.0 / 5.0);
+        assert_close(group.percentile(8.0), 3.5 / 5.0);
         assert_eq!(bin(0.0, 4096.0, 4096.0), 4095, "the greatest value is in the last bin");
     }
 
@@ -287,16 +287,16 @@ mod tests {
     fn equal_values_carry_no_information() {
         let group = histogram(&[3.0; 5]);
         for value in [3.0, -7.0, 1e300] {
-            is(group.percentile(value), 0.5);
+            assert_close(group.percentile(value), 0.5);
         }
     }
 
     #[test]
     fn a_spread_beyond_the_largest_number_still_has_bins() {
         let group = histogram(&[f64::MIN, 0.0, f64::MAX]);
-        is(group.percentile(f64::MIN), 0.5 / 3.0);
-        is(group.percentile(0.0), 1.5 / 3.0);
-        is(group.percentile(f64::MAX), 2.5 / 3.0);
+        assert_close(group.percentile(f64::MIN), 0.5 / 3.0);
+        assert_close(group.percentile(0.0), 1.5 / 3.0);
+        assert_close(group.percentile(f64::MAX), 2.5 / 3.0);
     }
 
     #[test]
@@ -328,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_as_large_as_the_bins_that_hold_values() {
+    fn the_size_of_a_histogram_depends_on_its_non_empty_bins() {
         let one_in_seven: Vec<f64> = (0..=4095_i32).step_by(7).map(f64::from).collect();
         let group = histogram(&one_in_seven);
         assert_eq!(group.words().len(), MAP_WORDS + RANK_WORDS + one_in_seven.len());
         let total = one_in_seven.len() as f64;
         for (below, value) in one_in_seven.iter().enumerate() {
-            is(group.percentile(*value), (below as f64 + 0.5) / total);
+            assert_close(group.percentile(*value), (below as f64 + 0.5) / total);
         }
         let elsewhere = Histogram::over(0.0, one_in_seven[585], Arc::new(group.words().to_vec()));
         assert_eq!(elsewhere, group);
@@ -342,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_rise_from_0_to_1_and_average_a_half(values in prop::collection::vec(-1e3_f64..1e3, 2..300)) {
+        fn percentiles_increase_from_0_to_1_and_average_a_half(values in prop::collection::vec(-1e3_f64..1e3, 2..300)) {
             let group = histogram(&values);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
@@ -362,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn a_percentile_is_what_counting_says(
+        fn percentiles_match_counting(
             values in prop::collection::vec(0_u32..3000, 2..300), other in -1.0_f64..3001.0,
         ) {
             let values: Vec<f64> = values.into_iter().map(f64::from).collect();

@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 
 use super::terms::{Combine, Standardise, Term};
 
-/// A named score. What it stands for is printed with the plan.
+/// Named score. The plan prints its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Formula {
     /// `standardised(dependency strength) + alpha · standardised(-far variance)`: Wu et al. 2025, equation 8.
     #[default]
     Longattn,
-    /// `standardised(far recurrence)`. Give it guards: without them it prefers duplicated text.
+    /// `standardised(far recurrence)`. Use it with guards: without them it prefers duplicated text.
     FarRecurrence,
-    /// The least of six components, as percentiles of the group: linked far, linked widely, still in order (near links fall
-    /// where sentences change places), with rare words that cluster, not periodic, not repeated. With `lexical` on text a
-    /// seventh: few digits. With first-layer attention its dependency strength is one more. A window with too few pairs for
-    /// `midrange_share` is scored without that component. `longsift plan` prints them.
+    /// Minimum of six components, as percentiles of the group: linked far, linked widely, still in order (near links
+    /// decrease where sentences change places), with rare words that cluster, not periodic, not repeated. `lexical`
+    /// on text adds a seventh: few digits. First-layer attention adds its dependency strength. A window with too few
+    /// pairs for `midrange_share` is scored without that component. `longsift plan` prints them.
     BalancedRecurrence,
-    /// The least of the components of `balanced-recurrence` without attention, and the mean gain of a whole model by the long
-    /// context. For windows that guards have let pass: models gain most by copies.
+    /// Minimum of the components of `balanced-recurrence` without attention, and the mean gain of a whole model from
+    /// the long context. For windows that pass guards: models gain most from copies.
     BalancedGain,
-    /// A random number from 0 to 1 that follows from `seed` and the document's id and window alone: the control that any other
-    /// selection has to beat. Needs no statistic.
+    /// Random number from 0 to 1 that depends only on `seed` and the document's id and window: the control for any
+    /// other selection. Needs no statistic.
     Random,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_formula_is_of_statistics_that_a_measure_writes() {
+    fn every_formula_uses_existing_statistics() {
         let columns = [
             FirstLayerAttention::default().columns(),
             Recurrence::default().columns(),
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_formula_has_the_name_that_it_is_written_with() {
+    fn names_of_formulas_match_the_settings() {
         for formula in ALL {
             assert_eq!(serde_json::to_value(formula).unwrap(), formula.name());
         }
     }
 
     #[test]
-    fn balanced_recurrence_has_components_of_what_is_measured() {
+    fn balanced_recurrence_uses_what_is_measured() {
         let components = |formula: Formula, measured: &[&str]| {
             let (terms, combine) = formula.terms(0.5, |name| measured.contains(&name));
             assert_eq!((combine, formula.version()), (Combine::Least, Some(2)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn alpha_weighs_the_uniformity_of_longattn() {
+    fn alpha_weights_the_uniformity_of_longattn() {
         let (terms, combine) = Formula::Longattn.terms(0.25, |_| true);
         assert_eq!((terms[0].weight, terms[1].weight, combine), (1.0, -0.25, Combine::Sum));
     }

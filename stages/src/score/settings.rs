@@ -9,69 +9,69 @@ use super::terms::{Combine, Standardise, Term};
 use crate::contract::{BrokenRule, Column, Location};
 use crate::measures::statistics;
 
-/// Turns the statistics of all windows into one comparable number each: terms
-/// `weight · standardised(statistic) + offset`, combined. A `formula` names the terms, or `terms` writes them out. It
-/// needs the figures of the whole corpus, so it runs after every window is measured, and again in seconds when only its
-/// own settings change.
+/// Combines the statistics of each window to one comparable score: terms `weight · standardised(statistic) + offset`,
+/// combined. A `formula` names the terms, or `terms` lists them. It needs the statistics of the whole corpus, so it
+/// runs after every window is measured, and takes seconds to run again when only its own settings change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Score {
-    /// The named score. Default `longattn` where there are no `terms`.
+    /// Named score. Default `longattn` if there are no `terms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formula: Option<Formula>,
     /// Weight of the uniformity term of `longattn`, 0 to 100. Default 0.5, as published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub alpha: Option<f64>,
-    /// The seed of `formula: random`. Default 1: another seed draws other samples.
+    /// Seed of `formula: random`. Default 1: another seed draws other samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The terms, written out, instead of a `formula`.
+    /// Terms, instead of a `formula`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub terms: Option<Vec<Term>>,
-    /// How `terms` are combined: their `sum` (default), or the `least` of them, so that a sample is worth as much as its
-    /// weakest side.
+    /// Combination of the `terms`: their `sum` (default), or the `least` of them, so that the weakest component
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub combine: Option<Combine>,
-    /// How statistics are made comparable, where a term does not say it. `z-score` (default) is the `LongAttn` paper,
-    /// `min-max` its published code, `percentile` is the one that outliers do not move.
+    /// Default scale of terms. `z-score` (default) is the `LongAttn` paper, `min-max` its published code,
+    /// `percentile` is robust against outliers.
     #[serde(default)]
     pub standardise: Standardise,
-    /// The largest relative standard error of a term's statistic, a root mean square over windows; only sampled rows have
-    /// one. Default 0.1: what a noisier term does to a ranking is in `docs/performance.md`. Beyond it the selection is
-    /// refused unless the term's weight is 0 or this is raised.
+    /// Maximum relative standard error of a term's statistic, as a root mean square over windows; only sampled rows
+    /// have one. Default 0.1: `docs/performance.md` shows the effect of a noisier term on a ranking. Beyond it the
+    /// selection is rejected unless the term's weight is 0 or this is raised.
     #[serde(default = "default_max_relative_error")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_relative_error: f64,
-    /// A column of the input: scales, ranking, guards and the filter's fraction or budget are taken inside each of its
-    /// values. A null is a group of its own. Default: one group. Scores of different domains rarely compare.
+    /// Column of the input: scales, ranking, guards and the filter's fraction or budget apply within each of its
+    /// values. A null is a group of its own. Default: one group. Scores of different domains are rarely comparable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,
-    /// How the windows of a document become one value of every statistic when `output.samples` is `documents`: their
-    /// `mean` or their `max`. Default: each statistic's own way, the mean for most. Not used with `samples: windows`.
+    /// Rule that merges the windows of a document to one value of every statistic when `output.samples` is
+    /// `documents`: their `mean` or their `max`. Default: each statistic's own rule, the mean for most. Not used with
+    /// `samples: windows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_score: Option<DocumentScore>,
-    /// A `calibration.json` of an earlier run, relative to the pipeline file's folder: its figures, guards and thresholds
-    /// are used instead of this corpus's own, so that an increment is filtered like the corpus before it.
+    /// `calibration.json` of an earlier run, relative to the pipeline file's folder: its statistics, guards and
+    /// thresholds replace those of this corpus, so that an increment is filtered like the corpus before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = ["s3", "gs", "az", "http", "https"]))]
     pub calibration: Option<Location>,
-    /// What happens where scores have moved far from the `calibration` (a stability index above 0.25 in a group of at least 100
-    /// samples): `warn` says so, `fail` ends the run with exit code 6 before anything is written. Default `warn`: some drift is
-    /// what a growing corpus is.
+    /// Reaction if scores have drifted far from the `calibration` (a stability index above 0.25 in a group of at
+    /// least 100 samples): `warn`, or `fail`, which ends the run with exit code 6 before anything is written. Default
+    /// `warn`, since some drift is normal in a growing corpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_drift: Option<OnDrift>,
 }
 
-/// What happens where scores have moved far from a calibration.
+/// Reaction to scores that have drifted far from a calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDrift {
-    /// It is a warning.
+    /// Warns.
     #[default]
     Warn,
-    /// The run ends with exit code 6.
+    /// Ends the run with exit code 6.
     Fail,
 }
 
@@ -102,7 +102,7 @@ impl Score {
     /// Formats the score as a formula. `columns`: those of the pipeline's measures.
     pub fn in_words(&self, columns: &[Column]) -> String {
         if let Some(seed) = self.random_seed() {
-            return format!("a random number of each sample, seed {seed}");
+            return format!("a random number per sample, seed {seed}");
         }
         let (terms, combine) = self.terms(columns);
         combine.formula(&terms)
@@ -124,12 +124,12 @@ impl Score {
             (Some(formula), Some(_)) => broken.push(BrokenRule::new(
                 "terms",
                 format!("`terms` and `formula: {}` exclude each other", formula.name()),
-                "keep one: a formula stands for terms of its own",
+                "remove one: a formula has its own terms",
             )),
             (_, None) if self.combine.is_some() => broken.push(BrokenRule::new(
                 "combine",
-                "`combine` has no meaning without `terms`",
-                "remove it: a formula combines its own terms",
+                "`combine` has no effect without `terms`",
+                "remove it: a formula defines how its terms are combined",
             )),
             _ => {}
         }
@@ -138,29 +138,29 @@ impl Score {
         {
             broken.push(BrokenRule::new(
                 "alpha",
-                "`alpha` belongs to `formula: longattn`",
-                "remove it; the weight of a term is its `weight`",
+                "`alpha` has no effect without `formula: longattn`",
+                "remove it, or set the `weight` of a term",
             ));
         }
         if self.seed.is_some() && (self.terms.is_some() || self.formula != Some(Formula::Random)) {
             broken.push(BrokenRule::new(
                 "seed",
-                "`seed` belongs to `formula: random`",
-                "remove it: no other score draws anything",
+                "`seed` has no effect without `formula: random`",
+                "remove it: other scores are not random",
             ));
         }
         if self.on_drift.is_some() && self.calibration.is_none() {
             broken.push(BrokenRule::new(
                 "on_drift",
-                "`on_drift` has no meaning without a `calibration`",
-                "remove it, or name the calibration that scores may drift from",
+                "`on_drift` has no effect without a `calibration`",
+                "remove it, or set `calibration`",
             ));
         }
         let (named, _) = self.terms(&[]);
         if self.standardise != Standardise::default() && self.random_seed().is_some() {
             broken.push(BrokenRule::new(
                 "standardise",
-                "`standardise` has no effect: a random score is taken as it is",
+                "`standardise` has no effect: a random score is not standardised",
                 "remove it",
             ));
         } else if self.standardise != Standardise::default()
@@ -169,8 +169,8 @@ impl Score {
         {
             broken.push(BrokenRule::new(
                 "standardise",
-                "`standardise` has no effect: every term says how it is made comparable",
-                "remove it, or write the terms out and leave their own `standardise` away",
+                "`standardise` has no effect: every term has its own",
+                "remove it, or list the terms without their own `standardise`",
             ));
         }
         let terms = self.terms.as_deref().unwrap_or_default();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_that_are_written_out_say_the_same_and_break_no_rule() {
+    fn explicit_defaults_are_equivalent() {
         let terms = r#"{"terms": [{"statistic": "copy_share"}]}"#;
         let random = r#"{"formula": "random"}"#;
         for text in ["{}", terms, random, r#"{"formula": "far-recurrence"}"#, r#"{"alpha": 2}"#] {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_recurrence_takes_in_what_is_measured() {
+    fn balanced_recurrence_includes_what_is_measured() {
         let balanced = settings(r#"{"formula": "balanced-recurrence"}"#);
         let (recurrence, attention) =
             (Recurrence::default().columns(), FirstLayerAttention::default().columns());
@@ -285,34 +285,34 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_contradict_each_other_are_all_named() {
+    fn all_contradictory_settings_are_named() {
         let terms = r#""terms": [{"statistic": "copy_share", "weight": 0}]"#;
         assert_eq!(
             broken(&format!(r#"{{"formula": "far-recurrence", "alpha": 1, {terms}}}"#)),
             [
                 "terms: `terms` and `formula: far-recurrence` exclude each other",
-                "alpha: `alpha` belongs to `formula: longattn`",
+                "alpha: `alpha` has no effect without `formula: longattn`",
                 "terms: all weights are 0: every sample has the same score",
             ]
         );
         assert_eq!(
             broken(r#"{"combine": "least"}"#),
-            ["combine: `combine` has no meaning without `terms`"]
+            ["combine: `combine` has no effect without `terms`"]
         );
         assert_eq!(
             broken(r#"{"formula": "balanced-recurrence", "alpha": 0.5}"#),
-            ["alpha: `alpha` belongs to `formula: longattn`"]
+            ["alpha: `alpha` has no effect without `formula: longattn`"]
         );
         assert_eq!(
             broken(r#"{"formula": "balanced-recurrence", "standardise": "min-max"}"#),
-            ["standardise: `standardise` has no effect: every term says how it is made comparable"]
+            ["standardise: `standardise` has no effect: every term has its own"]
         );
         assert_eq!(
             broken(r#"{"formula": "random", "seed": 7, "standardise": "min-max"}"#),
-            ["standardise: `standardise` has no effect: a random score is taken as it is"]
+            ["standardise: `standardise` has no effect: a random score is not standardised"]
         );
         for other in [r#"{"seed": 1}"#, r#"{"seed": 1, "formula": "far-recurrence"}"#] {
-            assert_eq!(broken(other), ["seed: `seed` belongs to `formula: random`"]);
+            assert_eq!(broken(other), ["seed: `seed` has no effect without `formula: random`"]);
         }
         for fine in [
             r#"{"formula": "random", "seed": 0}"#,
@@ -327,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn a_statistic_that_nothing_writes_is_named_at_its_term() {
+    fn an_unknown_statistic_is_named_at_its_term() {
         let columns = Recurrence::default().columns();
         let unknown = |text: &str| {
             let rules = settings(text).unknown_statistics(&columns);
             rules.into_iter().map(|rule| (rule.setting, rule.hint)).collect::<Vec<_>>()
         };
         assert_eq!(unknown(r#"{"formula": "balanced-recurrence"}"#), []);
-        let hint = "add `- stage: first-layer-attention`, which writes it".to_owned();
+        let hint = "add `- stage: first-layer-attention`, which computes it".to_owned();
         assert_eq!(
             unknown("{}"),
             [("formula".to_owned(), hint.clone()), ("formula".to_owned(), hint)]

@@ -6,28 +6,28 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::figures::ColumnFigures;
-use super::percentile::{Counting, Histogram, share_of_range};
+use super::percentile::{Histogram, HistogramBuilder, share_of_range};
 
-/// One statistic of a score: `weight · standardised(statistic) + offset`.
+/// One term of a score: `weight · standardised(statistic) + offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Term {
-    /// The name of the statistic: any single number that a measure of the pipeline writes.
+    /// Name of the statistic: any single number that a measure of the pipeline computes.
     pub statistic: String,
-    /// The factor of the standardised statistic; negative where less is better. Default 1. Up to a million either way:
-    /// beyond it, scores would run out of digits.
+    /// Factor of the standardised statistic; negative if lower is better. Default 1. Between minus and plus one
+    /// million, so that scores keep enough digits.
     #[serde(default = "default_weight")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub weight: f64,
-    /// What is added. Default 0. With `combine: least` it says how much lower a side may stand before it decides; a ranking by
-    /// `sum` does not depend on it. Up to a million either way.
+    /// Constant added to the term. Default 0. With `combine: least` it sets how much lower a component may be before
+    /// it decides; a ranking by `sum` does not depend on it. Between minus and plus one million.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub offset: f64,
-    /// How the statistic is made comparable. Default: `standardise` of the score.
+    /// Scale of the statistic. Default: `standardise` of the score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standardise: Option<Standardise>,
-    /// Whether a sample without the statistic is scored by the other terms. Only terms of a preset are.
+    /// Whether a sample without the statistic is scored by the other terms. True for some terms of presets only.
     #[serde(skip)]
     pub optional: bool,
 }
@@ -52,7 +52,7 @@ impl Term {
             return Some(Scale { figures, histogram });
         }
         let standardise = self.standardise.unwrap_or(standardise);
-        self.optional.then(|| Scale::of(&[], standardise))
+        self.optional.then(|| Scale::new(&[], standardise))
     }
 }
 
@@ -65,14 +65,14 @@ fn is_zero(offset: &f64) -> bool {
     *offset == 0.0
 }
 
-/// How the terms of a score are combined.
+/// Combination of the terms of a score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Combine {
-    /// Their sum: a strong side makes up for a weak one.
+    /// Sum: a strong component makes up for a weak one.
     #[default]
     Sum,
-    /// The least of them: a sample is worth as much as its weakest side.
+    /// Minimum: the weakest component decides.
     Least,
 }
 
@@ -117,17 +117,16 @@ fn sum_of(terms: &[Term]) -> String {
     text
 }
 
-/// How a statistic is made comparable.
+/// Scale of a statistic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standardise {
-    /// `(x - mean) / sample standard deviation`; 0 where all values are equal.
+    /// `(x - mean) / sample standard deviation`; 0 if all values are equal.
     #[default]
     ZScore,
-    /// `(x - min) / (max - min)`; 0.5 where all values are equal.
+    /// `(x - min) / (max - min)`; 0.5 if all values are equal.
     MinMax,
-    /// The share of the group's values below it, by 4,096 bins between the least and the greatest; 0.5 where all values are
-    /// equal.
+    /// Share of the group's values below it, by 4,096 bins between minimum and maximum; 0.5 if all values are equal.
     Percentile,
 }
 
@@ -135,9 +134,9 @@ pub enum Standardise {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// Mean, deviation, least and greatest value of the samples that have the statistic.
+    /// Mean, deviation, minimum and maximum of the samples that have the statistic.
     pub figures: ColumnFigures,
-    /// Their histogram, where a term takes percentiles.
+    /// Their histogram, if a term uses percentiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Histogram>,
 }
@@ -145,11 +144,11 @@ pub struct Scale {
 impl Scale {
     /// Returns the scale of the finite `values`, in input order: the same values in the same order give the same
     /// bits.
-    pub fn of(values: &[f64], standardise: Standardise) -> Self {
+    pub fn new(values: &[f64], standardise: Standardise) -> Self {
         let finite = values.iter().copied().filter(|value| value.is_finite());
-        let figures = ColumnFigures::of(finite.clone());
+        let figures = ColumnFigures::from_values(finite.clone());
         let histogram = (standardise == Standardise::Percentile).then(|| {
-            let mut counting = Counting::between(figures.min, figures.max);
+            let mut counting = HistogramBuilder::between(figures.min, figures.max);
             finite.for_each(|value| counting.add(value));
             counting.finish()
         });
@@ -157,9 +156,9 @@ impl Scale {
     }
 }
 
-/// Transformation that makes the values of one statistic in one group comparable.
+/// Transformation that makes the values of one statistic in one group standardiser.
 #[derive(Clone, Debug, PartialEq)]
-enum Comparable {
+enum Standardiser {
     /// All values are equal.
     Flat(f64),
     ZScore {
@@ -173,7 +172,7 @@ enum Comparable {
     Percentile(Histogram),
 }
 
-impl Comparable {
+impl Standardiser {
     /// `None` if percentiles are requested and the scale has none.
     fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
         let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
@@ -187,7 +186,7 @@ impl Comparable {
         })
     }
 
-    fn of(&self, value: f64) -> f64 {
+    fn standardise(&self, value: f64) -> f64 {
         match self {
             Self::Flat(all) => *all,
             Self::ZScore { mean, standard_deviation } => {
@@ -210,7 +209,7 @@ struct ScaledTerm {
     weight: f64,
     offset: f64,
     optional: bool,
-    comparable: Comparable,
+    standardiser: Standardiser,
 }
 
 /// Scores the samples of one group.
@@ -229,12 +228,12 @@ impl Scorer {
         standardise: Standardise,
         scales: &[Scale],
     ) -> Option<Self> {
-        let comparable = |(term, scale): (&Term, &Scale)| {
-            let comparable = Comparable::new(term.standardise.unwrap_or(standardise), scale)?;
+        let scaled = |(term, scale): (&Term, &Scale)| {
+            let standardiser = Standardiser::new(term.standardise.unwrap_or(standardise), scale)?;
             let Term { weight, offset, optional, .. } = *term;
-            Some(ScaledTerm { weight, offset, optional, comparable })
+            Some(ScaledTerm { weight, offset, optional, standardiser })
         };
-        let scored = terms.iter().zip(scales).map(comparable).collect::<Option<Vec<_>>>()?;
+        let scored = terms.iter().zip(scales).map(scaled).collect::<Option<Vec<_>>>()?;
         (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
     }
 
@@ -263,7 +262,7 @@ impl Scorer {
             if !value.is_finite() {
                 return f64::NAN;
             }
-            let weighted = term.weight * term.comparable.of(*value);
+            let weighted = term.weight * term.standardiser.standardise(*value);
             if term.offset == 0.0 { weighted } else { weighted + term.offset }
         };
         self.terms.iter().zip(values).map(term)
@@ -295,7 +294,7 @@ mod tests {
         columns: &[&[f64]],
     ) -> Vec<f64> {
         let scale = |(term, column): (&Term, &&[f64])| {
-            Scale::of(column, term.standardise.unwrap_or(standardise))
+            Scale::new(column, term.standardise.unwrap_or(standardise))
         };
         let scales: Vec<Scale> = terms.iter().zip(columns).map(scale).collect();
         let scorer = Scorer::new(terms, combine, standardise, &scales).unwrap();
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn values_far_apart_are_made_comparable_as_any_others() {
+    fn values_far_apart_are_standardised() {
         let (near, far) = ([-1.5, 0.25, 1.5, 1.0], [-1.5e308, 0.25e308, 1.5e308, 1e308]);
         for standardise in [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile] {
             let terms = [term("a", 1.0)];
@@ -332,7 +331,7 @@ mod tests {
     fn longattn(min_max: bool, alpha: f64, strength: &[f64], variance: &[f64]) -> Vec<f64> {
         let standardised = |values: &[f64]| -> Vec<f64> {
             let ColumnFigures { mean, standard_deviation, min, max } =
-                ColumnFigures::of(values.iter().copied());
+                ColumnFigures::from_values(values.iter().copied());
             let standardised = |value: &f64| match min_max {
                 true if max <= min => 0.5,
                 true => (value - min) / (max - min),
@@ -347,7 +346,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn longattn_has_the_bits_that_it_has_written_out(
+        fn longattn_has_the_bits_of_the_written_formula(
             samples in prop::collection::vec((number(), number()), 0..40),
             alpha in prop_oneof![Just(0.5), Just(0.0), 0.0_f64..100.0],
             min_max: bool,
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_side_decides() {
+    fn the_minimum_decides() {
         let near = Term { offset: 0.2, ..term("near", 1.0) };
         let copied = Term { offset: 1.2, ..term("copied", -1.0) };
         let terms = [term("far", 1.0), near, copied];
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn each_term_may_be_standardised_in_its_own_way() {
+    fn each_term_can_have_its_own_scale() {
         let percentile = Term { standardise: Some(Standardise::Percentile), ..term("a", 1.0) };
         let column: &[f64] = &[0.0, 1.0, 2.0, 3.0];
         let got = scores(
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_finite_spoils_its_sample_and_no_figure() {
+    fn a_value_that_is_not_finite_affects_only_its_sample() {
         let (one, other) = ([1.0, f64::NAN, 3.0, 5.0], [2.0, 4.0, f64::INFINITY, 6.0]);
         let terms = [term("one", 1.0), term("other", 1.0)];
         for standardise in [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile] {
@@ -398,7 +397,7 @@ mod tests {
                 got.iter().map(|score| score.is_nan()).collect::<Vec<_>>(),
                 [false, true, true, false]
             );
-            assert_eq!(Scale::of(&one, standardise), Scale::of(&[1.0, 3.0, 5.0], standardise));
+            assert_eq!(Scale::new(&one, standardise), Scale::new(&[1.0, 3.0, 5.0], standardise));
         }
     }
 
@@ -422,7 +421,7 @@ mod tests {
         {
             let got = scores(&[term("x", 1.0)], Combine::Sum, standardise, &[&[7.0, 7.0]]);
             assert_eq!(bits(&got), bits(&[flat, flat]));
-            let nobody = Scale::of(&[f64::NAN], standardise);
+            let nobody = Scale::new(&[f64::NAN], standardise);
             let scorer =
                 Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, &[nobody]).unwrap();
             assert_eq!(scorer.score(&[3.0]).to_bits(), flat.to_bits());
@@ -430,8 +429,8 @@ mod tests {
     }
 
     #[test]
-    fn a_calibration_without_percentiles_serves_no_term_of_them() {
-        let scale = Scale::of(&[1.0, 2.0], Standardise::ZScore);
+    fn percentile_terms_need_a_histogram() {
+        let scale = Scale::new(&[1.0, 2.0], Standardise::ZScore);
         let scorer = |standardise, scales: &[Scale]| {
             Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, scales)
         };
@@ -442,14 +441,14 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_comes_back_from_its_file() {
-        let scale = Scale::of(&[0.1, 0.7, 0.1 + 0.2], Standardise::Percentile);
+    fn a_scale_round_trips() {
+        let scale = Scale::new(&[0.1, 0.7, 0.1 + 0.2], Standardise::Percentile);
         let text = serde_json::to_string(&scale).unwrap();
         assert_eq!(serde_json::from_str::<Scale>(&text).unwrap(), scale);
     }
 
     #[test]
-    fn a_score_is_written_as_people_write_it() {
+    fn a_score_is_formatted_as_a_formula() {
         let formula = |formula: Formula| {
             let (terms, combine) = formula.terms(0.5, |_| true);
             combine.formula(&terms)
@@ -466,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_needs_its_statistic_alone() {
+    fn only_the_statistic_of_a_term_is_required() {
         let read: Term = serde_json::from_str(r#"{"statistic": "far_recurrence"}"#).unwrap();
         assert_eq!(read, term("far_recurrence", 1.0));
         assert!(serde_json::from_str::<Term>(r#"{"statistic": "x", "wieght": 2}"#).is_err());

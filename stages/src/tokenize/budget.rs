@@ -2,18 +2,18 @@
 //! text takes days; the patterns of published tokenizers need less than a thousandth of the limit.
 //!
 //! Time depends on the machine, so it never decides the outcome of a document: a tokenizer that exceeds the limit
-//! ends the run ([`EncodeProblem::is_of_the_tokenizer`](super::EncodeProblem::is_of_the_tokenizer)).
+//! ends the run ([`EncodeProblem::is_tokenizer_fault`](super::EncodeProblem::is_tokenizer_fault)).
 
 use std::cell::Cell;
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of processor time for any text: a minute.
-const NANOSECONDS: u64 = if cfg!(test) { 1_000_000_000 } else { 60_000_000_000 };
+const MIN_NANOSECONDS: u64 = if cfg!(test) { 1_000_000_000 } else { 60_000_000_000 };
 /// Additional nanoseconds per byte of the text: 200 seconds a mebibyte.
 const NANOSECONDS_PER_BYTE: u64 = if cfg!(test) { 20_000 } else { 200_000 };
 /// Matches between two readings of the clock.
-const MATCHES: u32 = 32;
+const MATCHES_PER_READING: u32 = 32;
 
 thread_local! {
     /// End of the current text's time, by this thread's processor time; and matches since the last reading of the
@@ -23,16 +23,16 @@ thread_local! {
 }
 
 /// Time limit of the text that this thread is processing; ends when dropped.
-pub(super) struct Budget {
+pub(super) struct PatternBudget {
     started: u64,
 }
 
 /// The time of a text is used up.
 #[derive(Debug, thiserror::Error)]
-#[error("its patterns take more than a minute, and 200 seconds for each MiB of text")]
-pub(super) struct Spent;
+#[error("its patterns exceed the time limit of a minute plus 200 seconds per MiB of text")]
+pub(super) struct BudgetExceeded;
 
-impl Budget {
+impl PatternBudget {
     /// Starts the time limit of a text of `bytes` bytes.
     pub(super) fn start(bytes: usize) -> Self {
         let budget = Self { started: now() };
@@ -43,11 +43,11 @@ impl Budget {
     /// Extends the limit for a text that turned out to be `bytes` bytes long.
     pub(super) fn reach(&self, bytes: usize) {
         let allowed = (bytes as u64).saturating_mul(NANOSECONDS_PER_BYTE);
-        DEADLINE.set(Some(self.started.saturating_add(NANOSECONDS).saturating_add(allowed)));
+        DEADLINE.set(Some(self.started.saturating_add(MIN_NANOSECONDS).saturating_add(allowed)));
     }
 }
 
-impl Drop for Budget {
+impl Drop for PatternBudget {
     fn drop(&mut self) {
         DEADLINE.set(None);
     }
@@ -57,11 +57,11 @@ impl Drop for Budget {
 ///
 /// # Errors
 /// If the time of this thread's text is used up.
-pub(super) fn matched() -> Result<(), Spent> {
+pub(super) fn count_match() -> Result<(), BudgetExceeded> {
     let matched = MATCHED.get() + 1;
-    MATCHED.set(matched % MATCHES);
-    if matched == MATCHES && DEADLINE.get().is_some_and(|deadline| now() > deadline) {
-        return Err(Spent);
+    MATCHED.set(matched % MATCHES_PER_READING);
+    if matched == MATCHES_PER_READING && DEADLINE.get().is_some_and(|deadline| now() > deadline) {
+        return Err(BudgetExceeded);
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ mod tests {
     use crate::tokenize::fixtures::encoder_with;
 
     #[test]
-    fn a_pattern_that_works_for_ever_is_stopped() {
+    fn an_endless_pattern_is_stopped() {
         let text = "a".repeat(300_000);
         // At every letter, each pattern scans the rest of the text: one with the backtracking engine, the other as an
         // automaton.
@@ -90,8 +90,8 @@ mod tests {
                                                "pattern": {"Regex": pattern}});
             });
             let problem = encoder.encode(&text, usize::MAX).unwrap_err();
-            assert_eq!(problem, EncodeProblem::Endless { text_bytes: 300_000 });
-            assert!(problem.is_of_the_tokenizer());
+            assert_eq!(problem, EncodeProblem::TimedOut { text_bytes: 300_000 });
+            assert!(problem.is_tokenizer_fault());
             assert!(encoder.encode("aab", usize::MAX).is_ok(), "a short text is fine");
         }
     }

@@ -18,10 +18,13 @@ pub(super) fn tojson(
     named: Kwargs,
 ) -> Result<String, Error> {
     let wrong = |error: serde_json::Error| {
-        Error::new(ErrorKind::BadSerialization, format!("no JSON can be made of it: {error}"))
+        Error::new(ErrorKind::BadSerialization, format!("cannot convert to JSON: {error}"))
     };
     if value.is_undefined() {
-        return Err(Error::new(ErrorKind::UndefinedError, "no JSON can be made of nothing"));
+        return Err(Error::new(
+            ErrorKind::UndefinedError,
+            "cannot convert an undefined value to JSON",
+        ));
     }
     let ensure_ascii = ensure_ascii.or(named.get("ensure_ascii")?);
     let indent = indent.or(named.get("indent")?);
@@ -35,7 +38,7 @@ pub(super) fn tojson(
     let item = if indent.is_some() { "," } else { ", " };
     let separators = separators.unwrap_or_else(|| vec![item.to_owned(), ": ".to_owned()]);
     let Ok([item, key]) = <[String; 2]>::try_from(separators) else {
-        return Err(Error::new(ErrorKind::InvalidOperation, "`separators` are two texts"));
+        return Err(Error::new(ErrorKind::InvalidOperation, "expected two texts for `separators`"));
     };
     let is_ascii = ensure_ascii.unwrap_or(false);
     let layout = Layout { item, key, indent, is_ascii, level: 0, has_entries: false };

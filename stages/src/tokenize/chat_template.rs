@@ -17,9 +17,9 @@ use super::chat_json::tojson;
 use crate::model::folder_files::read_small_file;
 
 /// Maximum size of a `tokenizer_config.json` or a template.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 /// Maximum number of steps: templates in use take some hundred per message.
-const MOST_STEPS: u64 = 5_000_000;
+const MAX_STEPS: u64 = 5_000_000;
 /// File of the template in newer tokenizer folders.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// File of the template in older folders, and of the special tokens.
@@ -66,7 +66,7 @@ impl ChatTemplate {
     /// If no template exists or it cannot be read: a message for users.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
-        let config: Map<String, Value> = match read_small_file(&config_path, MOST_BYTES) {
+        let config: Map<String, Value> = match read_small_file(&config_path, MAX_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| format!("`{}` is not JSON: {error}", config_path.display()))?,
             Err(_) => Map::new(),
@@ -79,7 +79,7 @@ impl ChatTemplate {
         );
         let special_tokens = special_tokens.collect();
         let path = folder.join(TEMPLATE_FILE);
-        if let Ok(bytes) = read_small_file(&path, MOST_BYTES) {
+        if let Ok(bytes) = read_small_file(&path, MAX_BYTES) {
             let source = String::from_utf8(bytes)
                 .map_err(|error| format!("`{}` is not UTF-8: {error}", path.display()))?;
             return Ok(Self { path, source, special_tokens });
@@ -115,7 +115,7 @@ impl ChatTemplate {
         let wrong = |error: Error| {
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
             let why = match error.kind() {
-                ErrorKind::OutOfFuel => format!("it does not end within {MOST_STEPS} steps"),
+                ErrorKind::OutOfFuel => format!("it does not end within {MAX_STEPS} steps"),
                 _ => error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
             };
             format!(
@@ -124,7 +124,7 @@ impl ChatTemplate {
             )
         };
         let mut environment = Environment::new();
-        environment.set_fuel(Some(MOST_STEPS));
+        environment.set_fuel(Some(MAX_STEPS));
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(wrong)?);
         environment
@@ -150,7 +150,7 @@ impl ChatTemplate {
                 return Some(0);
             }
             let before = rendered(&messages[..message]).ok()?;
-            reached = reached.max(common(&before, &text));
+            reached = reached.max(common_prefix(&before, &text));
             Some(reached)
         });
         let starts = starts.collect();
@@ -159,7 +159,7 @@ impl ChatTemplate {
 }
 
 /// Returns the length in bytes of the common beginning of two texts, up to a character boundary.
-fn common(one: &str, other: &str) -> usize {
+fn common_prefix(one: &str, other: &str) -> usize {
     let alike = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
     other.floor_char_boundary(alike)
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_begin_where_the_conversation_up_to_them_ends() {
+    fn messages_begin_at_the_end_of_the_previous_conversation() {
         let found =
             rendered(CHATML, &[("user", " Hé "), ("assistant", ""), ("user", "ü")]).unwrap();
         let pieces = [
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_cannot_render_alone_has_no_place_to_cut() {
+    fn messages_that_cannot_be_rendered_alone_have_no_start() {
         let needs_two = "{% if messages|length < 2 %}{{ raise_exception('too few') }}{% endif %}\
             {% for message in messages %}[{{ message.content }}]{% endfor %}";
         let found = rendered(needs_two, &[("system", "a"), ("user", "b"), ("user", "c")]).unwrap();
@@ -223,7 +223,7 @@ mod tests {
 
     /// The answers are those of transformers 5.23 with the same template and conversation.
     #[test]
-    fn json_and_the_block_around_answers_are_those_of_transformers() {
+    fn json_and_generation_blocks_match_transformers() {
         let said = |template: &str| {
             rendered(template, &[("user", "it's <a> & \"b\" \u{e9}\u{1f600}\u{7f}\n")])
                 .unwrap()
@@ -273,7 +273,7 @@ mod tests {
             "1no"
         );
         let error = rendered("{{ nothing | tojson }}", &[]).unwrap_err();
-        assert!(error.contains("no JSON can be made of nothing"), "{error}");
+        assert!(error.contains("cannot convert an undefined value to JSON"), "{error}");
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_place_of_a_template_counts_first_and_none_is_said() {
+    fn the_template_file_takes_precedence() {
         let several = json!({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]});
         let folder = folder(&several);
         let text = |folder: &Path| ChatTemplate::open(folder).unwrap().render(&[]).unwrap().text;

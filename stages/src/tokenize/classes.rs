@@ -55,7 +55,7 @@ pub(super) struct Classes {
 #[cfg(test)]
 thread_local! {
     /// Number of characters that scanners of this thread have read.
-    pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The classes, computed at first use in some milliseconds.
@@ -94,9 +94,9 @@ impl Classes {
     /// Returns the classes of the character that begins at byte `at`, and its length in bytes. `text`: UTF-8, `at`
     /// the start of a character.
     #[inline]
-    pub(super) fn at(&self, text: &[u8], at: usize) -> (u16, usize) {
+    pub(super) fn class_at(&self, text: &[u8], at: usize) -> (u16, usize) {
         #[cfg(test)]
-        LOOKS.set(LOOKS.get() + 1);
+        READS.set(READS.get() + 1);
         let first = text[at];
         if first < 0x80 {
             return (self.ascii[usize::from(first)], 1);

@@ -46,24 +46,24 @@ impl<'a> Composed<'a> {
     pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, Refusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
-        for stretch in Stretches::of(source) {
-            if is_nfc_quick(source[stretch.clone()].chars()) == IsNormalized::Yes {
+        for range in UncomposedRanges::new(source) {
+            if is_nfc_quick(source[range.clone()].chars()) == IsNormalized::Yes {
                 continue;
             }
-            if stretch.len() > largest {
-                return Err(Refusal::TooLarge(stretch.len()));
+            if range.len() > largest {
+                return Err(Refusal::TooLarge(range.len()));
             }
-            let mut composed = NormalizedString::from(&source[stretch.clone()]);
+            let mut composed = NormalizedString::from(&source[range.clone()]);
             composed.nfc();
-            text.push_str(&source[copied..stretch.start]);
-            copied = stretch.end;
-            let (before, source_next) = (text.len(), stretch.end);
-            marks.push(Mark { end: before, source_end: stretch.start, source_next: stretch.start });
+            text.push_str(&source[copied..range.start]);
+            copied = range.end;
+            let (before, source_next) = (text.len(), range.end);
+            marks.push(Mark { end: before, source_end: range.start, source_next: range.start });
             for (start, letter) in composed.get().char_indices() {
                 let letter = start..start + letter.len_utf8();
                 let end = before + letter.end;
                 let from = composed.convert_offsets(Range::Normalized(letter));
-                let source_end = stretch.start + from.map_or(0, |from| from.end);
+                let source_end = range.start + from.map_or(0, |from| from.end);
                 marks.push(Mark { end, source_end, source_next });
             }
             text.push_str(composed.get());
@@ -92,18 +92,18 @@ impl<'a> Composed<'a> {
 }
 
 /// Ranges of a text that composition might change, each between two boundaries that it never reaches across.
-struct Stretches<'a> {
+struct UncomposedRanges<'a> {
     source: &'a str,
     at: usize,
 }
 
-impl<'a> Stretches<'a> {
-    fn of(source: &'a str) -> Self {
+impl<'a> UncomposedRanges<'a> {
+    fn new(source: &'a str) -> Self {
         Self { source, at: 0 }
     }
 }
 
-impl Iterator for Stretches<'_> {
+impl Iterator for UncomposedRanges<'_> {
     type Item = std::ops::Range<usize>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_across_a_boundary() {
+    fn composition_does_not_cross_boundaries() {
         // Two characters compose only if the pair is the decomposition of a character. So no boundary may be inside a
         // decomposition, and the decomposition of a boundary must begin with a boundary.
         for letter in letters() {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_marks_beyond_the_largest_is_refused() {
+    fn too_many_marks_in_a_row_are_rejected() {
         let text = format!("a e{}", "\u{301}".repeat(50));
         assert!(Composed::new(&text, 101).is_ok());
         assert!(matches!(Composed::new(&text, 100), Err(Refusal::TooLarge(101))));
@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stretches_compose_as_the_whole(
+        fn ranges_compose_like_the_whole(
             text in "([ aeoAs\u{300}\u{301}\u{323}\u{307}\u{31b}\u{344}\u{340}\u{f73}\u{1100}\u{1161}\u{11a8}\u{ac00}\u{ac01}\u{e9}\u{1e9b}\u{2126}\u{212b}\u{915}\u{93c}\u{958}\u{9c7}\u{9be}\u{2adc}\u{fb1d}\u{1d15e}\u{304b}\u{3099}]|\\PC)*"
         ) {
             let mut whole = NormalizedString::from(text.as_str());

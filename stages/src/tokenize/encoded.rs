@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-    fn ids_are_those_of_the_test_vectors_and_windows_tile_them() {
+    fn ids_match_the_test_vectors_and_windows_tile_them() {
         for name in SHARED_TOKENIZERS {
             let json = shared_tokenizer(name);
             let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_inside_a_character_ends_behind_the_character() {
+    fn a_token_inside_a_character_ends_after_the_character() {
         let encoded = encoder_with(|_| ()).encode("h\u{e9}!", usize::MAX).unwrap();
         assert_eq!(encoded.ends, [1, 3, 3, 4]);
         assert_eq!(encoded.byte_range(0, 2, 4), 0..3);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_outside_the_text_are_its_end() {
+    fn positions_outside_the_text_mean_its_end() {
         let encoded = encoder_with(|_| ()).encode("abc", usize::MAX).unwrap();
         assert_eq!(encoded.byte_range(1, 99, 3), 1..3);
         assert_eq!(encoded.byte_range(7, 9, 3), 3..3);

@@ -14,7 +14,7 @@ use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf_file};
 
 use super::bpe_model::BpeModel;
-use super::budget::Budget;
+use super::budget::PatternBudget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
 use super::other_config;
@@ -28,7 +28,7 @@ pub use super::encoded::EncodedText;
 pub use super::problem::{EncodeProblem, TokenizerProblem};
 
 /// Maximum size of a `tokenizer.json`, in bytes. Those of 256,000 tokens have 35 million.
-pub(crate) const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// Loaded `tokenizer.json` that encodes whole documents from any number of threads.
 ///
@@ -55,7 +55,7 @@ impl Encoder {
     /// Maximum size of a part, in bytes, that is encoded for a tokenizer that must read it whole: more than the
     /// longest books have. It takes a gigabyte of memory. This is not a setting, so that no setting decides what is
     /// quarantined.
-    pub const LARGEST_PART_BYTES: usize = 8 << 20;
+    pub const MAX_PART_BYTES: usize = 8 << 20;
 
     /// Reads a `tokenizer.json`, the one in a folder, or the one next to a GGUF file; if it does not exist, the
     /// tokenizer inside the GGUF file, or inside the one of the folder.
@@ -75,7 +75,7 @@ impl Encoder {
                     Self { differences, ..encoder }.compared_with(gguf_of(path), special)
                 })
                 .map_err(|reason| {
-                    let found = Signature::of(&json[..json.len().min(SIGNATURE_BYTES)]);
+                    let found = Signature::detect(&json[..json.len().min(SIGNATURE_BYTES)]);
                     let reason = found.map_or(reason, |Signature { name, remedy }| {
                         format!("it is {name}; {remedy}")
                     });
@@ -108,7 +108,7 @@ impl Encoder {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let difference = inside.difference(&self)?;
             Some(format!(
-                "`tokenizer.json` is used, and it is not the tokenizer inside `{name}`: {difference}"
+                "`tokenizer.json` is used, although it differs from the tokenizer inside `{name}`: {difference}"
             ))
         });
         self.differences.extend(difference);
@@ -147,7 +147,7 @@ impl Encoder {
         });
         read.map_err(|problem| match problem {
             Refusal::Failed(reason) => reason,
-            Refusal::TooLarge(_) | Refusal::Endless => unreachable!("no text is encoded here"),
+            Refusal::TooLarge(_) | Refusal::TimedOut => unreachable!("no text is encoded here"),
         })
     }
 
@@ -163,7 +163,7 @@ impl Encoder {
 
     /// Returns the bytes of each token; `None` if tokens do not determine them, as in vocabularies of words.
     pub fn token_bytes(&self) -> Option<TokenBytes> {
-        TokenBytes::of(&self.tokenizer)
+        TokenBytes::new(&self.tokenizer)
     }
 
     /// Describes the first id that has other bytes in another tokenizer; `None` if all ids of this one agree. Ids
@@ -171,7 +171,8 @@ impl Encoder {
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (Some(own), Some(others)) = (self.token_bytes(), other.token_bytes()) else {
             let same = self.digest() == other.digest();
-            return (!same).then(|| "tokens of words can only be equal as a whole".to_owned());
+            return (!same)
+                .then(|| "vocabularies of words can only be compared as a whole".to_owned());
         };
         let differs = |id: &u32| own.bytes_of(*id) != others.bytes_of(*id);
         let id = (0..=self.largest_id()).find(differs)?;
@@ -234,7 +235,7 @@ impl Encoder {
         let text_bytes = text.len();
         encoded.map_err(|problem| match problem {
             Refusal::Failed(reason) => EncodeProblem::Failed { text_bytes, reason },
-            Refusal::Endless => EncodeProblem::Endless { text_bytes },
+            Refusal::TimedOut => EncodeProblem::TimedOut { text_bytes },
             Refusal::TooLarge(part_bytes) => {
                 EncodeProblem::TooLarge { text_bytes, part_bytes, largest_part }
             }
@@ -243,7 +244,7 @@ impl Encoder {
 
     /// Encodes a text without splitting it.
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
-        let _budget = Budget::start(text.len());
+        let _budget = PatternBudget::start(text.len());
         let normalizer = self.normalizer.watched();
         let mut pieces =
             self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
@@ -261,9 +262,9 @@ impl Encoder {
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let (_, file) = open_regular(path)?;
     let mut json = Vec::new();
-    file.take(MOST_TOKENIZER_BYTES + 1).read_to_end(&mut json)?;
-    if json.len() as u64 > MOST_TOKENIZER_BYTES {
-        let why = format!("it has more than {MOST_TOKENIZER_BYTES} bytes");
+    file.take(MAX_TOKENIZER_BYTES + 1).read_to_end(&mut json)?;
+    if json.len() as u64 > MAX_TOKENIZER_BYTES {
+        let why = format!("it has more than {MAX_TOKENIZER_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(json)
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_broken_file_says_so() {
+    fn missing_and_broken_files_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let open =
             || Encoder::open(folder.path(), SpecialTokensInText::Parse).map(|_| ()).unwrap_err();
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_the_file() {
+    fn the_digest_is_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let json = bytes_with(|_| ());
         fs::write(folder.path().join("tokenizer.json"), &json).unwrap();

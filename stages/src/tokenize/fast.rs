@@ -28,7 +28,7 @@ const WORD: usize = 16;
 /// Tokenizer of a supported shape.
 #[derive(Debug)]
 pub(super) struct FastPath {
-    cut: Cut,
+    mode: SplitMode,
     merges: Merges,
     joins: Joins,
     pub(super) long_parts: LongParts,
@@ -38,7 +38,7 @@ pub(super) struct FastPath {
 
 /// Method of splitting a text.
 #[derive(Clone, Copy, Debug)]
-enum Cut {
+enum SplitMode {
     /// Into the pieces of a pre-tokenizer; tokens consist of bytes.
     Pieces(Scanner),
     /// At unjoined characters; tokens consist of characters.
@@ -54,14 +54,13 @@ impl FastPath {
         long_parts: Option<LongParts>,
     ) -> Result<Self, &'static str> {
         let model = model.ok_or("its model does not merge pairs")?;
-        let long_parts = long_parts.ok_or("more than merges decides about its tokens")?;
-        let (cut, merges, joins) = match &recipe.parts {
+        let long_parts = long_parts.ok_or("its tokens depend on more than merges")?;
+        let (mode, merges, joins) = match &recipe.parts {
             Parts::Pieces(_) => {
-                let scanner =
-                    Scanner::new(pre_tokenizer).ok_or("its pre-tokenizer is not a known one")?;
+                let scanner = Scanner::new(pre_tokenizer).ok_or("its pre-tokenizer is unknown")?;
                 (
-                    Cut::Pieces(scanner),
-                    Merges::of_bytes(model)?,
+                    SplitMode::Pieces(scanner),
+                    Merges::for_bytes(model)?,
                     Joins::new(model, byte_level_bytes()),
                 )
             }
@@ -79,20 +78,20 @@ impl FastPath {
                     _ => false,
                 };
                 if !replaces_blanks {
-                    return Err("its normalizer does more than to write blanks as `▁`");
+                    return Err("its normalizer does more than write blanks as `▁`");
                 }
                 let spelled = |token: &str| Some(token.replace('▁', " ").into_bytes());
-                (Cut::Unjoined, Merges::of_characters(model)?, Joins::new(model, spelled))
+                (SplitMode::Unjoined, Merges::for_characters(model)?, Joins::new(model, spelled))
             }
-            Parts::Words => return Err("its pre-tokenizer is not a known one"),
+            Parts::Words => return Err("its pre-tokenizer is unknown"),
         };
         let cuts_pieces = !model.ignore_merges;
-        Ok(Self { cut, merges, joins, long_parts, cuts_pieces })
+        Ok(Self { mode, merges, joins, long_parts, cuts_pieces })
     }
 
     /// Returns whether a text can take this path: blanks are encoded as `▁`, so a `▁` in the text would be ambiguous.
-    pub(super) fn takes(&self, text: &str) -> bool {
-        matches!(self.cut, Cut::Pieces(_)) || !text.contains('▁')
+    pub(super) fn supports(&self, text: &str) -> bool {
+        matches!(self.mode, SplitMode::Pieces(_)) || !text.contains('▁')
     }
 
     /// Appends the ids of the parts from byte `start`, a part boundary, to the first boundary at or after `stop`, and
@@ -106,17 +105,19 @@ impl FastPath {
         ids: &mut Vec<u32>,
         joint: impl FnMut(usize, usize),
     ) -> usize {
-        let work = Work { path: self, cache, text, classes: &CLASSES, joint };
-        match self.cut {
-            Cut::Pieces(Scanner::Gpt2) => work.pieces::<Gpt2>(start, stop, ids),
-            Cut::Pieces(Scanner::Cl100k { digits: 1 }) => {
+        let work = EncodeCall { path: self, cache, text, classes: &CLASSES, joint };
+        match self.mode {
+            SplitMode::Pieces(Scanner::Gpt2) => work.pieces::<Gpt2>(start, stop, ids),
+            SplitMode::Pieces(Scanner::Cl100k { digits: 1 }) => {
                 work.pieces::<Cl100k<1>>(start, stop, ids)
             }
-            Cut::Pieces(Scanner::Cl100k { .. }) => work.pieces::<Cl100k<3>>(start, stop, ids),
-            Cut::Pieces(Scanner::O200k) => work.pieces::<O200k>(start, stop, ids),
-            Cut::Pieces(Scanner::DeepSeekCoder) => work.pieces::<DeepSeekCoder>(start, stop, ids),
-            Cut::Pieces(Scanner::DeepSeekV3) => work.pieces::<DeepSeekV3>(start, stop, ids),
-            Cut::Unjoined => work.unjoined(start, stop, ids),
+            SplitMode::Pieces(Scanner::Cl100k { .. }) => work.pieces::<Cl100k<3>>(start, stop, ids),
+            SplitMode::Pieces(Scanner::O200k) => work.pieces::<O200k>(start, stop, ids),
+            SplitMode::Pieces(Scanner::DeepSeekCoder) => {
+                work.pieces::<DeepSeekCoder>(start, stop, ids)
+            }
+            SplitMode::Pieces(Scanner::DeepSeekV3) => work.pieces::<DeepSeekV3>(start, stop, ids),
+            SplitMode::Unjoined => work.unjoined(start, stop, ids),
         }
     }
 
@@ -132,16 +133,16 @@ impl FastPath {
 
     /// Returns the end of the part that begins at byte `at`.
     pub(super) fn part_end(&self, text: &str, at: usize) -> usize {
-        match self.cut {
-            Cut::Pieces(_) => {
+        match self.mode {
+            SplitMode::Pieces(_) => {
                 unreachable!("only parts between unjoined characters have a first one")
             }
-            Cut::Unjoined => self.joins.end(text.as_bytes(), at),
+            SplitMode::Unjoined => self.joins.end(text.as_bytes(), at),
         }
     }
 
     /// Appends the ids of a part that is longer than one chunk.
-    fn encode_stretches(&self, part: &str, ids: &mut Vec<u32>) {
+    fn encode_chunks(&self, part: &str, ids: &mut Vec<u32>) {
         let encode = |range: std::ops::Range<usize>| {
             let (mut of_stretch, mut end) = (Vec::new(), 0);
             self.merges.encode(&part.as_bytes()[range], &mut of_stretch);
@@ -156,7 +157,7 @@ impl FastPath {
 }
 
 /// State of one call of [`FastPath::encode`].
-struct Work<'a, J> {
+struct EncodeCall<'a, J> {
     path: &'a FastPath,
     cache: &'a mut PartCache,
     text: &'a str,
@@ -164,7 +165,7 @@ struct Work<'a, J> {
     joint: J,
 }
 
-impl<J: FnMut(usize, usize)> Work<'_, J> {
+impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     fn pieces<S: Scan>(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
         let text = self.text.as_bytes();
         let (mut keys, mut starts, mut lines) = ([0; BATCH], [0; BATCH + 1], [0; BATCH]);
@@ -253,7 +254,7 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
     fn long_part(&mut self, part: std::ops::Range<usize>, ids: &mut Vec<u32>) {
         let part = &self.text[part];
         if self.path.long_parts.is_long(part) {
-            return self.path.encode_stretches(part, ids);
+            return self.path.encode_chunks(part, ids);
         }
         let merges = &self.path.merges;
         self.cache.long(part.as_bytes(), ids, |ids| merges.encode(part.as_bytes(), ids));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::SpecialTokensInText;
-use super::classes::LOOKS;
+use super::classes::READS;
 use super::encoder::Encoder;
 use super::fixtures::{SHARED_TOKENIZERS, bytes_with, shared_beginnings, shared_tokenizer};
 use super::part_cache::PartCache;
@@ -193,7 +193,7 @@ fn assert_equal(name: &str, (fast, crate_alone): &(Encoder, Encoder), text: &str
 }
 
 #[test]
-fn every_known_shape_takes_the_fast_path() {
+fn every_supported_shape_takes_the_fast_path() {
     for (name, json) in shapes() {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
         assert_eq!(encoder.splitter.unwrap().fast.err(), None, "{name}");
@@ -208,7 +208,7 @@ fn corpus_bytes() -> usize {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn ids_and_ends_of_shared_corpora_are_those_of_the_crate() {
+fn shared_corpora_match_the_crate() {
     for tokenizer in SHARED_TOKENIZERS {
         let encoders = both(&shared_tokenizer(tokenizer));
         assert_eq!(encoders.0.splitter.as_ref().unwrap().fast.as_ref().err(), None, "{tokenizer}");
@@ -229,7 +229,7 @@ const HOSTILE: &str = "(\\PC|[ \u{a0}\u{3000}\u{1680}\u{2028}\t\r\n'sSſtTlLK\u{
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1250)))]
     #[test]
-    fn ids_and_ends_of_hostile_texts_are_those_of_the_crate(texts in prop::collection::vec(HOSTILE, 4)) {
+    fn hostile_texts_match_the_crate(texts in prop::collection::vec(HOSTILE, 4)) {
         thread_local! {
             static ENCODERS: Vec<(String, (Encoder, Encoder))> =
                 shapes().into_iter().map(|(name, json)| (name, both(&json))).collect();
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn runs_of_any_length_join_to_the_whole() {
+fn runs_of_any_length_give_the_whole() {
     let mut text = String::new();
     for number in 0..150_u32 {
         let word = [
@@ -267,7 +267,7 @@ fn runs_of_any_length_join_to_the_whole() {
             let splitter = fast.splitter.as_mut().unwrap();
             splitter.run_bytes = run_bytes;
             let long = &mut splitter.fast.as_mut().unwrap().long_parts;
-            (long.stretch, long.overlap) = (64, 24);
+            (long.chunk, long.overlap) = (64, 24);
             assert_eq!(
                 fast.encode(&text, usize::MAX),
                 crate_alone.encode(&text, usize::MAX),
@@ -316,9 +316,9 @@ fn assert_linear(bytes: usize) {
         let fast = splitter.fast.as_ref().unwrap();
         for text in monotonous(bytes) {
             let (mut cache, mut ids) = (PartCache::new(usize::MAX), Vec::new());
-            LOOKS.set(0);
+            READS.set(0);
             let end = fast.encode(&mut cache, &text, 0, text.len(), &mut ids, |_, _| ());
-            let (looks, characters) = (LOOKS.get(), text.chars().count());
+            let (looks, characters) = (READS.get(), text.chars().count());
             assert_eq!(end, text.len(), "{name}");
             assert!(
                 looks <= 6 * characters + 64,
@@ -330,12 +330,12 @@ fn assert_linear(bytes: usize) {
 }
 
 #[test]
-fn scanners_look_at_a_character_a_bounded_number_of_times() {
+fn scanners_read_each_character_a_bounded_number_of_times() {
     assert_linear(64 << 10);
 }
 
 #[test]
 #[ignore = "takes minutes: .ci/nightly runs it"]
-fn scanners_look_at_a_character_of_a_hundred_megabytes_a_bounded_number_of_times() {
+fn scanners_read_a_hundred_megabytes_in_linear_time() {
     assert_linear(100_000_000);
 }

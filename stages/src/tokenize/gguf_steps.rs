@@ -38,7 +38,7 @@ const DEEPSEEK3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[
 
 impl Steps {
     /// Returns the steps of that name; `None` if it is unknown.
-    pub(super) fn of(name: &str) -> Option<Self> {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         let digits = |alone: bool| json!({"type": "Digits", "individual_digits": alone});
         let plain = |steps: &[Value]| Self {
             composes: false,
@@ -95,10 +95,10 @@ mod tests {
     #[test]
     fn every_name_has_steps_that_the_crate_reads() {
         for name in NAMES {
-            let steps = Steps::of(name).unwrap().pre_tokenizer;
+            let steps = Steps::from_name(name).unwrap().pre_tokenizer;
             let read = serde_json::from_value::<tokenizers::PreTokenizerWrapper>(steps);
             assert!(read.is_ok(), "{name}");
         }
-        assert!(Steps::of("default").is_none());
+        assert!(Steps::from_name("default").is_none());
     }
 }

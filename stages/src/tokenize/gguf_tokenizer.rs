@@ -30,12 +30,11 @@ pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
         Some("llama") => sentence_piece(&metadata, &tokens)?,
         Some(kind) => {
             return Err(format!(
-                "its tokenizer is of the kind `{kind}`; known are `gpt2` and `llama`"
+                "its tokenizer has the type `{kind}`; supported are `gpt2` and `llama`"
             ));
         }
         None => {
-            return Err("it does not say of which kind its tokenizer is (`tokenizer.ggml.model`)"
-                .to_owned());
+            return Err("the type of its tokenizer is missing (`tokenizer.ggml.model`)".to_owned());
         }
     };
     let form = json!({
@@ -64,7 +63,11 @@ impl<'a> Tokens<'a> {
                 types.into_iter().map(|number| number as u8).collect()
             }
             Some(types) => {
-                return Err(format!("it has {} tokens and types of {}", texts.len(), types.len()));
+                return Err(format!(
+                    "it has {} tokens, but {} token types",
+                    texts.len(),
+                    types.len()
+                ));
             }
             None => vec![1; texts.len()],
         };
@@ -109,18 +112,15 @@ type Parts = (Value, Value, Value);
 
 fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, String> {
     let Some(name) = metadata.text("tokenizer.ggml.pre") else {
-        return Err(
-            "it does not say how its tokenizer cuts texts (`tokenizer.ggml.pre`)".to_owned()
-        );
+        return Err("the pre-tokenizer is missing (`tokenizer.ggml.pre`)".to_owned());
     };
-    let Some(steps) = Steps::of(name) else {
+    let Some(steps) = Steps::from_name(name) else {
         let known = NAMES.join(", ");
-        return Err(format!("its tokenizer cuts texts as `{name}`; known are: {known}"));
+        return Err(format!("its pre-tokenizer is `{name}`; supported are: {known}"));
     };
     if metadata.flag("tokenizer.ggml.add_space_prefix") == Some(true) {
-        return Err(
-            "its tokenizer puts a space before texts, which is known of `llama` only".to_owned()
-        );
+        return Err("its tokenizer puts a space before texts, which is supported for `llama` only"
+            .to_owned());
     }
     let merges = metadata.texts("tokenizer.ggml.merges");
     let merges = merges.ok_or("it has no merges (`tokenizer.ggml.merges`)")?;
@@ -136,7 +136,7 @@ fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, Str
 fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, String> {
     let scores = metadata.numbers("tokenizer.ggml.scores").unwrap_or_default();
     if scores.len() != tokens.texts.len() {
-        return Err(format!("it has {} tokens and scores of {}", tokens.texts.len(), scores.len()));
+        return Err(format!("it has {} tokens, but {} scores", tokens.texts.len(), scores.len()));
     }
     let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
     let normalizer = if metadata.flag("tokenizer.ggml.add_space_prefix") == Some(false) {

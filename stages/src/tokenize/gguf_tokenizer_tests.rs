@@ -120,7 +120,7 @@ fn opened(path: &Path) -> Result<Encoder, TokenizerProblem> {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn a_file_gives_the_ids_of_the_tokenizer_json_that_it_was_made_from() {
+fn a_file_gives_the_ids_of_its_original_tokenizer_json() {
     for (tokenizer, model, pre, architecture) in [
         ("gpt2", "gpt2", "gpt-2", "gpt2"),
         ("qwen2.5", "gpt2", "qwen2", "qwen2"),
@@ -163,7 +163,7 @@ fn small(change: impl Fn(&str, &mut Entry) -> bool) -> Result<Encoder, Tokenizer
 }
 
 #[test]
-fn a_folder_with_a_file_has_its_tokenizer_and_a_tokenizer_json_comes_first() {
+fn a_tokenizer_json_takes_precedence_over_a_gguf_file() {
     let encoder = small(|_, _| true).unwrap();
     assert_eq!(encoder.encode("hello<s>", usize::MAX).unwrap().ids.last(), Some(&257));
     let id = |content| encoder.tokenizer.token_to_id(content);
@@ -175,7 +175,7 @@ fn a_folder_with_a_file_has_its_tokenizer_and_a_tokenizer_json_comes_first() {
 }
 
 #[test]
-fn a_tokenizer_json_that_is_not_the_one_inside_is_named() {
+fn a_different_tokenizer_json_is_reported() {
     let warning = |change: &dyn Fn(&mut Value)| {
         let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -193,11 +193,11 @@ fn a_tokenizer_json_that_is_not_the_one_inside_is_named() {
         vocab.insert("b".to_owned(), a);
     });
     let [swapped] = &swapped[..] else { panic!("{swapped:?}") };
-    assert!(swapped.contains("not the tokenizer inside `model.gguf`: id "), "{swapped}");
+    assert!(swapped.contains("differs from the tokenizer inside `model.gguf`: id "), "{swapped}");
 }
 
 #[test]
-fn digits_stand_alone_where_the_file_says_smollm() {
+fn digits_are_single_pieces_for_smollm() {
     let of = |name: &'static str| {
         small(move |key, entry| {
             if key == "pre" {
@@ -211,14 +211,14 @@ fn digits_stand_alone_where_the_file_says_smollm() {
     // One token a byte: only the pieces could differ.
     assert_eq!(tokens("smollm"), tokens("gpt-2"));
     let why = of("default").unwrap_err().to_string();
-    assert!(why.contains("cuts texts as `default`; known are: gpt-2, "), "{why}");
+    assert!(why.contains("pre-tokenizer is `default`; supported are: gpt-2, "), "{why}");
 }
 
 #[test]
-fn what_a_file_lacks_is_said() {
+fn missing_entries_are_reported() {
     let without = |lost: &'static str| small(move |key, _| key != lost).unwrap_err();
     for (lost, why) in [
-        ("model", "does not say of which kind its tokenizer is"),
+        ("model", "the type of its tokenizer is missing"),
         ("pre", "does not say how its tokenizer cuts texts"),
         ("tokens", "it has no tokens"),
         ("merges", "it has no merges"),
@@ -237,15 +237,15 @@ fn what_a_file_lacks_is_said() {
         small(change).unwrap_err().to_string()
     };
     let bert = changed("model", || Entry::Text("bert".to_owned()));
-    assert!(bert.contains("of the kind `bert`; known are `gpt2` and `llama`"), "{bert}");
+    assert!(bert.contains("has the type `bert`; supported are `gpt2` and `llama`"), "{bert}");
     let twice = changed("tokens", || Entry::Texts(vec!["a".to_owned(); 260]));
     assert!(twice.contains("its tokens 0 and 1 are both `a`"), "{twice}");
     let types = changed("token_type", || Entry::Wholes(vec![1; 3]));
-    assert!(types.contains("260 tokens and types of 3"), "{types}");
+    assert!(types.contains("260 tokens, but 3 token types"), "{types}");
     let prefix = changed("add_space_prefix", || Entry::Flag(true));
     assert!(prefix.contains("puts a space before texts"), "{prefix}");
     let scores = changed("model", || Entry::Text("llama".to_owned()));
-    assert!(scores.contains("260 tokens and scores of 0"), "{scores}");
+    assert!(scores.contains("260 tokens, but 0"), "{scores}");
     let merges = changed("merges", || Entry::Texts(vec!["h nothing".to_owned()]));
     assert!(merges.contains("out of vocabulary"), "{merges}");
 }

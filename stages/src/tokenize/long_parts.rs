@@ -25,7 +25,7 @@ use super::patterns::PreTokenizerStep;
 use super::problem::Refusal;
 
 /// Bytes of a chunk. A part of at most two chunks is encoded whole.
-const STRETCH_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a chunk that the next one encodes again.
 const OVERLAP_BYTES: usize = 8 << 10;
 
@@ -35,8 +35,8 @@ pub(super) struct LongParts {
     /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown
     /// ones.
     of_bytes: bool,
-    /// [`STRETCH_BYTES`]; tests choose others.
-    pub(super) stretch: usize,
+    /// [`CHUNK_BYTES`]; tests choose others.
+    pub(super) chunk: usize,
     /// [`OVERLAP_BYTES`].
     pub(super) overlap: usize,
 }
@@ -60,16 +60,16 @@ impl LongParts {
         let longest = vocabulary.keys().map(String::len).max()?;
         let mut ids: Vec<u32> = vocabulary.values().copied().collect();
         ids.sort_unstable();
-        let (stretch, overlap) = (STRETCH_BYTES, OVERLAP_BYTES);
+        let (chunk, overlap) = (CHUNK_BYTES, OVERLAP_BYTES);
         let usable = longest < overlap
             && ids.windows(2).all(|pair| pair[0] != pair[1])
             && (!of_bytes || (0..=u8::MAX).filter(|byte| may_be_text(*byte)).all(has));
-        usable.then_some(Self { of_bytes, stretch, overlap })
+        usable.then_some(Self { of_bytes, chunk, overlap })
     }
 
     /// Returns whether a part is long.
     pub(super) fn is_long(&self, part: &str) -> bool {
-        part.len() > 2 * self.stretch
+        part.len() > 2 * self.chunk
     }
 
     /// Encodes a part. `encode`: tokens of a chunk of its text, from byte 0 of the chunk on; needed for a model of
@@ -81,10 +81,10 @@ impl LongParts {
         encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
     ) -> Result<Vec<PartToken>, Refusal> {
         if !self.of_bytes {
-            return self.join_stretches(part.len(), |at| part.ceil_char_boundary(at), encode);
+            return self.join_chunks(part.len(), |at| part.ceil_char_boundary(at), encode);
         }
         let of_bytes = |range: Range<usize>| bytes_tokens(tokenizer, &part.as_bytes()[range]);
-        let mut tokens = self.join_stretches(part.len(), |at| at, of_bytes)?;
+        let mut tokens = self.join_chunks(part.len(), |at| at, of_bytes)?;
         for (_, end) in &mut tokens {
             *end = part.ceil_char_boundary(*end as usize) as u32;
         }
@@ -98,55 +98,55 @@ impl LongParts {
         encode: impl Fn(Range<usize>) -> Vec<PartToken>,
     ) -> Vec<PartToken> {
         let boundary = |at| if self.of_bytes { at } else { part.ceil_char_boundary(at) };
-        let tokens = self.join_stretches(part.len(), boundary, |range| Ok(encode(range)));
-        tokens.expect("stretches are encoded without errors")
+        let tokens = self.join_chunks(part.len(), boundary, |range| Ok(encode(range)));
+        tokens.expect("chunks are encoded without errors")
     }
 
     /// Encodes chunk after chunk. `boundary`: first position at or after a byte at which a chunk may end.
-    fn join_stretches(
+    fn join_chunks(
         &self,
         length: usize,
         boundary: impl Fn(usize) -> usize,
         encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
     ) -> Result<Vec<PartToken>, Refusal> {
-        let (mut answer, mut bytes) = (Vec::new(), self.stretch);
-        let mut stretch = Stretch::new(0, boundary(bytes.min(length)), &encode)?;
-        while stretch.end < length {
-            let next = match stretch.last_seam_before(stretch.end.saturating_sub(self.overlap)) {
+        let (mut answer, mut bytes) = (Vec::new(), self.chunk);
+        let mut chunk = Chunk::new(0, boundary(bytes.min(length)), &encode)?;
+        while chunk.end < length {
+            let next = match chunk.last_seam_before(chunk.end.saturating_sub(self.overlap)) {
                 Some(start) => {
                     let end = boundary((start + bytes).min(length));
-                    Some(Stretch::new(start, end, &encode)?)
+                    Some(Chunk::new(start, end, &encode)?)
                 }
                 None => None,
             };
-            match next.and_then(|next| Some((stretch.shared_token(&next)?, next))) {
-                Some(((before, from), next)) if next.end > stretch.end => {
-                    answer.extend(stretch.tokens.drain(..before));
-                    stretch = next;
-                    stretch.drop_before(from);
-                    bytes = self.stretch;
+            match next.and_then(|next| Some((chunk.shared_token(&next)?, next))) {
+                Some(((before, from), next)) if next.end > chunk.end => {
+                    answer.extend(chunk.tokens.drain(..before));
+                    chunk = next;
+                    chunk.drop_before(from);
+                    bytes = self.chunk;
                 }
                 // No token in common: double the overlap.
                 _ => {
                     bytes *= 2;
-                    let end = boundary((stretch.start + bytes).min(length));
-                    stretch = Stretch::new(stretch.start, end, &encode)?;
+                    let end = boundary((chunk.start + bytes).min(length));
+                    chunk = Chunk::new(chunk.start, end, &encode)?;
                 }
             }
         }
-        answer.extend(stretch.tokens);
+        answer.extend(chunk.tokens);
         Ok(answer)
     }
 }
 
 /// Chunk of a part and its tokens, with their ends in bytes of the part.
-struct Stretch {
+struct Chunk {
     start: usize,
     end: usize,
     tokens: Vec<PartToken>,
 }
 
-impl Stretch {
+impl Chunk {
     fn new(
         start: usize,
         end: usize,
@@ -249,24 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn stretches_meet_at_a_token_that_both_have() {
-        let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
+    fn chunks_join_at_a_common_token() {
+        let long = LongParts { of_bytes: false, chunk: 10, overlap: 4 };
         for length in 1..100 {
             let tokens =
-                long.join_stretches(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
+                long.join_chunks(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
             assert_eq!(tokens, pairs_of_two(&(0..length)), "{length}");
         }
     }
 
     #[test]
-    fn stretches_that_never_meet_become_the_whole() {
-        let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
+    fn chunks_without_a_common_token_are_encoded_as_a_whole() {
+        let long = LongParts { of_bytes: false, chunk: 10, overlap: 4 };
         // The ids encode the start of the chunk.
         let encode = |range: Range<usize>| {
             let id = range.start as u32;
             Ok((1..=range.len() as u32).map(|end| (id, end)).collect())
         };
-        let tokens = long.join_stretches(95, |at| at, encode).unwrap();
+        let tokens = long.join_chunks(95, |at| at, encode).unwrap();
         assert_eq!(tokens, (1..=95).map(|end| (0, end)).collect::<Vec<_>>());
     }
 }

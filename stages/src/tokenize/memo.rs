@@ -6,9 +6,9 @@ use hashbrown::HashMap;
 pub(super) type PartToken = (u32, u32);
 
 /// Maximum length of a cached part, in bytes.
-const LONGEST: usize = 128;
+const MAX_PART_BYTES: usize = 128;
 /// Maximum number of cached parts per generation: about 4 MB.
-const MOST: usize = 1 << 15;
+const MAX_PARTS: usize = 1 << 15;
 
 /// Tokens of parts, in two generations: when one is full, parts that were not used for long are evicted.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Memo {
         encode: impl FnOnce() -> Result<Vec<PartToken>, E>,
         take: impl FnOnce(&[PartToken]),
     ) -> Result<(), E> {
-        if part.len() > LONGEST {
+        if part.len() > MAX_PART_BYTES {
             take(&encode()?);
         } else if let Some(tokens) = self.recent.get(part) {
             take(tokens);
@@ -35,7 +35,7 @@ impl Memo {
                 None => (part.into(), encode()?.into()),
             };
             take(&tokens);
-            if self.recent.len() == MOST {
+            if self.recent.len() == MAX_PARTS {
                 self.older = std::mem::take(&mut self.recent);
             }
             self.recent.insert(part, tokens);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_again_is_remembered_and_the_rest_forgotten() {
+    fn repeated_parts_are_cached_and_old_ones_evicted() {
         let (mut memo, mut encoded) = (Memo::default(), 0);
         let mut tokens = |part: String| {
             let encode = || {
@@ -60,14 +60,18 @@ mod tests {
                 .unwrap();
             encoded
         };
-        for number in 0..3 * MOST {
+        for number in 0..3 * MAX_PARTS {
             tokens("again".to_owned());
             tokens(number.to_string());
         }
-        assert_eq!(tokens("again".to_owned()), 1 + 3 * MOST);
-        assert_eq!(tokens((3 * MOST - 1).to_string()), 1 + 3 * MOST);
-        assert_eq!(tokens("0".to_owned()), 2 + 3 * MOST, "it was forgotten");
-        assert_eq!(tokens("x".repeat(LONGEST + 1)), 3 + 3 * MOST);
-        assert_eq!(tokens("x".repeat(LONGEST + 1)), 4 + 3 * MOST, "long parts are not kept");
+        assert_eq!(tokens("again".to_owned()), 1 + 3 * MAX_PARTS);
+        assert_eq!(tokens((3 * MAX_PARTS - 1).to_string()), 1 + 3 * MAX_PARTS);
+        assert_eq!(tokens("0".to_owned()), 2 + 3 * MAX_PARTS, "it was forgotten");
+        assert_eq!(tokens("x".repeat(MAX_PART_BYTES + 1)), 3 + 3 * MAX_PARTS);
+        assert_eq!(
+            tokens("x".repeat(MAX_PART_BYTES + 1)),
+            4 + 3 * MAX_PARTS,
+            "long parts are not kept"
+        );
     }
 }

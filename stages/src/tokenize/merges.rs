@@ -56,7 +56,7 @@ enum Symbols {
 impl Merges {
     /// Builds the tables of a model that writes each byte as one character; an error is the reason why the tables
     /// cannot hold it.
-    pub(super) fn of_bytes(model: &BpeModel) -> Result<Self, &'static str> {
+    pub(super) fn for_bytes(model: &BpeModel) -> Result<Self, &'static str> {
         let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
@@ -86,7 +86,7 @@ impl Merges {
 
     /// Builds the tables of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an
     /// unknown character.
-    pub(super) fn of_characters(model: &BpeModel) -> Result<Self, &'static str> {
+    pub(super) fn for_characters(model: &BpeModel) -> Result<Self, &'static str> {
         let mut bytes = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
             let token = model.vocab.get(&format!("<0x{byte:02X}>"));

@@ -12,14 +12,14 @@ use crate::contract::open_regular;
 /// Maximum size of a file. Those with 128,000 added tokens have some megabytes.
 const MAX_BYTES: u64 = 16 << 20;
 /// Maximum number of tokens that a message lists.
-const MAX_NAMED: usize = 4;
+const MAX_LISTED: usize = 4;
 /// Settings that name a token.
 const TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 /// Settings that name several tokens.
 const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 /// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
-const OF_BERT: [(&str, &str); 3] = [
+const BERT_SETTINGS: [(&str, &str); 3] = [
     ("do_lower_case", "lowercase"),
     ("strip_accents", "strip_accents"),
     ("tokenize_chinese_chars", "handle_chinese_chars"),
@@ -30,7 +30,7 @@ pub(super) fn differences(folder: &Path, tokenizer: &Tokenizer) -> Vec<String> {
     let Some(config) = read(&folder.join("tokenizer_config.json")) else { return Vec::new() };
     let tokens = added_tokens(&config, tokenizer);
     let prefix = prefix_space(&config, tokenizer);
-    tokens.into_iter().chain(prefix).chain(of_bert(&config, tokenizer)).collect()
+    tokens.into_iter().chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect()
 }
 
 fn read(path: &Path) -> Option<Map<String, Value>> {
@@ -68,8 +68,8 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     };
     let others: BTreeSet<&str> = wanted.filter(other).map(|(token, _)| token).collect();
     let shown: Vec<String> =
-        others.iter().take(MAX_NAMED).map(|token| format!("`{token}`")).collect();
-    let more = match others.len().saturating_sub(MAX_NAMED) {
+        others.iter().take(MAX_LISTED).map(|token| format!("`{token}`")).collect();
+    let more = match others.len().saturating_sub(MAX_LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -99,7 +99,7 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     })
 }
 
-fn of_bert(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+fn bert_normalizer(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()?).ok()?;
     if normalizer["type"] != "BertNormalizer" {
         return None;
@@ -107,7 +107,7 @@ fn of_bert(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String>
     let differs = |(setting, own): &&(&str, &str)| {
         config.get(*setting).is_some_and(|wanted| !wanted.is_null() && *wanted != normalizer[*own])
     };
-    let (setting, own) = OF_BERT.iter().find(differs)?;
+    let (setting, own) = BERT_SETTINGS.iter().find(differs)?;
     Some(format!(
         "`tokenizer_config.json` has `{setting}: {}` and `tokenizer.json` has `{own}: {}`: transformers follows the former, \
          and here texts get other ids",
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    fn told(tokenizer: &Value, config: &Value) -> Vec<String> {
+    fn differences_of(tokenizer: &Value, config: &Value) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
         let tokenizer = Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
@@ -140,31 +140,32 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_say_the_same_are_no_difference() {
+    fn equivalent_settings_are_not_a_difference() {
         let config = json!({
             "added_tokens_decoder": {"2": {"content": "<s>"}}, "bos_token": "<s>", "eos_token": {"content": "<s>"},
             "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,
         });
-        assert_eq!(told(&tokenizer(), &config), Vec::<String>::new());
-        assert_eq!(told(&tokenizer(), &json!([1])), Vec::<String>::new());
+        assert_eq!(differences_of(&tokenizer(), &config), Vec::<String>::new());
+        assert_eq!(differences_of(&tokenizer(), &json!([1])), Vec::<String>::new());
     }
 
     #[test]
-    fn added_tokens_and_prefix_spaces_of_the_settings_alone_are_named() {
+    fn differing_added_tokens_and_prefix_spaces_are_named() {
         let config = json!({
             "added_tokens_decoder": {"2": {"content": "<s>"}, "3": {"content": "<|im_start|>"}},
             "eos_token": "</s>", "extra_special_tokens": {"image": "<img>"}, "add_prefix_space": true,
         });
-        let [tokens, prefix] = &told(&tokenizer(), &config)[..] else { panic!() };
+        let [tokens, prefix] = &differences_of(&tokenizer(), &config)[..] else { panic!() };
         assert!(tokens.contains("`</s>`, `<img>`, `<|im_start|>`;"), "{tokens}");
         assert!(prefix.contains("`add_prefix_space: true`"), "{prefix}");
         let moved = json!({"added_tokens_decoder": {"7": {"content": "<s>"}}});
-        assert!(told(&tokenizer(), &moved)[0].contains("under other ids: `<s>`;"));
+        assert!(differences_of(&tokenizer(), &moved)[0].contains("under other ids: `<s>`;"));
         let mut bert = tokenizer();
         bert["normalizer"] = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
                                     "strip_accents": null, "lowercase": true});
         assert!(
-            told(&bert, &json!({"do_lower_case": false}))[0].contains("`do_lower_case: false`")
+            differences_of(&bert, &json!({"do_lower_case": false}))[0]
+                .contains("`do_lower_case: false`")
         );
     }
 }

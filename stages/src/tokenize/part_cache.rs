@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_ids_are_those_of_the_encoder_at_any_fill() {
+    fn cached_ids_match_the_encoder() {
         for bytes in [0, 1 << 20, usize::MAX] {
             check(PartCache::new(bytes));
         }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_bytes_at_the_end_of_a_part_belong_to_it() {
+    fn trailing_zero_bytes_belong_to_a_part() {
         assert_ne!(key(b"a"), key(b"a\0"));
         assert_ne!(key(b"\0"), 0);
     }

@@ -19,7 +19,7 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
 use super::bpe_model::BpeModel;
-use super::budget::{self, Spent};
+use super::budget::{self, BudgetExceeded};
 use super::matcher::{Matcher, MatcherCache};
 use super::pairs::MergedPairs;
 use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerStep, PreTokenizerSteps};
@@ -145,7 +145,7 @@ impl Recipe {
         pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
         if !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)) {
-            return Err("its model sees whole texts and does not merge pairs");
+            return Err("its model reads whole texts and does not merge pairs");
         }
         let mut replaced = Vec::new();
         let mut inner = Vec::new();
@@ -154,7 +154,7 @@ impl Recipe {
                 NormalizerStep::Crate(NormalizerWrapper::Prepend(_)) => continue,
                 NormalizerStep::Crate(step) => replaced.push(
                     replaced_character(step)
-                        .ok_or("its normaliser does more than to replace characters")?,
+                        .ok_or("its normaliser does more than replace characters")?,
                 ),
                 NormalizerStep::Replace { .. } => return Err("its normaliser replaces a pattern"),
             }
@@ -169,11 +169,11 @@ impl Recipe {
             [PreTokenizerStep::Crate(PreTokenizerWrapper::Split(split))] if matches!(&split.pattern, SplitPattern::String(text) if never_occurs(text, &normalizer.0)) => {
                 None
             }
-            _ => return Err("its pre-tokenizer is of an unknown kind"),
+            _ => return Err("its pre-tokenizer has an unknown type"),
         };
         let pairs = model
             .and_then(|model| MergedPairs::new(model, replaced))
-            .ok_or("more than merges decides which tokens are joined")?;
+            .ok_or("its tokens depend on more than merges")?;
         let pre_tokenizer_with = |scheme: fn(PrependScheme) -> PrependScheme| {
             let metaspace = not_first.map(|spaces| {
                 let scheme = scheme(spaces.prepend_scheme);
@@ -276,7 +276,7 @@ impl Parts {
 
     /// Passes the next parts of `text` from byte `at`, a part boundary, to `take`, and returns their end: after `at`,
     /// and again a part boundary. The result depends only on `text` and `at`.
-    pub(super) fn next<E: From<Spent>>(
+    pub(super) fn next<E: From<BudgetExceeded>>(
         &self,
         caches: &mut [MatcherCache],
         text: &str,
@@ -311,7 +311,7 @@ fn is_blank(byte: u8) -> bool {
 
 /// Cuts the text before the next match of the first step, and the match, by the following steps. `text[at..]` is the
 /// rest of a piece that begins at byte `offset` of the text in which the parts are given.
-fn next_match<E: From<Spent>>(
+fn next_match<E: From<BudgetExceeded>>(
     steps: &[Step],
     caches: &mut [MatcherCache],
     text: &str,
@@ -323,7 +323,7 @@ fn next_match<E: From<Spent>>(
         take(offset + at..offset + text.len())?;
         return Ok(text.len());
     };
-    budget::matched()?;
+    budget::count_match()?;
     let found = step.matcher.find(cache, text, at).unwrap_or(text.len()..text.len());
     for (range, kept) in [(at..found.start, step.keeps_gaps), (found.clone(), step.keeps_matches)] {
         let (piece, mut at) = (&text[range.clone()], 0);

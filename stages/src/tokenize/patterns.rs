@@ -215,7 +215,7 @@ impl Normalizer for WatchedNormalizer<'_> {
             NormalizerStep::Crate(step) => step.normalize(text),
         });
         outcome.inspect_err(|problem| {
-            self.problem.get_or_init(|| Refusal::of(problem));
+            self.problem.get_or_init(|| Refusal::from_crate_error(problem));
         })
     }
 }
@@ -233,11 +233,11 @@ impl Pattern for Reporting<'_> {
         for found in self.0.find_iter(text) {
             let found = found.map_err(|problem| {
                 format!(
-                    "the pattern gave up behind byte {covered} of a part of {} bytes: {problem}",
+                    "the pattern gave up after byte {covered} of a part of {} bytes: {problem}",
                     text.len()
                 )
             })?;
-            budget::matched()?;
+            budget::count_match()?;
             if covered != found.start() {
                 pieces.push(((covered, found.start()), false));
             }
@@ -277,14 +277,14 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-    fn published_tokenizers_do_without_the_patterns_of_their_crate() {
+    fn published_tokenizers_need_no_pattern_of_the_crate() {
         for name in SHARED_TOKENIZERS {
             compare(&shared_tokenizer(name));
         }
     }
 
     #[test]
-    fn taking_the_patterns_out_of_the_crates_hands_changes_nothing() {
+    fn own_matching_gives_the_results_of_the_crate() {
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
         let only_bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
         let words = json!({"type": "Split", "pattern": {"Regex": "\\p{L}+|\\p{N}"}, "behavior": "Removed", "invert": true});
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_about_words_are_told() {
+    fn patterns_with_word_classes_are_detected() {
         for pattern in [r"\w+|\d", r"a(?!\B)", r"\\\\\b", "[[:word:]]+"] {
             let encoder = encoder_with(|form| {
                 form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
@@ -337,7 +337,7 @@ mod tests {
                                            "pattern": {"Regex": "\\s+(?!\\S)|\\w+|\\s"}});
         });
         assert!(problem.contains("the text of 1200010 bytes"), "{problem}");
-        assert!(problem.contains("gave up behind byte 5 of a part of 1200010 bytes"), "{problem}");
+        assert!(problem.contains("gave up after byte 5 of a part of 1200010 bytes"), "{problem}");
         let problem = gives_up(|form| {
             form["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "\\s+(?!\\S)|\\s+"}, "content": " "});
         });

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::budget::Spent;
+use super::budget::BudgetExceeded;
 
 /// Reason why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ impl TokenizerProblem {
     /// Returns the fix.
     pub fn hint(&self) -> String {
         let hint = match self {
-            Self::Unreadable { path, .. } => match Original::beside(path) {
+            Self::Unreadable { path, .. } => match OtherFormat::find_next_to(path) {
                 Some(original) => return original.hint(path.parent().unwrap_or(Path::new("."))),
                 None => {
                     "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
@@ -44,7 +44,7 @@ impl TokenizerProblem {
                 }
             },
             Self::InGguf { .. } => {
-                "put the tokenizer.json of the model that it was made from beside it, or point `tokenizer` at one"
+                "put the tokenizer.json of the original model next to it, or set `tokenizer` to one"
             }
             Self::Invalid { .. } => {
                 "save it again with a current transformers: `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
@@ -55,16 +55,16 @@ impl TokenizerProblem {
 }
 
 /// Tokenizer in another format than `tokenizer.json`; many checkpoints have no other.
-enum Original {
+enum OtherFormat {
     /// `tokenizer.model` of `SentencePiece`, or `vocab.json` with `merges.txt`: the library reads and converts it.
     Convertible(String),
     /// Ranks of tiktoken: the library converts them if it is given the pattern.
     Tiktoken(String),
 }
 
-impl Original {
+impl OtherFormat {
     /// Finds a tokenizer in another format in the folder of the missing `tokenizer.json`.
-    fn beside(path: &Path) -> Option<Self> {
+    fn find_next_to(path: &Path) -> Option<Self> {
         let entries = fs::read_dir(path.parent()?).ok()?;
         let names: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -82,12 +82,12 @@ impl Original {
         let folder = folder.display();
         match self {
             Self::Convertible(name) => format!(
-                "`{name}` there is not read; make a tokenizer.json of it once: python -c \"from transformers import \
-                 AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+                "`{name}` in the same folder is not supported; convert it to a tokenizer.json once: \
+                 python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
             ),
             Self::Tiktoken(name) => format!(
-                "`{name}` there is not read; make a tokenizer.json of it once in Python, with the tiktoken.Encoding of the \
-                 model's own tokenizer class: transformers.integrations.tiktoken.convert_tiktoken_to_fast(encoding, \
+                "`{name}` in the same folder is not supported; convert it to a tokenizer.json once in Python, \
+                 with the tiktoken.Encoding of the model's own tokenizer class: transformers.integrations.tiktoken.convert_tiktoken_to_fast(encoding, \
                  '{folder}')"
             ),
         }
@@ -105,14 +105,14 @@ pub enum EncodeProblem {
         reason: String,
     },
     /// The tokenizer's patterns exceed a time that no published tokenizer needs. Another machine may be fast enough:
-    /// see [`EncodeProblem::is_of_the_tokenizer`].
+    /// see [`EncodeProblem::is_tokenizer_fault`].
     #[error(
-        "the tokenizer's patterns work on the text of {text_bytes} bytes for more than a minute, and 200 seconds for each MiB"
+        "the tokenizer's patterns exceed the time limit on a text of {text_bytes} bytes: a minute plus 200 seconds per MiB"
     )]
-    Endless { text_bytes: usize },
+    TimedOut { text_bytes: usize },
     /// The tokenizer must read more bytes at once than allowed.
     #[error(
-        "the text of {text_bytes} bytes has a stretch of {part_bytes} bytes that the tokenizer must see at once; at most \
+        "the text of {text_bytes} bytes has a part of {part_bytes} bytes that the tokenizer must read at once; at most \
          {largest_part} are supported"
     )]
     TooLarge {
@@ -128,15 +128,15 @@ impl EncodeProblem {
     /// Returns the reason code of the quarantine.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Failed { .. } | Self::Endless { .. } => "tokenizer_failed",
+            Self::Failed { .. } | Self::TimedOut { .. } => "tokenizer_failed",
             Self::TooLarge { .. } => "document_too_large",
         }
     }
 
     /// Returns whether the tokenizer is at fault: the outcome of this text would depend on the machine, so the run
     /// ends instead of quarantining it.
-    pub fn is_of_the_tokenizer(&self) -> bool {
-        matches!(self, Self::Endless { .. })
+    pub fn is_tokenizer_fault(&self) -> bool {
+        matches!(self, Self::TimedOut { .. })
     }
 }
 
@@ -148,25 +148,29 @@ pub(super) enum Refusal {
     /// A part of this many bytes is too large.
     TooLarge(usize),
     /// The patterns exceed their time.
-    Endless,
+    TimedOut,
 }
 
-impl From<Spent> for Refusal {
-    fn from(_: Spent) -> Self {
-        Self::Endless
+impl From<BudgetExceeded> for Refusal {
+    fn from(_: BudgetExceeded) -> Self {
+        Self::TimedOut
     }
 }
 
 impl From<tokenizers::Error> for Refusal {
     fn from(problem: tokenizers::Error) -> Self {
-        Self::of(&problem)
+        Self::from_crate_error(&problem)
     }
 }
 
 impl Refusal {
     /// Classifies an error of the crate, or of the patterns inside it.
-    pub(super) fn of(problem: &tokenizers::Error) -> Self {
-        if problem.is::<Spent>() { Self::Endless } else { Self::Failed(problem.to_string()) }
+    pub(super) fn from_crate_error(problem: &tokenizers::Error) -> Self {
+        if problem.is::<BudgetExceeded>() {
+            Self::TimedOut
+        } else {
+            Self::Failed(problem.to_string())
+        }
     }
 }
 
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tokenizer_of_another_format_is_named_with_the_way_to_convert_it() {
+    fn another_tokenizer_format_is_named_with_a_conversion() {
         let folder = tempfile::tempdir().unwrap();
         let problem = io::Error::from(io::ErrorKind::NotFound);
         let path = folder.path().join("tokenizer.json");
@@ -185,7 +189,8 @@ mod tests {
         let hint = problem.hint();
         let converts = format!("save_pretrained('{}')", folder.path().display());
         assert!(
-            hint.starts_with("`tokenizer.model` there is not read") && hint.contains(&converts)
+            hint.starts_with("`tokenizer.model` in the same folder is not supported")
+                && hint.contains(&converts)
         );
         fs::write(folder.path().join("qwen.tiktoken"), "").unwrap();
         let hint = problem.hint();

@@ -58,7 +58,7 @@ impl Cursor<'_> {
         if at == self.text.len() {
             return (0, at);
         }
-        let (class, length) = self.classes.at(self.text, at);
+        let (class, length) = self.classes.class_at(self.text, at);
         (class, at + length)
     }
 

@@ -12,7 +12,7 @@ use tokenizers::{
 
 use super::added::AddedTokens;
 use super::bpe_model::BpeModel;
-use super::budget::Budget;
+use super::budget::PatternBudget;
 use super::compose::Composed;
 use super::encoded::{EncodedText, character_ends};
 use super::fast::FastPath;
@@ -108,7 +108,7 @@ impl Splitter {
             [] | [NormalizerStep::Crate(NormalizerWrapper::NFC(_))]
         );
         if !normalised.is_empty() && !composes_at_most {
-            return Ok(Err("its added tokens stand in the normalised text"));
+            return Ok(Err("its added tokens are matched in normalised text"));
         }
         let as_text = added.get_encode_special_tokens();
         let long_parts = model.and_then(|model| LongParts::new(model, &recipe));
@@ -157,7 +157,7 @@ impl Splitter {
                 let at_front = range.start + part.start == 0;
                 let first = self.recipe.first.as_ref().map(|steps| &steps[usize::from(!at_front)]);
                 let text = &composed.text[part.clone()];
-                let fast = self.fast.as_ref().ok().filter(|fast| fast.takes(text));
+                let fast = self.fast.as_ref().ok().filter(|fast| fast.supports(text));
                 let source = Source { tokenizer, text, first, fast, largest_part };
                 if fast.is_some() && first.is_none() && !composed.changed() {
                     // Ends of the fast path are ends of characters.
@@ -318,7 +318,7 @@ impl Splitter {
         let Scratch { matchers, memo, .. } = scratch;
         let mut run = Run { end: start, ..Run::default() };
         let mut is_inside = false;
-        let budget = Budget::start(stop - start);
+        let budget = PatternBudget::start(stop - start);
         while run.end < stop {
             budget.reach((stop - start).max(run.end - start));
             if run.joints.len() < JOINTS {
@@ -415,7 +415,7 @@ mod tests {
     use crate::tokenize::fixtures::encoder_with;
 
     #[test]
-    fn a_run_inside_a_part_that_passes_it_is_left_out() {
+    fn a_run_inside_a_longer_part_is_omitted() {
         let encoder = encoder_with(|_| ());
         let splitter = encoder.splitter.as_ref().unwrap();
         let text = format!("{} and so on", "a".repeat(1000));

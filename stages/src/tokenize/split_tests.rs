@@ -196,7 +196,7 @@ fn check(name: &str, encoder: &mut Encoder, crate_alone: &Tokenizer, text: &str,
 }
 
 #[test]
-fn a_text_may_be_begun_at_every_place() {
+fn runs_can_start_at_any_position() {
     let text = format!("{}<s>{}", CORPUS.concat(), CORPUS[1]);
     for (name, mut encoder, crate_alone) in pairs() {
         let runs: Vec<usize> = (1..40).chain([text.len() / 2, text.len()]).collect();
@@ -206,7 +206,7 @@ fn a_text_may_be_begun_at_every_place() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn published_tokenizers_come_apart_on_real_texts() {
+fn published_tokenizers_split_real_texts() {
     for corpus in ["books", "code", "papers", "mixed_short"] {
         let texts = shared_beginnings(corpus, 4000);
         for name in SHARED_TOKENIZERS {
@@ -221,7 +221,7 @@ fn published_tokenizers_come_apart_on_real_texts() {
 }
 
 #[test]
-fn what_cannot_be_taken_apart_is_encoded_whole() {
+fn unsplittable_texts_are_encoded_whole() {
     let look_ahead = split(r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)|\D+", "Isolated", false);
     let none = Value::Null;
     let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
@@ -229,18 +229,18 @@ fn what_cannot_be_taken_apart_is_encoded_whole() {
     let first =
         json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
     for (json, why) in [
-        (trained(&none, &look_ahead, |_| ()), "its pre-tokenizer is of an unknown kind"),
-        (trained(&none, &first, |_| ()), "its pre-tokenizer is of an unknown kind"),
-        (trained(&none, &blank, |_| ()), "its pre-tokenizer is of an unknown kind"),
+        (trained(&none, &look_ahead, |_| ()), "its pre-tokenizer has an unknown type"),
+        (trained(&none, &first, |_| ()), "its pre-tokenizer has an unknown type"),
+        (trained(&none, &blank, |_| ()), "its pre-tokenizer has an unknown type"),
         (
             trained(&json!({"type": "Lowercase"}), &byte_level(false, true), |_| ()),
-            "its normaliser does more than to replace characters",
+            "its normaliser does more than replace characters",
         ),
         (
             trained(&spaces, &none, |form| form["model"]["ignore_merges"] = json!(true)),
-            "more than merges decides which tokens are joined",
+            "its tokens depend on more than merges",
         ),
-        (trained(&spaces, &none, |_| ()), "its added tokens stand in the normalised text"),
+        (trained(&spaces, &none, |_| ()), "its added tokens are matched in normalised text"),
     ] {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
         assert_eq!(encoder.unsplittable_reason(), Some(why));
@@ -305,7 +305,7 @@ fn long_parts_have_the_tokens_of_the_whole() {
     for (name, mut encoder, crate_alone) in pairs() {
         let splitter = encoder.splitter.as_mut().unwrap();
         let Some(long_parts_of) = splitter.long_parts.as_mut() else { continue };
-        (long_parts_of.stretch, long_parts_of.overlap) = (256, 64);
+        (long_parts_of.chunk, long_parts_of.overlap) = (256, 64);
         in_stretches += 1;
         for part in long_parts() {
             for text in [part.clone(), format!("there{part}weather<s>{part}")] {
@@ -332,7 +332,7 @@ fn long_parts_of_published_tokenizers_have_the_tokens_of_the_whole() {
 }
 
 #[test]
-fn special_tokens_as_text_are_encoded_alike_in_parts_and_whole() {
+fn special_tokens_as_text_match_in_parts_and_whole() {
     for (name, json) in tokenizers_in_parts() {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::AsText).unwrap();
         let text = "a <s> there  <|end|>\n<s>[SEP] [SEP]x";
@@ -353,7 +353,7 @@ proptest! {
         PAIRS.with_borrow_mut(|pairs| {
             for (name, encoder, crate_alone) in pairs {
                 if let Some(long_parts) = &mut encoder.splitter.as_mut().unwrap().long_parts {
-                    (long_parts.stretch, long_parts.overlap) = (stretch_bytes, 38);
+                    (long_parts.chunk, long_parts.overlap) = (stretch_bytes, 38);
                 }
                 check(name, encoder, crate_alone, &text, &[run_bytes, usize::MAX]);
             }

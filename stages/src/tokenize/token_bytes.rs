@@ -18,7 +18,7 @@ pub struct TokenBytes {
 
 /// Notation of token texts in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
+enum TokenNotation {
     /// A character for each byte, as in GPT-2.
     ByteLevel,
     /// `▁` for a space, `<0xNN>` for a byte, as `SentencePiece` writes them.
@@ -27,8 +27,8 @@ enum Written {
 
 impl TokenBytes {
     /// Returns `None` if tokens do not determine their bytes: a vocabulary of words omits the spaces between them.
-    pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
-        let written = Written::of(tokenizer)?;
+    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
+        let written = TokenNotation::detect(tokenizer)?;
         let added = tokenizer.get_added_tokens_decoder();
         let vocabulary = tokenizer.get_vocab(true);
         let mut tokens: Vec<(u32, &str)> =
@@ -42,7 +42,7 @@ impl TokenBytes {
             ends.resize(id as usize, end(&bytes)?);
             match (written, added.get(&id)) {
                 (_, Some(added)) => bytes.extend(added.content.as_bytes()),
-                (Written::ByteLevel, None) => {
+                (TokenNotation::ByteLevel, None) => {
                     for character in token.chars() {
                         match byte_of_char.get(&character) {
                             Some(byte) => bytes.push(*byte),
@@ -50,7 +50,7 @@ impl TokenBytes {
                         }
                     }
                 }
-                (Written::SentencePiece, None) => match byte_token(token) {
+                (TokenNotation::SentencePiece, None) => match byte_token(token) {
                     Some(byte) => bytes.push(byte),
                     None => bytes.extend(token.replace('▁', " ").as_bytes()),
                 },
@@ -79,8 +79,8 @@ fn end(bytes: &[u8]) -> Option<u32> {
     u32::try_from(bytes.len()).ok()
 }
 
-impl Written {
-    fn of(tokenizer: &Tokenizer) -> Option<Self> {
+impl TokenNotation {
+    fn detect(tokenizer: &Tokenizer) -> Option<Self> {
         let part = |part: serde_json::Result<Value>| part.unwrap_or_default();
         let steps = [
             part(serde_json::to_value(tokenizer.get_normalizer())),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_level_tokens_give_the_text_back() {
+    fn byte_level_tokens_restore_the_text() {
         let encoder = encoder_with(|_| ());
         for text in ["hello there", "schön\n\t\u{0}", "漢字 😀\r\n", "a<s>b"] {
             assert_eq!(round_trip(&encoder, text), text.as_bytes(), "{text:?}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn words_leave_out_the_spaces_between_them() {
+    fn word_vocabularies_have_no_token_bytes() {
         let encoder = encoder_with(|form| {
             form["pre_tokenizer"] = json!({"type": "Whitespace"});
             form["decoder"] = json!(null);

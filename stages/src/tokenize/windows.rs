@@ -36,7 +36,7 @@ pub enum Cut {
 }
 
 /// Maximum number of windows of a document: their index is an `int32` column.
-const MOST_WINDOWS: u64 = i32::MAX as u64;
+const MAX_WINDOWS: u64 = i32::MAX as u64;
 
 impl Tokenize {
     /// Returns the document tokens in a full window: `window_tokens - bos`, at least one.
@@ -51,7 +51,7 @@ impl Tokenize {
         if tokens_total == 0 {
             return Cut::ShortDocument;
         }
-        if tokens_total.div_ceil(window) > MOST_WINDOWS {
+        if tokens_total.div_ceil(window) > MAX_WINDOWS {
             return Cut::DocumentTooLong;
         }
         let spans = match self.windows {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-    fn both_ends_is_the_published_slicer_except_for_exactly_one_window() {
+    fn both_ends_equals_the_published_slicer_except_for_one_window() {
         #[derive(serde::Deserialize)]
         struct Cases {
             cases: Vec<Case>,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn other_windows_are_another_version() {
+    fn changed_windows_need_another_version() {
         let mut digest = 0xCBF2_9CE4_8422_2325_u64;
         for windows in [Windows::BothEnds, Windows::Disjoint, Windows::WholeDocument] {
             for short_documents in [ShortDocuments::Drop, ShortDocuments::Score] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_of_disjoint_windows_is_a_shorter_window_or_left_out() {
+    fn the_tail_of_disjoint_windows_is_scored_or_dropped() {
         assert_eq!(
             spans(tokenize(4, Windows::Disjoint, ShortDocuments::Drop).cut(11, 0)),
             [(0, 4), (4, 8)]
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bos_tokens_take_their_place_in_the_window() {
+    fn bos_tokens_count_in_the_window() {
         assert_eq!(
             spans(tokenize(6, Windows::Disjoint, ShortDocuments::Drop).cut(11, 2)),
             [(0, 4), (4, 8)]
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_document_is_dropped_or_one_window_of_its_own_length() {
+    fn a_short_document_is_dropped_or_scored() {
         for windows in [Windows::BothEnds, Windows::Disjoint] {
             assert_eq!(tokenize(9, windows, ShortDocuments::Drop).cut(8, 0), Cut::ShortDocument);
             assert_eq!(spans(tokenize(9, windows, ShortDocuments::Score).cut(8, 0)), [(0, 8)]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_sizes_are_refused_not_allocated() {
+    fn absurd_sizes_are_rejected_without_allocation() {
         for windows in [Windows::BothEnds, Windows::Disjoint, Windows::WholeDocument] {
             let smallest = tokenize(2, windows, ShortDocuments::Score);
             assert_eq!(smallest.cut(u64::MAX, 1), Cut::DocumentTooLong);

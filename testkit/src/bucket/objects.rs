@@ -10,7 +10,7 @@ use crate::hex;
 use crate::server::{Reply, Request};
 
 /// Minimum bytes of every part of an upload but the last.
-const LEAST_PART_BYTES: usize = 5 << 20;
+const MIN_PART_BYTES: usize = 5 << 20;
 
 /// Reply, or the status and the code of an error.
 type Answer = Result<Reply, (u16, &'static str)>;
@@ -57,13 +57,13 @@ impl Default for Objects {
 }
 
 /// Parsed request.
-struct Asked<'a> {
+struct ParsedRequest<'a> {
     request: &'a Request,
     key: String,
     query: BTreeMap<String, String>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ParsedRequest<'a> {
     fn new(request: &'a Request) -> Option<Self> {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         let path = path.strip_prefix("/bucket")?;
@@ -117,7 +117,7 @@ impl Objects {
 
     /// Executes a request.
     pub(super) fn answer(&mut self, request: &Request) -> Reply {
-        let Some(asked) = Asked::new(request) else { return refusal(404, "NoSuchBucket") };
+        let Some(asked) = ParsedRequest::new(request) else { return refusal(404, "NoSuchBucket") };
         let has = |name: &str| asked.query.contains_key(name);
         let answer = match (request.method.as_str(), asked.key.is_empty()) {
             ("GET", true) if has("list-type") => Ok(self.list(&asked)),
@@ -137,7 +137,7 @@ impl Objects {
         answer.unwrap_or_else(|(status, code)| refusal(status, code))
     }
 
-    fn get(&self, asked: &Asked) -> Answer {
+    fn get(&self, asked: &ParsedRequest) -> Answer {
         let object = self.by_key.get(&asked.key).ok_or((404, "NoSuchKey"))?;
         if asked.header("if-match").is_some_and(|tag| tag != object.e_tag) {
             return Err((412, "PreconditionFailed"));
@@ -147,12 +147,12 @@ impl Objects {
         }
         let rfc3339 = humantime::format_rfc3339_seconds(object.modified).to_string();
         Ok(Reply::file(&object.bytes, asked.request)
-            .with("ETag", &object.e_tag)
-            .with("Last-Modified", &http_date(&rfc3339)))
+            .with_header("ETag", &object.e_tag)
+            .with_header("Last-Modified", &http_date(&rfc3339)))
     }
 
     /// Returns the bytes of a request, or of the source that it copies.
-    fn body(&self, asked: &Asked) -> Result<Vec<u8>, (u16, &'static str)> {
+    fn body(&self, asked: &ParsedRequest) -> Result<Vec<u8>, (u16, &'static str)> {
         if let Some(source) = asked.header("x-amz-copy-source") {
             let source = decoded(source);
             let key = source.trim_start_matches('/').strip_prefix("bucket/");
@@ -164,7 +164,7 @@ impl Objects {
     }
 
     /// Returns whether an object may be written under the conditions of a request.
-    fn may_write(&self, asked: &Asked) -> Result<(), (u16, &'static str)> {
+    fn may_write(&self, asked: &ParsedRequest) -> Result<(), (u16, &'static str)> {
         let there = self.by_key.get(&asked.key);
         if asked.header("if-none-match") == Some("*") && there.is_some() {
             return Err((412, "PreconditionFailed"));
@@ -176,7 +176,7 @@ impl Objects {
         }
     }
 
-    fn put(&mut self, asked: &Asked) -> Answer {
+    fn put(&mut self, asked: &ParsedRequest) -> Answer {
         self.may_write(asked)?;
         let object = Object::new(self.body(asked)?, None);
         let e_tag = object.e_tag.clone();
@@ -184,7 +184,7 @@ impl Objects {
         Ok(written("CopyObjectResult", asked, &e_tag))
     }
 
-    fn begin_upload(&mut self, asked: &Asked) -> Reply {
+    fn begin_upload(&mut self, asked: &ParsedRequest) -> Reply {
         self.uploads_begun += 1;
         let id = format!("upload-{}", self.uploads_begun);
         let xml = format!(
@@ -194,7 +194,7 @@ impl Objects {
         Reply::whole(xml.as_bytes())
     }
 
-    fn put_part(&mut self, asked: &Asked) -> Answer {
+    fn put_part(&mut self, asked: &ParsedRequest) -> Answer {
         let number = asked.query.get("partNumber").and_then(|number| number.parse().ok());
         let number = number.filter(|number| (1..=10_000).contains(number));
         let number = number.ok_or((400, "InvalidArgument"))?;
@@ -204,12 +204,12 @@ impl Objects {
         Ok(written("CopyPartResult", asked, &e_tag))
     }
 
-    fn upload(&mut self, asked: &Asked) -> Result<&mut Upload, (u16, &'static str)> {
+    fn upload(&mut self, asked: &ParsedRequest) -> Result<&mut Upload, (u16, &'static str)> {
         let upload = self.uploads.get_mut(&asked.query["uploadId"]);
         upload.filter(|upload| upload.key == asked.key).ok_or((404, "NoSuchUpload"))
     }
 
-    fn complete_upload(&mut self, asked: &Asked) -> Answer {
+    fn complete_upload(&mut self, asked: &ParsedRequest) -> Answer {
         let upload = self.upload(asked)?;
         let numbers = elements(asked.text(), "PartNumber");
         let tags = elements(asked.text(), "ETag");
@@ -225,7 +225,7 @@ impl Objects {
         if !parts.is_sorted_by(|(before, _), (after, _)| before < after) {
             return Err((400, "InvalidPartOrder"));
         }
-        if parts[..parts.len() - 1].iter().any(|(_, part)| part.bytes.len() < LEAST_PART_BYTES) {
+        if parts[..parts.len() - 1].iter().any(|(_, part)| part.bytes.len() < MIN_PART_BYTES) {
             return Err((400, "EntityTooSmall"));
         }
         let bytes = parts.iter().flat_map(|(_, part)| part.bytes.iter().copied()).collect();
@@ -240,13 +240,13 @@ impl Objects {
         Ok(Reply::whole(xml.as_bytes()))
     }
 
-    fn abort_upload(&mut self, asked: &Asked) -> Answer {
+    fn abort_upload(&mut self, asked: &ParsedRequest) -> Answer {
         self.upload(asked)?;
         self.uploads.remove(&asked.query["uploadId"]);
         Ok(Reply::status(204))
     }
 
-    fn delete_many(&mut self, asked: &Asked) -> Reply {
+    fn delete_many(&mut self, asked: &ParsedRequest) -> Reply {
         let mut deleted = String::new();
         for key in elements(asked.text(), "Key") {
             self.by_key.remove(&key);
@@ -256,7 +256,7 @@ impl Objects {
     }
 
     /// Lists keys with a prefix, grouped by the delimiter; a token is the last name of the previous page.
-    fn list(&self, asked: &Asked) -> Reply {
+    fn list(&self, asked: &ParsedRequest) -> Reply {
         let of = |name: &str| asked.query.get(name).map(String::as_str).unwrap_or_default();
         let (prefix, delimiter) = (of("prefix"), of("delimiter"));
         let (page, start) = (of("continuation-token"), of("start-after"));
@@ -303,10 +303,10 @@ impl Objects {
 }
 
 /// Returns the answer to a write: the tag in the head, or for a copy in a document `name`.
-fn written(name: &str, asked: &Asked, e_tag: &str) -> Reply {
+fn written(name: &str, asked: &ParsedRequest, e_tag: &str) -> Reply {
     let xml = format!("<{name}><ETag>{}</ETag></{name}>", escaped(e_tag));
     let is_copy = asked.header("x-amz-copy-source").is_some();
-    Reply::whole(if is_copy { xml.as_bytes() } else { b"" }).with("ETag", e_tag)
+    Reply::whole(if is_copy { xml.as_bytes() } else { b"" }).with_header("ETag", e_tag)
 }
 
 /// Returns an error in S3's format.

@@ -67,7 +67,8 @@ fn only_the_requested_ranges_are_fetched() {
     let client = client(None);
     assert!(read(&client, &url(&server, "x")).unwrap() == wanted());
     assert_eq!(client.received(), (256 << 10) + 400_020);
-    let asked: Vec<_> = server.asked().iter().map(|request| request.range().unwrap()).collect();
+    let asked: Vec<_> =
+        server.take_requests().iter().map(|request| request.range().unwrap()).collect();
     assert_eq!(asked[1..], [(10, 20), (1_000_000, 1_400_000), (2_999_990, 3_000_000)]);
 }
 
@@ -75,7 +76,7 @@ fn only_the_requested_ranges_are_fetched() {
 fn a_server_that_ignores_ranges_is_read_once_and_no_further_than_needed() {
     let server = server(|_, _, _| Reply::whole(&content()));
     assert!(read(&client(None), &url(&server, "x")).unwrap() == wanted());
-    assert_eq!(server.asked().len(), 2);
+    assert_eq!(server.take_requests().len(), 2);
     let mut impatient = client(None);
     impatient.max_discarded_bytes = 2_000_000;
     let problem = read(&impatient, &url(&server, "x")).unwrap_err();
@@ -90,7 +91,8 @@ fn a_truncated_answer_is_continued_where_it_stopped() {
         _ => Reply { cut: Some(reply.body.len() / 2), ..reply },
     });
     assert!(read(&client(None), &url(&half, "x")).unwrap() == wanted());
-    let starts: Vec<_> = half.asked().iter().filter_map(|asked| Some(asked.range()?.0)).collect();
+    let starts: Vec<_> =
+        half.take_requests().iter().filter_map(|asked| Some(asked.range()?.0)).collect();
     assert!(starts.iter().any(|start| (1_000_001..1_400_000).contains(start)), "{starts:?}");
     // A server that sends the whole file again.
     let whole = server(|count, _, _| {
@@ -111,8 +113,10 @@ fn a_token_is_sent_to_the_hub_but_not_to_redirect_targets() {
     let client = client(Some((&hub.url(), "hf_secret")));
     assert!(read(&client, &url(&hub, "old")).unwrap() == wanted());
     let seen = |server: &Server| {
-        let tokens =
-            server.asked().into_iter().map(|asked| asked.headers.get("authorization").cloned());
+        let tokens = server
+            .take_requests()
+            .into_iter()
+            .map(|asked| asked.headers.get("authorization").cloned());
         tokens.collect::<Vec<_>>()
     };
     // The redirect is followed once and remembered.
@@ -135,7 +139,7 @@ fn a_link_that_expires_is_asked_for_again() {
         ))
     });
     assert!(read(&client(None), &url(&hub, "x")).unwrap() == wanted());
-    assert_eq!(hub.asked().len(), 2);
+    assert_eq!(hub.take_requests().len(), 2);
 }
 
 #[test]
@@ -143,23 +147,23 @@ fn a_missing_file_after_a_redirect_is_not_found() {
     // A renamed repository, as the hub answers.
     let renamed = Server::new(|request| match request.path.strip_prefix("/old/") {
         Some(name) => Reply::redirect(&format!("/new/{name}")),
-        None => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
+        None => Reply::status(404).with_header("X-Error-Code", "EntryNotFound"),
     });
     assert!(client(None).small(&url(&renamed, "old/x"), 10).unwrap().is_none());
-    assert_eq!(renamed.asked().len(), 2);
+    assert_eq!(renamed.take_requests().len(), 2);
     // Another name of a web server.
     let other = Server::new(|_| Reply::status(404));
     let place = other.url();
     let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));
     let client = HttpClient { kind: ServerKind::WEB, ..client(None) };
     assert!(client.small(&url(&web, "x"), 10).unwrap().is_none());
-    assert_eq!(other.asked().len(), 1);
+    assert_eq!(other.take_requests().len(), 1);
 }
 
 #[test]
 fn a_busy_server_is_waited_for_but_not_for_ever() {
     let busy = server(|count, _, reply| match count {
-        0 | 2 => Reply::status(503).with("Retry-After", "0"),
+        0 | 2 => Reply::status(503).with_header("Retry-After", "0"),
         3 => Reply::status(429),
         _ => reply,
     });
@@ -168,7 +172,7 @@ fn a_busy_server_is_waited_for_but_not_for_ever() {
     let problem = client(None).small(&url(&down, "x?signature=secret"), 10).err().unwrap();
     assert_eq!(problem.kind, ErrorKind::Transient);
     assert!(problem.to_string().contains("/x`: the server answered 500"), "{problem}");
-    assert!(down.asked().len() > 3);
+    assert!(down.take_requests().len() > 3);
     let nobody = Url::parse("http://127.0.0.1:1/x").unwrap();
     let problem = client(None).small(&nobody, 10).err().unwrap();
     assert!(problem.to_string().contains("the connection failed"), "{problem}");
@@ -177,8 +181,8 @@ fn a_busy_server_is_waited_for_but_not_for_ever() {
 #[test]
 fn a_file_that_is_not_there_or_may_not_be_read_is_not_tried_again() {
     let server = Server::new(|request| match request.path.as_str() {
-        "/gated" => Reply::status(403).with("X-Error-Code", "GatedRepo"),
-        "/revision" => Reply::status(404).with("X-Error-Code", "RevisionNotFound"),
+        "/gated" => Reply::status(403).with_header("X-Error-Code", "GatedRepo"),
+        "/revision" => Reply::status(404).with_header("X-Error-Code", "RevisionNotFound"),
         "/long" => Reply::whole(&[0; 11]),
         "/round" => Reply::redirect("/round"),
         _ => Reply::status(404),
@@ -190,7 +194,7 @@ fn a_file_that_is_not_there_or_may_not_be_read_is_not_tried_again() {
     assert!(gated.hint().unwrap().contains("HF_TOKEN"));
     assert!(ask("revision").err().unwrap().to_string().contains("RevisionNotFound"));
     assert!(ask("long").err().unwrap().to_string().ends_with("has more than 10 bytes"));
-    assert_eq!(server.asked().len(), 4);
+    assert_eq!(server.take_requests().len(), 4);
     assert!(ask("round").err().unwrap().to_string().ends_with("redirects more than 10 times"));
 }
 

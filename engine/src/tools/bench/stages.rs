@@ -80,7 +80,7 @@ fn recurrence(
 ) -> Result<()> {
     let text: String = documents.iter().filter_map(text_of).collect();
     let encoded = encoder
-        .encode(&text, Encoder::LARGEST_PART_BYTES)
+        .encode(&text, Encoder::MAX_PART_BYTES)
         .map_err(|problem| Diagnostic::error(Blame::Data, problem.to_string()))?;
     for &tokens in &options.windows {
         let windows: Vec<(&[u32], &[u8])> = (0..encoded.ids.len() / tokens)

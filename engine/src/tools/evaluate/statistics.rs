@@ -173,7 +173,7 @@ impl Measured {
                 let of: Vec<f64> =
                     counted.iter().map(|window| self.figures[*window][*column]).collect();
                 let is_known = term.optional || of.iter().any(|value| value.is_finite());
-                is_known.then(|| Scale::of(&of, term.standardise.unwrap_or(settings.standardise)))
+                is_known.then(|| Scale::new(&of, term.standardise.unwrap_or(settings.standardise)))
             };
             // As in a run, a group has no scores if all its windows lack the statistic of a term.
             let Some(scales) = terms.iter().zip(&columns).map(scale).collect::<Option<Vec<_>>>()

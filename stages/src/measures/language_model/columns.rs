@@ -8,7 +8,7 @@ use crate::contract::{
 };
 
 /// Returns the columns that the measure writes, in the order of its values.
-pub(super) fn of(settings: &LanguageModel) -> Vec<Column> {
+pub(super) fn declare(settings: &LanguageModel) -> Vec<Column> {
     let mut columns = Vec::new();
     if settings.losses {
         columns.extend(losses());
@@ -54,13 +54,13 @@ fn losses() -> [Column; 4] {
     [
         lower(Column {
             merge: ratio("loss_sum", "loss_tokens", false),
-            ..number("mean_loss", "nats per token", "loss of all tokens but the first: a mean")
+            ..number("mean_loss", "nats per token", "mean loss of all tokens but the first")
         }),
         lower(Column {
             merge: ratio("loss_sum", "loss_tokens", true),
             ..number("perplexity", "tokens", "e to the power of the mean loss")
         }),
-        sum(lower(number("loss_sum", "nats", "losses of all tokens but the first"))),
+        sum(lower(number("loss_sum", "nats", "sum of the losses of all tokens but the first"))),
         sum(Column {
             kind: Kind::Count,
             ..number("loss_tokens", "tokens", "tokens that have a loss: all but the first")
@@ -78,8 +78,7 @@ fn gains() -> [Column; 9] {
             ..number(
                 "long_gain",
                 "nats per token",
-                "how much lower losses are with the whole window before them than with a short one: a mean over tokens \
-                 beyond the short context",
+                "loss with a short context minus loss with the whole window, mean over tokens beyond the short context",
             )
         },
         Column {
@@ -87,7 +86,7 @@ fn gains() -> [Column; 9] {
             ..number(
                 "longfilter",
                 "nats per token",
-                "LongFilter: the gain of each token times its probability with the whole window, a mean likewise",
+                "LongFilter: gain of each token times its probability with the whole window, mean over the same tokens",
             )
         },
         Column {
@@ -103,15 +102,15 @@ fn gains() -> [Column; 9] {
             ..number(
                 "longppl",
                 "tokens",
-                "LongPPL: the perplexity of these key tokens; null where there is none",
+                "LongPPL: perplexity of these key tokens; null without key tokens",
             )
         }),
-        sum(number("gain_sum", "nats", "the gains that long_gain is the mean of")),
-        sum(number("longfilter_sum", "nats", "what longfilter is the mean of")),
+        sum(number("gain_sum", "nats", "numerator of long_gain")),
+        sum(number("longfilter_sum", "nats", "numerator of longfilter")),
         sum(number(
             "key_loss_sum",
             "nats",
-            "the losses of key tokens with the whole window before them",
+            "sum of the losses of key tokens with the whole window",
         )),
         count("counted_tokens", "tokens beyond the short context"),
         count("key_tokens", "key tokens among them"),
@@ -129,48 +128,48 @@ fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
         columns.push(number(
             format!("dependency_strength_{label}"),
             SHARE,
-            "attention of a row to keys at least k tokens before it, the sink's left out: a mean over rows and these heads",
+            "attention of a row to keys at least k tokens earlier, sink excluded, mean over rows and these heads",
         ));
         columns.push(lower(number(
             format!("far_variance_{label}"),
             SQUARED,
-            "variance of the far-masked attention matrix over all of its entries: a mean over these heads",
+            "variance of the far-masked attention matrix over all its entries, mean over these heads",
         )));
     }
     if settings.ladm.is_some() {
         columns.push(number(
             "cds",
             "LADM's score",
-            "LADM's contextual dependency: a mean over the layers asked for",
+            "LADM's contextual dependency, mean over the requested layers",
         ));
     }
     columns.extend([
         listed(number(
             "layer_dependency_strength",
             SHARE,
-            "the dependency strength of each layer asked for, in the order asked",
+            "dependency strength of each requested layer, in order",
         )),
         listed(lower(number(
             "layer_far_variance",
             SQUARED,
-            "the far variance of each layer asked for, in the order asked",
+            "far variance of each requested layer, in order",
         ))),
         listed(number(
             "layer_dependency_strength_by_head",
             SHARE,
-            "the dependency strength of each head asked for, layer by layer in the order asked",
+            "dependency strength of each requested head, layer by layer, in order",
         )),
         listed(lower(number(
             "layer_far_variance_by_head",
             SQUARED,
-            "the far variance of each head asked for, layer by layer in the order asked",
+            "far variance of each requested head, layer by layer, in order",
         ))),
     ]);
     if settings.ladm.is_some() {
         columns.push(listed(number(
             "layer_cds",
             "LADM's score",
-            "LADM's contextual dependency of each layer asked for, in the order asked",
+            "LADM's contextual dependency of each requested layer, in order",
         )));
     }
     columns
@@ -193,7 +192,7 @@ pub(super) fn attention(
         &evidence.layers[at]
     };
     // A window without far pairs has no far statistics.
-    let is_far = settings.distance().of(tokens as u64) < tokens as u64;
+    let is_far = settings.distance().in_window(tokens as u64) < tokens as u64;
     let mut strengths: Vec<Vec<f64>> = Vec::new();
     let mut variances: Vec<Vec<f64>> = Vec::new();
     for layer in &settings.attention_layers {

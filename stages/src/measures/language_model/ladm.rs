@@ -6,37 +6,38 @@ use longsift_kernels::RowSpan;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How LADM's score samples a window (Chen et al. 2025, "LADM: Long-context Training Data Selection with Attention-based
-/// Dependency Measurement for LLMs", and its code). Spans of l rows stand every l·`d_cds` rows, from the end of the window
-/// on; a span's focus on l keys is taken every l·`d_afs` keys before it, with a softmax over the keys before the span
-/// alone. A span's score is the standard deviation of these foci times their sum, each weighed by its distance over the
-/// window's length; the window's is the mean of the spans' scores, each weighed by the span's place in the window.
+/// Settings of LADM's score (Chen et al. 2025, "LADM: Long-context Training Data Selection with Attention-based
+/// Dependency Measurement for LLMs", and its code). Spans of l rows are placed every l·`d_cds` rows, starting at the
+/// end of the window. A span's focus on l keys is computed every l·`d_afs` keys before it, with a softmax over the
+/// keys before the span only. A span's score is the standard deviation of these foci times their sum, each weighted
+/// by its distance over the window's length. The window's score is the mean of its spans' scores, each weighted by
+/// the span's position in the window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ladm {
     /// Rows of a span, l. Default 128.
-    #[serde(default = "span_tokens")]
+    #[serde(default = "default_span_tokens")]
     #[schemars(range(min = 1, max = 65_536))]
     pub span_tokens: u32,
-    /// Spans between two places of keys whose focus is taken. Default 4.
-    #[serde(default = "step")]
+    /// Spans from one focus to the next. Default 4.
+    #[serde(default = "default_step")]
     #[schemars(range(min = 1, max = 65_536))]
     pub d_afs: u32,
-    /// Spans between two spans of rows. Default 4.
-    #[serde(default = "step")]
+    /// Spans from one span of rows to the next. Default 4.
+    #[serde(default = "default_step")]
     #[schemars(range(min = 1, max = 65_536))]
     pub d_cds: u32,
-    /// Keys at the window's start whose focus is not taken. Default: `span_tokens`.
+    /// Keys at the window's start without a focus. Default: `span_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub keep_at_start: Option<u32>,
 }
 
-fn span_tokens() -> u32 {
+fn default_span_tokens() -> u32 {
     128
 }
 
-fn step() -> u32 {
+fn default_step() -> u32 {
     4
 }
 
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_begin_at_the_end_and_stop_where_four_foci_do_not_fit() {
+    fn spans_start_at_the_end_and_need_four_foci() {
         let spans = ladm().spans(257);
         let starts: Vec<usize> = spans.iter().map(|span| span.rows.start).collect();
         assert_eq!(starts, [249, 217, 185, 153]);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_that_of_the_definition() {
+    fn the_score_matches_the_definition() {
         let spans = ladm().spans(145);
         let foci = [vec![1.0, 2.0, 3.0, 6.0]];
         let deviation = (14.0_f64 / 3.0).sqrt();

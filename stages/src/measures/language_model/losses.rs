@@ -27,7 +27,7 @@ pub struct LossSums {
 
 impl LossSums {
     /// Sums the losses of a window.
-    pub fn of(figures: &ForwardFigures) -> Self {
+    pub fn new(figures: &ForwardFigures) -> Self {
         let (long, short) = (&figures.losses, &figures.short_losses);
         let mut sums =
             Self { tokens: long.len() as u64, loss: long.iter().sum(), ..Self::default() };

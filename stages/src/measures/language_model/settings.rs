@@ -15,73 +15,74 @@ const SHORT_CONTEXT_TOKENS: u32 = 4096;
 /// attention that carries no information about the text; with them the layers do not separate texts.
 const SINK_TOKENS: u32 = 16;
 
-/// Measures, per window, what a whole language model makes of it: its losses, how much the whole window lowers them
-/// against short windows, and the attention of any layers to far-away tokens. Some thousand times the cost of the first
-/// layer: put it behind guards (`before: language-model`). Weights are read layer by layer, once for many windows; memory
-/// does not grow with the number of layers.
+/// Measures a window with a whole language model: its losses, how much the whole window lowers them compared with
+/// short windows, and the attention of any layers to far-away tokens. Costs about a thousand times as much as the
+/// first layer: put it after guards (`before: language-model`). Weights are read layer by layer, once for many
+/// windows; memory does not grow with the number of layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LanguageModel {
-    /// Tells this stage from another `language-model` of the pipeline: its statistics are then `NAME_long_gain` and so on.
-    /// Lower case letters, digits and `_`.
+    /// Distinguishes this stage from another `language-model` of the pipeline: its statistics become `NAME_long_gain`
+    /// and so on. Lower case letters, digits and `_`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// The model: a folder with `config.json` and all weights, or a `.gguf` file, on this machine. Default: that of
-    /// `load-partial-model`. Its vocabulary must be the pipeline's. Without `load-partial-model`, `tokenize` takes the
-    /// tokenizer and the BOS token from here.
+    /// Model: a folder with `config.json` and all weights, or a `.gguf` file, on this machine. Default: that of
+    /// `load-partial-model`. Its vocabulary must be the pipeline's. Without `load-partial-model`, `tokenize` uses the
+    /// tokenizer and the BOS token of this model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = []))]
     pub model: Option<Location>,
-    /// Whether losses are computed. Without them nothing above the highest of `attention_layers` is read or computed.
-    /// Default true.
-    #[serde(default = "yes")]
+    /// Whether to compute losses. Without them, layers above the highest of `attention_layers` are neither read nor
+    /// computed. Default true.
+    #[serde(default = "default_true")]
     pub losses: bool,
-    /// Tokens of the short windows that losses are compared with: one begins every half of it, and a token beyond the first
-    /// is scored with at least half of it before it. At least 2; 0: no short windows, and no `long_gain`, `longfilter`,
-    /// `key_share` and `longppl`. Default 4096. Windows must be longer.
+    /// Tokens of the short windows that losses are compared with. Short windows overlap by half, so all tokens after
+    /// the first short window have a context of at least half of one. At least 2; 0 disables short windows and
+    /// `long_gain`, `longfilter`, `key_share` and `longppl`. Default 4096. Windows must be longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub short_context_tokens: Option<u32>,
-    /// Layers, counted from 0, whose attention is summed: a number for all heads of a layer, `{layer: 19, heads: [1, 2]}`
-    /// for some. Default none.
+    /// Layers, counted from 0, whose attention is summed: a number for all heads of a layer, `{layer: 19, heads: [1,
+    /// 2]}` for some. Default none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention_layers: Vec<AttentionLayer>,
-    /// Keys of the window's first tokens, BOS included, that count as near: they stay in the softmax and are left out of
-    /// the far sums. Many models attend to them whatever the text is. Default 16.
+    /// Number of leading tokens of the window, BOS included, that count as near keys: they stay in the softmax and
+    /// are excluded from the far sums. Many models attend to them regardless of the text. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub sink_tokens: Option<u32>,
-    /// The far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is
-    /// `S - 3·⌊S/4⌋` for a window of S tokens, as in `first-layer-attention`; any other fraction f is `⌈f·S⌉`.
+    /// Far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is `S - 3·⌊S/4⌋` for a
+    /// window of S tokens, as in `first-layer-attention`; any other fraction f is `⌈f·S⌉`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// The far distance `k` in tokens, instead of a share of the window.
+    /// Far distance `k` in tokens, instead of a share of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,
-    /// LADM's score of each of `attention_layers`: how much spans of the window depend on spans far before them. Default:
-    /// not computed.
+    /// LADM's score of each of `attention_layers`: how much spans of the window depend on spans far before them.
+    /// Default: not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ladm: Option<Ladm>,
-    /// The share of the windows that is measured, above 0 and up to 1, chosen by a hash of the document's id, the number of
-    /// the window and `sample_seed`: a larger share holds all windows of a smaller one. The others have nulls, and
-    /// `filter.not_measured` decides of samples without a score for that reason. Default 1: where a score ranks by this
-    /// measure, every sample needs its figures.
+    /// Share of the windows to measure, above 0 and up to 1, chosen by a hash of the document's id, the window's
+    /// index and `sample_seed`: a larger share contains all windows of a smaller one. The others have nulls, and
+    /// `filter.not_measured` decides about samples without a score for that reason. Default 1: a score that ranks by
+    /// this measure needs its statistics of every sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 1.0))]
     pub sample_fraction: Option<Decimal>,
-    /// Chooses another sample of the same size. Default 0: any number is as good.
+    /// Seed of the sample; another one chooses another sample of the same size. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     pub sample_seed: Option<u64>,
-    /// Whether windows of more positions than the model was trained for are an error, and not a warning. Default false.
+    /// Whether a window longer than the positions the model was trained on is an error instead of a warning. Default
+    /// false.
     #[serde(default)]
     pub strict_positions: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -90,7 +91,7 @@ impl Default for LanguageModel {
         Self {
             name: None,
             model: None,
-            losses: yes(),
+            losses: default_true(),
             short_context_tokens: None,
             attention_layers: Vec::new(),
             sink_tokens: None,
@@ -104,7 +105,7 @@ impl Default for LanguageModel {
     }
 }
 
-/// A layer whose attention is summed.
+/// Layer whose attention is summed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AttentionLayer {
@@ -118,7 +119,7 @@ pub enum AttentionLayer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayerHeads {
-    /// The layer, counted from 0.
+    /// Layer, counted from 0.
     pub layer: u32,
     /// Query heads, counted from 0, each once.
     #[schemars(length(min = 1, max = 1024))]
@@ -205,24 +206,24 @@ impl LanguageModel {
         let window = u64::from(window_tokens);
         let layers = &self.attention_layers;
         if !self.losses && layers.is_empty() {
-            let message = "without `losses` and `attention_layers` there is nothing to measure";
+            let message = "nothing to measure: `losses` is false and `attention_layers` is empty";
             refuse("losses", message.to_owned(), "name layers, or remove `losses: false`");
         }
         match (self.short_context_tokens, self.short_context()) {
             (Some(1), _) => refuse(
                 "short_context_tokens",
-                "a window of 1 token gives no loss".to_owned(),
-                "set 0 for none, or at least 2",
+                "a short window of 1 token has no loss".to_owned(),
+                "set at least 2, or 0 to disable short windows",
             ),
             (Some(tokens), None) if tokens > 0 => refuse(
                 "short_context_tokens",
-                "short windows are of losses, which are switched off".to_owned(),
+                "short windows need losses, which are disabled".to_owned(),
                 "remove it, or `losses: false`",
             ),
             (_, Some(short)) if short >= window_tokens => refuse(
                 if self.short_context_tokens.is_some() { "short_context_tokens" } else { "" },
                 format!(
-                    "windows have at most {window} tokens, and short ones {short}: no token has a longer context to gain by"
+                    "windows have at most {window} tokens and short ones {short}: no token has a longer context"
                 ),
                 "raise `tokenize.window_tokens`, or lower `short_context_tokens` (0: no short windows)",
             ),
@@ -235,21 +236,21 @@ impl LanguageModel {
             ("ladm", self.ladm.is_some()),
         ];
         for (setting, _) in of_layers.iter().filter(|(_, set)| *set && layers.is_empty()) {
-            let message = format!("`{setting}` is of `attention_layers`, of which there are none");
+            let message = format!("`{setting}` needs `attention_layers`, which is empty");
             refuse(setting, message, "name layers, or remove it");
         }
         if self.sample_seed.is_some() && self.windows_sampled().is_none() {
-            let message = "`sample_seed` chooses among windows, and all of them are measured";
+            let message = "`sample_seed` has no effect: all windows are measured";
             refuse(
                 "sample_seed",
                 message.to_owned(),
                 "add a `sample_fraction` below 1, or remove it",
             );
         }
-        let distance = self.distance().of(window);
+        let distance = self.distance().in_window(window);
         if !layers.is_empty() && distance >= window {
             let message = format!(
-                "the far distance is {distance} tokens, but a window has only {window}: no token is that far away"
+                "the far distance is {distance} tokens, but a window has at most {window}: no token is that far away"
             );
             refuse("attention_layers", message, "lower the distance, or raise `window_tokens`");
         }
@@ -271,7 +272,7 @@ impl LanguageModel {
         if let Some(ladm) = self.ladm.as_ref().filter(|ladm| ladm.spans(window as usize).is_empty())
         {
             let message = format!(
-                "windows of {window} tokens are too short for {ladm}: no span has enough before it"
+                "windows of {window} tokens are too short for {ladm}: no span has enough tokens before it"
             );
             refuse("ladm", message, "lower `span_tokens` or `d_afs`, or raise `window_tokens`");
         }
@@ -284,8 +285,10 @@ impl LanguageModel {
         for (index, asked) in self.attention_layers.iter().enumerate() {
             let setting = format!("attention_layers.{index}");
             if u64::from(asked.layer()) >= layers {
-                let message =
-                    format!("there is no layer {}: the model has {layers}", asked.layer());
+                let message = format!(
+                    "layer {} does not exist: the model has {layers} layers",
+                    asked.layer()
+                );
                 let hint = format!("name layers from 0 to {}", layers.saturating_sub(1));
                 broken.push(BrokenRule::new(&setting, message, hint));
             }
@@ -293,7 +296,7 @@ impl LanguageModel {
                 asked.heads().into_iter().flatten().find(|head| u64::from(**head) >= heads);
             if let Some(head) = beyond {
                 let message = format!(
-                    "there is no head {head}: a layer of the model has {heads} query heads"
+                    "head {head} does not exist: a layer of the model has {heads} query heads"
                 );
                 let hint = format!("name heads from 0 to {}", heads.saturating_sub(1));
                 broken.push(BrokenRule::new(&setting, message, hint));

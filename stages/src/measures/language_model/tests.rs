@@ -50,7 +50,7 @@ fn near(got: f64, want: f64) {
 }
 
 #[test]
-fn gains_are_of_the_tokens_beyond_the_short_context() {
+fn gains_cover_the_tokens_after_the_short_context() {
     let figures = figures(&with_layers(), 8);
     near(number(&figures, "mean_loss"), 11.5 / 7.0);
     near(number(&figures, "perplexity"), (11.5_f64 / 7.0).exp());
@@ -64,7 +64,7 @@ fn gains_are_of_the_tokens_beyond_the_short_context() {
 }
 
 #[test]
-fn a_layer_has_the_figures_of_its_heads_in_the_order_asked() {
+fn a_layer_has_the_requested_heads_in_order() {
     let figures = figures(&with_layers(), 8);
     assert_eq!(value(&figures, "layer_dependency_strength"), Value::Numbers(vec![1.0, 0.5]));
     let by_head = Value::Numbers(vec![0.5, 1.0, 1.5, 0.75, 0.25]);
@@ -79,7 +79,7 @@ fn a_layer_has_the_figures_of_its_heads_in_the_order_asked() {
 }
 
 #[test]
-fn columns_are_those_that_are_asked_for() {
+fn columns_match_the_settings() {
     let names = |settings: &LanguageModel| -> Vec<String> {
         settings.columns().into_iter().map(|column| column.name.into_owned()).collect()
     };
@@ -103,7 +103,7 @@ fn columns_are_those_that_are_asked_for() {
 }
 
 #[test]
-fn a_window_without_far_keys_has_no_figures_of_attention() {
+fn a_window_without_far_keys_has_no_attention_statistics() {
     let near =
         settings(json!({ "losses": false, "attention_layers": [1, 3], "min_distance_tokens": 8 }));
     assert!(figures(&near, 8).iter().all(|(_, value)| *value == Value::Null));
@@ -111,7 +111,7 @@ fn a_window_without_far_keys_has_no_figures_of_attention() {
 }
 
 #[test]
-fn attention_that_is_not_finite_costs_the_window_its_figures() {
+fn attention_that_is_not_finite_is_an_error() {
     let mut evidence = evidence();
     evidence.layers[1].far_square[0] = f64::NAN;
     let evidence = [Evidence::Forward(evidence)];
@@ -123,7 +123,7 @@ fn attention_that_is_not_finite_costs_the_window_its_figures() {
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_refused_with_a_way_out() {
+fn contradictory_settings_are_rejected_with_a_fix() {
     let refused = |yaml: serde_json::Value, window: u32| -> Vec<(String, String)> {
         let broken = settings(yaml).broken_rules(window).into_iter();
         broken.map(|rule| (rule.setting, rule.message)).collect()
@@ -163,8 +163,8 @@ fn settings_that_contradict_each_other_are_refused_with_a_way_out() {
     assert_eq!(
         messages,
         [
-            "there is no layer 3: the model has 3",
-            "there is no head 2: a layer of the model has 2 query heads"
+            "layer 3 does not exist: the model has 3 layers",
+            "head 2 does not exist: a layer of the model has 2 query heads"
         ]
     );
 }

@@ -138,10 +138,10 @@ fn copied_tokens(scan: &Scan, tokens: usize) -> Vec<bool> {
 
 proptest! {
     #[test]
-    fn counts_are_those_of_the_definition(windows in prop::collection::vec(window(), 1..4), distance in distance()) {
+    fn counts_match_the_definition(windows in prop::collection::vec(window(), 1..4), distance in distance()) {
         let mut scan = Scan::default();
         for ids in windows {
-            let far = distance.of(ids.len() as u64);
+            let far = distance.in_window(ids.len() as u64);
             let got = Counts::of(&ids, far, &mut scan);
             let (expected, distances, copied) = by_definition(&ids, far as usize);
             prop_assert_eq!(&got, &expected, "{:?}", ids);
@@ -159,10 +159,10 @@ proptest! {
     }
 
     #[test]
-    fn other_names_for_the_same_tokens_change_nothing(ids in window(), distance in distance()) {
+    fn renaming_tokens_changes_nothing(ids in window(), distance in distance()) {
         // Odd multipliers are bijections of 32 bits.
         let renamed: Vec<u32> = ids.iter().map(|id| id.wrapping_mul(0x9e37_79b1)).collect();
-        let far = distance.of(ids.len() as u64);
+        let far = distance.in_window(ids.len() as u64);
         let counts = |ids: &[u32]| Counts::with_window(ids, far, &mut Scan::default());
         prop_assert_eq!(counts(&ids), counts(&renamed));
     }
@@ -174,7 +174,7 @@ fn figures(settings: &Recurrence, ids: &[u32]) -> Vec<Value> {
 }
 
 #[test]
-fn figures_stand_in_the_order_of_their_columns() {
+fn values_are_in_the_order_of_the_columns() {
     let settings = Recurrence::default();
     // Sixteen tokens that recur at 64 of 128, then a trigram that recurs at 40.
     let mut ids: Vec<u32> = (0..128).collect();
@@ -250,7 +250,7 @@ fn a_distance_as_long_as_the_window_links_nothing() {
 }
 
 #[test]
-fn settings_that_mean_the_same_are_the_same_facts() {
+fn equivalent_settings_have_the_same_identity() {
     let settings = |text| serde_json::from_str::<Recurrence>(text).unwrap();
     let default = settings("{}");
     assert_eq!(

@@ -192,7 +192,7 @@ impl<'a> QueryKeys<'a> {
         request: &LayersRequest,
     ) -> LayerAttention {
         let tokens = shape.tokens;
-        let distance = request.distance.of(tokens as u64) as usize;
+        let distance = request.distance.in_window(tokens as u64) as usize;
         let far = (distance, request.sink_tokens as usize);
         let HeadSums { far_mass, far_square, .. } =
             statistics_without_sinks(self.kernel, shape, rules, far, source, 0..shape.key_heads);
