@@ -122,7 +122,7 @@ fn kernels_agree_within_rounding() {
     } else {
         let expected = format!("kernel: portable-f32, was {}", kernel.as_str().unwrap());
         assert!(answer.stderr.contains(&expected), "{}", answer.stderr);
-        let finish = format!("as it was begun with `--kernel {}`", kernel.as_str().unwrap());
+        let finish = format!("with its original `--kernel {}`", kernel.as_str().unwrap());
         assert!(answer.stderr.contains(&finish), "{}", answer.stderr);
         answer.expect(2);
     }

@@ -531,7 +531,7 @@ fn mistakes_about_a_program_are_reported_at_plan() {
         (windows.replace("version: \"1\", ", ""), "missing key `version`"),
         (
             windows.replace("version: \"1\", ", "version: \"1\", reads: document, "),
-            "it reads documents, which are windows by then",
+            "it reads documents, and `tokenize` cuts them into windows",
         ),
         (
             documents("honest", "").replace("reads: document", "reads: text"),

@@ -237,7 +237,7 @@ fn the_groups_with_the_largest_drift_are_printed() {
         (100, 10)
     );
     assert_eq!(line["drift"][0]["value"], "d109", "it is the only one that is another");
-    assert!(answer.stderr.contains("100 more groups moved less"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("100 more groups with less drift"), "{}", answer.stderr);
     let all = read_json(&workspace.path("two.run/summary.json"));
     assert_eq!(all["drift"].as_array().unwrap().len(), 110);
     assert!(all.get("drift_left_out").is_none(), "{all}");

@@ -131,8 +131,8 @@ fn ray_receives_every_flag_or_the_flag_is_rejected() {
 fn output_paths_with_shell_syntax_are_rejected() {
     let workspace = workspace();
     for (path, why) in [
-        ("..", "no folder of its own"),
-        ("a/..", "no folder of its own"),
+        ("..", "not a folder of its own"),
+        ("a/..", "not a folder of its own"),
         ("~/out", "`~` is not expanded here"),
         ("$HOME/out", "a variable of the environment is not expanded here"),
     ] {

@@ -230,7 +230,7 @@ fn a_selection_does_not_wait() {
         workspace.start_paused(&shard_arguments("0/1"), &Pause { matching: RECORD, at: 2 });
     shard.wait_for_pause();
     let answer = select(&workspace).expect(4);
-    assert!(answer.stderr.contains("processes that work on shards"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("processes that work on its shards"), "{}", answer.stderr);
     shard.resume().success();
     select_as_one_process(&workspace);
 }
@@ -257,8 +257,8 @@ fn a_changed_file_is_scored_again_by_its_shard() {
 fn conflicting_flags_are_rejected() {
     let workspace = workload();
     for (arguments, why) in [
-        (&["--shard", "0/2"][..], "`--shard` is for scoring"),
-        (&["--phase", "select", "--shard", "0/2"], "`--shard` is for scoring"),
+        (&["--shard", "0/2"][..], "`--shard` requires `--phase score`"),
+        (&["--phase", "select", "--shard", "0/2"], "`--shard` requires `--phase score`"),
         (&["--phase", "score", "--fresh"], "`--fresh` would remove"),
         (&["--phase", "score", "--shard", "2/2"], "the last of 2 is 1/2"),
         (&["--phase", "score", "--scores-from", "x.run"], "`--scores-from`"),

@@ -203,7 +203,7 @@ fn a_run_that_lost_its_lease_commits_nothing() {
         renewed.then_some(Fault::Status(412, "PreconditionFailed"))
     });
     let answer = run(&scenario.before, &bucket, &[]).expect(4);
-    assert!(answer.stderr.contains("another process took it"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("another process acquired it"), "{}", answer.stderr);
     assert!(!bucket.objects().keys().any(|key| key.starts_with("x/out/")));
     bucket.clear_faults();
     let kept = bucket.objects().into_iter().filter(|(key, _)| !key.ends_with("/lock"));

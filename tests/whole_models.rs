@@ -112,7 +112,7 @@ fn unsupported_models_are_reported() {
     workspace.write("ids.json", "[1, 2]");
     let answer = workspace.longsift(&["inspect", "model", "--forward", "ids.json"]).expect(2);
     assert!(
-        answer.stderr.contains("only the first layer of `bloom` models is known"),
+        answer.stderr.contains("`bloom` models are supported for their first layer only"),
         "{}",
         answer.stderr
     );

@@ -60,7 +60,7 @@ fn texts_are_filtered_without_a_model_or_a_device() {
     let status = workspace.longsift(&["status", "out.run"]).success().stdout;
     assert!(status.contains("6 of 6 scored"), "{status}");
     let verified = workspace.longsift(&["verify", "out.run"]).success().to_text();
-    assert!(verified.contains("no measure of the pipeline needs one"), "{verified}");
+    assert!(verified.contains("no measure of the pipeline uses one"), "{verified}");
     workspace.longsift(&["lock", "pipeline.yaml"]).success();
     let locked = ["run", "pipeline.yaml", "--locked", "--fresh", "-q"];
     assert_eq!(workspace.longsift(&locked).success().summary()["status"], "done");
