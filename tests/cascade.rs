@@ -419,7 +419,7 @@ fn a_plan_shows_the_order_of_measures_which_changes_no_score() {
     );
     refused(
         &format!("{{statistic: copy_share, max_quantile: 0.5, before: {ATTENTION}}}"),
-        "a quantile is not known before",
+        "a quantile cannot be applied before",
     );
     refused("{statistic: copy_share, max: 0.5, before: attention}", "no measure `attention`");
 }
