@@ -177,7 +177,7 @@ const MAX_NAME_CHARACTERS: usize = 48;
 
 /// Returns the display name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
-    value.map_or_else(|| "without a group".to_owned(), short)
+    value.map_or_else(|| "(no group)".to_owned(), short)
 }
 
 /// Returns the value of a group or a label, cut to the width of a chart.
