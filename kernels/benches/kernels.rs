@@ -5,8 +5,8 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use longsift_kernels::{
-    AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, Rope, RopeStyle,
-    TableView, TableWindow, attention_statistics, project,
+    AttentionShape, ElementType, Kernel, LogitRules, QueryKeySource, Rope, RopeStyle,
+    StatisticsRequest, TableView, TableWindow, attention_statistics, project,
 };
 
 const TOKENS: usize = 2048;
@@ -59,7 +59,7 @@ fn window<const HEAD_DIM: usize>(bencher: Bencher<'_, '_>, kernel: Kernel) {
     let source = TableWindow::new(TableView::F32(&table), width, &ids, &shape, Some(&rope));
     let source = source.expect("table, ids and rotations were made for the shape");
     let (rules, measure) =
-        (LogitRules::causal(HEAD_DIM), Measure { distance: TOKENS / 4, rows: false });
+        (LogitRules::causal(HEAD_DIM), StatisticsRequest { distance: TOKENS / 4, rows: false });
     bencher
         .counter(ItemsCount::new(KEY_HEADS * GROUP * TOKENS * (TOKENS + 1) / 2))
         .bench(|| attention_statistics(kernel, &shape, &rules, &measure, &source));

@@ -5,7 +5,7 @@
 //! Eight query heads over two key heads of width 128; two threads. Seconds are CPU time, medians.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
-use longsift_kernels::bench::Case;
+use longsift_kernels::bench::BenchCase;
 use longsift_kernels::{AttentionShape, BlockAttention, Kernel};
 
 fn main() -> Result<(), String> {
@@ -20,7 +20,7 @@ fn main() -> Result<(), String> {
         "kernel", "statistics", "blocks", "ratio", "memory"
     );
     for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-        let case = Case { kernel, head_dim: 128, tokens, key_heads: 2, group: 4, threads: 2 };
+        let case = BenchCase { kernel, head_dim: 128, tokens, key_heads: 2, group: 4, threads: 2 };
         let cost = case.measure_blocks(block_tokens, repeats);
         let shape = AttentionShape { tokens, query_heads: 8, key_heads: 2, head_dim: 128 };
         let bytes = BlockAttention::bytes(kernel, &shape, tokens.div_ceil(block_tokens), 2);

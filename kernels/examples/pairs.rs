@@ -11,7 +11,7 @@ mod limits;
 
 use limits::Limits;
 use longsift_kernels::Kernel;
-use longsift_kernels::bench::{Case, Speed};
+use longsift_kernels::bench::{BenchCase, BenchSpeed};
 
 struct Options {
     json: bool,
@@ -48,7 +48,9 @@ impl Options {
                 "--kernel" => {
                     let name = value()?;
                     let kernel = Kernel::from_name(&name).filter(|kernel| kernel.is_supported());
-                    options.kernels = vec![kernel.ok_or(format!("no kernel `{name}` here"))?];
+                    options.kernels = vec![kernel.ok_or(format!(
+                        "kernel `{name}` is unknown or not supported by this machine"
+                    ))?];
                 }
                 "--head-dims" => options.head_dims = numbers(&value()?)?,
                 "--tokens" => options.tokens = numbers(&value()?)?,
@@ -56,7 +58,7 @@ impl Options {
                 "--key-heads" => options.key_heads = numbers(&value()?)?.first().copied(),
                 "--group" => options.group = numbers(&value()?)?[0],
                 "--repeats" => options.repeats = numbers(&value()?)?[0],
-                other => return Err(format!("there is no option `{other}`")),
+                other => return Err(format!("unknown option `{other}`")),
             }
         }
         Ok(options)
@@ -92,8 +94,14 @@ fn main() -> Result<(), String> {
                 for &kernel in &options.kernels {
                     let key_heads =
                         options.key_heads.unwrap_or(if tokens > 16_384 { 1 } else { 2 });
-                    let case =
-                        Case { kernel, head_dim, tokens, key_heads, group: options.group, threads };
+                    let case = BenchCase {
+                        kernel,
+                        head_dim,
+                        tokens,
+                        key_heads,
+                        group: options.group,
+                        threads,
+                    };
                     let before = limits_of(&case)?;
                     let speed = case.measure(options.repeats);
                     print(&options, &case, &speed, &before.mean(&limits_of(&case)?));
@@ -105,7 +113,7 @@ fn main() -> Result<(), String> {
 }
 
 /// Mean limits of the threads of a case.
-fn limits_of(case: &Case) -> Result<Limits, String> {
+fn limits_of(case: &BenchCase) -> Result<Limits, String> {
     let threads: Vec<_> = (0..case.threads)
         .map(|_| {
             let kernel = case.kernel;
@@ -124,9 +132,9 @@ fn limits_of(case: &Case) -> Result<Limits, String> {
     })
 }
 
-fn print(options: &Options, case: &Case, speed: &Speed, limits: &Limits) {
+fn print(options: &Options, case: &BenchCase, speed: &BenchSpeed, limits: &Limits) {
     let (kernel, head_dim) = (case.kernel.name(), case.head_dim);
-    let &Speed { seconds, processor_seconds, pairs } = speed;
+    let &BenchSpeed { seconds, processor_seconds, pairs } = speed;
     let share = pairs / limits.pairs(case.kernel.element_type(), head_dim);
     if options.json {
         println!(

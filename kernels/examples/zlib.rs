@@ -11,7 +11,7 @@ use std::hint::black_box;
 
 use libloading::Library;
 use longsift_kernels::bench::Clock;
-use longsift_kernels::recurrence::{Counts, Scan};
+use longsift_kernels::recurrence::{RecurrenceCounts, RecurrenceScan};
 
 /// Name of zlib for the dynamic linker, and the level that compression ratios are measured with.
 const NAME: &str = "libz.so.1";
@@ -86,12 +86,12 @@ fn main() -> Result<(), String> {
         .collect();
     let windows: Vec<(&[u32], String)> =
         ids.chunks(window).zip(words.chunks(window).map(<[&str]>::concat)).collect();
-    let (mut scan, mut buffer) = (Scan::default(), Vec::new());
+    let (mut scan, mut buffer) = (RecurrenceScan::default(), Vec::new());
     let (mut recurrence, mut compression, mut compressed) = (0.0, 0.0, 0);
     for _ in 0..rounds.max(1) {
         let clock = Clock::start();
         for (ids, _) in &windows {
-            black_box(Counts::of(ids, window as u64 / 4, &mut scan));
+            black_box(RecurrenceCounts::new(ids, window as u64 / 4, &mut scan));
         }
         recurrence += clock.seconds();
         let clock = Clock::start();

@@ -14,7 +14,7 @@ use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
 use crate::simd::Simd;
 use crate::statistics::{AttentionShape, LogitRules};
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Keys per tile. With their values they take half of a second-level cache at a head width of 128. A multiple of every
 /// register tile's rows.
@@ -24,8 +24,8 @@ const TILE_KEYS: usize = 192;
 pub struct KeyValues {
     kernel: Kernel,
     shape: AttentionShape,
-    /// `[tiles, key_heads, tile]`: see [`Tile`].
-    packed: Words,
+    /// `[tiles, key_heads, tile]`: see [`PackedTile`].
+    packed: AlignedWords,
 }
 
 impl std::fmt::Debug for KeyValues {
@@ -36,7 +36,7 @@ impl std::fmt::Debug for KeyValues {
 
 /// One packed tile of one key head.
 #[derive(Clone, Copy)]
-struct Tile<'a> {
+struct PackedTile<'a> {
     /// `[TILE_KEYS / height, head_dim, height]`
     keys: &'a [f32],
     /// `[⌈head_dim / height⌉, TILE_KEYS, height]`
@@ -70,7 +70,8 @@ impl KeyValues {
         kernel.assert_supported();
         shape.assert_valid();
         let tiles = shape.tokens.div_ceil(TILE_KEYS);
-        let packed = Words::new(tiles * shape.key_heads * tile_words(kernel, shape.head_dim));
+        let packed =
+            AlignedWords::new(tiles * shape.key_heads * tile_words(kernel, shape.head_dim));
         Self { kernel, shape: shape.clone(), packed }
     }
 
@@ -78,7 +79,8 @@ impl KeyValues {
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, rows: usize) -> (u64, u64) {
         let (height, lanes) = register_tile(kernel);
         let tiles = shape.tokens.div_ceil(TILE_KEYS);
-        let packed = Words::bytes(tiles * shape.key_heads * tile_words(kernel, shape.head_dim));
+        let packed =
+            AlignedWords::bytes(tiles * shape.key_heads * tile_words(kernel, shape.head_dim));
         let filling = 2 * TILE_KEYS * shape.key_heads * shape.head_dim;
         let states = shape.group() * rows.div_ceil(lanes);
         let width = shape.head_dim.next_multiple_of(height);
@@ -141,19 +143,19 @@ impl KeyValues {
         assert_eq!(block.queries.len(), block.rows.len() * width, "queries of these rows");
         assert_eq!(out.len(), block.queries.len(), "as many results as queries");
         let kernel = self.kernel.for_values();
-        with_floats(kernel, Walk { key_values: self, rules, block, scratch, out });
+        with_floats(kernel, AttendBlock { key_values: self, rules, block, scratch, out });
     }
 
-    fn tile(&self, tile: usize, head: usize) -> Tile<'_> {
+    fn tile(&self, tile: usize, head: usize) -> PackedTile<'_> {
         let words = tile_words(self.kernel, self.shape.head_dim);
         let packed = &self.packed[(tile * self.shape.key_heads + head) * words..][..words];
         let (keys, values) = bytemuck::cast_slice(packed).split_at(TILE_KEYS * self.shape.head_dim);
-        Tile { keys, values }
+        PackedTile { keys, values }
     }
 }
 
 /// Attention of one block of queries.
-struct Walk<'a> {
+struct AttendBlock<'a> {
     key_values: &'a KeyValues,
     rules: &'a LogitRules,
     block: &'a QueryBlock<'a>,
@@ -161,7 +163,7 @@ struct Walk<'a> {
     out: &'a mut [f32],
 }
 
-impl FloatOp for Walk<'_> {
+impl FloatOp for AttendBlock<'_> {
     type Result = ();
 
     #[inline(always)]

@@ -5,5 +5,5 @@
 mod case;
 mod clock;
 
-pub use case::{BlockCost, Case, Speed};
+pub use case::{BenchCase, BenchSpeed, BlockCost};
 pub use clock::Clock;

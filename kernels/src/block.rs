@@ -11,11 +11,11 @@ use crate::panels::{Layout, Packing};
 use crate::simd::{Simd, tanh};
 use crate::simd_op::{SimdOp, run};
 use crate::statistics::{AttentionShape, LogitRules};
-use crate::steps::{Step, Steps};
+use crate::steps::{BlockStep, BlockSteps};
 use crate::tile::{MAX_CHUNK_KEYS, TILE_KEYS, Tile};
 use crate::transpose::Transpose;
 use crate::window::{MAX_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay in a cache until they are packed, or as
 /// many as the source prefers, at most those of a block.
@@ -40,7 +40,7 @@ fn size_of_set(heads: &Range<usize>) -> usize {
 
 /// Packed keys of one head.
 #[derive(Clone, Copy)]
-pub(crate) struct Keys<'a> {
+pub(crate) struct PackedKeys<'a> {
     /// `[⌈tokens/width⌉, depth, width]`
     pub(crate) panels: &'a [u32],
     /// `[⌈tokens/TILE_KEYS⌉]`: largest norm of a tile's keys.
@@ -70,17 +70,17 @@ pub(crate) struct SegmentSums {
 }
 
 /// Buffers of one thread, reused from block to block.
-pub(crate) struct Scratch {
+pub(crate) struct BlockScratch {
     /// `[gathered rows, heads of a strip, head_dim]`
-    gathered: Words,
+    gathered: AlignedWords,
     /// `[STRIP_ROWS, Layout::buffer]`
     buffer: Vec<u32>,
     /// `[strips, STRIP_ROWS, depth]`: queries in panels, strip after strip of the group's first heads, then of the next.
-    queries: Words,
+    queries: AlignedWords,
     /// `[strips]`: the largest norm of a strip's queries.
     norms: Vec<f32>,
     /// Two chunks of a strip's logits, each `[MAX_CHUNK_KEYS, STRIP_ROWS]`.
-    logits: [Words; 2],
+    logits: [AlignedWords; 2],
     /// Strips of the sets of heads of each size, indexed by [`size_of_set`].
     strips: [Vec<Strip>; SIZES],
     /// `[strips]`
@@ -90,18 +90,18 @@ pub(crate) struct Scratch {
 /// Words of a chunk of a strip's logits.
 const CHUNK_WORDS: usize = MAX_CHUNK_KEYS * STRIP_ROWS;
 
-impl Scratch {
+impl BlockScratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
         let (group, head_dim) = (window.shape.group(), window.shape.head_dim);
         let layout = window.kernel.layout();
         let depth = layout.depth(head_dim);
         let rows = window.block_rows();
         Self {
-            gathered: Words::new(gathered_rows(window) * head_dim),
+            gathered: AlignedWords::new(gathered_rows(window) * head_dim),
             buffer: vec![0; STRIP_ROWS * layout.buffer(head_dim)],
-            queries: Words::new(group * rows * depth),
+            queries: AlignedWords::new(group * rows * depth),
             norms: vec![0.0; group * rows / STRIP_ROWS],
-            logits: [Words::new(CHUNK_WORDS), Words::new(CHUNK_WORDS)],
+            logits: [AlignedWords::new(CHUNK_WORDS), AlignedWords::new(CHUNK_WORDS)],
             strips: std::array::from_fn(|size| Vec::with_capacity((rows << size) / STRIP_ROWS)),
             softmax: OnlineSoftmax::new(group * rows / STRIP_ROWS, window.segments.count()),
         }
@@ -119,9 +119,9 @@ impl Scratch {
         let words = STRIP_ROWS * buffer + strips;
         let of_segment = size_of::<Option<usize>>() + size_of::<LaneSums>();
         (words * size_of::<u32>() + of_sets * size_of::<Strip>() + segments * of_segment) as u64
-            + Words::bytes(gathered)
-            + Words::bytes(group * rows * depth)
-            + 2 * Words::bytes(CHUNK_WORDS)
+            + AlignedWords::bytes(gathered)
+            + AlignedWords::bytes(group * rows * depth)
+            + 2 * AlignedWords::bytes(CHUNK_WORDS)
             + OnlineSoftmax::bytes(strips, segments)
     }
 }
@@ -131,12 +131,12 @@ pub(crate) fn block_sums(
     window: &Window<'_>,
     key_head: usize,
     rows: Range<usize>,
-    keys: Keys<'_>,
-    scratch: &mut Scratch,
+    keys: PackedKeys<'_>,
+    scratch: &mut BlockScratch,
 ) -> Vec<PartSums> {
-    let block = Block::new(window, key_head, rows, keys);
+    let block = RowBlock::new(window, key_head, rows, keys);
     block.process(scratch);
-    run(Collecting { block: &block, softmax: &scratch.softmax })
+    run(CollectRows { block: &block, softmax: &scratch.softmax })
 }
 
 /// Attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's segments,
@@ -145,27 +145,32 @@ pub(crate) fn segment_sums(
     window: &Window<'_>,
     key_head: usize,
     rows: Range<usize>,
-    keys: Keys<'_>,
+    keys: PackedKeys<'_>,
     ends: &[usize],
-    scratch: &mut Scratch,
+    scratch: &mut BlockScratch,
 ) -> Vec<SegmentSums> {
-    let block = Block::new(window, key_head, rows, keys);
+    let block = RowBlock::new(window, key_head, rows, keys);
     block.process(scratch);
     block.parts().map(|rows| block.collect_segments(rows, &scratch.softmax, ends)).collect()
 }
 
 /// One block's part of a window.
-struct Block<'a> {
+struct RowBlock<'a> {
     window: &'a Window<'a>,
     key_head: usize,
     rows: Range<usize>,
-    keys: Keys<'a>,
+    keys: PackedKeys<'a>,
     /// Rows of each query head in a whole block, which determine the index of a strip.
     height: usize,
 }
 
-impl<'a> Block<'a> {
-    fn new(window: &'a Window<'a>, key_head: usize, rows: Range<usize>, keys: Keys<'a>) -> Self {
+impl<'a> RowBlock<'a> {
+    fn new(
+        window: &'a Window<'a>,
+        key_head: usize,
+        rows: Range<usize>,
+        keys: PackedKeys<'a>,
+    ) -> Self {
         Self { window, key_head, rows, keys, height: window.block_rows() }
     }
 
@@ -190,21 +195,21 @@ impl<'a> Block<'a> {
     }
 
     /// Processes all keys of the block's rows; `scratch` then holds their softmax.
-    fn process(&self, scratch: &mut Scratch) {
-        with_tile(self.window.kernel, Walk { block: self, scratch });
+    fn process(&self, scratch: &mut BlockScratch) {
+        with_tile(self.window.kernel, BlockLoop { block: self, scratch });
     }
 
     /// Pipelined main loop: computes the products of a step while it sums the softmax of the previous one, so that units which do
     /// only one of the two stay busy.
     #[inline(always)]
-    fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
+    fn main_loop<T: Tile>(&self, tile: T, scratch: &mut BlockScratch) {
         // Before the session: a source may run work of its own on this thread.
-        run(Loading { block: self, layout: tile.layout(), scratch: &mut *scratch });
+        run(LoadQueries { block: self, layout: tile.layout(), scratch: &mut *scratch });
         let mut session = tile.begin();
-        let Scratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
+        let BlockScratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
         let (mut logits, mut ahead) =
             (logits.floats_mut().as_chunks_mut().0, ahead.floats_mut().as_chunks_mut().0);
-        let mut steps = Steps::new(self.window, &self.rows, T::CHUNK_KEYS);
+        let mut steps = BlockSteps::new(self.window, &self.rows, T::CHUNK_KEYS);
         let (mut next, mut current) = (steps.next(), None);
         loop {
             if let Some(step) = &next {
@@ -228,7 +233,7 @@ impl<'a> Block<'a> {
         &self,
         tile: T,
         session: &mut T::Session,
-        step: &Step,
+        step: &BlockStep,
         queries: &[u32],
         logits: &mut Logits,
     ) {
@@ -248,7 +253,7 @@ impl<'a> Block<'a> {
     fn sum<T: Tile>(
         &self,
         tile: T,
-        step: &Step,
+        step: &BlockStep,
         strips: &[Vec<Strip>; SIZES],
         norms: &[f32],
         logits: &mut Logits,
@@ -281,7 +286,7 @@ impl<'a> Block<'a> {
 
     /// Whether the logits of a strip's tile are certainly so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
     #[inline(always)]
-    fn is_bounded(&self, step: &Step, norm: f32, softmax: &OnlineSoftmax) -> bool {
+    fn is_bounded(&self, step: &BlockStep, norm: f32, softmax: &OnlineSoftmax) -> bool {
         let rules = self.window.rules;
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
@@ -291,10 +296,10 @@ impl<'a> Block<'a> {
 
     /// Gathers the block's queries and packs them.
     #[inline(always)]
-    fn load_queries(&self, transpose: impl Transpose, layout: Layout, scratch: &mut Scratch) {
+    fn load_queries(&self, transpose: impl Transpose, layout: Layout, scratch: &mut BlockScratch) {
         let Window { shape, .. } = self.window;
         let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
-        let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
+        let BlockScratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
         for heads in self.sets_of_heads() {
             let strip_rows = STRIP_ROWS / heads.len();
             for rows in pieces(&self.rows, rows_at_once(self.window, heads.len())) {
@@ -538,12 +543,12 @@ fn sums_of_neighbours(values: &[f64; STRIP_ROWS], count: usize) -> [f64; STRIP_R
 }
 
 /// Sums of a block's finished rows.
-struct Collecting<'a, 'b> {
-    block: &'a Block<'b>,
+struct CollectRows<'a, 'b> {
+    block: &'a RowBlock<'b>,
     softmax: &'a OnlineSoftmax,
 }
 
-impl SimdOp for Collecting<'_, '_> {
+impl SimdOp for CollectRows<'_, '_> {
     type Result = Vec<PartSums>;
 
     #[inline(always)]
@@ -557,28 +562,28 @@ impl SimdOp for Collecting<'_, '_> {
 }
 
 /// Main loop of a block.
-struct Walk<'a, 'b> {
-    block: &'a Block<'b>,
-    scratch: &'a mut Scratch,
+struct BlockLoop<'a, 'b> {
+    block: &'a RowBlock<'b>,
+    scratch: &'a mut BlockScratch,
 }
 
-impl TileOp for Walk<'_, '_> {
+impl TileOp for BlockLoop<'_, '_> {
     type Result = ();
 
     #[inline(always)]
     fn run<T: Tile>(self, tile: T) {
-        self.block.walk(tile, self.scratch);
+        self.block.main_loop(tile, self.scratch);
     }
 }
 
 /// Loading of a block's queries, separate from its main loop so as not to take its registers.
-struct Loading<'a, 'b> {
-    block: &'a Block<'b>,
+struct LoadQueries<'a, 'b> {
+    block: &'a RowBlock<'b>,
     layout: Layout,
-    scratch: &'a mut Scratch,
+    scratch: &'a mut BlockScratch,
 }
 
-impl SimdOp for Loading<'_, '_> {
+impl SimdOp for LoadQueries<'_, '_> {
     type Result = ();
 
     #[inline(always)]

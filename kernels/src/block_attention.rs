@@ -10,7 +10,7 @@ use crate::block::segment_sums;
 use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
-use crate::stream::{heads_at_once, walk_bytes, walk_heads};
+use crate::stream::{heads_at_once, process_bytes, process_heads};
 use crate::window::{PART_ROWS, Window};
 
 /// Maximum number of blocks of a window: a map then has a million cells.
@@ -74,7 +74,7 @@ impl BlockAttention {
         let segments = Segments::ending_at(ends);
         let window =
             Window { kernel, shape, rules, segments, source, bins: 0, sample: sample.as_ref() };
-        walk_heads(
+        process_heads(
             &window,
             key_heads,
             |head, rows, keys, scratch| segment_sums(&window, head, rows, keys, ends, scratch),
@@ -130,7 +130,7 @@ impl BlockAttention {
         // Each part of the rows returns the segments that it touches; neighbours share one.
         let touched = (blocks + parts) * heads_at_once(shape);
         let sums = (touched + blocks) * blocks * size_of::<f64>();
-        walk_bytes(kernel, shape, blocks, threads) + sums as u64
+        process_bytes(kernel, shape, blocks, threads) + sums as u64
     }
 
     /// Number of rows of the window that the measured rows of each block stand for.
@@ -174,7 +174,7 @@ impl BlockShares {
     /// Measures all heads of a window, or one query head. `blocks` are those of the window, with nothing added yet.
     ///
     /// Cost, memory and panics: see [`BlockAttention::add_heads`]; the heads of a window are processed one after another.
-    pub fn of_window(
+    pub fn for_window(
         kernel: Kernel,
         shape: &AttentionShape,
         rules: &LogitRules,

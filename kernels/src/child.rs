@@ -14,7 +14,7 @@ const CHILD_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Outcome of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ChildOutcome {
     /// Result of the work.
     Answered(bool),
     /// A signal ended the child before it could answer.
@@ -57,8 +57,8 @@ impl Drop for ExitGuard {
 /// # Safety
 /// `work` allocates nothing, acquires no lock and calls nothing that does: another thread may have held any lock when the
 /// process was copied, and does not exist in the copy to release it.
-pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
-    let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else { return Outcome::Unknown };
+pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> ChildOutcome {
+    let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else { return ChildOutcome::Unknown };
     let child = fork();
     if child == 0 {
         let mut guard = ExitGuard { pipe, answer: PANICKED };
@@ -68,10 +68,12 @@ pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
         guard.leave();
     }
     drop(pipe);
-    let Some(child) = Pid::from_raw(child).filter(|_| child > 0) else { return Outcome::Unknown };
+    let Some(child) = Pid::from_raw(child).filter(|_| child > 0) else {
+        return ChildOutcome::Unknown;
+    };
     let mut waiting = [PollFd::new(&answers, PollFlags::IN)];
     let ready = retry_on_intr(|| poll(&mut waiting, Some(&CHILD_TIMEOUT)));
-    let outcome = if ready == Ok(1) { outcome(&answers) } else { Outcome::Unknown };
+    let outcome = if ready == Ok(1) { outcome(&answers) } else { ChildOutcome::Unknown };
     if ready != Ok(1) {
         // The child's end of the pipe is open, so it still runs and its PID has not been reused.
         let _ = kill_process(child, Signal::KILL);
@@ -82,13 +84,13 @@ pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
 }
 
 /// Reads the answer of a child; a closed pipe without an answer means that the child ended.
-fn outcome(answers: &OwnedFd) -> Outcome {
+fn outcome(answers: &OwnedFd) -> ChildOutcome {
     let mut answer = [0];
     match retry_on_intr(|| read(answers, &mut answer)) {
-        Ok(0) => Outcome::Killed,
-        Ok(_) if answer[0] == PANICKED => Outcome::Unknown,
-        Ok(_) => Outcome::Answered(answer[0] == TRUE),
-        Err(_) => Outcome::Unknown,
+        Ok(0) => ChildOutcome::Killed,
+        Ok(_) if answer[0] == PANICKED => ChildOutcome::Unknown,
+        Ok(_) => ChildOutcome::Answered(answer[0] == TRUE),
+        Err(_) => ChildOutcome::Unknown,
     }
 }
 
@@ -97,19 +99,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_answers_or_is_ended_and_this_process_goes_on() {
+    fn a_child_answers_or_is_killed_without_effect_on_this_process() {
         for answer in [true, false] {
             // SAFETY: the work does nothing.
-            assert_eq!(unsafe { in_child(|| answer) }, Outcome::Answered(answer));
+            assert_eq!(unsafe { in_child(|| answer) }, ChildOutcome::Answered(answer));
         }
         // SAFETY: an instruction that no processor has touches nothing.
         let killed = unsafe { in_child(|| std::arch::asm!("ud2", options(noreturn))) };
-        assert_eq!(killed, Outcome::Killed);
+        assert_eq!(killed, ChildOutcome::Killed);
     }
 
     /// A parent may have ignored SIGCHLD; the child's status is then lost.
     #[test]
-    fn a_child_answers_where_the_system_reaps_children_by_itself() {
+    fn a_child_answers_if_sigchld_is_ignored() {
         unsafe extern "C" {
             safe fn signal(number: i32, action: usize) -> usize;
         }
@@ -119,15 +121,18 @@ mod tests {
         let outcome = unsafe {
             in_child(|| {
                 signal(CHILD, IGNORE);
-                [true, false].iter().all(|&answer| in_child(|| answer) == Outcome::Answered(answer))
-                    && in_child(|| std::arch::asm!("ud2", options(noreturn))) == Outcome::Killed
+                [true, false]
+                    .iter()
+                    .all(|&answer| in_child(|| answer) == ChildOutcome::Answered(answer))
+                    && in_child(|| std::arch::asm!("ud2", options(noreturn)))
+                        == ChildOutcome::Killed
             })
         };
-        assert_eq!(outcome, Outcome::Answered(true));
+        assert_eq!(outcome, ChildOutcome::Answered(true));
     }
 
     #[test]
-    fn a_child_that_does_not_end_is_ended() {
+    fn a_child_that_hangs_is_killed() {
         // SAFETY: the work does nothing.
         let outcome = unsafe {
             in_child(|| {
@@ -136,6 +141,6 @@ mod tests {
                 }
             })
         };
-        assert_eq!(outcome, Outcome::Unknown);
+        assert_eq!(outcome, ChildOutcome::Unknown);
     }
 }

@@ -171,7 +171,7 @@ impl<'a> TableWindow<'a> {
         norm: Option<(f64, &[f32])>,
         out: &mut [f32],
     ) {
-        run(Gathering { window: self, columns, positions, end, norm, out });
+        run(GatherPass { window: self, columns, positions, end, norm, out });
     }
 }
 
@@ -179,7 +179,7 @@ impl<'a> TableWindow<'a> {
 const ROWS_AHEAD: usize = 8;
 
 /// Pass that gathers and rotates rows.
-struct Gathering<'a, 'b> {
+struct GatherPass<'a, 'b> {
     window: &'a TableWindow<'b>,
     columns: Range<usize>,
     positions: Range<usize>,
@@ -189,7 +189,7 @@ struct Gathering<'a, 'b> {
     out: &'a mut [f32],
 }
 
-impl SimdOp for Gathering<'_, '_> {
+impl SimdOp for GatherPass<'_, '_> {
     type Result = ();
 
     #[inline(always)]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_together_are_the_heads_one_by_one_position_by_position() {
+    fn several_heads_equal_single_heads() {
         let table: Vec<f32> = (0..4 * 96).map(|value| value as f32).collect();
         let shape = AttentionShape { head_dim: 32, ..SHAPE };
         let frequencies: Vec<f32> = (1..=16).map(|pair| 1.0 / pair as f32).collect();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_knows_one_head_at_a_time_gives_several_too() {
+    fn a_source_of_single_heads_returns_several() {
         struct Numbered;
         impl QueryKeySource for Numbered {
             fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_does_not_fit_is_refused_with_the_figures() {
+    fn mismatches_are_refused_with_their_numbers() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0, 0.5], 1.0, 3));
         let view = TableView::F32(&table);
         let message = |result: Result<TableWindow<'_>, GatherError>| {

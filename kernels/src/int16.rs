@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_zeros_and_what_is_no_number_makes_the_factor_none() {
+    fn zeros_stay_zero_and_nan_makes_the_factor_nan() {
         assert_eq!(rounded(&[0.0, -0.0, 0.0]), (vec![0; 4], 0.0));
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let (integers, factor) = rounded(&[1.0, value]);

@@ -59,12 +59,12 @@ pub use mapped::{MapError, MappedFile};
 pub use norm::{layer_norm, rms_norm};
 pub use pointwise::{LogSumExp, Pointwise};
 pub use project::{PackedWeights, project};
-pub use projected::{ProjectedWindow, Side, WindowRows};
+pub use projected::{ProjectedHeads, ProjectedWindow, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
 pub use rope::{Rope, RopeStyle, Rotation};
 pub use spans::{RowSpan, span_bytes, span_masses};
 pub use statistics::{
-    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    AttentionShape, HeadSums, LogitRules, QueryKeySource, RowSample, StatisticsRequest, WindowSums,
     histogram_bins,
 };
 pub use stream::{attention_statistics, head_statistics, statistics_without_sinks, window_bytes};

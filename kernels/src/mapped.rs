@@ -10,7 +10,7 @@ use bytemuck::{AnyBitPattern, PodCastError};
 use half::bf16;
 use memmap2::Mmap;
 
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Refusal of a range of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,12 +46,12 @@ pub enum MapError {
 /// make the file writable again, and it could write to this process's memory as well. Replacing the file by a rename leaves the
 /// mapped one intact.
 pub struct MappedFile {
-    content: Content,
+    content: FileBytes,
 }
 
-enum Content {
+enum FileBytes {
     Mapped(Mmap),
-    Copied { words: Words, length: usize },
+    Copied { words: AlignedWords, length: usize },
 }
 
 impl MappedFile {
@@ -61,19 +61,19 @@ impl MappedFile {
     }
 
     /// Maps or copies an open regular file that nobody writes to any more.
-    pub fn of(file: &File) -> std::io::Result<Self> {
-        Self::of_user(file, rustix::process::geteuid().as_raw())
+    pub fn from_file(file: &File) -> std::io::Result<Self> {
+        Self::from_file_of(file, rustix::process::geteuid().as_raw())
     }
 
     fn open_as(path: &Path, user: u32) -> std::io::Result<Self> {
-        Self::of_user(&File::open(path)?, user)
+        Self::from_file_of(&File::open(path)?, user)
     }
 
-    fn of_user(file: &File, user: u32) -> std::io::Result<Self> {
+    fn from_file_of(file: &File, user: u32) -> std::io::Result<Self> {
         let content = if seal(file, user)? {
             // SAFETY: the map is read-only and private to this value, and by the condition on the type nobody writes to
             // the file or shortens it while the map lives.
-            Content::Mapped(unsafe { Mmap::map(file)? })
+            FileBytes::Mapped(unsafe { Mmap::map(file)? })
         } else {
             copy(file)?
         };
@@ -82,13 +82,13 @@ impl MappedFile {
 
     /// Whether the file is mapped; otherwise its bytes are a copy in memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.content, Content::Mapped(_))
+        matches!(self.content, FileBytes::Mapped(_))
     }
 
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
-            Content::Mapped(map) => map,
-            Content::Copied { words, length } => &bytemuck::cast_slice(words)[..*length],
+            FileBytes::Mapped(map) => map,
+            FileBytes::Copied { words, length } => &bytemuck::cast_slice(words)[..*length],
         }
     }
 
@@ -143,13 +143,13 @@ fn seal(file: &File, user: u32) -> std::io::Result<bool> {
     Ok(metadata.permissions().mode() & closed_to == 0)
 }
 
-fn copy(file: &File) -> std::io::Result<Content> {
+fn copy(file: &File) -> std::io::Result<FileBytes> {
     let length = usize::try_from(file.metadata()?.len())
         .map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;
-    let mut words = Words::try_new(length.div_ceil(size_of::<u32>()))
+    let mut words = AlignedWords::try_new(length.div_ceil(size_of::<u32>()))
         .ok_or_else(|| std::io::Error::from(ErrorKind::OutOfMemory))?;
     file.read_exact_at(&mut bytemuck::cast_slice_mut(&mut words)[..length], 0)?;
-    Ok(Content::Copied { words, length })
+    Ok(FileBytes::Copied { words, length })
 }
 
 #[cfg(test)]
@@ -206,7 +206,7 @@ mod tests {
         assert!(MappedFile::open(Path::new("no/such/file")).is_err());
     }
     #[test]
-    fn a_file_of_this_users_is_mapped_once_nobody_may_write_to_it() {
+    fn a_file_of_this_user_is_made_read_only_and_mapped() {
         let path = written("sealed", &[1; 8]);
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("it is ours");
         let file = MappedFile::open(&path).expect("the file was just written");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_and_keeps_its_mode() {
+    fn special_files_are_refused_and_keep_their_mode() {
         let folder = std::env::temp_dir().join(format!("longsift-folder-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("the temporary folder can be written");
         let mode = || std::fs::metadata(&folder).expect("it is there").permissions().mode();

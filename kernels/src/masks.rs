@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::statistics::{AttentionShape, LogitRules, Measure, distance_bin};
+use crate::statistics::{AttentionShape, LogitRules, StatisticsRequest, distance_bin};
 
 /// Visible keys of row `row`: always one contiguous range, whose ends never decrease from row to row.
 #[inline(always)]
@@ -25,7 +25,7 @@ pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Ran
 /// or far.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    cut: Cut,
+    bounds: SegmentBounds,
     /// Keys at the window's start that are set apart.
     first_keys: usize,
     /// Far segments.
@@ -33,17 +33,17 @@ pub(crate) struct Segments {
 }
 
 #[derive(Clone, Debug)]
-enum Cut {
+enum SegmentBounds {
     /// At distances from the row, farthest first. Segment 0 holds the keys at distance `>= distances[0]`, segment `s` those in
     /// `[distances[s], distances[s - 1])`, and the last one, `distances.len()`, the keys after the row. The far distance and
     /// every power of two are among them, so both the far mass and the histogram are sums of whole segments.
     Distances(Vec<usize>),
     /// At the same keys in every row: segment `s` ends before key `ends[s]`.
-    Keys(Vec<usize>),
+    PackedKeys(Vec<usize>),
 }
 
 impl Segments {
-    pub(crate) fn new(shape: &AttentionShape, measure: &Measure) -> Self {
+    pub(crate) fn new(shape: &AttentionShape, measure: &StatisticsRequest) -> Self {
         let powers = (0..usize::BITS).map(|bit| 1_usize << bit);
         let mut distances: Vec<usize> = [0, measure.distance].into_iter().chain(powers).collect();
         distances.retain(|&distance| distance == 0 || distance < shape.tokens);
@@ -52,7 +52,7 @@ impl Segments {
         distances.shrink_to_fit();
         let far = distances.iter().position(|&d| d == measure.distance);
         let far = 0..far.map_or(0, |index| index + 1);
-        Self { cut: Cut::Distances(distances), first_keys: 0, far }
+        Self { bounds: SegmentBounds::Distances(distances), first_keys: 0, far }
     }
 
     /// Moves the first keys of the window to a segment of their own, which is not far: they enter the softmax but neither the far
@@ -65,77 +65,79 @@ impl Segments {
     }
 
     /// Number of segments for first keys that are set apart.
-    fn apart(&self) -> usize {
+    fn first_segments(&self) -> usize {
         usize::from(self.first_keys > 0)
     }
 
     /// Cuts segments before the keys `ends`, which ascend to the window's end; no segment is far.
     pub(crate) fn ending_at(ends: &[usize]) -> Self {
-        Self { cut: Cut::Keys(ends.to_vec()), first_keys: 0, far: 0..0 }
+        Self { bounds: SegmentBounds::PackedKeys(ends.to_vec()), first_keys: 0, far: 0..0 }
     }
 
     /// End distance of each segment but the last, farthest first, descending to 0; empty if keys cut the segments.
     pub(crate) fn distances(&self) -> &[usize] {
-        match &self.cut {
-            Cut::Distances(distances) => distances,
-            Cut::Keys(_) => &[],
+        match &self.bounds {
+            SegmentBounds::Distances(distances) => distances,
+            SegmentBounds::PackedKeys(_) => &[],
         }
     }
 
     /// End of each segment if keys cut the segments.
     #[inline(always)]
     pub(crate) fn ends(&self) -> Option<&[usize]> {
-        match &self.cut {
-            Cut::Distances(_) => None,
-            Cut::Keys(ends) => Some(ends),
+        match &self.bounds {
+            SegmentBounds::Distances(_) => None,
+            SegmentBounds::PackedKeys(ends) => Some(ends),
         }
     }
 
     /// Number of segments of a row.
     pub(crate) fn count(&self) -> usize {
-        let apart = self.apart();
-        match &self.cut {
-            Cut::Distances(distances) => distances.len() + 1 + apart,
-            Cut::Keys(ends) => ends.len() + apart,
+        let first_segments = self.first_segments();
+        match &self.bounds {
+            SegmentBounds::Distances(distances) => distances.len() + 1 + first_segments,
+            SegmentBounds::PackedKeys(ends) => ends.len() + first_segments,
         }
     }
 
     /// One past the last key of `segment` in row `row`; the last segment of distances has no end of its own.
     #[inline(always)]
     pub(crate) fn end(&self, segment: usize, row: usize) -> usize {
-        let Some(segment) = segment.checked_sub(self.apart()) else { return self.first_keys };
-        match &self.cut {
-            Cut::Distances(distances) => distances
+        let Some(segment) = segment.checked_sub(self.first_segments()) else {
+            return self.first_keys;
+        };
+        match &self.bounds {
+            SegmentBounds::Distances(distances) => distances
                 .get(segment)
                 .map_or(usize::MAX, |&distance| (row + 1).saturating_sub(distance)),
-            Cut::Keys(ends) => ends.get(segment).copied().unwrap_or(usize::MAX),
+            SegmentBounds::PackedKeys(ends) => ends.get(segment).copied().unwrap_or(usize::MAX),
         }
     }
 
     /// Segment of a key in the row at `row`.
     #[inline(always)]
-    pub(crate) fn of(&self, key: usize, row: usize) -> usize {
+    pub(crate) fn segment_of(&self, key: usize, row: usize) -> usize {
         if key < self.first_keys {
             return 0;
         }
-        self.apart()
-            + match &self.cut {
-                Cut::Distances(distances) => {
+        self.first_segments()
+            + match &self.bounds {
+                SegmentBounds::Distances(distances) => {
                     distances.partition_point(|distance| key + distance > row)
                 }
-                Cut::Keys(ends) => ends.partition_point(|end| *end <= key),
+                SegmentBounds::PackedKeys(ends) => ends.partition_point(|end| *end <= key),
             }
     }
 
     /// Smallest distance of the keys of `segment`; `None` if its end does not depend on the row.
     #[inline(always)]
     pub(crate) fn distance(&self, segment: usize) -> Option<usize> {
-        self.distances().get(segment.checked_sub(self.apart())?).copied()
+        self.distances().get(segment.checked_sub(self.first_segments())?).copied()
     }
 
     /// Histogram bin of `segment`; `None` for keys after the row, first keys that are set apart, and segments cut by keys.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
-        let segment = segment.checked_sub(self.apart())?;
+        let segment = segment.checked_sub(self.first_segments())?;
         self.distances().get(segment).map(|&distance| distance_bin(distance))
     }
 }
@@ -147,7 +149,7 @@ mod tests {
 
     fn segments(tokens: usize, distance: usize) -> Segments {
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
-        Segments::new(&shape, &Measure { distance, rows: false })
+        Segments::new(&shape, &StatisticsRequest { distance, rows: false })
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!((segments.count(), segments.far.clone(), segments.bin(0)), (3, 0..0, None));
         for row in [0, 5, 9] {
             assert_eq!([0, 1, 2].map(|segment| segments.end(segment, row)), [3, 4, 10]);
-            assert_eq!([0, 2, 3, 4, 9].map(|key| segments.of(key, row)), [0, 0, 1, 2, 2]);
+            assert_eq!([0, 2, 3, 4, 9].map(|key| segments.segment_of(key, row)), [0, 0, 1, 2, 2]);
         }
     }
 
@@ -175,7 +177,7 @@ mod tests {
             let segments = segments(tokens, distance).without_first_keys(first_keys);
             for key in 0..tokens {
                 let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last has no end");
-                prop_assert_eq!(segments.of(key, row), segment);
+                prop_assert_eq!(segments.segment_of(key, row), segment);
                 let counts = key >= first_keys;
                 let bin = (counts && key <= row).then(|| distance_bin(row - key));
                 prop_assert_eq!(segments.bin(segment), bin);
@@ -184,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn visible_keys_are_those_of_the_definition(
+        fn visible_keys_match_the_definition(
             tokens in 1_usize..60, window in proptest::option::of(0_usize..70),
             chunk in proptest::option::of(1_usize..70), causal: bool,
         ) {

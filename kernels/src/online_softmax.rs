@@ -48,7 +48,7 @@ impl Strip {
     /// Creates the strip of measured rows `rows` (not empty) of `heads` heads each.
     pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>, heads: usize) -> Self {
         let tokens = window.shape.tokens;
-        Self::at(heads, rows.len() * heads, |index| {
+        Self::from_positions(heads, rows.len() * heads, |index| {
             let position = window.position((rows.start + index).min(rows.end - 1));
             (position, visible_keys(window.rules, tokens, position))
         })
@@ -56,7 +56,11 @@ impl Strip {
 
     /// `of_position` returns the position in the window and the visible keys of each position of the strip.
     #[inline(always)]
-    fn at(heads: usize, rows: usize, of_position: impl Fn(usize) -> (usize, Range<usize>)) -> Self {
+    fn from_positions(
+        heads: usize,
+        rows: usize,
+        of_position: impl Fn(usize) -> (usize, Range<usize>),
+    ) -> Self {
         let none = [0; STRIP_ROWS];
         let mut strip = Self { rows, positions: none, starts: none, ends: none };
         let number = |at: usize| i32::try_from(at).expect("a window has fewer than 2^31 tokens");
@@ -109,11 +113,11 @@ pub(crate) struct OnlineSoftmax {
     /// `[strips]`: whether no row with offset zero has a mass below one.
     rescaled: Vec<bool>,
     segments: usize,
-    open: Open,
+    open: OpenStrip,
 }
 
 /// State of the strip whose keys of a tile are being added.
-struct Open {
+struct OpenStrip {
     strip: usize,
     bounded: bool,
     /// `[groups]`: segment of the next key in the group's last row, or an earlier one.
@@ -149,7 +153,7 @@ impl OnlineSoftmax {
             used_segments: vec![0; strips],
             rescaled: vec![true; strips],
             segments,
-            open: Open {
+            open: OpenStrip {
                 strip: 0,
                 bounded: false,
                 next: [0; MAX_GROUPS],
@@ -202,9 +206,9 @@ impl OnlineSoftmax {
             self.rescale_small_rows(strip);
         }
         let last_row = |group: usize| rows.position(STRIP_ROWS.min((group + 1) * group_rows) - 1);
-        let next = std::array::from_fn(|group| segments.of(key, last_row(group)));
+        let next = std::array::from_fn(|group| segments.segment_of(key, last_row(group)));
         let none = [0.0; STRIP_ROWS];
-        self.open = Open { strip, bounded, next, summed: next, masses: none, squares: none };
+        self.open = OpenStrip { strip, bounded, next, summed: next, masses: none, squares: none };
     }
 
     /// Adds the keys `keys` of the open strip; the first logits are those of key `first`, ascending from call to call. One pass
@@ -230,7 +234,7 @@ impl OnlineSoftmax {
             if seen.is_empty() {
                 continue;
             }
-            let part = Part { rows, group, lanes, seen, whole, first };
+            let part = ChunkPart { rows, group, lanes, seen, whole, first };
             if self.open.bounded {
                 self.absorb_part::<S, true>(simd, &part, logits, segments);
             } else {
@@ -253,11 +257,11 @@ impl OnlineSoftmax {
     fn absorb_part<S: Simd, const BOUNDED: bool>(
         &mut self,
         simd: S,
-        part: &Part<'_>,
+        part: &ChunkPart<'_>,
         logits: &mut Logits,
         segments: &Segments,
     ) {
-        let Part { group, ref lanes, ref seen, whole, first, .. } = *part;
+        let ChunkPart { group, ref lanes, ref seen, whole, first, .. } = *part;
         let (nearest, farthest) = part.positions();
         let mut segment = self.open.next[group];
         while segments.end(segment, farthest) <= seen.start {
@@ -319,26 +323,26 @@ impl OnlineSoftmax {
     fn absorb_crossed<S: Simd, const BOUNDED: bool>(
         &mut self,
         simd: S,
-        part: &Part<'_>,
+        part: &ChunkPart<'_>,
         first_segment: usize,
         logits: &Logits,
         segments: &Segments,
     ) {
-        let Part { ref lanes, ref seen, first, .. } = *part;
+        let ChunkPart { ref lanes, ref seen, first, .. } = *part;
         let one = simd.splat(1.0);
         let logits = &logits[..seen.end - first];
         for lane in vectors::<S>(lanes) {
             let (nearest, farthest) = part.positions_of(lane, S::LANES);
             let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
             let (mut key, mut segment) = (seen.start, first_segment);
-            let mut sums = Sums::none(simd);
+            let mut sums = PowerSums::none(simd);
             loop {
                 let from = segments.end(segment, nearest).clamp(key, seen.end);
                 let to = segments.end(segment, farthest).clamp(from, seen.end);
                 for logits in &logits[key - first..from - first] {
                     sums.add(simd, relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset));
                 }
-                let mut sums_after = Sums::none(simd);
+                let mut sums_after = PowerSums::none(simd);
                 let end = part.ends_of(simd, lane, segments, segment);
                 let mut at = simd.splat((from - first) as f32);
                 for logits in &logits[from - first..to - first] {
@@ -364,12 +368,12 @@ impl OnlineSoftmax {
     fn absorb_lanes<S: Simd, const BOUNDED: bool>(
         &mut self,
         simd: S,
-        part: &Part<'_>,
+        part: &ChunkPart<'_>,
         first_segment: usize,
         logits: &mut Logits,
         segments: &Segments,
     ) {
-        let Part { ref lanes, ref seen, whole, first, .. } = *part;
+        let ChunkPart { ref lanes, ref seen, whole, first, .. } = *part;
         let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
         let logits = &mut logits[..seen.end - first];
         for lane in vectors::<S>(lanes) {
@@ -391,9 +395,9 @@ impl OnlineSoftmax {
                 let (end, end_of_all) =
                     (segments.end(segment, farthest), segments.end(segment, nearest));
                 let to = end.min(seen.end).max(from);
-                let mut sums = Sums::none(simd);
+                let mut sums = PowerSums::none(simd);
                 let shared = from_all.min(to)..end_of_all.clamp(from_all.min(to), to);
-                let masked = Masked { logits, first, lane, low, high };
+                let masked = MaskedPowers { logits, first, lane, low, high };
                 masked.add(simd, from..shared.start, &mut sums);
                 for powers in &logits[shared.start - first..shared.end - first] {
                     sums.add(simd, simd.load(&powers[lane..]));
@@ -413,8 +417,8 @@ impl OnlineSoftmax {
 
     /// Moves the offsets of rows whose largest logit exceeds them by too much.
     #[inline(always)]
-    fn update_offsets<S: Simd>(&mut self, simd: S, part: &Part<'_>, logits: &Logits) {
-        let Part { group, ref lanes, ref seen, whole, first, .. } = *part;
+    fn update_offsets<S: Simd>(&mut self, simd: S, part: &ChunkPart<'_>, logits: &Logits) {
+        let ChunkPart { group, ref lanes, ref seen, whole, first, .. } = *part;
         let none = simd.splat(f32::NEG_INFINITY);
         let logits = &logits[seen.start - first..seen.end - first];
         let offsets = &self.offsets[self.open.strip * STRIP_ROWS..][..STRIP_ROWS];
@@ -491,7 +495,7 @@ impl OnlineSoftmax {
     fn flush<S: Simd>(&mut self, simd: S, group: usize, lanes: &Range<usize>) {
         let zero = simd.splat(0.0);
         for lane in vectors::<S>(lanes) {
-            let Open { summed, masses, squares, .. } = &mut self.open;
+            let OpenStrip { summed, masses, squares, .. } = &mut self.open;
             let segment = summed[group];
             let (mass, square) = (simd.load(&masses[lane..]), simd.load(&squares[lane..]));
             simd.store(zero, &mut masses[lane..]);
@@ -572,7 +576,7 @@ fn vectors<S: Simd>(lanes: &Range<usize>) -> impl Iterator<Item = usize> + use<S
 }
 
 /// A group of a strip's rows, and keys of a chunk.
-struct Part<'a> {
+struct ChunkPart<'a> {
     rows: &'a Strip,
     group: usize,
     lanes: Range<usize>,
@@ -584,7 +588,7 @@ struct Part<'a> {
     first: usize,
 }
 
-impl Part<'_> {
+impl ChunkPart<'_> {
     /// Positions of the group's first and last row in the window.
     #[inline(always)]
     fn positions(&self) -> (usize, usize) {
@@ -653,12 +657,12 @@ impl Part<'_> {
 
 /// Sums of powers and of their squares, by lane.
 #[derive(Clone, Copy)]
-struct Sums<V> {
+struct PowerSums<V> {
     mass: V,
     square: V,
 }
 
-impl<V: Copy> Sums<V> {
+impl<V: Copy> PowerSums<V> {
     #[inline(always)]
     fn none(simd: impl Simd<Vector = V>) -> Self {
         Self { mass: simd.splat(0.0), square: simd.splat(0.0) }
@@ -672,7 +676,7 @@ impl<V: Copy> Sums<V> {
 }
 
 /// Powers of a chunk's keys in the lanes from `lane` on; the segment of each lane is the keys from `low` to `high`.
-struct Masked<'a, S: Simd> {
+struct MaskedPowers<'a, S: Simd> {
     logits: &'a Logits,
     /// The chunk's first key.
     first: usize,
@@ -681,10 +685,10 @@ struct Masked<'a, S: Simd> {
     high: S::Vector,
 }
 
-impl<S: Simd> Masked<'_, S> {
+impl<S: Simd> MaskedPowers<'_, S> {
     /// Adds the powers of some keys, and their squares, where they are the lane's.
     #[inline(always)]
-    fn add(&self, simd: S, keys: Range<usize>, sums: &mut Sums<S::Vector>) {
+    fn add(&self, simd: S, keys: Range<usize>, sums: &mut PowerSums<S::Vector>) {
         let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
         let mut at = simd.splat((keys.start - self.first) as f32);
         for powers in &self.logits[keys.start - self.first..keys.end - self.first] {
@@ -769,7 +773,7 @@ fn sum_of_segments(masses: &[[f64; STRIP_ROWS]]) -> [f64; STRIP_ROWS] {
 mod tests {
     use super::*;
     use crate::simd::{Portable, PortableFused, Twice};
-    use crate::statistics::{AttentionShape, Measure};
+    use crate::statistics::{AttentionShape, StatisticsRequest};
     use proptest::prelude::*;
 
     /// The first key of the window that any row sees.
@@ -808,13 +812,13 @@ mod tests {
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
-        let segments = Segments::new(&shape, &Measure { distance, rows: false })
+        let segments = Segments::new(&shape, &StatisticsRequest { distance, rows: false })
             .without_first_keys(first_keys);
         let lowest = (FIRST + tokens).saturating_sub(STRIP_ROWS);
         let last = FIRST + tokens - 1;
         let positions = std::array::from_fn(|lane| (lowest + lane).min(last));
         let visible = |position: usize| FIRST..(position + 1).max(FIRST);
-        let strip = Strip::at(1, (last + 1 - lowest).min(STRIP_ROWS), |lane| {
+        let strip = Strip::from_positions(1, (last + 1 - lowest).min(STRIP_ROWS), |lane| {
             (positions[lane], visible(positions[lane]))
         });
         let mut softmax = OnlineSoftmax::new(2, segments.count());
@@ -911,7 +915,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_small_mass_is_followed_upwards_again() {
+    fn the_offset_of_a_row_with_small_mass_rises_again() {
         let logits = [[-50.0; 64], [-70.0; 64], [30.0; 64], [-20.0; 64]].concat();
         let error = worst_error_of(Portable, &logits, (64, 24), (3, 0), None, &|start| start == 0);
         assert!(error < 4e-6, "{error:e}");

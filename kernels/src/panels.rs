@@ -6,7 +6,7 @@ use crate::int16;
 use crate::simd_op::SimdOp;
 #[cfg(target_arch = "x86_64")]
 use crate::simd_op::run;
-use crate::transpose::{Rows, Transpose};
+use crate::transpose::{Transpose, WordRows};
 
 /// Layout of a kernel's packed queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl SimdOp for Packing<'_> {
             let words = layout.words(rows, head_dim, buffer);
             if together == 1 {
                 let count = words.len() / depth;
-                regroup(transpose, Rows { words, stride: depth, depth, count }, width, panel);
+                regroup(transpose, WordRows { words, stride: depth, depth, count }, width, panel);
             } else {
                 regroup_together(words, depth, width, together, panel);
             }
@@ -176,7 +176,12 @@ impl SimdOp for Packing<'_> {
 /// Regroups rows into panels of `width` of them, `[⌈count/width⌉, depth, width]`; missing rows are zero. Fills as many panels as
 /// `panels` holds.
 #[inline(always)]
-pub(crate) fn regroup(transpose: impl Transpose, rows: Rows<'_>, width: usize, panels: &mut [u32]) {
+pub(crate) fn regroup(
+    transpose: impl Transpose,
+    rows: WordRows<'_>,
+    width: usize,
+    panels: &mut [u32],
+) {
     for (index, panel) in panels.chunks_exact_mut(rows.depth * width).enumerate() {
         let rows = rows.some(index * width, width);
         transpose.transpose(rows, panel, width);
@@ -247,7 +252,7 @@ mod tests {
     fn panels_hold_each_row_as_a_column_and_zeros_for_the_missing_ones() {
         let words = &[1, 2, 3, 4, 5, 6];
         let mut panels = [9; 8];
-        let rows = Rows { words, stride: 2, depth: 2, count: 3 };
+        let rows = WordRows { words, stride: 2, depth: 2, count: 3 };
         regroup(FourRows, rows, 2, &mut panels);
         assert_eq!(panels, [1, 3, 2, 4, 5, 0, 6, 0]);
     }
@@ -256,7 +261,7 @@ mod tests {
     fn a_panel_can_take_a_slice_of_the_depth() {
         let words = &[2, 3, 4, 5, 6]; // columns 1 and 2 of rows of three
         let mut panels = [9; 4];
-        let rows = Rows { words, stride: 3, depth: 2, count: 2 };
+        let rows = WordRows { words, stride: 3, depth: 2, count: 2 };
         regroup(FourRows, rows, 2, &mut panels);
         assert_eq!(panels, [2, 5, 3, 6]);
     }
@@ -282,7 +287,7 @@ mod tests {
             let stride = depth + count % 3;
             let words: Vec<u32> = (1..=(count * stride) as u32).collect();
             let mut panels = vec![9; count.div_ceil(width) * depth * width];
-            let rows = Rows { words: &words, stride, depth, count };
+            let rows = WordRows { words: &words, stride, depth, count };
             regroup(FourRows, rows, width, &mut panels);
             for (at, value) in panels.into_iter().enumerate() {
                 let row = at / (depth * width) * width + at % width;
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_that_of_the_library() {
+    fn rounding_matches_the_half_crate() {
         let all = (0..=u32::MAX).step_by(65_521).chain([0x7F80_0001, u32::MAX, 0x7F7F_FFFF]);
         for value in all.map(f32::from_bits) {
             assert_eq!(rounded(value), u32::from(half::bf16::from_f32(value).to_bits()), "{value}");

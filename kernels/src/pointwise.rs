@@ -26,7 +26,7 @@ impl Pointwise {
     /// # Panics
     /// If the processor lacks the kernel.
     pub fn apply(self, kernel: Kernel, numbers: &mut [f32]) {
-        with_floats(kernel.for_values(), Task::Pointwise(self, numbers));
+        with_floats(kernel.for_values(), PointwiseTask::Pointwise(self, numbers));
     }
 }
 
@@ -49,7 +49,7 @@ impl LogSumExp {
     /// # Panics
     /// If the processor lacks the kernel.
     pub fn absorb(&mut self, kernel: Kernel, logits: &[f32]) {
-        with_floats(kernel.for_values(), Task::Absorb(self, logits));
+        with_floats(kernel.for_values(), PointwiseTask::Absorb(self, logits));
     }
 
     /// `ln Σ e^logit` of each row; a `NaN` among its logits makes it one.
@@ -60,12 +60,12 @@ impl LogSumExp {
 }
 
 /// A pass over numbers.
-enum Task<'a> {
+enum PointwiseTask<'a> {
     Pointwise(Pointwise, &'a mut [f32]),
     Absorb(&'a mut LogSumExp, &'a [f32]),
 }
 
-impl FloatOp for Task<'_> {
+impl FloatOp for PointwiseTask<'_> {
     type Result = ();
 
     #[inline(always)]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_are_those_of_float64_over_their_whole_range() {
+    fn activations_match_float64_over_their_whole_range() {
         let numbers: Vec<f32> = (-4000..4003).map(|step| step as f32 * 0.025).collect();
         let silu = |x: f64| x / (1.0 + (-x).exp());
         let gelu = |x: f64| {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_sum_exp_in_pieces_is_that_of_all_logits() {
+    fn a_log_sum_exp_in_pieces_equals_the_whole() {
         let logits: Vec<f32> =
             (0..3 * 1000).map(|index| ((index * 7919) % 4001) as f32 * 0.02 - 60.0).collect();
         for kernel in kernels() {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logit_that_is_no_number_makes_its_row_none_and_no_other() {
+    fn a_nan_logit_affects_only_its_row() {
         for kernel in kernels() {
             let mut logits = vec![1.0; 2 * 40];
             logits[7] = f32::NAN;

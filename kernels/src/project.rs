@@ -7,7 +7,7 @@ use crate::kernel::Kernel;
 use crate::panels::regroup;
 use crate::simd::Simd;
 use crate::tile::multiply;
-use crate::transpose::{FourRows, Rows};
+use crate::transpose::{FourRows, WordRows};
 
 /// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding error of a long sum grows
 /// with the piece and not with the hidden size.
@@ -55,7 +55,7 @@ impl PackedWeights {
                 let panels = &mut panels[start * padded..][..depth * padded];
                 regroup(
                     FourRows,
-                    Rows { words, stride: hidden, depth, count: outputs },
+                    WordRows { words, stride: hidden, depth, count: outputs },
                     width,
                     bytemuck::cast_slice_mut(panels),
                 );
@@ -106,7 +106,7 @@ impl PackedWeights {
     }
 
     fn block(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
-        with_floats(self.kernel, Block { weights: self, x, packed, out: &mut *out });
+        with_floats(self.kernel, ProjectBlock { weights: self, x, packed, out: &mut *out });
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(self.outputs) {
                 row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
@@ -131,7 +131,7 @@ impl PackedWeights {
             let depth = DEPTH.min(self.hidden - start);
             let packed = &mut packed[..rows.next_multiple_of(HEIGHT) * depth];
             let words = bytemuck::cast_slice(&x[start..]);
-            let of_piece = Rows { words, stride: self.hidden, depth, count: rows };
+            let of_piece = WordRows { words, stride: self.hidden, depth, count: rows };
             regroup(FourRows, of_piece, HEIGHT, bytemuck::cast_slice_mut(packed));
             let weights = &self.panels[start * padded..][..depth * padded];
             for (panel, weights) in weights.chunks_exact(depth * width).enumerate() {
@@ -151,14 +151,14 @@ impl PackedWeights {
 }
 
 /// Projection of one block of rows.
-struct Block<'a> {
+struct ProjectBlock<'a> {
     weights: &'a PackedWeights,
     x: &'a [f32],
     packed: &'a mut [f32],
     out: &'a mut [f32],
 }
 
-impl FloatOp for Block<'_> {
+impl FloatOp for ProjectBlock<'_> {
     type Result = ();
 
     #[inline(always)]

@@ -38,7 +38,7 @@ impl WindowRows<'_> {
 
 /// Computation of one side, queries or keys, from the rows.
 #[derive(Clone, Debug)]
-pub struct Side<'a> {
+pub struct ProjectedHeads<'a> {
     /// Index of the side's first number in a row.
     pub first: usize,
     /// Per head, weights `[numbers of a head before the tail, inputs]`, applied to `inputs` numbers from `first` on;
@@ -61,28 +61,28 @@ pub struct ProjectedWindow<'a> {
     pub rows: WindowRows<'a>,
     /// Numbers in one query or key.
     pub head_dim: usize,
-    pub query: Side<'a>,
-    pub key: Side<'a>,
+    pub query: ProjectedHeads<'a>,
+    pub key: ProjectedHeads<'a>,
     /// The rotation, if any, and the first rotating dimension.
     pub rope: Option<(&'a Rope, usize)>,
 }
 
 impl ProjectedWindow<'_> {
-    fn write(&self, side: &Side<'_>, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        let tail = side.tail.len();
+    fn write(&self, part: &ProjectedHeads<'_>, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let tail = part.tail.len();
         let own = self.head_dim - tail;
-        if let Some(weights) = side.heads {
-            self.project(side, &weights[head], &rows, out);
+        if let Some(weights) = part.heads {
+            self.project(part, &weights[head], &rows, out);
         } else {
             for (position, out) in rows.clone().zip(out.chunks_exact_mut(self.head_dim)) {
-                self.rows.copy(position, side.first + head * own, &mut out[..own]);
+                self.rows.copy(position, part.first + head * own, &mut out[..own]);
             }
         }
         for (position, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
-            if let Some(clip) = side.clip {
+            if let Some(clip) = part.clip {
                 out[..own].iter_mut().for_each(|value| *value = value.clamp(-clip, clip));
             }
-            self.rows.copy(position, side.tail.start, &mut out[own..]);
+            self.rows.copy(position, part.tail.start, &mut out[own..]);
             if let Some((rope, first)) = self.rope {
                 rope.rotate(position, &mut out[first..]);
             }
@@ -91,7 +91,7 @@ impl ProjectedWindow<'_> {
 
     fn project(
         &self,
-        side: &Side<'_>,
+        part: &ProjectedHeads<'_>,
         weights: &PackedWeights,
         rows: &Range<usize>,
         out: &mut [f32],
@@ -99,7 +99,7 @@ impl ProjectedWindow<'_> {
         let (inputs, own) = (weights.inputs(), weights.outputs());
         let mut gathered = vec![0.0; rows.len() * inputs];
         for (position, gathered) in rows.clone().zip(gathered.chunks_exact_mut(inputs)) {
-            self.rows.copy(position, side.first, gathered);
+            self.rows.copy(position, part.first, gathered);
         }
         if own == self.head_dim {
             return weights.apply(&gathered, out);
@@ -145,13 +145,13 @@ mod tests {
         keys: &'a [PackedWeights],
         rope: Option<(&'a Rope, usize)>,
     ) -> ProjectedWindow<'a> {
-        let query = Side { first: 0, heads: None, clip: None, tail: 0..0 };
-        let key = Side { first: 4, heads: Some(keys), clip: None, tail: 1..2 };
+        let query = ProjectedHeads { first: 0, heads: None, clip: None, tail: 0..0 };
+        let key = ProjectedHeads { first: 4, heads: Some(keys), clip: None, tail: 1..2 };
         ProjectedWindow { rows, head_dim: 2, query, key, rope }
     }
 
     #[test]
-    fn queries_are_copied_and_keys_projected_with_the_shared_tail_behind() {
+    fn queries_are_copied_and_keys_projected_before_the_shared_tail() {
         let rows: Vec<f32> = (0..15).map(|value| value as f32).collect();
         let ids = [2, 0, 1];
         let table = WindowRows::Table { table: TableView::F32(&rows), row_width: 5, ids: &ids };
@@ -181,12 +181,12 @@ mod tests {
     fn only_the_dimensions_from_the_first_rotating_one_turn() {
         let rows = [1.0, 2.0, 3.0, 4.0].repeat(2);
         let rope = Rope::new(RopeStyle::Half, &[std::f32::consts::FRAC_PI_2], 1.0, 2);
-        let side = Side { first: 0, heads: None, clip: None, tail: 0..0 };
+        let part = ProjectedHeads { first: 0, heads: None, clip: None, tail: 0..0 };
         let window = ProjectedWindow {
             rows: WindowRows::Window { rows: &rows, row_width: 4 },
             head_dim: 4,
-            query: side.clone(),
-            key: side,
+            query: part.clone(),
+            key: part,
             rope: Some((&rope, 2)),
         };
         let mut out = [0.0; 8];

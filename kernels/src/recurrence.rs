@@ -6,8 +6,8 @@ mod scan;
 mod tallies;
 mod window_counts;
 
-pub use count::Counts;
-pub use scan::Scan;
+pub use count::RecurrenceCounts;
+pub use scan::RecurrenceScan;
 pub use window_counts::WindowCounts;
 
 #[cfg(test)]
@@ -37,19 +37,23 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(longsift_avx2), ignore = "needs a processor with AVX2")]
-    fn processors_with_and_without_vectors_find_the_same() {
+    fn vectors_do_not_change_results() {
         for (seed, tokens) in [(1, 0), (2, 2), (3, 63), (4, 64), (5, 1000), (6, 5000)] {
             let ids = ids(seed, tokens);
-            let (mut scan, mut plain) = (Scan::default(), Scan::default());
-            let got = Counts::with_window(&ids, tokens as u64 / 8, &mut scan);
-            let expected = Counts::with_window_anywhere(&ids, tokens as u64 / 8, &mut plain);
+            let (mut scan, mut plain) = (RecurrenceScan::default(), RecurrenceScan::default());
+            let got = RecurrenceCounts::with_window(&ids, tokens as u64 / 8, &mut scan);
+            let expected =
+                RecurrenceCounts::with_window_portable(&ids, tokens as u64 / 8, &mut plain);
             assert_eq!(got, expected, "seed {seed}");
             let (counts, window) = got;
             assert!(tokens < 1000 || (counts.far > 0 && counts.copied > 0), "seed {seed}");
             assert!(tokens < 1000 || (window.periodic > 1 && window.repeated > 0), "seed {seed}");
             assert_eq!(scan.distances(), plain.distances());
             assert_eq!(scan.copied(), plain.copied());
-            assert_eq!(counts, Counts::of(&ids, tokens as u64 / 8, &mut Scan::default()));
+            assert_eq!(
+                counts,
+                RecurrenceCounts::new(&ids, tokens as u64 / 8, &mut RecurrenceScan::default())
+            );
         }
     }
 
@@ -57,9 +61,10 @@ mod tests {
     fn counts_over_the_window_take_at_most_16_bytes_a_token() {
         for tokens in [1, 100, 2048, 5000, 32_768, 70_000] {
             for ids in [ids(7, tokens), (0..tokens as u32).collect()] {
-                let (mut without, mut with) = (Scan::default(), Scan::default());
-                Counts::of(&ids, 1, &mut without);
-                Counts::with_window(&ids, 1, &mut with);
+                let (mut without, mut with) =
+                    (RecurrenceScan::default(), RecurrenceScan::default());
+                RecurrenceCounts::new(&ids, 1, &mut without);
+                RecurrenceCounts::with_window(&ids, 1, &mut with);
                 assert!(with.bytes() <= without.bytes() + 16 * tokens, "{tokens}");
             }
         }

@@ -4,8 +4,8 @@
 
 use crate::masks::visible_keys;
 use crate::statistics::{
-    AttentionShape, LogitRules, Measure, QueryKeySource, WindowSums, distance_bin, histogram_bins,
-    normalise,
+    AttentionShape, LogitRules, QueryKeySource, StatisticsRequest, WindowSums, distance_bin,
+    histogram_bins, normalise,
 };
 
 /// Calls `visit(head, row, probabilities)` for every query head and row, heads first, rows ascending.
@@ -49,7 +49,7 @@ pub fn reference_rows(
 pub fn reference_statistics(
     shape: &AttentionShape,
     rules: &LogitRules,
-    measure: &Measure,
+    measure: &StatisticsRequest,
     source: &dyn QueryKeySource,
 ) -> WindowSums {
     let mut sums = WindowSums {
@@ -129,12 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn a_row_worked_out_by_hand() {
+    fn a_row_matches_hand_calculation() {
         let shape = AttentionShape { tokens: 3, query_heads: 1, key_heads: 1, head_dim: 1 };
         let source = Fixed(vec![0.0, 2.0_f32.ln(), 0.0]);
         let rules = LogitRules { scale: 1.0, ..LogitRules::causal(1) };
-        let sums =
-            reference_statistics(&shape, &rules, &Measure { distance: 1, rows: true }, &source);
+        let sums = reference_statistics(
+            &shape,
+            &rules,
+            &StatisticsRequest { distance: 1, rows: true },
+            &source,
+        );
         // Row 1 sees weights 1, 2; row 2 sees 1, 2, 1.
         let rows = [0.0, 1.0 / 3.0, 3.0 / 4.0];
         let got = sums.row_far_mass.as_ref().expect("asked for");
@@ -152,7 +156,7 @@ mod tests {
         let sums = reference_statistics(
             &shape,
             &rules,
-            &Measure { distance: 1, rows: false },
+            &StatisticsRequest { distance: 1, rows: false },
             &Fixed(vec![0.0; 2]),
         );
         assert!((sums.far_mass[0] - 1.0 / 3.0).abs() < 1e-15);

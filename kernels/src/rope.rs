@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::simd_op::{SimdOp, run};
 use crate::transpose::Transpose;
 use crate::trigonometry::sine_cosine;
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Pairing of the dimensions that rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,9 +42,9 @@ pub struct Rope {
     rotary_dims: usize,
     tokens: usize,
     /// `[tokens, rotary_dims/2]`
-    cos: Words,
+    cos: AlignedWords,
     /// `[tokens, rotary_dims/2]`
-    sin: Words,
+    sin: AlignedWords,
 }
 
 impl Rope {
@@ -60,7 +60,8 @@ impl Rope {
         tokens: usize,
     ) -> Self {
         let pairs = inverse_frequencies.len();
-        let (mut cos, mut sin) = (Words::new(tokens * pairs), Words::new(tokens * pairs));
+        let (mut cos, mut sin) =
+            (AlignedWords::new(tokens * pairs), AlignedWords::new(tokens * pairs));
         if pairs > 0 {
             let rows = cos.floats_mut().par_chunks_mut(pairs);
             let rows = rows.zip(sin.floats_mut().par_chunks_mut(pairs)).enumerate();
@@ -90,7 +91,7 @@ impl Rope {
     /// # Panics
     /// If the table has no such position, or the row is too short.
     pub fn rotate(&self, position: usize, row: &mut [f32]) {
-        run(Turning { rope: self, position, row });
+        run(RotatePass { rope: self, position, row });
     }
 
     /// Rotates a row like [`Self::rotate`], inside a pass.
@@ -182,13 +183,13 @@ fn turned_vectors(
     (first, second)
 }
 
-struct Turning<'a> {
+struct RotatePass<'a> {
     rope: &'a Rope,
     position: usize,
     row: &'a mut [f32],
 }
 
-impl SimdOp for Turning<'_> {
+impl SimdOp for RotatePass<'_> {
     type Result = ();
 
     #[inline(always)]
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_are_read_elsewhere_turn_as_each_in_place() {
+    fn rotating_into_a_buffer_equals_rotating_in_place() {
         for pairs in [0_usize, 16, 32] {
             let frequencies: Vec<f32> = (0..pairs).map(|pair| 0.3 * pair as f32).collect();
             let rope = Rope::new(RopeStyle::Half, &frequencies, 1.5, 8);

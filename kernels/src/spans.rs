@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn masses_are_those_of_the_dense_softmax_over_the_keys_before_the_span() {
+    fn masses_match_the_dense_softmax_before_the_span() {
         let shape = AttentionShape { tokens: 150, query_heads: 4, key_heads: 2, head_dim: 6 };
         let spans = [
             RowSpan { rows: 100..140, blocks: vec![10..20, 0..100, 60..60, 80..95] },

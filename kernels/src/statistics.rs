@@ -122,7 +122,7 @@ impl LogitRules {
 
 /// Statistics to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Measure {
+pub struct StatisticsRequest {
     /// The far distance `k`: key `j` is far from row `i` iff `i - j >= k`.
     pub distance: usize,
     /// Whether to return the far mass of every row as well.
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn variance_is_that_of_all_entries_of_the_far_masked_matrix() {
+    fn variance_covers_all_entries_of_the_far_masked_matrix() {
         // Rows 2 and 3 of a 4×4 matrix have far entries 0.5 and 0.25, 0.125; the other 13 entries are zero.
         let entries: Vec<f64> = [0.5, 0.25, 0.125].into_iter().chain([0.0; 13]).collect();
         let mean = entries.iter().sum::<f64>() / 16.0;

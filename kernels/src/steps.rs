@@ -9,7 +9,7 @@ use crate::window::{Window, strip_heads};
 
 /// A strip of rows against a chunk of keys.
 #[derive(Clone)]
-pub(crate) struct Step {
+pub(crate) struct BlockStep {
     /// `u32` halves the bytes that are copied with each step: with `usize`, windows of 2,048 tokens take 3 % more time.
     heads: Range<u32>,
     /// Index of the strip among those of the same heads.
@@ -26,7 +26,7 @@ pub(crate) struct Step {
     chunk: usize,
 }
 
-impl Step {
+impl BlockStep {
     /// Heads of the group in the strip.
     pub(crate) fn heads(&self) -> Range<usize> {
         self.heads.start as usize..self.heads.end as usize
@@ -61,7 +61,7 @@ impl Step {
 
 /// Steps of a block in their order: keys from far to near, so that each row processes its keys in ascending order; within a tile of
 /// keys, strip after strip.
-pub(crate) struct Steps<'a> {
+pub(crate) struct BlockSteps<'a> {
     window: &'a Window<'a>,
     /// Measured rows of the block.
     rows: Range<usize>,
@@ -71,10 +71,10 @@ pub(crate) struct Steps<'a> {
     strip: usize,
     tile: usize,
     end: usize,
-    last: Option<Step>,
+    last: Option<BlockStep>,
 }
 
-impl<'a> Steps<'a> {
+impl<'a> BlockSteps<'a> {
     /// Processes `chunk` keys at a time, which divide a tile.
     pub(crate) fn new(window: &'a Window<'a>, rows: &Range<usize>, chunk: usize) -> Self {
         let visible = visible_rows(window, rows);
@@ -91,7 +91,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The first step of the next strip and tile.
-    fn next_strip(&mut self) -> Option<Step> {
+    fn next_strip(&mut self) -> Option<BlockStep> {
         let group = self.window.shape.group();
         while self.tile < self.end {
             let (heads, strip, tile) = (self.heads.clone(), self.strip, self.tile);
@@ -111,18 +111,26 @@ impl<'a> Steps<'a> {
                 let first = seen.start / self.chunk * self.chunk;
                 let rows = rows.len() * heads.len();
                 let heads = heads.start as u32..heads.end as u32;
-                return Some(Step { heads, strip, rows, tile, first, seen, chunk: self.chunk });
+                return Some(BlockStep {
+                    heads,
+                    strip,
+                    rows,
+                    tile,
+                    first,
+                    seen,
+                    chunk: self.chunk,
+                });
             }
         }
         None
     }
 }
 
-impl Iterator for Steps<'_> {
-    type Item = Step;
+impl Iterator for BlockSteps<'_> {
+    type Item = BlockStep;
 
-    fn next(&mut self) -> Option<Step> {
-        let next = self.last.as_ref().and_then(Step::next);
+    fn next(&mut self) -> Option<BlockStep> {
+        let next = self.last.as_ref().and_then(BlockStep::next);
         self.last = next.or_else(|| self.next_strip());
         self.last.clone()
     }

@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{Keys, PartSums, Scratch, add, block_sums, scale};
+use crate::block::{BlockScratch, PackedKeys, PartSums, add, block_sums, scale};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::Packing;
 use crate::simd_op::{SimdOp, run};
 use crate::statistics::{
-    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    AttentionShape, HeadSums, LogitRules, QueryKeySource, RowSample, StatisticsRequest, WindowSums,
     histogram_bins,
 };
 use crate::tile::TILE_KEYS;
 use crate::transpose::Transpose;
 use crate::window::{PART_ROWS, Window, block_rows};
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Blocks in progress at once: enough to keep many threads busy to the end. Key heads are packed together until a round has this
 /// many.
@@ -53,7 +53,7 @@ pub fn attention_statistics(
     kernel: Kernel,
     shape: &AttentionShape,
     rules: &LogitRules,
-    measure: &Measure,
+    measure: &StatisticsRequest,
     source: &dyn QueryKeySource,
 ) -> WindowSums {
     let heads = 0..shape.key_heads;
@@ -78,7 +78,7 @@ pub fn head_statistics(
     key_heads: Range<usize>,
     sample: Option<&RowSample>,
 ) -> HeadSums {
-    let segments = Segments::new(shape, &Measure { distance, rows: false });
+    let segments = Segments::new(shape, &StatisticsRequest { distance, rows: false });
     sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, sample).0
 }
 
@@ -95,7 +95,7 @@ pub fn statistics_without_sinks(
     source: &dyn QueryKeySource,
     key_heads: Range<usize>,
 ) -> HeadSums {
-    let segments = Segments::new(shape, &Measure { distance, rows: false });
+    let segments = Segments::new(shape, &StatisticsRequest { distance, rows: false });
     let segments = segments.without_first_keys(sink_keys);
     sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, None).0
 }
@@ -121,8 +121,8 @@ fn sums_of_heads(
     assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
     let bins = histogram_bins(shape.tokens);
     let window = Window { kernel, shape, rules, segments, source, bins, sample };
-    let mut sums = Totals::new(&window, with_rows, key_heads.clone());
-    walk_heads(
+    let mut sums = WindowTotals::new(&window, with_rows, key_heads.clone());
+    process_heads(
         &window,
         key_heads,
         |head, rows, keys, scratch| block_sums(&window, head, rows, keys, scratch),
@@ -133,10 +133,10 @@ fn sums_of_heads(
 
 /// Processes every block of rows of some key heads: calls `of_block` on many threads at once, then `add` with the results of each
 /// part, in ascending order of key head, then part.
-pub(crate) fn walk_heads<T: Send>(
+pub(crate) fn process_heads<T: Send>(
     window: &Window<'_>,
     key_heads: Range<usize>,
-    of_block: impl Fn(usize, Range<usize>, Keys<'_>, &mut Scratch) -> Vec<T> + Sync,
+    of_block: impl Fn(usize, Range<usize>, PackedKeys<'_>, &mut BlockScratch) -> Vec<T> + Sync,
     mut add: impl FnMut(usize, usize, &T),
 ) {
     let Window { shape, .. } = window;
@@ -146,7 +146,7 @@ pub(crate) fn walk_heads<T: Send>(
     let head_words = shape.tokens.next_multiple_of(layout.keys) * layout.depth(shape.head_dim);
     let height = window.block_rows();
     let (blocks, tiles) = (rows.div_ceil(height), shape.tokens.div_ceil(TILE_KEYS));
-    let mut packed = Words::new(heads_at_once * head_words);
+    let mut packed = AlignedWords::new(heads_at_once * head_words);
     let mut norms = vec![0.0; heads_at_once * tiles];
     for first in key_heads.clone().step_by(heads_at_once.max(1)) {
         let heads = heads_at_once.min(key_heads.end - first);
@@ -159,11 +159,11 @@ pub(crate) fn walk_heads<T: Send>(
         let done: Vec<Vec<T>> = (0..heads * blocks)
             .into_par_iter()
             .map_init(
-                || Scratch::new(window),
+                || BlockScratch::new(window),
                 |scratch, task| {
                     let (block, head) = (blocks - 1 - task / heads, task % heads);
                     let rows = block * height..rows.min((block + 1) * height);
-                    let keys = Keys {
+                    let keys = PackedKeys {
                         panels: &packed[head * head_words..][..head_words],
                         norms: &norms[head * tiles..][..tiles],
                     };
@@ -187,14 +187,14 @@ pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u
         (2 * (shape.group() + PART_ROWS) as u64 + bins) * 8 + size_of::<PartSums>() as u64;
     let sums_in_all = (2 * shape.query_heads as u64 + shape.key_heads as u64 * bins) * 8;
     // The far distance may add one segment to those of the bins, and the keys after the row are one more.
-    walk_bytes(kernel, shape, bins as usize + 2, threads)
+    process_bytes(kernel, shape, bins as usize + 2, threads)
         + heads_at_once(shape) as u64 * parts * sums_per_part
         + sums_in_all
         + 2 * shape.tokens as u64 * 8
 }
 
-/// Heap bytes of [`walk_heads`] without the results of blocks: packed keys of the heads in progress and buffers of each thread.
-pub(crate) fn walk_bytes(
+/// Heap bytes of [`process_heads`] without the results of blocks: packed keys of the heads in progress and buffers of each thread.
+pub(crate) fn process_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
     segments: usize,
@@ -203,11 +203,11 @@ pub(crate) fn walk_bytes(
     let (tiles, heads) = (shape.tokens.div_ceil(TILE_KEYS), heads_at_once(shape));
     let layout = kernel.layout();
     let depth = layout.depth(shape.head_dim);
-    let block = Scratch::bytes(kernel, shape, segments);
+    let block = BlockScratch::bytes(kernel, shape, segments);
     let packing = (TILE_KEYS * shape.head_dim + layout.keys * layout.buffer(shape.head_dim))
         * size_of::<f32>();
     let blocks = shape.tokens.div_ceil(block_rows(shape, shape.tokens));
-    Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
+    AlignedWords::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
         + (heads * tiles * size_of::<f32>() + segments * size_of::<usize>()) as u64
         + (heads * blocks * size_of::<Vec<PartSums>>()) as u64
         + threads as u64 * block.max(packing as u64)
@@ -231,7 +231,7 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
             let rows = tile * TILE_KEYS..tokens.min((tile + 1) * TILE_KEYS);
             let gathered = &mut gathered[..rows.len() * head_dim];
             window.source.keys(head, rows, gathered);
-            run(Scaling { values: gathered, factor: window.scales().1 });
+            run(ScalePass { values: gathered, factor: window.scales().1 });
             let (rows, width, together) = (&*gathered, layout.keys, layout.key_words);
             *largest = run(Packing { layout, width, together, rows, head_dim, buffer, panels });
         },
@@ -239,12 +239,12 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
 }
 
 /// Multiplication of values by a factor.
-struct Scaling<'a> {
+struct ScalePass<'a> {
     values: &'a mut [f32],
     factor: f64,
 }
 
-impl SimdOp for Scaling<'_> {
+impl SimdOp for ScalePass<'_> {
     type Result = ();
 
     #[inline(always)]
@@ -254,7 +254,7 @@ impl SimdOp for Scaling<'_> {
 }
 
 /// Running sums of all heads.
-struct Totals {
+struct WindowTotals {
     sums: HeadSums,
     rows: Option<Vec<f64>>,
     first: usize,
@@ -264,7 +264,7 @@ struct Totals {
     query_heads: usize,
 }
 
-impl Totals {
+impl WindowTotals {
     fn new(window: &Window<'_>, rows: bool, key_heads: Range<usize>) -> Self {
         let (shape, bins) = (window.shape, window.bins);
         let query_heads = key_heads.len() * shape.group();

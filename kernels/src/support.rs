@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_multiplied_in_float32_by_a_kernel_that_the_same_machine_has() {
+    fn weights_use_a_supported_float32_kernel() {
         for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported() || kernel.is_cuda())
         {
             let weights = kernel.for_weights();

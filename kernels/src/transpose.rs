@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct WordRows<'a> {
     /// Start of the first row.
     pub(crate) words: &'a [u32],
     /// Words from the start of a row to that of the next.
@@ -18,7 +18,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) count: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> WordRows<'a> {
     #[inline(always)]
     fn row(&self, index: usize) -> &'a [u32] {
         &self.words[index * self.stride..][..self.depth]
@@ -39,11 +39,11 @@ pub(crate) trait Transpose: Copy {
     const ROWS: usize;
 
     /// Writes at most [`Self::ROWS`] rows to the columns of `[depth, width]` words from `first` on.
-    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize);
+    fn write_columns(self, rows: WordRows<'_>, to: &mut [u32], width: usize, first: usize);
 
     /// Writes any number of rows to the first columns of `[depth, width]` words.
     #[inline(always)]
-    fn transpose(self, rows: Rows<'_>, to: &mut [u32], width: usize) {
+    fn transpose(self, rows: WordRows<'_>, to: &mut [u32], width: usize) {
         for first in (0..rows.count).step_by(Self::ROWS) {
             self.write_columns(rows.some(first, Self::ROWS), to, width, first);
         }
@@ -52,7 +52,7 @@ pub(crate) trait Transpose: Copy {
 
 /// Writes rows from word `from` on, word by word.
 #[inline(always)]
-fn write_words(rows: Rows<'_>, from: usize, to: &mut [u32], width: usize, first: usize) {
+fn write_words(rows: WordRows<'_>, from: usize, to: &mut [u32], width: usize, first: usize) {
     for index in 0..rows.count {
         let columns = to.chunks_exact_mut(width).skip(from);
         for (to, word) in columns.zip(&rows.row(index)[from..]) {
@@ -69,14 +69,19 @@ impl Transpose for FourRows {
     const ROWS: usize = 4;
 
     #[inline(always)]
-    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize) {
+    fn write_columns(self, rows: WordRows<'_>, to: &mut [u32], width: usize, first: usize) {
         if rows.count < Self::ROWS {
             return write_words(rows, 0, to, width, first);
         }
         let [a, b, c, d] = [0, 1, 2, 3].map(|index| rows.row(index).as_chunks::<4>().0);
         let squares = a.iter().zip(b).zip(c.iter().zip(d));
         for (((a, b), (c, d)), to) in squares.zip(to.chunks_exact_mut(4 * width)) {
-            let columns = transposed(Four::of(a), Four::of(b), Four::of(c), Four::of(d));
+            let columns = transposed(
+                FourWords::from_words(a),
+                FourWords::from_words(b),
+                FourWords::from_words(c),
+                FourWords::from_words(d),
+            );
             let (to_first, rest) = to.split_at_mut(width);
             let (second, rest) = rest.split_at_mut(width);
             let (third, fourth) = rest.split_at_mut(width);
@@ -92,12 +97,12 @@ impl Transpose for FourRows {
 /// Four words in a register.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-struct Four(std::arch::x86_64::__m128i);
+struct FourWords(std::arch::x86_64::__m128i);
 
 #[cfg(target_arch = "x86_64")]
-impl Four {
+impl FourWords {
     #[inline(always)]
-    fn of(words: &[u32; 4]) -> Self {
+    fn from_words(words: &[u32; 4]) -> Self {
         Self(bytemuck::cast(*words))
     }
 
@@ -111,7 +116,12 @@ impl Four {
 /// Transposes four rows.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
+fn transposed(
+    a: FourWords,
+    b: FourWords,
+    c: FourWords,
+    d: FourWords,
+) -> (FourWords, FourWords, FourWords, FourWords) {
     use std::arch::x86_64::{
         _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
     };
@@ -120,22 +130,22 @@ fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
         let (low, high) = (_mm_unpacklo_epi32(a.0, b.0), _mm_unpackhi_epi32(a.0, b.0));
         let (low_after, high_after) = (_mm_unpacklo_epi32(c.0, d.0), _mm_unpackhi_epi32(c.0, d.0));
         (
-            Four(_mm_unpacklo_epi64(low, low_after)),
-            Four(_mm_unpackhi_epi64(low, low_after)),
-            Four(_mm_unpacklo_epi64(high, high_after)),
-            Four(_mm_unpackhi_epi64(high, high_after)),
+            FourWords(_mm_unpacklo_epi64(low, low_after)),
+            FourWords(_mm_unpackhi_epi64(low, low_after)),
+            FourWords(_mm_unpacklo_epi64(high, high_after)),
+            FourWords(_mm_unpackhi_epi64(high, high_after)),
         )
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
-struct Four([u32; 4]);
+struct FourWords([u32; 4]);
 
 #[cfg(not(target_arch = "x86_64"))]
-impl Four {
+impl FourWords {
     #[inline(always)]
-    fn of(words: &[u32; 4]) -> Self {
+    fn from_words(words: &[u32; 4]) -> Self {
         Self(*words)
     }
 
@@ -149,8 +159,13 @@ impl Four {
 /// Transposes four rows.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
-    let column = |index: usize| Four([a.0[index], b.0[index], c.0[index], d.0[index]]);
+fn transposed(
+    a: FourWords,
+    b: FourWords,
+    c: FourWords,
+    d: FourWords,
+) -> (FourWords, FourWords, FourWords, FourWords) {
+    let column = |index: usize| FourWords([a.0[index], b.0[index], c.0[index], d.0[index]]);
     (column(0), column(1), column(2), column(3))
 }
 
@@ -195,7 +210,7 @@ unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usi
 unsafe fn write_sixteen(
     row: impl Fn(usize) -> *const u32,
     depth: usize,
-    there: u16,
+    present: u16,
     mut to: *mut u32,
     width: usize,
 ) {
@@ -213,7 +228,7 @@ unsafe fn write_sixteen(
                 _mm512_unpacklo_epi64(high, high_after),
                 _mm512_unpackhi_epi64(high, high_after),
             ] {
-                _mm512_mask_storeu_epi32(to.cast(), there, column);
+                _mm512_mask_storeu_epi32(to.cast(), present, column);
                 to = to.wrapping_add(width);
             }
         }
@@ -225,26 +240,26 @@ impl Transpose for SixteenRows {
     const ROWS: usize = 16;
 
     #[inline(always)]
-    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize) {
-        let Rows { words, stride, depth, count } = rows;
+    fn write_columns(self, rows: WordRows<'_>, to: &mut [u32], width: usize, first: usize) {
+        let WordRows { words, stride, depth, count } = rows;
         let fours = depth / 4 * 4;
         if count > 0 && fours > 0 {
             assert!(count <= Self::ROWS && first + count <= width && to.len() >= depth * width);
             assert!((count - 1) * stride + depth <= words.len());
             let start = words.as_ptr();
-            let place = to.as_mut_ptr().wrapping_add(first);
+            let column_start = to.as_mut_ptr().wrapping_add(first);
             // SAFETY: `new` can only be called with AVX-512. The words of `count` rows lie in `words`: after the last row it is
             // read again but not written, because `there` masks all columns except those from `first` on, which lie in `to`.
             unsafe {
                 if count == Self::ROWS {
                     let row = |index: usize| start.wrapping_add(index * stride);
-                    write_sixteen(row, fours, u16::MAX, place, width);
+                    write_sixteen(row, fours, u16::MAX, column_start, width);
                 } else {
-                    let there = ((1_u32 << count) - 1) as u16;
+                    let present = ((1_u32 << count) - 1) as u16;
                     let starts: [_; Self::ROWS] = std::array::from_fn(|index| {
                         start.wrapping_add(index.min(count - 1) * stride)
                     });
-                    write_sixteen(|index| starts[index], fours, there, place, width);
+                    write_sixteen(|index| starts[index], fours, present, column_start, width);
                 }
             }
         }
@@ -260,7 +275,7 @@ mod tests {
         for count in 0..=33 {
             for (depth, stride, width) in [(1, 1, 40), (4, 4, 33), (9, 11, 36), (64, 64, 48)] {
                 let words: Vec<u32> = (1..=(count * stride) as u32).collect();
-                let rows = Rows { words: &words, stride, depth, count };
+                let rows = WordRows { words: &words, stride, depth, count };
                 let mut to = vec![u32::MAX; depth * width];
                 registers.transpose(rows, &mut to, width);
                 for (at, word) in to.into_iter().enumerate() {

@@ -9,21 +9,21 @@ const LINE_WORDS: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Line([u32; LINE_WORDS]);
+struct CacheLine([u32; LINE_WORDS]);
 
 // SAFETY: a line of zeros is sixteen zeros.
-unsafe impl Zeroable for Line {}
+unsafe impl Zeroable for CacheLine {}
 // SAFETY: sixteen integers fill the 64 bytes of a line, which has no padding and allows any bits.
-unsafe impl Pod for Line {}
+unsafe impl Pod for CacheLine {}
 
 /// A fixed number of words, the first at the start of a cache line, so that no vector read from a panel straddles two.
 #[derive(Clone, Debug)]
-pub(crate) struct Words {
-    lines: Vec<Line>,
+pub(crate) struct AlignedWords {
+    lines: Vec<CacheLine>,
     count: usize,
 }
 
-impl Words {
+impl AlignedWords {
     /// `count` zeros.
     pub(crate) fn new(count: usize) -> Self {
         Self { lines: bytemuck::zeroed_vec(count.div_ceil(LINE_WORDS)), count }
@@ -33,13 +33,13 @@ impl Words {
     pub(crate) fn try_new(count: usize) -> Option<Self> {
         let mut lines = Vec::new();
         lines.try_reserve_exact(count.div_ceil(LINE_WORDS)).ok()?;
-        lines.resize(count.div_ceil(LINE_WORDS), Line::zeroed());
+        lines.resize(count.div_ceil(LINE_WORDS), CacheLine::zeroed());
         Some(Self { lines, count })
     }
 
     /// Heap bytes of `count` words.
     pub(crate) fn bytes(count: usize) -> u64 {
-        (count.div_ceil(LINE_WORDS) * size_of::<Line>()) as u64
+        (count.div_ceil(LINE_WORDS) * size_of::<CacheLine>()) as u64
     }
 
     #[inline(always)]
@@ -52,7 +52,7 @@ impl Words {
     }
 }
 
-impl Deref for Words {
+impl Deref for AlignedWords {
     type Target = [u32];
 
     #[inline(always)]
@@ -61,7 +61,7 @@ impl Deref for Words {
     }
 }
 
-impl DerefMut for Words {
+impl DerefMut for AlignedWords {
     fn deref_mut(&mut self) -> &mut [u32] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.count]
     }
@@ -72,9 +72,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_start_on_a_cache_line_and_are_as_many_as_asked_for() {
+    fn words_start_on_a_cache_line_and_have_the_requested_count() {
         for count in [0, 1, 16, 17, 1000] {
-            let words = Words::new(count);
+            let words = AlignedWords::new(count);
             assert_eq!((words.len(), words.floats().len()), (count, count));
             assert!(words.as_ptr().addr().is_multiple_of(64));
         }

@@ -4,8 +4,9 @@ mod common;
 
 use common::{EXPONENTIAL, ROW, Random, Rounded, Stored, check, close, supported};
 use longsift_kernels::{
-    AttentionShape, ElementType, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample,
-    STATISTICS_VERSION, WindowSums, attention_statistics, head_statistics, reference_rows,
+    AttentionShape, ElementType, HeadSums, Kernel, LogitRules, QueryKeySource, RowSample,
+    STATISTICS_VERSION, StatisticsRequest, WindowSums, attention_statistics, head_statistics,
+    reference_rows,
 };
 use proptest::prelude::*;
 
@@ -126,8 +127,8 @@ proptest! {
     fn the_number_of_threads_never_changes_a_bit(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(),
     ) {
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
+        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: true });
         for kernel in supported() {
             let mut runs = [1, 2, 5].map(|threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool starts");
@@ -139,11 +140,11 @@ proptest! {
     }
 
     #[test]
-    fn how_the_heads_are_grouped_never_changes_a_bit(
+    fn grouping_of_heads_never_changes_a_bit(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
     ) {
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: false });
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
+        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: false });
         let cut = cut.index(shape.key_heads + 1);
         for kernel in supported() {
             let whole = attention_statistics(kernel, &shape, &rules, &measure, &source);
@@ -163,8 +164,8 @@ proptest! {
     fn integers_give_the_same_bits_on_every_processor(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), spread in 0.1_f32..200.0,
     ) {
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread }, &shape);
-        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread }, &shape);
+        let (rules, measure) = (rules(&hooks, &shape), StatisticsRequest { distance, rows: true });
         let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
         let portable = sums(Kernel::PortableInt16);
         for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16] {
@@ -177,7 +178,7 @@ proptest! {
 
 /// Results must agree not only between kernels of one machine, but also between machines.
 #[test]
-fn a_window_has_the_same_bits_on_machines_of_any_kind() {
+fn a_window_has_the_same_bits_on_every_machine() {
     let shape = AttentionShape { tokens: 401, query_heads: 6, key_heads: 2, head_dim: 80 };
     let source = Random { head_dim: 80, seed: 17, spread: 3.0 };
     let hooks = Hooks {
@@ -189,7 +190,7 @@ fn a_window_has_the_same_bits_on_machines_of_any_kind() {
         query_scale: false,
         causal: true,
     };
-    let measure = Measure { distance: 101, rows: true };
+    let measure = StatisticsRequest { distance: 101, rows: true };
     let digests = |kernel: Kernel| {
         [LogitRules::causal(80), rules(&hooks, &shape)].map(|rules| {
             let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
@@ -252,7 +253,7 @@ fn everything_visible_is_far_when_the_distance_is_zero() {
     let shape = AttentionShape { tokens: 130, query_heads: 2, key_heads: 2, head_dim: 24 };
     let source = Random { head_dim: 24, seed: 9, spread: 3.0 };
     for kernel in supported() {
-        let measure = Measure { distance: 0, rows: true };
+        let measure = StatisticsRequest { distance: 0, rows: true };
         let sums = attention_statistics(kernel, &shape, &LogitRules::causal(24), &measure, &source);
         assert!(sums.far_mass.iter().all(|mass| (mass - 130.0).abs() < 1e-9), "{sums:?}");
         assert!(
@@ -270,7 +271,7 @@ fn nothing_is_far_beyond_the_window_and_an_empty_window_gives_zeros() {
             kernel,
             &shape,
             &LogitRules::causal(8),
-            &Measure { distance: 50, rows: false },
+            &StatisticsRequest { distance: 50, rows: false },
             &source,
         );
         assert_eq!((sums.far_mass, sums.far_square), (vec![0.0; 2], vec![0.0; 2]));
@@ -279,7 +280,7 @@ fn nothing_is_far_beyond_the_window_and_an_empty_window_gives_zeros() {
             kernel,
             &empty,
             &LogitRules::causal(8),
-            &Measure { distance: 1, rows: true },
+            &StatisticsRequest { distance: 1, rows: true },
             &source,
         );
         assert_eq!((sums.far_mass, sums.histogram), (vec![0.0; 2], vec![0.0]));
@@ -327,7 +328,7 @@ proptest! {
         shape in shapes(), distance in distances(), hooks in hooks(), seed: u64, every in 1_usize..9,
     ) {
         let rules = rules(&hooks, &shape);
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let positions: Vec<usize> = (0..shape.tokens)
             .filter(|row| (row * 7 + seed as usize % 11).is_multiple_of(every))
             .collect();
@@ -338,7 +339,7 @@ proptest! {
         let [bf16, int16] = [ElementType::Bf16, ElementType::Int16].map(|numbers| {
             let head_dim = shape.head_dim;
             let rounded = Rounded { source: &source, rules: &rules, head_dim, numbers };
-            reference_by_row(&shape, &rules, distance, &Stored::of(&rounded, &shape))
+            reference_by_row(&shape, &rules, distance, &Stored::from_source(&rounded, &shape))
         });
         let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
             let of = |row: &Vec<f64>| {

@@ -101,7 +101,7 @@ impl<'a> Reference<'a> {
     ) -> Self {
         let (head_dim, numbers) = (shape.head_dim, kernel.element_type());
         let rounded = Rounded { source, rules, head_dim, numbers };
-        Self::new(shape, rules, ends, &Stored::of(&rounded, shape))
+        Self::new(shape, rules, ends, &Stored::from_source(&rounded, shape))
     }
 
     /// Returns the shares of some heads, each row weighted by `weight`.
@@ -157,7 +157,7 @@ proptest! {
         shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..90),
         seed: u64, head in any::<prop::sample::Index>(), every in 1_usize..5,
     ) {
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
         let head = head.index(shape.query_heads);
         let positions: Vec<usize> =
@@ -198,7 +198,7 @@ proptest! {
     fn neither_threads_nor_groups_of_heads_change_a_bit(
         shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30), seed: u64,
     ) {
-        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
+        let source = Stored::from_source(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
         for kernel in supported() {
             let taken = |threads: usize, together: usize| {
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn uniform_shares_are_those_of_keys_that_are_all_alike(
+    fn uniform_shares_match_equal_keys(
         shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..90),
     ) {
         let alike = LogitRules { softcap: None, alibi_slopes: None, sinks: None, ..fitted(&rules, &shape) };
@@ -233,7 +233,7 @@ proptest! {
 fn a_thousand_blocks_of_long_rows_keep_their_shares() {
     // Thousands of segments, logits that exceed the bound, and rows whose offset moves.
     let shape = AttentionShape { tokens: 2100, query_heads: 2, key_heads: 1, head_dim: 16 };
-    let source = Stored::of(&Random { head_dim: 16, seed: 5, spread: 30.0 }, &shape);
+    let source = Stored::from_source(&Random { head_dim: 16, seed: 5, spread: 30.0 }, &shape);
     let rules = LogitRules::causal(16);
     let mut ends: Vec<usize> = (1..MAX_BLOCKS).map(|end| 2 * end).collect();
     ends.push(shape.tokens);

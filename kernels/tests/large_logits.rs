@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use common::{Random, check, supported};
 use longsift_kernels::{
-    AttentionShape, ElementType, LogitRules, Measure, QueryKeySource, attention_statistics,
+    AttentionShape, ElementType, LogitRules, QueryKeySource, StatisticsRequest,
+    attention_statistics,
 };
 
 /// Change of a row.
@@ -88,7 +89,7 @@ fn a_large_common_offset_cancels() {
 
 /// The bound on a row's logits holds for the first tiles of keys, not for later ones, and again for the last.
 #[test]
-fn rows_whose_keys_grow_and_shrink_move_between_the_two_ways() {
+fn rows_switch_between_bounded_and_unbounded_tiles() {
     let random = Random { head_dim: 64, seed: 8, spread: 3.0 };
     let source = Changed::keys(random, |row, out| {
         let factor = if (300..700).contains(&row) { 1.0 + (row - 300) as f32 / 20.0 } else { 1.0 };
@@ -106,7 +107,7 @@ fn rows_whose_keys_grow_and_shrink_move_between_the_two_ways() {
 /// The first tile of keys needs no offset, although all its logits are far below zero; later tiles, further below, must
 /// not be computed relative to zero.
 #[test]
-fn keys_far_below_a_first_tile_that_is_itself_below_zero_weigh_what_they_should() {
+fn keys_far_below_a_negative_first_tile_keep_their_weight() {
     let (head_dim, tokens) = (32, 900);
     let unit = std::f64::consts::LOG2_E / (head_dim as f64).sqrt();
     let source = Changed {
@@ -138,7 +139,7 @@ fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
     let shape = AttentionShape { tokens: 300, query_heads: 1, key_heads: 1, head_dim: 32 };
     let rules = LogitRules { window: Some(40), ..LogitRules::causal(32) };
     for kernel in supported() {
-        let measure = Measure { distance: 20, rows: true };
+        let measure = StatisticsRequest { distance: 20, rows: true };
         let got = attention_statistics(kernel, &shape, &rules, &measure, &source);
         let want = attention_statistics(kernel, &shape, &rules, &measure, &random());
         let rows = |sums: longsift_kernels::WindowSums| sums.row_far_mass.expect("asked for");
@@ -155,7 +156,7 @@ fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
 /// In a strip with fewer rows than lanes, the unused lanes have queries of zeros, whose products with such a key are
 /// `NaN`.
 #[test]
-fn a_key_that_is_infinitely_far_is_nothing_to_its_rows_nor_to_lanes_without_one() {
+fn an_infinite_key_affects_neither_rows_nor_unused_lanes() {
     let random = || Random { head_dim: 16, seed: 4, spread: 2.0 };
     let source = Changed {
         random: random(),
@@ -165,7 +166,7 @@ fn a_key_that_is_infinitely_far_is_nothing_to_its_rows_nor_to_lanes_without_one(
     let rules = LogitRules::causal(16);
     for (tokens, query_heads) in [(5, 4), (21, 4), (5, 1), (99, 7)] {
         let shape = AttentionShape { tokens, query_heads, key_heads: 1, head_dim: 16 };
-        let measure = Measure { distance: 1, rows: true };
+        let measure = StatisticsRequest { distance: 1, rows: true };
         for kernel in supported().filter(|kernel| kernel.element_type() == ElementType::F32) {
             let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
             let far = sums.dependency_strength(tokens);
@@ -179,7 +180,7 @@ fn a_key_that_is_infinitely_far_is_nothing_to_its_rows_nor_to_lanes_without_one(
 #[test]
 fn a_query_or_key_that_is_not_a_number_shows_in_the_sums() {
     let shape = AttentionShape { tokens: 100, query_heads: 1, key_heads: 1, head_dim: 8 };
-    let measure = Measure { distance: 25, rows: true };
+    let measure = StatisticsRequest { distance: 25, rows: true };
     let break_at = |at: usize, with: f32| {
         move |row: usize, out: &mut [f32]| {
             if row == at {

@@ -13,7 +13,8 @@ mod common;
 
 use common::{Random, supported};
 use longsift_kernels::{
-    AttentionShape, ElementType, LogitRules, Measure, attention_statistics, reference_statistics,
+    AttentionShape, ElementType, LogitRules, StatisticsRequest, attention_statistics,
+    reference_statistics,
 };
 
 /// Standard deviation of the logits.
@@ -34,7 +35,7 @@ fn rounding_costs_what_it_must_and_no_more() {
         let shape = AttentionShape { tokens: 700, query_heads: 4, key_heads: 2, head_dim };
         let source = Random { head_dim, seed, spread: SPREAD as f32 };
         let (rules, measure) =
-            (LogitRules::causal(head_dim), Measure { distance: 175, rows: true });
+            (LogitRules::causal(head_dim), StatisticsRequest { distance: 175, rows: true });
         let want = reference_statistics(&shape, &rules, &measure, &source);
         for kernel in supported().filter(|kernel| kernel.element_type() != ElementType::F32) {
             // A head's far mass and sum of squares are off by a third of one probability's error; a single row's far

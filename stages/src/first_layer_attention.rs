@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
-    AttentionShape, BlockAttention, BlockShares, HeadSums, Kernel, LogitRules,
-    Measure as KernelMeasure, QueryKeySource, Rope, Rotation, WindowSums, attention_statistics,
-    head_statistics,
+    AttentionShape, BlockAttention, BlockShares, HeadSums, Kernel, LogitRules, QueryKeySource,
+    Rope, Rotation, StatisticsRequest, WindowSums, attention_statistics, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -291,7 +290,7 @@ impl FirstLayer {
     /// Measures a window on the CPU, with the far mass of every row in addition to the sums; rows are never sampled.
     /// Cost: as [`FirstLayer::measure`].
     pub fn measure_rows(&self, kernel: Kernel, ids: &[u32], distance: u64) -> WindowSums {
-        let measure = KernelMeasure { distance: distance as usize, rows: true };
+        let measure = StatisticsRequest { distance: distance as usize, rows: true };
         self.with_source(kernel, ids, |shape, rules, source| {
             attention_statistics(kernel, shape, rules, &measure, source)
         })
@@ -300,7 +299,7 @@ impl FirstLayer {
     /// Computes the attention between the blocks of a window on the CPU: mean over heads, or of one query head.
     /// `ends`: end of each block, in tokens. `sampled`: restricts the rows.
     ///
-    /// Cost and memory: see [`BlockShares::of_window`].
+    /// Cost and memory: see [`BlockShares::for_window`].
     ///
     /// # Panics
     /// If blocks or head are outside the window: see [`BlockAttention::new`].
@@ -315,7 +314,7 @@ impl FirstLayer {
         self.mark_ids_seen(ids);
         self.with_source(kernel, ids, |shape, rules, source| {
             let blocks = BlockAttention::new(ends, sampled.map(SampledRows::sample));
-            BlockShares::of_window(kernel, shape, rules, source, blocks, head)
+            BlockShares::for_window(kernel, shape, rules, source, blocks, head)
         })
     }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stderr, reason = "what is checked is printed")]
 
 #[path = "../../kernels/tests/cuda/emulation/driver.rs"]
-#[expect(unsafe_code, dead_code, reason = "it belongs to the kernels' tests, which use all of it")]
+#[expect(unsafe_code, dead_code, reason = "shared with the kernels' tests, which use everything")]
 mod emulation_driver;
 #[path = "../../kernels/tests/cuda/emulation/library.rs"]
 #[expect(unsafe_code, reason = "it belongs to the kernels' tests")]
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::cuda::{Device, Driver, WindowRequest};
-use longsift_kernels::{Kernel, Measure};
+use longsift_kernels::{Kernel, StatisticsRequest};
 use longsift_stages::first_layer_attention::{FirstLayer, Mask};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
@@ -113,7 +113,7 @@ fn check_layer<D: Driver>(
             .expect("memory suffices");
     }
     let tokens = ids.len();
-    let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: true };
+    let measure = StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: true };
     let key_heads = layer.spec().key_heads as usize;
     let measured =
         layer.with_operands(kernel, ids, 0..key_heads, |shape, rules, operands, key_heads| {
@@ -201,7 +201,7 @@ fn on_every_gpu(folder: &Path) {
     let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
     let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda()).filter(is_named);
     for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |of| (gpu, of))) {
-        if gpu.has(kernel) {
+        if gpu.supports(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open(gpu.ordinal).expect("the GPU opens");
             let mut device = Device::new(driver, kernel);

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fs;
 
 use corpora::{shared, texts, token_bytes, tokenizer};
-use longsift_kernels::recurrence::{Counts, Scan, WindowCounts};
+use longsift_kernels::recurrence::{RecurrenceCounts, RecurrenceScan, WindowCounts};
 use longsift_stages::contract::{Decimal, FarDistance, Figures, Kind, Measure, Value, Window, hex};
 use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::measures::lexical::TextCounts;
@@ -86,11 +86,11 @@ fn check(
     expected: Expected,
 ) -> Outcome<()> {
     let settings = Recurrence { min_distance_tokens, ..Recurrence::default() };
-    let mut scan = Scan::default();
+    let mut scan = RecurrenceScan::default();
     let counts = settings.counts(ids, &mut scan);
     assert_eq!(
         counts,
-        Counts {
+        RecurrenceCounts {
             tokens: expected.tokens,
             scored: expected.scored,
             min_distance: expected.min_distance,
@@ -217,7 +217,11 @@ fn a_distance_in_tokens_equals_the_same_fraction() -> Outcome<()> {
         if min_distance_tokens.is_none() {
             let tokens = ids.len() as u64;
             let count = |distance: FarDistance| {
-                Counts::of(&ids, distance.in_window(tokens), &mut Scan::default())
+                RecurrenceCounts::new(
+                    &ids,
+                    distance.in_window(tokens),
+                    &mut RecurrenceScan::default(),
+                )
             };
             let fraction = FarDistance::Fraction(Decimal(0.125));
             let tokens = FarDistance::Tokens(u32::try_from(expected.min_distance)?);
@@ -299,7 +303,8 @@ impl SelectionCases {
         for case in self.ids {
             let IdsCase { name, ids, tokens, periodic, repeated, frequent, .. } = case;
             let (midrange_pairs, midrange_hits) = (case.midrange_pairs, case.midrange_hits);
-            let (_, counts) = Recurrence::default().all_counts(&ids, &mut Scan::default());
+            let (_, counts) =
+                Recurrence::default().all_counts(&ids, &mut RecurrenceScan::default());
             let expected = WindowCounts {
                 tokens,
                 periodic,

@@ -21,7 +21,7 @@ const VOCABULARY: u64 = 8_000;
 fn bytes_read() -> u64 {
     let text = fs::read_to_string("/proc/self/io").expect("the system counts");
     let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));
-    count.expect("a line of it").parse().expect("a number")
+    count.expect("the file has this line").parse().expect("a number")
 }
 
 /// Returns pseudo-random bf16 numbers between -2 and 2.

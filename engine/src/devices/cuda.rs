@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
 use longsift_kernels::cuda::{self, Failure, Support, WindowRequest};
-use longsift_kernels::{ElementType, HeadSums, Kernel, Measure};
+use longsift_kernels::{ElementType, HeadSums, Kernel, StatisticsRequest};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
@@ -44,7 +44,7 @@ pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
 
 /// Returns the requested kernel, or the fastest one for the table that every GPU supports and that can process the windows.
 fn kernel(choice: Choice<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
-    let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.has(*kernel));
+    let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.supports(*kernel));
     let (candidates, what) = match choice.named {
         Some(named) => (vec![named], format!("the kernel `{}`", named.name())),
         None => (fastest_first(choice.element_type).to_vec(), "a kernel".to_owned()),
@@ -148,7 +148,7 @@ impl Compute for Cuda {
     ) -> Result<HeadSums, DeviceFailure> {
         layer.mark_ids_seen(&window.ids);
         let sample = window.sampled.as_ref().map(SampledRows::sample);
-        let measure = &Measure { distance: window.distance as usize, rows: false };
+        let measure = &StatisticsRequest { distance: window.distance as usize, rows: false };
         let measured = self.with_device(|device| {
             let heads = key_heads;
             layer.with_operands(self.kernel, &window.ids, heads, |shape, rules, operands, heads| {

@@ -49,7 +49,7 @@ impl AnonymousFile {
 
     /// Maps the whole file into memory.
     pub(crate) fn mapped(self) -> Result<MappedFile> {
-        let mapped = MappedFile::of(&self.file);
+        let mapped = MappedFile::from_file(&self.file);
         Ok(mapped.map_err(|error| failed(&self.folder, "read as memory", &error))?)
     }
 

@@ -54,11 +54,11 @@ impl Arguments {
                 "--seconds" => arguments.seconds = number(&name, &value)?,
                 "--beside" => arguments.beside = Some(kernel(&value)?),
                 "--json" => arguments.json = Some(PathBuf::from(value)),
-                _ => return Err(format!("`{name}` is not an option")),
+                _ => return Err(format!("unknown option `{name}`")),
             }
         }
         if arguments.repeat == 0 {
-            return Err("`--repeat 0` measures nothing: 1 or more".to_owned());
+            return Err("`--repeat`: expected at least 1, got 0".to_owned());
         }
         Ok(arguments)
     }
@@ -70,7 +70,7 @@ fn list<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{name} {text}`: not a number that it takes"))
+    text.parse().map_err(|_| format!("`{name}`: expected a number, got `{text}`"))
 }
 
 fn kernel(name: &str) -> Result<Kernel, String> {

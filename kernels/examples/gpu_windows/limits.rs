@@ -63,7 +63,7 @@ impl Limits {
         let products = threads / 32.0 * CHAINS * (16.0 * 8.0 * 16.0);
         let group_products = threads / 128.0 * 8.0 * (64.0 * 128.0 * 16.0);
         let shared_bytes = (2 * 64 + 128) * 128;
-        let group_products = (gpu.has(Kernel::CudaV2Bf16) && !LIMITS_V2.0.is_empty())
+        let group_products = (gpu.supports(Kernel::CudaV2Bf16) && !LIMITS_V2.0.is_empty())
             .then(|| rate(&LIMITS_V2.0, c"limit_group_products", shared_bytes, group_products));
         Ok(Self {
             products: rate(plain, c"limit_products", 0, products)?,

@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
 use longsift_kernels::cuda::{Device, DeviceSums, Failure, WindowRequest, window_bytes};
-use longsift_kernels::{Kernel, LogitRules, Measure};
+use longsift_kernels::{Kernel, LogitRules, StatisticsRequest};
 
 use arguments::Arguments;
 use geometry::{Geometry, Table};
@@ -135,7 +135,7 @@ fn measure_all(gpu: &Gpu, arguments: &Arguments) -> Result<(), Ended> {
     let mut off = 0.0_f64;
     for geometry in &arguments.geometries {
         for &kernel in &arguments.kernels {
-            if !gpu.has(kernel) {
+            if !gpu.supports(kernel) {
                 eprintln!("{} is not for {}, or not in this build", kernel.name(), gpu.name);
                 continue;
             }
@@ -201,7 +201,7 @@ impl<'a> Windows<'a> {
         let request = WindowRequest {
             shape: &shape,
             rules: &rules,
-            measure: &Measure { distance: tokens - 3 * (tokens / 4), rows: false },
+            measure: &StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: false },
             operands: self.table.operands(&ids),
             sample: None,
             key_heads: 0..geometry.key_heads,

@@ -3,7 +3,7 @@
 //! Multiply-adds use the kernel's own instruction and element type, operands in registers. Exponentials use the method
 //! of the kernel's vectors: split off the integer part, evaluate a polynomial, put the integer part into the exponent.
 
-#![allow(dead_code, reason = "not every example that includes this file needs all of it")]
+#![allow(dead_code, reason = "every example uses a part")]
 
 use std::hint::black_box;
 

@@ -28,7 +28,7 @@ struct RowState<'a> {
 }
 
 /// Keys of a tile that are visible to some lanes.
-struct Seen {
+struct VisibleKeys {
     /// Counted from the tile's first key.
     keys: Range<usize>,
     /// Whether every lane sees all of these keys.
@@ -194,7 +194,7 @@ impl KeyValues {
         first: usize,
         lanes: usize,
         height: usize,
-    ) -> Seen {
+    ) -> VisibleKeys {
         let end = first_key + TILE_KEYS;
         let (top, bottom) = (
             visible_keys(rules, self.shape.tokens, first),
@@ -203,7 +203,7 @@ impl KeyValues {
         let start = top.start.clamp(first_key, end) - first_key;
         let keys = start / height * height..bottom.end.clamp(first_key, end) - first_key;
         let whole = bottom.start <= first_key + keys.start && top.end >= first_key + keys.end;
-        Seen { keys, whole }
+        VisibleKeys { keys, whole }
     }
 
     /// Visible keys of each lane, counted from the tile's first key.

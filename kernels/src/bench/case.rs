@@ -11,9 +11,9 @@ use crate::element_type::ElementType;
 use crate::gather::{TableView, TableWindow};
 use crate::kernel::Kernel;
 use crate::rope::{Rope, RopeStyle};
-use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, StatisticsRequest};
 use crate::stream::attention_statistics;
-use crate::words::Words;
+use crate::words::AlignedWords;
 
 /// Rows of the table.
 const TABLE_ROWS: usize = 997;
@@ -24,7 +24,7 @@ const MIN_PAIRS: f64 = 5e7;
 
 /// One measurement: a causal window of `key_heads · group` query heads, gathered from a table and rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct BenchCase {
     pub kernel: Kernel,
     pub head_dim: usize,
     pub tokens: usize,
@@ -37,7 +37,7 @@ pub struct Case {
 
 /// Speed of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Speed {
+pub struct BenchSpeed {
     /// Wall-clock seconds of one window, median.
     pub seconds: f64,
     /// Seconds of CPU time of one window, summed over threads, median.
@@ -46,7 +46,7 @@ pub struct Speed {
     pub pairs: f64,
 }
 
-impl Case {
+impl BenchCase {
     /// Causal pairs of the case's window.
     pub fn pairs(&self) -> f64 {
         let pairs = self.tokens as f64 * (self.tokens as f64 + 1.0) / 2.0;
@@ -57,7 +57,7 @@ impl Case {
     ///
     /// # Panics
     /// If the processor lacks the kernel or no pool of threads can be started.
-    pub fn measure(&self, repeats: usize) -> Speed {
+    pub fn measure(&self, repeats: usize) -> BenchSpeed {
         let pool = self.pool();
         let window = OwnWindow::new(self);
         let windows = (MIN_PAIRS / self.pairs()).ceil() as u32;
@@ -70,7 +70,7 @@ impl Case {
             let wall = wall.elapsed().as_secs_f64() / f64::from(windows);
             runs.push((wall, self.pairs() * f64::from(windows) / busy.iter().sum::<f64>()));
         }
-        Speed {
+        BenchSpeed {
             seconds: median(runs.iter().map(|run| run.0)),
             processor_seconds: median(runs.iter().map(|run| self.pairs() / run.1)),
             pairs: median(runs.iter().map(|run| run.1)),
@@ -96,7 +96,7 @@ pub struct BlockCost {
     pub ratio: f64,
 }
 
-impl Case {
+impl BenchCase {
     /// Measures a window by blocks of `block_tokens` tokens and by its statistics, in turns.
     ///
     /// # Panics
@@ -128,13 +128,13 @@ impl Case {
 /// A window and the table it is gathered from.
 struct OwnWindow {
     /// Starts on a cache line, as the rows of a table file do.
-    table: Words,
+    table: AlignedWords,
     ids: Vec<u32>,
     rope: Rope,
 }
 
 impl OwnWindow {
-    fn new(case: &Case) -> Self {
+    fn new(case: &BenchCase) -> Self {
         let width = case.key_heads * (case.group + 1) * case.head_dim;
         let mut state = 1_u64;
         let mut next = || {
@@ -142,7 +142,7 @@ impl OwnWindow {
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
         let floats = (0..TABLE_ROWS * width).map(|_| 2.5 * next());
-        let mut table = Words::new(TABLE_ROWS * width);
+        let mut table = AlignedWords::new(TABLE_ROWS * width);
         match case.kernel.element_type() {
             ElementType::F32 | ElementType::Int16 => {
                 table.floats_mut().iter_mut().zip(floats).for_each(|(to, value)| *to = value);
@@ -159,15 +159,15 @@ impl OwnWindow {
         Self { table, ids, rope: Rope::new(RopeStyle::Half, &frequencies, 1.0, case.tokens) }
     }
 
-    fn run(&self, case: &Case) {
+    fn run(&self, case: &BenchCase) {
         let tokens = case.tokens;
-        let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
+        let measure = StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: false };
         self.with_source(case, |shape, rules, source| {
             black_box(attention_statistics(case.kernel, shape, rules, &measure, source));
         });
     }
 
-    fn run_blocks(&self, case: &Case, ends: &[usize]) {
+    fn run_blocks(&self, case: &BenchCase, ends: &[usize]) {
         self.with_source(case, |shape, rules, source| {
             let mut blocks = BlockAttention::new(ends, None);
             blocks.add_heads(case.kernel, shape, rules, source, 0..shape.key_heads);
@@ -177,10 +177,10 @@ impl OwnWindow {
 
     fn with_source(
         &self,
-        case: &Case,
+        case: &BenchCase,
         work: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource),
     ) {
-        let &Case { kernel, head_dim, tokens, key_heads, group, .. } = case;
+        let &BenchCase { kernel, head_dim, tokens, key_heads, group, .. } = case;
         let shape = AttentionShape { tokens, query_heads: key_heads * group, key_heads, head_dim };
         let width = key_heads * (group + 1) * head_dim;
         let table = match kernel.element_type() {
@@ -215,7 +215,7 @@ mod tests {
     fn every_kernel_can_be_measured() {
         for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
             let case =
-                Case { kernel, head_dim: 32, tokens: 300, key_heads: 1, group: 4, threads: 2 };
+                BenchCase { kernel, head_dim: 32, tokens: 300, key_heads: 1, group: 4, threads: 2 };
             let speed = case.measure(3);
             assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
             let cost = case.measure_blocks(64, 1);

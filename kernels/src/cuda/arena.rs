@@ -19,10 +19,10 @@ const STAGED_ALIGNMENT: usize = 64;
 pub(crate) struct Arena<D: Driver> {
     /// Declared first so that it is dropped first, which waits for copies from the staging memory.
     memory: D::Memory,
-    staged: RefCell<Staged<D::Staging>>,
+    staged: RefCell<StagingState<D::Staging>>,
 }
 
-struct Staged<S> {
+struct StagingState<S> {
     memory: S,
     /// Bytes from the start that copies may still read.
     used: usize,
@@ -43,11 +43,11 @@ impl<D: Driver> Arena<D> {
                 driver.wait()?;
                 staged.used = 0;
             }
-            let place = &mut staged.memory.as_mut()[staged.used..][..piece.len()];
-            place.copy_from_slice(piece);
+            let staged_bytes = &mut staged.memory.as_mut()[staged.used..][..piece.len()];
+            staged_bytes.copy_from_slice(piece);
             // SAFETY: these bytes are written again only after the wait above, or after that of `read`; they live until
             // the arena is dropped, which waits first.
-            unsafe { driver.send(&self.memory, to, place)? };
+            unsafe { driver.send(&self.memory, to, staged_bytes)? };
             staged.used = (staged.used + piece.len()).next_multiple_of(STAGED_ALIGNMENT);
             to += piece.len() as u64;
         }
@@ -60,13 +60,13 @@ impl<D: Driver> Arena<D> {
         let mut from = offset;
         for piece in bytes.chunks_mut(STAGED_BYTES) {
             // Copies to and from this memory happen in the order of this thread's calls.
-            let place = &mut staged.memory.as_mut()[..piece.len()];
+            let staged_bytes = &mut staged.memory.as_mut()[..piece.len()];
             // SAFETY: the staged bytes are not accessed until the wait below returns, or the arena is dropped, which
             // waits.
-            unsafe { driver.receive(&self.memory, from, place)? };
+            unsafe { driver.receive(&self.memory, from, staged_bytes)? };
             driver.wait()?;
             staged.used = 0;
-            piece.copy_from_slice(place);
+            piece.copy_from_slice(staged_bytes);
             from += piece.len() as u64;
         }
         Ok(())
@@ -100,19 +100,19 @@ impl<D: Driver> Arenas<D> {
 
     /// Calls `work` with an arena of at least `bytes` bytes. The arena is kept only after success: after a failure, work may still
     /// be running in it, and freeing it waits for that.
-    pub(crate) fn with<T>(
+    pub(crate) fn with_arena<T>(
         &self,
         driver: &D,
         bytes: u64,
         work: impl FnOnce(&Arena<D>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let arena = Taken { arena: Some(self.take(driver, bytes)?), of: self };
+        let arena = ArenaLease { arena: Some(self.lease(driver, bytes)?), of: self };
         let result = work(arena.arena.as_ref().expect("it was just put there"))?;
         arena.keep();
         Ok(result)
     }
 
-    fn take(&self, driver: &D, bytes: u64) -> Result<Arena<D>, Failure> {
+    fn lease(&self, driver: &D, bytes: u64) -> Result<Arena<D>, Failure> {
         let largest = {
             let mut spare = self.spare();
             spare.sort_by_key(|arena| arena.memory.bytes());
@@ -135,7 +135,7 @@ impl<D: Driver> Arenas<D> {
         }?;
         let staged = staged.map_or_else(|| driver.stage(STAGED_BYTES), Ok)?;
         self.bytes.fetch_add(memory.bytes(), Ordering::Relaxed);
-        Ok(Arena { memory, staged: RefCell::new(Staged { memory: staged, used: 0 }) })
+        Ok(Arena { memory, staged: RefCell::new(StagingState { memory: staged, used: 0 }) })
     }
 
     fn forget(&self, arena: Arena<D>) {
@@ -149,18 +149,18 @@ impl<D: Driver> Arenas<D> {
 }
 
 /// An arena in use; freed unless it is kept.
-struct Taken<'a, D: Driver> {
+struct ArenaLease<'a, D: Driver> {
     arena: Option<Arena<D>>,
     of: &'a Arenas<D>,
 }
 
-impl<D: Driver> Taken<'_, D> {
+impl<D: Driver> ArenaLease<'_, D> {
     fn keep(mut self) {
         self.of.spare().extend(self.arena.take());
     }
 }
 
-impl<D: Driver> Drop for Taken<'_, D> {
+impl<D: Driver> Drop for ArenaLease<'_, D> {
     fn drop(&mut self) {
         if let Some(arena) = self.arena.take() {
             self.of.forget(arena);

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Arenas};
 use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
-use super::filling::{Filling, Table};
+use super::filling::{DeviceTable, Filling};
 use super::parameters::{
     AttentionParameters, KeyNormParameters, MAX_SEGMENTS, SumParameters, TableFormat,
     TensorAttentionParameters, UNBOUNDED,
@@ -40,7 +40,7 @@ struct KernelOutput {
 pub struct Device<D: Driver> {
     // Memory first: it is freed while the driver exists.
     arenas: Arenas<D>,
-    table: Option<Table<D::Memory>>,
+    table: Option<DeviceTable<D::Memory>>,
     driver: D,
     kernel: Kernel,
 }
@@ -88,7 +88,7 @@ impl<D: Driver> Device<D> {
             self.driver.write(&memory, (piece * TABLE_PIECE) as u64, bytes)?;
         }
         self.driver.wait()?;
-        self.table = Some(Table { memory, format, row_width, rows });
+        self.table = Some(DeviceTable { memory, format, row_width, rows });
         Ok(())
     }
 
@@ -122,7 +122,8 @@ impl<D: Driver> Device<D> {
         if plan.row_count == 0 || plan.heads == 0 {
             return Ok(sums(request, &plan, KernelOutput::default()));
         }
-        self.arenas.with(&self.driver, plan.bytes, |arena| self.measure_in(arena, &plan, request))
+        self.arenas
+            .with_arena(&self.driver, plan.bytes, |arena| self.measure_in(arena, &plan, request))
     }
 
     fn measure_in(
@@ -161,7 +162,11 @@ impl<D: Driver> Device<D> {
         Ok(sums(request, plan, output))
     }
 
-    fn table_for(&self, shape: &AttentionShape, ids: &[u32]) -> Result<&Table<D::Memory>, Failure> {
+    fn table_for(
+        &self,
+        shape: &AttentionShape,
+        ids: &[u32],
+    ) -> Result<&DeviceTable<D::Memory>, Failure> {
         let other = |reason: String| Err(Failure::Other(reason));
         let Some(table) = &self.table else {
             return other("no table was sent to this device".to_owned());

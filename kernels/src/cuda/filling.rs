@@ -19,7 +19,7 @@ const GATHER_THREADS: u32 = 256;
 const ROWS_AT_ONCE: usize = 4096;
 
 /// The table in device memory.
-pub(crate) struct Table<M> {
+pub(crate) struct DeviceTable<M> {
     pub(crate) memory: M,
     pub(crate) format: TableFormat,
     pub(crate) row_width: usize,
@@ -48,7 +48,7 @@ impl<D: Driver> Filling<'_, D> {
     /// Launches `gather_rope` for queries and for keys.
     pub(crate) fn gather(
         &self,
-        table: &Table<D::Memory>,
+        table: &DeviceTable<D::Memory>,
         ids: &[u32],
         rotation: Option<&Rotation>,
         norms: Option<&HeadNorms>,
@@ -90,7 +90,7 @@ impl<D: Driver> Filling<'_, D> {
         };
         let norm = |offset| if norms.is_some() { self.address(offset) } else { 0 };
         let some = |given: bool, offset| if given { self.address(offset) } else { 0 };
-        self.gather_side(&GatherParameters {
+        self.gather_heads(&GatherParameters {
             rows: some(self.request.sample.is_some(), plan.rows),
             row_scale: some(self.request.rules.query_scale.is_some(), plan.row_scale),
             norm_weight: norm(plan.query_norm),
@@ -102,7 +102,7 @@ impl<D: Driver> Filling<'_, D> {
             width: plan.geometry.width as i32,
             ..common
         })?;
-        self.gather_side(&GatherParameters {
+        self.gather_heads(&GatherParameters {
             norm_weight: norm(plan.key_norm),
             out: self.address(plan.keys),
             first_number: ((shape.query_heads + key_heads.start) * shape.head_dim) as u64,
@@ -113,7 +113,7 @@ impl<D: Driver> Filling<'_, D> {
         })
     }
 
-    fn gather_side(&self, parameters: &GatherParameters) -> Result<(), Failure> {
+    fn gather_heads(&self, parameters: &GatherParameters) -> Result<(), Failure> {
         let launch = Launch {
             kernel: self.plan.geometry.gather(),
             blocks: parameters.row_count as u32,

@@ -22,7 +22,7 @@ use super::driver::{Driver, Failure, Launch, TensorMapRequest};
 use super::parameters::TensorMap;
 use crate::kernel::Kernel;
 
-use context::{Context, failure, said, stream};
+use context::{Context, error_text, failure, stream};
 use images::{IMAGES, Module};
 pub use memory::{NvidiaMemory, PinnedMemory};
 
@@ -43,7 +43,7 @@ pub struct Gpu {
 
 impl Gpu {
     /// Whether this build has the kernel for this GPU.
-    pub fn has(&self, kernel: Kernel) -> bool {
+    pub fn supports(&self, kernel: Kernel) -> bool {
         match kernel {
             Kernel::CudaF32 | Kernel::CudaV1Bf16 => self.compute_capability >= (8, 0),
             Kernel::CudaV2Bf16 => {
@@ -60,8 +60,9 @@ impl Gpu {
 /// Lists the visible GPUs, or returns the reason why no GPU can be used.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     start()?;
-    let failed =
-        |error: DriverError| format!("the NVIDIA driver does not list its GPUs: {}", said(error));
+    let failed = |error: DriverError| {
+        format!("the NVIDIA driver does not list its GPUs: {}", error_text(error))
+    };
     let count = result::device::get_count().map_err(failed)?;
     (0..count).map(|ordinal| describe(ordinal).map_err(failed)).collect()
 }
@@ -75,7 +76,8 @@ fn start() -> Result<(), String> {
         if !unsafe { sys::is_culib_present() } {
             return Err("no NVIDIA driver was found: there is no libcuda.so.1".to_owned());
         }
-        result::init().map_err(|error| format!("the NVIDIA driver does not start: {}", said(error)))
+        result::init()
+            .map_err(|error| format!("the NVIDIA driver does not start: {}", error_text(error)))
     });
     started.clone()
 }
@@ -226,8 +228,8 @@ impl Driver for Nvidia {
 
     fn write(&self, memory: &NvidiaMemory, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         self.context.enter()?;
-        let to = memory.place(offset, bytes.len());
-        // SAFETY: `place` checked the bounds; from pageable memory the call returns when the bytes have been read.
+        let to = memory.address_of(offset, bytes.len());
+        // SAFETY: `address_of` checked the bounds; from pageable memory the call returns when the bytes have been read.
         unsafe { result::memcpy_htod_async(to, bytes, stream()) }
             .map_err(|error| failure("write memory", error))
     }
@@ -245,8 +247,8 @@ impl Driver for Nvidia {
         staged: &[u8],
     ) -> Result<(), Failure> {
         self.context.enter()?;
-        let to = memory.place(offset, staged.len());
-        // SAFETY: `place` checked the bounds; the caller leaves the bytes alone until they have been read.
+        let to = memory.address_of(offset, staged.len());
+        // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been read.
         unsafe { result::memcpy_htod_async(to, staged, stream()) }
             .map_err(|error| failure("write memory", error))
     }
@@ -258,8 +260,8 @@ impl Driver for Nvidia {
         staged: &mut [u8],
     ) -> Result<(), Failure> {
         self.context.enter()?;
-        let from = memory.place(offset, staged.len());
-        // SAFETY: `place` checked the bounds; the caller leaves the bytes alone until they have been written.
+        let from = memory.address_of(offset, staged.len());
+        // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been written.
         unsafe { result::memcpy_dtoh_async(staged, from, stream()) }
             .map_err(|error| failure("read memory", error))
     }
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_open_and_a_machine_without_a_driver_says_so_and_goes_on() {
+    fn a_machine_without_a_driver_reports_an_error() {
         match gpus() {
             Ok(gpus) => assert!(gpus.iter().all(|gpu| Nvidia::open(gpu.ordinal).is_ok())),
             Err(reason) => {

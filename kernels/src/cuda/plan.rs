@@ -25,7 +25,7 @@ pub enum Support {
 
 /// Whether `kernel` can measure windows of this shape on a GPU.
 pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
-    let Some(geometry) = Geometry::of(kernel, shape) else {
+    let Some(geometry) = KernelGeometry::for_shape(kernel, shape) else {
         return Support::No(format!(
             "kernel `{}` has heads of at most {} numbers, these have {}",
             kernel.name(),
@@ -69,7 +69,7 @@ impl Numbers {
 
 /// Layout of heads and blocks of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct KernelGeometry {
     pub(crate) kernel: Kernel,
     /// Numbers of a query: the head's, then zeros.
     pub(crate) width: usize,
@@ -83,8 +83,8 @@ pub(crate) struct Geometry {
     pub(crate) split: usize,
 }
 
-impl Geometry {
-    pub(crate) fn of(kernel: Kernel, shape: &AttentionShape) -> Option<Self> {
+impl KernelGeometry {
+    pub(crate) fn for_shape(kernel: Kernel, shape: &AttentionShape) -> Option<Self> {
         let head_dim = shape.head_dim;
         if head_dim == 0 || head_dim > widest(kernel) {
             return None;
@@ -235,7 +235,7 @@ pub fn window_bytes(
 /// Offsets in bytes of the arrays of a window in its device memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WindowPlan {
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: KernelGeometry,
     /// Query heads measured.
     pub(crate) heads: usize,
     pub(crate) key_heads: usize,
@@ -272,7 +272,7 @@ impl WindowPlan {
         sizes: &SourceSizes,
         key_heads: &Range<usize>,
     ) -> Option<Self> {
-        let geometry = Geometry::of(kernel, shape)?;
+        let geometry = KernelGeometry::for_shape(kernel, shape)?;
         let tokens = shape.tokens;
         let (key_heads, heads) = (key_heads.len(), key_heads.len() * shape.group());
         let row_count = sizes.sampled_rows.unwrap_or(tokens);
@@ -365,7 +365,7 @@ mod tests {
             for tokens in [1, 4096, MAX_TOKENS - 1] {
                 let shape = AttentionShape { head_dim, ..LLAMA };
                 let bytes = |kernel| {
-                    Geometry::of(kernel, &shape)
+                    KernelGeometry::for_shape(kernel, &shape)
                         .map(|geometry| geometry.shared_bytes(segments_of(tokens)))
                 };
                 // Of a block: 227 KiB on sm_90, 99 KiB on sm_86 and sm_89, 163 KiB on sm_80.
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_cannot_measure_is_said() {
+    fn unsupported_shapes_have_a_reason() {
         let wide = AttentionShape { head_dim: 300, ..LLAMA };
         assert_eq!(
             supports(Kernel::CudaV1Bf16, &wide),

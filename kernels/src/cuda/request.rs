@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::plan::SourceSizes;
 use crate::gather::HeadNorms;
 use crate::rope::Rotation;
-use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource, RowSample};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample, StatisticsRequest};
 
 /// The window, the heads and the rows to measure.
 #[derive(Clone)]
 pub struct WindowRequest<'a> {
     pub shape: &'a AttentionShape,
     pub rules: &'a LogitRules,
-    pub measure: &'a Measure,
+    pub measure: &'a StatisticsRequest,
     pub operands: Operands<'a>,
     /// Rows to measure; `None` for every row.
     pub sample: Option<&'a RowSample>,

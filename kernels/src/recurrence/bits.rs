@@ -5,7 +5,7 @@ pub(super) const WORD: usize = 64;
 
 /// Packs 64 bytes that are 0 or 1 into bits.
 #[inline(always)]
-pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
+pub(super) fn pack(bytes: &[u8; WORD]) -> u64 {
     // The product gathers the lowest bits of eight bytes in its highest byte.
     let gathered =
         |eight: &[u8; 8]| u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
@@ -17,7 +17,7 @@ pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
 pub(super) fn at_least(values: &[u32; WORD], bound: usize) -> u64 {
     // Signed numbers, which every processor can compare in vectors.
     let bound = i32::try_from(bound).unwrap_or(i32::MAX);
-    of(&values.map(|value| u8::from(value as i32 >= bound)))
+    pack(&values.map(|value| u8::from(value as i32 >= bound)))
 }
 
 /// Returns the bits of `word` that are the `N`th or a later bit in a run of set bits; `before` is the previous word.
@@ -30,7 +30,7 @@ pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
 
 /// Extends each bit of `word` to the `N - 1` bits before it; returns the bits in the previous word and in this one.
 #[inline(always)]
-pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
+pub(super) fn extended_back<const N: usize>(word: u64) -> [u64; 2] {
     let word = u128::from(word) << WORD;
     let all = (1..N).fold(word, |all, back| all | word >> back);
     [all as u64, (all >> WORD) as u64]
@@ -53,7 +53,7 @@ pub(super) fn is_set(word: u64, bit: usize) -> bool {
 
 /// Returns a mask of word number `word` with the bits from index `first` on, counted over all words.
 #[inline(always)]
-pub(super) fn from(first: usize, word: usize) -> u64 {
+pub(super) fn mask_from(first: usize, word: usize) -> u64 {
     let skipped = first.saturating_sub(word * WORD);
     if skipped < WORD { u64::MAX << skipped } else { 0 }
 }
@@ -74,7 +74,7 @@ mod tests {
         #[test]
         fn a_word_has_the_bits_of_its_bytes(word: u64) {
             let bytes: Vec<u8> = (0..WORD).map(|bit| u8::from(is_set(word, bit))).collect();
-            prop_assert_eq!(of(bytes.first_chunk().unwrap()), word);
+            prop_assert_eq!(pack(bytes.first_chunk().unwrap()), word);
             let expected: Vec<usize> = (0..WORD).filter(|bit| bytes[*bit] == 1).collect();
             prop_assert_eq!(ones(word).collect::<Vec<_>>(), expected);
         }
@@ -93,7 +93,7 @@ mod tests {
 
         #[test]
         fn bits_are_spread_into_the_word_before(word in runs()) {
-            let [before, spread] = with_those_before::<8>(word);
+            let [before, spread] = extended_back::<8>(word);
             let is_on = |bit: usize| {
                 if bit < WORD { is_set(before, bit) } else { is_set(spread, bit - WORD) }
             };
@@ -105,9 +105,9 @@ mod tests {
         }
 
         #[test]
-        fn from_a_bit_on_are_all_that_follow(first in 0_usize..200) {
+        fn a_mask_has_all_bits_from_its_first(first in 0_usize..200) {
             for bit in 0..192 {
-                prop_assert_eq!(is_set(from(first, bit / WORD), bit % WORD), bit >= first);
+                prop_assert_eq!(is_set(mask_from(first, bit / WORD), bit % WORD), bit >= first);
             }
         }
     }

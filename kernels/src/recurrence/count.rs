@@ -1,7 +1,7 @@
 //! Counts recurrence in a window: whole numbers, from which every share is one division.
 
 use super::bits::{self, WORD};
-use super::scan::Scan;
+use super::scan::RecurrenceScan;
 use super::window_counts::WindowCounts;
 use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
@@ -15,7 +15,7 @@ const FIRST_OF_RUN: usize = 4;
 
 /// Counts over the second half of a window, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RecurrenceCounts {
     /// Tokens of the window, S.
     pub tokens: u64,
     /// Tokens of the second half, `⌊S/2⌋`, which are counted; the others are context.
@@ -46,36 +46,40 @@ pub struct Counts {
     pub possible_pairs: u64,
 }
 
-impl Counts {
+impl RecurrenceCounts {
     /// Counts recurrence in a window of any length. Recurrences at `min_distance` or more are far.
     ///
     /// Cost: linear in the number of tokens. Reuses the memory of `scan`.
-    pub fn of(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
+    pub fn new(ids: &[u32], min_distance: u64, scan: &mut RecurrenceScan) -> Self {
         let mut counts = Self::none(ids.len(), min_distance);
         scan.window(ids, counts.copy_distance as usize, counts.first());
-        run(Counting { counts: &mut counts, scan });
+        run(CountPass { counts: &mut counts, scan });
         counts
     }
 
-    /// Like [`Self::of`], with counts over the whole window in addition.
-    pub fn with_window(ids: &[u32], min_distance: u64, scan: &mut Scan) -> (Self, WindowCounts) {
+    /// Like [`Self::new`], with counts over the whole window in addition.
+    pub fn with_window(
+        ids: &[u32],
+        min_distance: u64,
+        scan: &mut RecurrenceScan,
+    ) -> (Self, WindowCounts) {
         let mut counts = Self::none(ids.len(), min_distance);
         scan.whole_window(ids, counts.copy_distance as usize);
-        run(Counting { counts: &mut counts, scan });
+        run(CountPass { counts: &mut counts, scan });
         (counts, WindowCounts::new(ids, scan))
     }
 
     /// Like [`Self::with_window`], without processor-specific instructions.
     #[cfg(test)]
-    pub(super) fn with_window_anywhere(
+    pub(super) fn with_window_portable(
         ids: &[u32],
         min_distance: u64,
-        scan: &mut Scan,
+        scan: &mut RecurrenceScan,
     ) -> (Self, WindowCounts) {
         let mut counts = Self::none(ids.len(), min_distance);
-        scan.whole_window_anywhere(ids, counts.copy_distance as usize);
-        Counting { counts: &mut counts, scan }.run(FourRows);
-        (counts, WindowCounts::new_anywhere(ids, scan))
+        scan.whole_window_portable(ids, counts.copy_distance as usize);
+        CountPass { counts: &mut counts, scan }.run(FourRows);
+        (counts, WindowCounts::new_portable(ids, scan))
     }
 
     /// Returns the counts of a window of `tokens` tokens before anything is counted.
@@ -109,7 +113,7 @@ impl Counts {
     }
 
     #[inline(always)]
-    fn count(&mut self, scan: &Scan) {
+    fn count(&mut self, scan: &RecurrenceScan) {
         let first = self.first();
         // Recurring tokens by bin, then by whether they are copied and whether they are among the first of their run.
         let mut cells = [[0_u64; 4]; 33];
@@ -117,7 +121,7 @@ impl Counts {
         let mut copied_alone = 0;
         let count = |bits: u64| u64::from(bits.count_ones());
         for (word, distances) in scan.distances_in_words().iter().enumerate().skip(first / WORD) {
-            let scored = bits::from(first, word);
+            let scored = bits::mask_from(first, word);
             let (copied, recurring) =
                 (scan.copied()[word] & scored, scan.recurring()[word] & scored);
             let before = word.checked_sub(1).map_or(0, |before| scan.repeating()[before]);
@@ -179,12 +183,12 @@ impl Counts {
 }
 
 /// Pass that counts the results of a scan.
-struct Counting<'a> {
-    counts: &'a mut Counts,
-    scan: &'a Scan,
+struct CountPass<'a> {
+    counts: &'a mut RecurrenceCounts,
+    scan: &'a RecurrenceScan,
 }
 
-impl SimdOp for Counting<'_> {
+impl SimdOp for CountPass<'_> {
     type Result = ();
 
     #[inline(always)]

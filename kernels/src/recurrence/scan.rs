@@ -6,7 +6,7 @@
 //! repeat. If all six have the same distance, the 8-gram has it as well, and is not looked up.
 
 use super::bits::{self, WORD, clear};
-use super::tallies::{COPIED_GRAM, Ids, Periods, RepeatedTokens};
+use super::tallies::{COPIED_GRAM, IdCounter, Periods, RepeatedTokens};
 use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
 use crate::transpose::FourRows;
@@ -22,7 +22,7 @@ const MULTIPLIERS: [u32; TRIGRAM] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
 /// Slots per token of a window of `tokens` tokens. More slots cause fewer collisions, as long as the table fits the
 /// second-level cache; that of a long window does not in any case.
-const fn slots_a_token(tokens: usize) -> usize {
+const fn slots_per_token(tokens: usize) -> usize {
     match tokens {
         0..=16_384 => 8,
         16_385..=65_536 => 4,
@@ -35,7 +35,7 @@ const fn slots_a_token(tokens: usize) -> usize {
 /// About 50 to 86 bytes per token for windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 for longer ones.
 /// Counts over the whole window take 16 more.
 #[derive(Debug, Default)]
-pub struct Scan {
+pub struct RecurrenceScan {
     /// Distance from the end of a trigram to the end of its last earlier occurrence, 0 if it does not recur. Padded to
     /// whole words.
     distances: Vec<u32>,
@@ -61,27 +61,27 @@ pub struct Scan {
     /// Tokens in repeated passages; for a whole window only.
     pub(super) repeated: u64,
     /// Counts of the ids; for a whole window only.
-    pub(super) ids: Ids,
+    pub(super) ids: IdCounter,
 }
 
-impl Scan {
+impl RecurrenceScan {
     /// Scans a window. A recurring 8-gram at `copy_distance` or more is a copy; copied tokens are known from
     /// `copies_from` on.
     pub fn window(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
         assert_length(ids);
-        run(Scanning::<false> { scan: self, ids, copy_distance, copies_from });
+        run(ScanPass::<false> { scan: self, ids, copy_distance, copies_from });
     }
 
     /// Like [`Self::window`], with the copies of all tokens and the input of [`super::WindowCounts`].
     pub(super) fn whole_window(&mut self, ids: &[u32], copy_distance: usize) {
         assert_length(ids);
-        run(Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 });
+        run(ScanPass::<true> { scan: self, ids, copy_distance, copies_from: 0 });
     }
 
     /// Like [`Self::whole_window`], without processor-specific instructions.
     #[cfg(test)]
-    pub(super) fn whole_window_anywhere(&mut self, ids: &[u32], copy_distance: usize) {
-        Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 }.run(FourRows);
+    pub(super) fn whole_window_portable(&mut self, ids: &[u32], copy_distance: usize) {
+        ScanPass::<true> { scan: self, ids, copy_distance, copies_from: 0 }.run(FourRows);
     }
 
     #[cfg(test)]
@@ -132,7 +132,7 @@ impl Scan {
         clear(&mut self.distances, words * WORD);
         clear(&mut self.recurs_later, words * WORD);
         self.hashes.resize(words * WORD, 0);
-        let bits = (slots_a_token(ids.len()) * ids.len()).next_power_of_two().ilog2().max(1);
+        let bits = (slots_per_token(ids.len()) * ids.len()).next_power_of_two().ilog2().max(1);
         clear(&mut self.slots, 1 << bits);
         if WHOLE {
             self.periods.clear(ids.len());
@@ -186,9 +186,9 @@ impl Scan {
                 *equal = u8::from(before == own);
             }
             before = distances[WORD - 1];
-            let recurring = bits::of(&distances.map(|distance| u8::from(distance > 0)));
+            let recurring = bits::pack(&distances.map(|distance| u8::from(distance > 0)));
             self.recurring.push(recurring);
-            self.repeating.push(bits::of(&equal) & recurring);
+            self.repeating.push(bits::pack(&equal) & recurring);
         }
     }
 
@@ -209,13 +209,13 @@ impl Scan {
         };
         let (mut before, mut repeating_before, mut later_before) = (0, 0, 0);
         let mut repeated = RepeatedTokens::default();
-        let later = self.recurs_later.as_chunks().0.iter().map(bits::of);
+        let later = self.recurs_later.as_chunks().0.iter().map(bits::pack);
         let words = self.recurring.iter().zip(&self.repeating).zip(self.distances.as_chunks().0);
         for ((word, ((&recurring, &repeating), distances)), later) in words.enumerate().zip(later) {
             // Grams that may have an earlier occurrence, those whose distance is already known, and those that may have
             // a later occurrence.
-            let asked =
-                bits::nth_of_run::<TRIGRAMS>(before, recurring) & bits::from(copies_from, word);
+            let asked = bits::nth_of_run::<TRIGRAMS>(before, recurring)
+                & bits::mask_from(copies_from, word);
             let known = asked & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
             let insert = bits::nth_of_run::<TRIGRAMS>(later_before, later);
             (before, repeating_before, later_before) = (recurring, repeating, later);
@@ -242,7 +242,7 @@ impl Scan {
                     *head = end as u32;
                 }
             }
-            let [spread, own] = bits::with_those_before::<COPIED_GRAM>(copies);
+            let [spread, own] = bits::extended_back::<COPIED_GRAM>(copies);
             self.copied[word] |= own;
             if let Some(before) = word.checked_sub(1) {
                 self.copied[before] |= spread;
@@ -260,14 +260,14 @@ fn assert_length(ids: &[u32]) {
 }
 
 /// Scan of a window. `WHOLE`: whether for counts over the whole window.
-struct Scanning<'a, const WHOLE: bool> {
-    scan: &'a mut Scan,
+struct ScanPass<'a, const WHOLE: bool> {
+    scan: &'a mut RecurrenceScan,
     ids: &'a [u32],
     copy_distance: usize,
     copies_from: usize,
 }
 
-impl<const WHOLE: bool> SimdOp for Scanning<'_, WHOLE> {
+impl<const WHOLE: bool> SimdOp for ScanPass<'_, WHOLE> {
     type Result = ();
 
     #[inline(always)]

@@ -58,7 +58,7 @@ impl RepeatedTokens {
     #[inline(always)]
     pub(super) fn add(&mut self, grams: u64) {
         let ends = bits::nth_of_run::<MIN_GRAMS>(self.grams, grams);
-        let [before, own] = bits::with_those_before::<MIN_STRETCH>(ends);
+        let [before, own] = bits::extended_back::<MIN_STRETCH>(ends);
         self.tokens += u64::from((self.covered | before).count_ones());
         (self.grams, self.covered) = (grams, own);
     }
@@ -99,7 +99,7 @@ fn get(index: impl Index) -> usize {
 
 /// Memory for counting the ids of a window.
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(super) struct IdCounter {
     /// Occurrences of the id at its last position; 0 at the others.
     occurrences: Vec<u32>,
     /// Last positions of the ids with 2 occurrences, then of those with 3, up to 6.
@@ -117,7 +117,7 @@ pub(super) struct IdCounts {
     pub(super) hits: u64,
 }
 
-impl Ids {
+impl IdCounter {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of::<u32>() * (self.occurrences.capacity() + self.spaced.capacity())
@@ -189,7 +189,7 @@ impl<I: Index> Positions<'_, I> {
             let tokens = occurrences.map(|own| if own >= frequent { own.into() } else { 0 });
             counts.frequent += u64::from(tokens.iter().sum::<u32>());
             let is_spaced = occurrences.map(|own| u8::from((least..=most).contains(&own)));
-            for bit in bits::ones(bits::of(&is_spaced)) {
+            for bit in bits::ones(bits::pack(&is_spaced)) {
                 let list = get(occurrences[bit]) - MIN_SPACED;
                 lists[list][lengths[list]] = I::new(word * bits::WORD + bit);
                 lengths[list] += 1;
@@ -212,8 +212,8 @@ impl<I: Index> Positions<'_, I> {
     fn link(&mut self) {
         let Self { ids, slots, previous, occurrences } = self;
         // A load of at most a quarter, or a half where the numbers are wide.
-        let slots_a_token = if size_of::<I>() == size_of::<u16>() { 4 } else { 2 };
-        let bits = (slots_a_token * ids.len()).next_power_of_two().ilog2().max(1);
+        let slots_per_token = if size_of::<I>() == size_of::<u16>() { 4 } else { 2 };
+        let bits = (slots_per_token * ids.len()).next_power_of_two().ilog2().max(1);
         let slots = &mut slots[..1 << bits];
         slots.fill(I::new(0));
         let last_slot = slots.len() - 1;
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn narrow_and_wide_tables_count_alike() {
-        let mut memory = Ids::default();
+        let mut memory = IdCounter::default();
         for tokens in [0_usize, 1, 2, 63, 64, 65, 1024, 5000, 65_534, 65_535, 65_536, 70_000] {
             for spread in [1, 7, 1000, 1 << 20] {
                 let id = |token: u32| token.wrapping_mul(2_654_435_761) % spread * (token % 3);

@@ -4,7 +4,7 @@
 //! The first two come from a scan's trigram and 8-gram passes. Ids are counted in another pass, with an exact hash
 //! table.
 
-use super::scan::Scan;
+use super::scan::RecurrenceScan;
 use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
 use crate::transpose::FourRows;
@@ -45,24 +45,24 @@ impl WindowCounts {
     }
 
     /// Completes the counts of a scan of the same window.
-    pub(super) fn new(ids: &[u32], scan: &mut Scan) -> Self {
-        run(CountingIds { ids, scan })
+    pub(super) fn new(ids: &[u32], scan: &mut RecurrenceScan) -> Self {
+        run(CountIdsPass { ids, scan })
     }
 
     /// Like [`Self::new`], without processor-specific instructions.
     #[cfg(test)]
-    pub(super) fn new_anywhere(ids: &[u32], scan: &mut Scan) -> Self {
-        CountingIds { ids, scan }.run(FourRows)
+    pub(super) fn new_portable(ids: &[u32], scan: &mut RecurrenceScan) -> Self {
+        CountIdsPass { ids, scan }.run(FourRows)
     }
 }
 
 /// Pass that counts the ids of a scanned window.
-struct CountingIds<'a> {
+struct CountIdsPass<'a> {
     ids: &'a [u32],
-    scan: &'a mut Scan,
+    scan: &'a mut RecurrenceScan,
 }
 
-impl SimdOp for CountingIds<'_> {
+impl SimdOp for CountIdsPass<'_> {
     type Result = WindowCounts;
 
     #[inline(always)]

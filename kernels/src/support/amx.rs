@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-use crate::child::{Outcome, in_child};
+use crate::child::{ChildOutcome, in_child};
 use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::{AMX, one_panel_each};
 use crate::tile::Tile;
@@ -62,30 +62,30 @@ fn permission_given() -> bool {
 /// Checks a product of tiles in a child process: a hypervisor may show AMX that does not exist, and then the first tile
 /// instruction ends the process that runs it. Requires AVX-512 F and DQ.
 fn self_check() -> Option<&'static str> {
-    let check = Check::new();
+    let check = ProductCheck::new();
     let mut logits = [[0.0; STRIP_ROWS]; AMX.keys];
     // SAFETY: the child multiplies numbers in memory and compares them: it allocates nothing and acquires no lock. Only in the
     // child may the instructions be missing.
     let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
     match outcome {
-        Outcome::Answered(true) => None,
-        Outcome::Answered(false) => Some("its self-check gives a wrong product"),
-        Outcome::Killed => Some(
+        ChildOutcome::Answered(true) => None,
+        ChildOutcome::Answered(false) => Some("its self-check gives a wrong product"),
+        ChildOutcome::Killed => Some(
             "its instructions end the process that runs them: the hypervisor shows AMX that is not there",
         ),
-        Outcome::Unknown => {
+        ChildOutcome::Unknown => {
             Some("its self-check does not end, or no child process can be started for it")
         }
     }
 }
 
 /// One product of two tiles' depth against plain Rust, exact because all numbers are small integers.
-struct Check {
+struct ProductCheck {
     queries: Vec<u32>,
     keys: Vec<u32>,
 }
 
-impl Check {
+impl ProductCheck {
     const DEPTH: usize = 32;
     /// The keys are the rows from this one on.
     const KEYS: usize = 40;
@@ -132,7 +132,7 @@ mod tests {
     /// Simulates a hypervisor that reports AMX wrongly: CPUID is not checked.
     #[test]
     #[cfg_attr(not(longsift_avx512), ignore = "needs a processor with AVX-512")]
-    fn tile_instructions_that_are_not_there_end_a_child_and_not_this_process() {
+    fn missing_tile_instructions_end_a_child_process_only() {
         // First, because it requests the tiles from Linux: without permission they end a child as well.
         let supported = unsupported_reason().is_none();
         let reason = self_check();

@@ -245,7 +245,7 @@ mod tests {
 
     /// For heads of any width, packed as in the kernel, the tiles' definition yields every product of query and key.
     #[test]
-    fn the_layout_is_what_the_tile_instructions_read() {
+    fn the_layout_matches_the_tile_instructions() {
         for head_dim in WIDTHS {
             let number = |row: usize, d: usize| ((row * 37 + d * 11) % 17) as f32 - 8.0;
             let [queries, keys] = packed(head_dim, number);
@@ -263,7 +263,7 @@ mod tests {
     /// The processor follows its manual.
     #[test]
     #[cfg_attr(not(longsift_amx), ignore = "needs a processor with AMX")]
-    fn the_processor_gives_the_products_of_the_model() {
+    fn the_processor_matches_the_model() {
         assert!(crate::Kernel::AmxBf16.is_supported());
         let number = |row: usize, d: usize| ((row * 37 + d * 11) as f32 * 0.7).sin();
         for head_dim in WIDTHS {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_has_the_bytes_that_the_instruction_reads() {
+    fn the_tile_configuration_has_the_documented_layout() {
         assert_eq!(size_of::<TileShapes>(), 64);
         assert_eq!(std::mem::offset_of!(TileShapes, row_bytes), 16);
         assert_eq!(std::mem::offset_of!(TileShapes, rows), 48);

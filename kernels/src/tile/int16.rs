@@ -19,18 +19,23 @@ pub(crate) trait Products: Copy {
     /// Vectors of the softmax.
     type Simd: Simd;
     /// A word in every lane: a pair of integers.
-    type Words: Copy;
+    type AlignedWords: Copy;
     /// Sums of 32 bits, one for each word.
     type Sums: Copy;
     /// Words in a vector.
     const LANES: usize;
 
     fn simd(self) -> Self::Simd;
-    fn splat(self, word: u32) -> Self::Words;
-    fn load(self, from: &[u32]) -> Self::Words;
+    fn splat(self, word: u32) -> Self::AlignedWords;
+    fn load(self, from: &[u32]) -> Self::AlignedWords;
     fn zero(self) -> Self::Sums;
     /// `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
-    fn multiply_add(self, a: Self::Words, b: Self::Words, sums: Self::Sums) -> Self::Sums;
+    fn multiply_add(
+        self,
+        a: Self::AlignedWords,
+        b: Self::AlignedWords,
+        sums: Self::Sums,
+    ) -> Self::Sums;
     /// Writes `sums · queries · key` to the start of `to`, rounded to float32 after each step.
     fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]);
 }
@@ -121,7 +126,7 @@ impl PortableInt16Tile {
 
 impl Products for PortableProducts {
     type Simd = PortableFused;
-    type Words = [u32; PORTABLE_LANES];
+    type AlignedWords = [u32; PORTABLE_LANES];
     type Sums = [u32; PORTABLE_LANES];
     const LANES: usize = PORTABLE_LANES;
 
@@ -130,11 +135,11 @@ impl Products for PortableProducts {
         PortableFused
     }
     #[inline(always)]
-    fn splat(self, word: u32) -> Self::Words {
+    fn splat(self, word: u32) -> Self::AlignedWords {
         [word; PORTABLE_LANES]
     }
     #[inline(always)]
-    fn load(self, from: &[u32]) -> Self::Words {
+    fn load(self, from: &[u32]) -> Self::AlignedWords {
         let mut words = [0; PORTABLE_LANES];
         words.copy_from_slice(&from[..PORTABLE_LANES]);
         words
@@ -144,7 +149,12 @@ impl Products for PortableProducts {
         [0; PORTABLE_LANES]
     }
     #[inline(always)]
-    fn multiply_add(self, a: Self::Words, b: Self::Words, mut sum: Self::Sums) -> Self::Sums {
+    fn multiply_add(
+        self,
+        a: Self::AlignedWords,
+        b: Self::AlignedWords,
+        mut sum: Self::Sums,
+    ) -> Self::Sums {
         let product = |a: u32, b: u32| i32::from(a as i16).wrapping_mul(i32::from(b as i16));
         for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {
             let both = product(a, b).wrapping_add(product(a >> 16, b >> 16));

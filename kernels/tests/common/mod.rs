@@ -11,13 +11,13 @@
 //! round each row to integers with its own scale; they sum exactly, and their exponential is as exact as float32's, so
 //! the float32 tolerances apply against the reference of the same integers. The effect of the rounding itself on scores
 //! is tested in `rounding.rs`.
-#![allow(dead_code, reason = "no test file needs all of it")]
+#![allow(dead_code, reason = "every test file uses a part")]
 
 use std::ops::Range;
 
 use half::bf16;
 use longsift_kernels::{
-    AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, WindowSums,
+    AttentionShape, ElementType, Kernel, LogitRules, QueryKeySource, StatisticsRequest, WindowSums,
     attention_statistics, reference_statistics,
 };
 
@@ -87,7 +87,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    pub(crate) fn of(source: &dyn QueryKeySource, shape: &AttentionShape) -> Self {
+    pub(crate) fn from_source(source: &dyn QueryKeySource, shape: &AttentionShape) -> Self {
         let &AttentionShape { tokens, query_heads, key_heads, head_dim } = shape;
         let mut stored = Self {
             head_dim,
@@ -204,13 +204,13 @@ pub(crate) fn check(
     source: &dyn QueryKeySource,
     slack: f64,
 ) {
-    let measure = Measure { distance, rows: true };
+    let measure = StatisticsRequest { distance, rows: true };
     let slack = slack * few_rows(shape.tokens.saturating_sub(distance));
-    let source = &Stored::of(source, shape);
+    let source = &Stored::from_source(source, shape);
     let exact = reference_statistics(shape, rules, &measure, source);
     let rounded = |numbers| {
         let source = Rounded { source, rules, head_dim: shape.head_dim, numbers };
-        reference_statistics(shape, rules, &measure, &Stored::of(&source, shape))
+        reference_statistics(shape, rules, &measure, &Stored::from_source(&source, shape))
     };
     let bf16 = supported()
         .any(|kernel| kernel.element_type() == ElementType::Bf16)

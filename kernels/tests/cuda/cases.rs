@@ -9,8 +9,8 @@ use std::ops::Range;
 use half::bf16;
 use longsift_kernels::cuda::{Device, DeviceSums, Driver, Failure, Operands, WindowRequest};
 use longsift_kernels::{
-    AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, Rotation,
-    RowSample, TableView, TableWindow, histogram_bins, reference_rows,
+    AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, QueryKeySource, Rotation, RowSample,
+    StatisticsRequest, TableView, TableWindow, histogram_bins, reference_rows,
 };
 
 use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
@@ -189,7 +189,7 @@ impl Case {
         Self { shape, rules, distance, random, sample: None, slack: 1.0 }
     }
 
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+    pub(crate) fn changed(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
@@ -202,7 +202,7 @@ impl Case {
         device.measure(&WindowRequest {
             shape: &self.shape,
             rules: &self.rules,
-            measure: &Measure { distance: self.distance, rows: true },
+            measure: &StatisticsRequest { distance: self.distance, rows: true },
             operands: Operands::Source { source: &self.random, shared: self.random.shared },
             sample: self.sample.as_ref(),
             key_heads,
@@ -289,7 +289,7 @@ fn sample(rows: impl IntoIterator<Item = usize>) -> RowSample {
 
 /// Each hook separately, then all together.
 pub(crate) fn hooks() -> Vec<Case> {
-    let base = || Case::new(300, (4, 2), 64, 75).with(|case| case.slack = 20.0);
+    let base = || Case::new(300, (4, 2), 64, 75).changed(|case| case.slack = 20.0);
     let slopes = |case: &mut Case| case.rules.alibi_slopes = Some(vec![0.25, 0.12, 0.06, 0.0]);
     let sinks = |case: &mut Case| case.rules.sinks = Some(vec![4.0, 0.0, -3.0, 200.0]);
     let scale = |case: &mut Case| {
@@ -297,30 +297,31 @@ pub(crate) fn hooks() -> Vec<Case> {
             Some((0..300).map(|row| 1.0 + (row as f32).ln_1p() / 9.0).collect());
     };
     vec![
-        base().with(|case| case.rules.softcap = Some(20.0)),
-        base().with(slopes),
-        base().with(sinks),
-        base().with(scale),
-        base().with(|case| case.rules.window = Some(100)),
-        base().with(|case| case.rules.window = Some(0)),
-        base().with(|case| case.rules.chunk = Some(77)),
-        base().with(|case| case.rules.causal = false),
-        base().with(|case| (case.rules.causal, case.rules.chunk) = (false, Some(130))),
-        base().with(|case| (case.rules.causal, case.rules.window) = (false, Some(90))),
-        base().with(slopes).with(sinks).with(scale).with(|case| {
+        base().changed(|case| case.rules.softcap = Some(20.0)),
+        base().changed(slopes),
+        base().changed(sinks),
+        base().changed(scale),
+        base().changed(|case| case.rules.window = Some(100)),
+        base().changed(|case| case.rules.window = Some(0)),
+        base().changed(|case| case.rules.chunk = Some(77)),
+        base().changed(|case| case.rules.causal = false),
+        base().changed(|case| (case.rules.causal, case.rules.chunk) = (false, Some(130))),
+        base().changed(|case| (case.rules.causal, case.rules.window) = (false, Some(90))),
+        base().changed(slopes).changed(sinks).changed(scale).changed(|case| {
             (case.rules.softcap, case.rules.window, case.rules.chunk) =
                 (Some(15.0), Some(200), Some(256));
         }),
-        base().with(slopes).with(|case| case.rules.causal = false),
-        base()
-            .with(|case| case.sample = Some(sample([0, 3, 63, 64, 100, 101, 200, 255, 256, 299]))),
-        base().with(scale).with(|case| {
+        base().changed(slopes).changed(|case| case.rules.causal = false),
+        base().changed(|case| {
+            case.sample = Some(sample([0, 3, 63, 64, 100, 101, 200, 255, 256, 299]))
+        }),
+        base().changed(scale).changed(|case| {
             case.sample = Some(sample((150..300).step_by(2)));
             case.rules.chunk = Some(160);
         }),
         // Logits of hundreds, whose offset moves within a row.
-        base().with(|case| (case.random.spread, case.slack) = (60.0, 200.0)),
-        base().with(|case| {
+        base().changed(|case| (case.random.spread, case.slack) = (60.0, 200.0)),
+        base().changed(|case| {
             (case.random.spread, case.slack) = (60.0, 200.0);
             case.rules.causal = false;
         }),
@@ -330,12 +331,12 @@ pub(crate) fn hooks() -> Vec<Case> {
 /// Windows of many whole tiles whose logits are bounded, not bounded, or bounded in the first tiles only; rows of one
 /// and of two heads in a block.
 pub(crate) fn bounds() -> Vec<Case> {
-    let base = |heads| Case::new(900, (heads, 1), 64, 225).with(|case| case.slack = 20.0);
+    let base = |heads| Case::new(900, (heads, 1), 64, 225).changed(|case| case.slack = 20.0);
     vec![
-        base(2).with(|case| case.random.spread = 0.5),
-        base(2).with(|case| case.random.spread = 12.0),
-        base(2).with(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
-        base(3).with(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
+        base(2).changed(|case| case.random.spread = 0.5),
+        base(2).changed(|case| case.random.spread = 12.0),
+        base(2).changed(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
+        base(3).changed(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
     ]
 }
 
@@ -354,12 +355,13 @@ pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Devic
 /// A shared tail of the keys, stored once, gives the same result as the tail in every head.
 pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Device<D>) {
     for (head_dim, shared) in [(96, 32), (128, 64), (192, 64), (72, 8)] {
-        let shared = Case::new(150, (2, 2), head_dim, 40).with(|case| case.random.shared = shared);
+        let shared =
+            Case::new(150, (2, 2), head_dim, 40).changed(|case| case.random.shared = shared);
         let got = shared.measure(device, 0..2).expect("it fits");
         let expanded = device.measure(&WindowRequest {
             shape: &shared.shape,
             rules: &shared.rules,
-            measure: &Measure { distance: shared.distance, rows: true },
+            measure: &StatisticsRequest { distance: shared.distance, rows: true },
             operands: Operands::Source { source: &shared.random, shared: 0 },
             sample: None,
             key_heads: 0..2,
@@ -370,7 +372,7 @@ pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Devic
 }
 
 /// A `NaN` anywhere makes the sums of its head `NaN`, never a plausible number.
-pub(crate) fn a_number_that_is_none_shows<D: Driver>(device: &Device<D>) {
+pub(crate) fn a_nan_shows_in_the_sums<D: Driver>(device: &Device<D>) {
     struct Broken(Random, usize);
     impl QueryKeySource for Broken {
         fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
@@ -390,7 +392,7 @@ pub(crate) fn a_number_that_is_none_shows<D: Driver>(device: &Device<D>) {
         let sums = device.measure(&WindowRequest {
             shape: &case.shape,
             rules: &case.rules,
-            measure: &Measure { distance: 30, rows: true },
+            measure: &StatisticsRequest { distance: 30, rows: true },
             operands: Operands::Source { source: &Broken(case.random, row), shared: 0 },
             sample: None,
             key_heads: 0..1,
@@ -463,7 +465,7 @@ impl TableCase {
         let got = device.measure(&WindowRequest {
             shape: &TABLE_SHAPE,
             rules: &rules,
-            measure: &Measure { distance: 35, rows: true },
+            measure: &StatisticsRequest { distance: 35, rows: true },
             operands: Operands::Table {
                 ids,
                 rotation: self.rotation.as_ref(),

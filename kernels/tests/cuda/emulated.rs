@@ -50,8 +50,8 @@ macro_rules! for_each_kernel {
 
             #[test]
             #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-            fn when_work_happens_and_which_warp_is_first_changes_no_bit() {
-                let case = Case::new(700, (2, 1), 64, 175).with(|case| case.rules.window = Some(600));
+            fn timing_and_warp_order_change_no_bit() {
+                let case = Case::new(700, (2, 1), 64, 175).changed(|case| case.rules.window = Some(600));
                 let sums = Mode::ALL.map(|mode| {
                     case.measure(&device(Kernel::$kernel, mode), 0..1).expect("it fits")
                 });
@@ -60,12 +60,12 @@ macro_rules! for_each_kernel {
 
             #[test]
             #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-            fn heads_and_tails_and_what_is_no_number() {
+            fn heads_tails_and_nan() {
                 for mode in [Mode(0), Mode(3)] {
                     let device = device(Kernel::$kernel, mode);
                     cases::heads_in_any_grouping_give_the_same_bits(&device);
                     cases::a_shared_tail_of_the_keys_changes_no_bit(&device);
-                    cases::a_number_that_is_none_shows(&device);
+                    cases::a_nan_shows_in_the_sums(&device);
                 }
             }
 
@@ -186,7 +186,7 @@ fn after_the_first_window_of_a_size_nothing_is_allocated() {
         assert_eq!(long.measure(&device, 0..1).expect("it fits"), first);
         short.check(&device);
     }
-    assert_eq!(counts(), (1, 1), "smaller windows find room, too");
+    assert_eq!(counts(), (1, 1), "smaller windows reuse the memory");
     Case::new(330, (2, 1), 64, 80).check(&device);
     assert_eq!(counts(), (2, 1), "a larger window takes more, through the same staging memory");
     long.check(&device);
@@ -196,7 +196,7 @@ fn after_the_first_window_of_a_size_nothing_is_allocated() {
 /// There are as many arenas as concurrent windows, and no window sees another's numbers.
 #[test]
 #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-fn windows_of_two_workers_have_memory_of_their_own() {
+fn concurrent_windows_have_separate_memory() {
     let device = device(Kernel::CudaV1Bf16, Mode(0));
     let cases = [Case::new(200, (2, 1), 64, 50), Case::new(150, (2, 1), 64, 33)];
     let alone = cases.clone().map(|case| case.measure(&device, 0..1).expect("it fits"));
@@ -216,7 +216,7 @@ fn windows_of_two_workers_have_memory_of_their_own() {
 
 #[test]
 #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-fn what_cannot_be_measured_says_why() {
+fn unsupported_windows_have_a_reason() {
     let library = library();
     let case = Case::new(200, (2, 1), 64, 50);
     let small = Device::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
@@ -228,10 +228,11 @@ fn what_cannot_be_measured_says_why() {
     let wide = Case::new(10, (1, 1), 300, 2);
     let refusal = "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300";
     assert_eq!(wide.measure(&device, 0..1), Err(Failure::Other(refusal.to_owned())));
-    let empty = Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("there is nothing to do");
+    let empty =
+        Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("an empty request succeeds");
     assert_eq!((empty.heads.far_mass, empty.heads.histograms), (vec![0.0; 2], vec![0.0]));
     let none =
-        Case::new(100, (2, 1), 64, 10).measure(&device, 1..1).expect("there is nothing to do");
+        Case::new(100, (2, 1), 64, 10).measure(&device, 1..1).expect("an empty request succeeds");
     assert!(none.heads.far_mass.is_empty());
     let (table, mut ids) = cases::random_table();
     let mut device = Device::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
@@ -240,7 +241,7 @@ fn what_cannot_be_measured_says_why() {
     let window = longsift_kernels::cuda::WindowRequest {
         shape: &TABLE_SHAPE,
         rules: &longsift_kernels::LogitRules::causal(48),
-        measure: &longsift_kernels::Measure { distance: 1, rows: false },
+        measure: &longsift_kernels::StatisticsRequest { distance: 1, rows: false },
         operands: longsift_kernels::cuda::Operands::Table {
             ids: &ids,
             rotation: None,

@@ -6,7 +6,7 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use longsift_kernels::recurrence::{Counts, Scan, WindowCounts};
+use longsift_kernels::recurrence::{RecurrenceCounts, RecurrenceScan, WindowCounts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -52,13 +52,17 @@ impl Recurrence {
     }
 
     /// Counts the second half of a window. Reuses the memory of `scan`.
-    pub fn counts(&self, ids: &[u32], scan: &mut Scan) -> Counts {
-        Counts::of(ids, self.distance().in_window(ids.len() as u64), scan)
+    pub fn counts(&self, ids: &[u32], scan: &mut RecurrenceScan) -> RecurrenceCounts {
+        RecurrenceCounts::new(ids, self.distance().in_window(ids.len() as u64), scan)
     }
 
     /// Counts the second half of a window, and the whole window.
-    pub fn all_counts(&self, ids: &[u32], scan: &mut Scan) -> (Counts, WindowCounts) {
-        Counts::with_window(ids, self.distance().in_window(ids.len() as u64), scan)
+    pub fn all_counts(
+        &self,
+        ids: &[u32],
+        scan: &mut RecurrenceScan,
+    ) -> (RecurrenceCounts, WindowCounts) {
+        RecurrenceCounts::with_window(ids, self.distance().in_window(ids.len() as u64), scan)
     }
 }
 
@@ -79,7 +83,7 @@ impl Recurrence {
     /// Returns the tokens that the statistics of a window count, ascending. `far_recurrence` is the number of far
     /// links over the tokens of the second half.
     pub fn links(&self, ids: &[u32]) -> Vec<Link> {
-        let mut scan = Scan::default();
+        let mut scan = RecurrenceScan::default();
         let counts = self.counts(ids, &mut scan);
         let link = |token: usize| {
             let back = scan.distances()[token] as usize;
@@ -94,7 +98,7 @@ impl Recurrence {
 impl Recurrence {
     /// Returns the copied tokens of the second half.
     fn copied(&self, ids: &[u32]) -> Vec<Range<usize>> {
-        let mut scan = Scan::default();
+        let mut scan = RecurrenceScan::default();
         self.counts(ids, &mut scan);
         let half = ids.len() - ids.len() / 2;
         passages::ranges((0..ids.len()).map(|token| token >= half && scan.is_copied(token)))
@@ -211,7 +215,7 @@ impl Measure for Recurrence {
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
-        thread_local!(static SCAN: RefCell<Scan> = RefCell::default());
+        thread_local!(static SCAN: RefCell<RecurrenceScan> = RefCell::default());
         let (counts, of_window) = SCAN.with_borrow_mut(|scan| self.all_counts(window.ids, scan));
         let share = |count| Value::number(counts.share(count));
         Ok(Figures(vec![

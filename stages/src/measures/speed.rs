@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use longsift_kernels::recurrence::Scan;
+use longsift_kernels::recurrence::RecurrenceScan;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use super::compression::LEVEL;
@@ -54,11 +54,11 @@ pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
 
 /// Recurrence, recurrence without counts over the whole window, then the available compressors.
 fn contenders() -> Vec<Contender> {
-    let (settings, mut scan) = (Recurrence::default(), Scan::default());
+    let (settings, mut scan) = (Recurrence::default(), RecurrenceScan::default());
     let recurrence = Contender::new("recurrence", move |ids, _| {
         black_box(settings.all_counts(ids, &mut scan));
     });
-    let (settings, mut scan) = (Recurrence::default(), Scan::default());
+    let (settings, mut scan) = (Recurrence::default(), RecurrenceScan::default());
     let without = Contender::new("recurrence of the second half", move |ids, _| {
         black_box(settings.counts(ids, &mut scan));
     });

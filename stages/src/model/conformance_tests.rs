@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::{
-    BlockShares, ElementType, Kernel, Measure, TableView, attention_statistics, reference_rows,
+    BlockShares, ElementType, Kernel, StatisticsRequest, TableView, attention_statistics,
+    reference_rows,
 };
 use serde_json::Value;
 
@@ -121,7 +122,7 @@ fn supported(numbers: ElementType) -> impl Iterator<Item = Kernel> {
 /// The kernels see only the specification of the model.
 fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
     let tokens = ids.len();
-    let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: true };
+    let measure = StatisticsRequest { distance: tokens - 3 * (tokens / 4), rows: true };
     layer.with_source(kernel, ids, |shape, rules, source| {
         let sums = attention_statistics(kernel, shape, rules, &measure, source);
         Figures {

@@ -1,8 +1,8 @@
 //! Queries and keys of one window, from rows that hold heads, latent vectors or embeddings.
 
 use longsift_kernels::{
-    AttentionShape, HeadNorms, Kernel, PackedWeights, ProjectedWindow, QueryKeySource, Rope, Side,
-    TableWindow, WindowRows,
+    AttentionShape, HeadNorms, Kernel, PackedWeights, ProjectedHeads, ProjectedWindow,
+    QueryKeySource, Rope, TableWindow, WindowRows,
 };
 
 use super::side::{AuxTensor, hidden_states};
@@ -115,7 +115,7 @@ impl WindowParts<'_> {
         tail: usize,
     ) -> ProjectedWindow<'a> {
         let clip = self.spec.clip.map(|clip| clip as f32);
-        let side = |first, heads: &'a Option<Vec<PackedWeights>>, tail| Side {
+        let part = |first, heads: &'a Option<Vec<PackedWeights>>, tail| ProjectedHeads {
             first,
             heads: heads.as_deref(),
             clip,
@@ -125,8 +125,8 @@ impl WindowParts<'_> {
         ProjectedWindow {
             rows,
             head_dim,
-            query: side(0, &self.projections.query, 0..0),
-            key: side(key_first, &self.projections.key, tail..tail + shared),
+            query: part(0, &self.projections.query, 0..0),
+            key: part(key_first, &self.projections.key, tail..tail + shared),
             rope: self.rope.map(|rope| (rope, head_dim - rope.rotary_dims())),
         }
     }
@@ -138,9 +138,9 @@ impl WindowParts<'_> {
         for (id, row) in self.ids.iter().zip(embeddings.chunks_exact_mut(hidden)) {
             self.table.view().copy(*id as usize * hidden, row);
         }
-        let side = |array| self.table.aux(array).unwrap_or_default();
-        let norm = (side(AuxTensor::NormWeight), side(AuxTensor::NormBias));
-        let positions = side(AuxTensor::Positions);
+        let aux = |array| self.table.aux(array).unwrap_or_default();
+        let norm = (aux(AuxTensor::NormWeight), aux(AuxTensor::NormBias));
+        let positions = aux(AuxTensor::Positions);
         assert!(
             positions.len() >= embeddings.len(),
             "windows longer than the learned positions are refused when they are planned"

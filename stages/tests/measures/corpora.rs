@@ -48,7 +48,7 @@ pub(super) fn token_bytes(folder: &str) -> Outcome<Vec<Vec<u8>>> {
     let alphabet: BTreeMap<char, u8> = letters.zip(bytes).collect();
     let mut all = vec![Vec::new(); vocabulary.len()];
     for (token, id) in vocabulary {
-        let id = usize::try_from(id.as_u64().ok_or("an id is no number")?)?;
+        let id = usize::try_from(id.as_u64().ok_or("an id is not a number")?)?;
         let bytes = token.chars().filter_map(|letter| alphabet.get(&letter)).copied();
         *all.get_mut(id).ok_or("ids have holes")? = bytes.collect();
     }

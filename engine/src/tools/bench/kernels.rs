@@ -1,6 +1,6 @@
 //! Kernel benchmarks, on one thread and on all threads.
 
-use longsift_kernels::bench::Case;
+use longsift_kernels::bench::BenchCase;
 use longsift_kernels::{ElementType, Kernel};
 
 use super::figures::{BenchOptions, DEFAULT_REPEATS, Measurement, Measurements};
@@ -20,7 +20,7 @@ const PROBE_TOKENS: usize = 1024;
 /// A case with its number of repetitions.
 #[derive(Clone, Debug, PartialEq)]
 struct RepeatedCase {
-    case: Case,
+    case: BenchCase,
     /// Estimated duration of one repetition in seconds.
     seconds: f64,
     repeats: usize,
@@ -30,7 +30,7 @@ pub(super) fn measure(options: &BenchOptions, figures: &mut Measurements<'_>) {
     let kernels = chosen(options.all_kernels);
     let mut turns = Vec::new();
     for case in cases(options, &kernels, rayon::current_num_threads()) {
-        let probe = Case { tokens: PROBE_TOKENS, threads: 1, ..case };
+        let probe = BenchCase { tokens: PROBE_TOKENS, threads: 1, ..case };
         let seconds = probe.measure(1).seconds * case.pairs() / probe.pairs() / case.threads as f64;
         turns.push(RepeatedCase { case, seconds, repeats: 0 });
     }
@@ -64,13 +64,13 @@ fn chosen(all: bool) -> Vec<Kernel> {
     chosen
 }
 
-fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<Case> {
+fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<BenchCase> {
     let mut cases = Vec::new();
     for &kernel in kernels {
         for &head_dim in &options.head_dims {
             for threads in if all > 1 { vec![1, all] } else { vec![1] } {
                 for &tokens in &options.windows {
-                    cases.push(Case {
+                    cases.push(BenchCase {
                         kernel,
                         head_dim,
                         tokens,
@@ -109,7 +109,7 @@ fn share_out(options: &BenchOptions, turns: &mut [RepeatedCase]) {
 }
 
 /// Returns the name of the line to which a case belongs.
-fn series(case: &Case) -> String {
+fn series(case: &BenchCase) -> String {
     let threads = match case.threads {
         1 => "1 thread".to_owned(),
         threads => format!("{threads} threads"),
@@ -117,7 +117,7 @@ fn series(case: &Case) -> String {
     format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
 }
 
-fn one(case: &Case, repeats: usize, figures: &mut Measurements<'_>) {
+fn one(case: &BenchCase, repeats: usize, figures: &mut Measurements<'_>) {
     let speed = case.measure(repeats);
     let series = series(case);
     let mut add = |group, value, unit| {

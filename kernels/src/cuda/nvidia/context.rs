@@ -48,7 +48,7 @@ impl Drop for Context {
     }
 }
 
-pub(super) fn said(error: DriverError) -> String {
+pub(super) fn error_text(error: DriverError) -> String {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
         text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())
     };
@@ -64,7 +64,7 @@ pub(super) fn stream() -> sys::CUstream {
 /// memory for contexts and code and does not report how much: `wanted` is 0 then.
 pub(super) fn failure(doing: &str, error: DriverError) -> Failure {
     use sys::CUresult as Code;
-    let text = format!("could not {doing}: {}", said(error));
+    let text = format!("could not {doing}: {}", error_text(error));
     match error.0 {
         Code::CUDA_ERROR_OUT_OF_MEMORY => {
             let free = result::mem_get_info().map_or(0, |(free, _)| free as u64);

@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::super::driver::Failure;
-use super::context::{Context, failure, said};
+use super::context::{Context, error_text, failure};
 
 /// Words that the driver reads at their own alignment.
 #[repr(C, align(64))]
@@ -82,7 +82,7 @@ fn refused(error: DriverError, whose: &str) -> Failure {
         }
         _ => "",
     };
-    Failure::Lost(format!("the GPU does not load the kernels{whose}: {}{hint}", said(error)))
+    Failure::Lost(format!("the GPU does not load the kernels{whose}: {}{hint}", error_text(error)))
 }
 
 /// Loaded device code.

@@ -33,7 +33,7 @@ impl NvidiaMemory {
         Self { context: Arc::clone(context), address, bytes }
     }
 
-    pub(super) fn place(&self, offset: u64, length: usize) -> sys::CUdeviceptr {
+    pub(super) fn address_of(&self, offset: u64, length: usize) -> sys::CUdeviceptr {
         let end = offset.checked_add(length as u64);
         assert!(
             end.is_some_and(|end| end <= self.bytes),

@@ -25,7 +25,7 @@ impl Avx2Int16Tile {
 
 impl Products for Avx2Products {
     type Simd = Avx2;
-    type Words = __m256i;
+    type AlignedWords = __m256i;
     type Sums = __m256i;
     const LANES: usize = 8;
 

@@ -25,7 +25,7 @@ impl Avx512Int16Tile {
 
 impl Products for Avx512Products {
     type Simd = Avx512<Nearest5>;
-    type Words = __m512i;
+    type AlignedWords = __m512i;
     type Sums = __m512i;
     const LANES: usize = 16;
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// The definition of `tests/recurrence_cases.json`, sentence by sentence: quadratic.
-fn by_definition(ids: &[u32], k: usize) -> (Counts, Vec<u32>, Vec<bool>) {
+fn by_definition(ids: &[u32], k: usize) -> (RecurrenceCounts, Vec<u32>, Vec<bool>) {
     let tokens = ids.len();
     let last_earlier = |end: usize, length: usize| {
         let gram = |end: usize| &ids[end + 1 - length..=end];
@@ -50,7 +50,7 @@ fn by_definition(ids: &[u32], k: usize) -> (Counts, Vec<u32>, Vec<bool>) {
     let possible = chunks.iter().flat_map(|(first, _)| {
         chunks.iter().filter(move |(_, last)| last >= &(first + k) && 2 * last >= tokens)
     });
-    let counts = Counts {
+    let counts = RecurrenceCounts {
         tokens: tokens as u64,
         scored: scored.len() as u64,
         min_distance: k as u64,
@@ -132,25 +132,25 @@ fn distance() -> impl Strategy<Value = FarDistance> {
     ]
 }
 
-fn copied_tokens(scan: &Scan, tokens: usize) -> Vec<bool> {
+fn copied_tokens(scan: &RecurrenceScan, tokens: usize) -> Vec<bool> {
     (0..tokens).map(|token| scan.is_copied(token)).collect()
 }
 
 proptest! {
     #[test]
     fn counts_match_the_definition(windows in prop::collection::vec(window(), 1..4), distance in distance()) {
-        let mut scan = Scan::default();
+        let mut scan = RecurrenceScan::default();
         for ids in windows {
             let far = distance.in_window(ids.len() as u64);
-            let got = Counts::of(&ids, far, &mut scan);
+            let got = RecurrenceCounts::new(&ids, far, &mut scan);
             let (expected, distances, copied) = by_definition(&ids, far as usize);
             prop_assert_eq!(&got, &expected, "{:?}", ids);
-            let (got, of_window) = Counts::with_window(&ids, far, &mut scan);
+            let (got, of_window) = RecurrenceCounts::with_window(&ids, far, &mut scan);
             prop_assert_eq!(&got, &expected, "{:?}", ids);
             prop_assert_eq!(of_window, window_counts_by_definition(&ids), "{:?}", ids);
             prop_assert_eq!(scan.distances(), &distances);
             // The copies of a scored token do not depend on the other tokens.
-            let known = |scan: &Scan| copied_tokens(scan, ids.len());
+            let known = |scan: &RecurrenceScan| copied_tokens(scan, ids.len());
             let first = ids.len().div_ceil(2);
             prop_assert_eq!(&known(&scan)[first..], &copied[first..]);
             scan.window(&ids, ids.len().div_ceil(16), 0);
@@ -163,7 +163,7 @@ proptest! {
         // Odd multipliers are bijections of 32 bits.
         let renamed: Vec<u32> = ids.iter().map(|id| id.wrapping_mul(0x9e37_79b1)).collect();
         let far = distance.in_window(ids.len() as u64);
-        let counts = |ids: &[u32]| Counts::with_window(ids, far, &mut Scan::default());
+        let counts = |ids: &[u32]| RecurrenceCounts::with_window(ids, far, &mut RecurrenceScan::default());
         prop_assert_eq!(counts(&ids), counts(&renamed));
     }
 }

@@ -41,7 +41,7 @@ impl WholeModel {
         let rope = ropes.get(query_keys.spec.rope.as_ref(), ids.len());
         Ok(query_keys.with_source(rope, &states[0], &mut |shape, rules, source| {
             let blocks = BlockAttention::new(ends, None);
-            BlockShares::of_window(kernel, shape, rules, source, blocks, head)
+            BlockShares::for_window(kernel, shape, rules, source, blocks, head)
         }))
     }
 
