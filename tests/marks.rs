@@ -125,6 +125,6 @@ fn a_marked_output_has_every_sample_with_its_decision() {
         let run = marked.path("out.run").display().to_string();
         let answer = filtered.longsift(&["diff", "out.run", &run]).expect(5).stdout;
         assert!(answer.contains("mark_only"), "{answer}");
-        assert!(answer.contains("10 the same"), "{answer}");
+        assert!(answer.contains("10 unchanged"), "{answer}");
     }
 }

@@ -153,7 +153,7 @@ fn settings_that_need_measuring_are_rejected() {
         ("stages.recurrence.min_distance_fraction=0.25", "stages.recurrence.min_distance_fraction"),
         ("output.compression=none", "this changes what is written, not what is kept"),
         ("output.samples=documents", "documents would be ranked instead of windows"),
-        (loose, "first-layer-attention: a guard before it spared windows"),
+        (loose, "first-layer-attention: windows skipped by an earlier guard are required"),
         ("stages.score.terms=[{statistic: gzip_ratio}]", "gzip_ratio"),
     ] {
         let answer = workspace.longsift(&["whatif", "out.run", "--set", setting]);

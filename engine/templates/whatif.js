@@ -68,7 +68,7 @@
   function fraction() { return touched ? Math.pow(10, Number(share.input.value)) : data.share; }
   function factor() { var v = ratio ? Number(ratio.input.value) : 0; return least ? v : Math.pow(10, v); }
   // Passing samples by cell with moved bounds. By bound: samples that pass all bounds of the run (`now`), those of them that pass the
-  // moved bound (`still`), and those that only this bound rejected and that pass now (`more`). Exact for one moved bound; several
+  // moved bound (`still`), and those that this bound alone rejected and that pass now (`more`). Exact for a single moved bound; several
   // are combined by their shares.
   function guarded(group) {
     var found = {}, numbers = group.guarded ? group.guarded.numbers : [];

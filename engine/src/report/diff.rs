@@ -112,12 +112,13 @@ fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
     for (path, before) in &a {
         match b.get(path) {
             None => lines.push(format!("{path}: only in the first run")),
-            Some(now) if now == before => {}
             Some(now) => {
                 let keys = ["size", "rows", "footer_hash", "message"];
                 let changed: Vec<&str> =
                     keys.into_iter().filter(|key| now.get(key) != before.get(key)).collect();
-                lines.push(format!("{path}: different {}", changed.join(", ")));
+                if !changed.is_empty() {
+                    lines.push(format!("{path}: different {}", changed.join(", ")));
+                }
             }
         }
     }

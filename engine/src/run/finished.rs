@@ -155,17 +155,18 @@ pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> 
         .into_iter()
         .filter(|name| !name.split('/').any(|part| part.starts_with('.')) && !ours.contains(name))
         .collect();
-    if foreign.is_empty() {
-        return Ok(());
-    }
+    let data = directory.data();
+    let data = data.display();
     Err(Diagnostic::error(
         Blame::Pipeline,
-        format!(
-            "`{}` holds {} files that no run of this output wrote, such as `{}`",
-            directory.data().display(),
-            foreign.len(),
-            foreign[0]
-        ),
+        match &foreign[..] {
+            [file] => format!("`{data}` holds `{file}`, which no run of this output wrote"),
+            [first, ..] => format!(
+                "`{data}` holds {} files that no run of this output wrote, such as `{first}`",
+                text::count(foreign.len() as u64)
+            ),
+            [] => return Ok(()),
+        },
     )
     .hint("move them away, or use another `output.path`")
     .into())
