@@ -110,7 +110,7 @@ fn a_text_that_is_not_utf8_loses_only_its_row() {
             assert_eq!(optional_texts(&table, "text")[1], Some(text_of(3)));
             assert_eq!(optional_texts(&table, "note")[3], None);
             let messages = texts(&table, "longsift_message");
-            assert_eq!(messages[3], "column `note` holds bytes that are not UTF-8");
+            assert_eq!(messages[3], "column `note` contains invalid UTF-8");
         }
     }
 }

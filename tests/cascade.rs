@@ -387,7 +387,7 @@ fn a_plan_shows_the_order_of_measures_which_changes_no_score() {
     workspace.write("pipeline.yaml", pipeline(Some(0.4)).to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
     let line = answer.stdout.lines().find(|line| line.contains(ATTENTION)).unwrap();
-    assert!(line.ends_with(", then only of windows with copy_share at most 0.4"), "{line}");
+    assert!(line.ends_with(", only for windows with copy_share at most 0.4"), "{line}");
     // Scales are those of the samples that pass in either case.
     let (bound, _) = bounds();
     let scored = |guarded: &Pipeline| {
@@ -411,11 +411,11 @@ fn a_plan_shows_the_order_of_measures_which_changes_no_score() {
     };
     refused(
         "{statistic: dependency_strength, min: 0.1, before: recurrence}",
-        "no measure waits for `dependency_strength`, which devices measure",
+        "`before` is not possible for a guard on `dependency_strength`, which is measured on devices",
     );
     refused(
         "{statistic: copy_share, max: 0.1, before: lexical}, {statistic: unique_token_share, min: 0.1, before: recurrence}",
-        "the guards make a circle",
+        "the guards form a cycle",
     );
     refused(
         &format!("{{statistic: copy_share, max_quantile: 0.5, before: {ATTENTION}}}"),

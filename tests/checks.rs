@@ -231,7 +231,7 @@ fn an_input_without_rows_can_be_checked() {
     }
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
     assert!(
-        answer.stderr.contains("`allow_empty: true` if there may be none"),
+        answer.stderr.contains("`allow_empty: true` allows an empty input"),
         "{}",
         answer.stderr
     );

@@ -415,7 +415,7 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
 fn an_unusable_kernel_is_rejected_with_the_usable_ones() {
     let workspace = workspace();
     for (kernel, reason) in [
-        ("abacus", "there is no kernel `abacus`"),
+        ("abacus", "unknown kernel `abacus`"),
         // Independent of the machine: this pipeline's precision is f32.
         ("avx512-bf16", "the kernel `avx512-bf16`"),
         ("amx-bf16", "the kernel `amx-bf16`"),

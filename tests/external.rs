@@ -346,8 +346,8 @@ fn invalid_answers_end_the_run() {
 fn a_program_that_never_starts_is_an_error_of_the_pipeline() {
     let workspace = workspace();
     for (command, expected) in [
-        ("[no-such-program]", "there is no program `no-such-program` in PATH"),
-        ("[./no-such-program]", "there is no program `./no-such-program`"),
+        ("[no-such-program]", "program `no-such-program` not found in PATH"),
+        ("[./no-such-program]", "program `./no-such-program` not found"),
         ("[./tokenizer/tokenizer.json]", "`./tokenizer/tokenizer.json` is not executable"),
     ] {
         let wrong = windows("honest", "").replace("[./child.sh, honest]", command);
@@ -503,7 +503,7 @@ fn a_program_skips_windows_rejected_by_a_guard() {
         "keep_fraction: 0.5, guards: [{statistic: unique_token_share, min: 0, before: own}]",
     );
     let stderr = refused(&self::workspace(), &before, 2);
-    assert!(stderr.contains("no guard comes before a stage that reads documents"), "{stderr}");
+    assert!(stderr.contains("`before` cannot name a stage that reads documents"), "{stderr}");
 }
 
 #[test]
@@ -517,15 +517,15 @@ fn mistakes_about_a_program_are_reported_at_plan() {
         ),
         (
             windows.replace("name: bytes", "name: tokens_total"),
-            "`tokens_total` is what every window or sample has",
+            "`tokens_total` is reserved: every window or sample has it",
         ),
         (
             windows.replace("name: bytes", "name: score"),
-            "`score` is what every window or sample has",
+            "`score` is reserved: every window or sample has it",
         ),
         (
             windows.replace("name: bytes", "name: percentile"),
-            "`percentile` is what every window or sample has",
+            "`percentile` is reserved: every window or sample has it",
         ),
         (windows.replace("name: own", "name: Own-1"), "cannot begin the names of columns"),
         (windows.replace("version: \"1\", ", ""), "missing key `version`"),
@@ -567,7 +567,7 @@ fn programs_receive_tokenised_documents_as_tokens() {
         .replace("id_column: id,", "id_column: id, tokens_column: tokens,")
         .replace("tokenizer: tokenizer, ", "");
     let stderr = refused(&workspace, &of_text, 2);
-    assert!(stderr.contains("`own` measures text, and documents arrive as tokens"), "{stderr}");
+    assert!(stderr.contains("`own` measures text, but the input contains token ids"), "{stderr}");
 }
 
 #[test]

@@ -269,7 +269,7 @@ mod with_network {
         let (code, says) = refused("hf://demo/model@gone", &[]);
         assert!(code == 2 && says.contains("RevisionNotFound"), "{says}");
         let (code, says) = refused("hf://demo/model", &["--offline"]);
-        assert!(code == 2 && says.contains("`--offline` keeps it from being fetched"), "{says}");
+        assert!(code == 2 && says.contains("`--offline` prevents fetching it"), "{says}");
         let (code, says) = refused("hf://demo", &[]);
         assert!(code == 2 && says.contains("it has no owner"), "{says}");
         // Nothing is downloaded if the input does not exist.

@@ -259,9 +259,9 @@ fn contradictory_increments_are_rejected() {
     let mut begun = increment("begun.run", "day2");
     begun.score = "calibration: out.run/calibration.json".to_owned();
     for (pipeline, why) in [
-        (without, "needs the calibration"),
-        (increment("out.run", "out"), "the run of this pipeline itself"),
-        (limited, "took 5 of the 16 rows"),
+        (without, "requires the calibration"),
+        (increment("out.run", "out"), "this pipeline's own run"),
+        (limited, "filtered 5 of the 16 rows"),
         (begun, "is not finished"),
         (increment("no.run", "day2"), "is not a run directory"),
     ] {

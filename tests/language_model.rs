@@ -244,7 +244,7 @@ fn a_model_of_another_vocabulary_is_refused_with_the_first_id_that_differs() {
     workspace.write("pipeline.yaml", pipeline);
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
     assert!(
-        answer.contains("the vocabulary of this model is not the pipeline's: id 500 is"),
+        answer.contains("the vocabulary of this model differs from the pipeline's: id 500 is"),
         "{answer}"
     );
 }
@@ -331,7 +331,7 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
             "rounds queries and keys to 16-bit integers, but `language-model` computes float32 numbers",
         ),
         ("cuda-f32", "runs"),
-        ("abacus", "there is no kernel `abacus`"),
+        ("abacus", "unknown kernel `abacus`"),
     ] {
         let said = run(&["--kernel", kernel]).expect(2).stderr;
         assert!(said.contains(why) && said.contains("this machine has portable-f32"), "{said}");

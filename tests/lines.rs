@@ -321,13 +321,13 @@ fn a_bad_line_is_quarantined_with_its_location() {
     let expected = [
         (4, "bad_line", "line 6, column 32: EOF while parsing a string"),
         (5, "bad_line", "line 7, column 29: trailing characters"),
-        (6, "bad_line", "line 8, column 1: a JSON object is expected"),
-        (7, "invalid_utf8", "line 9, column 23: bytes that are not UTF-8"),
+        (6, "bad_line", "line 8, column 1: expected a JSON object"),
+        (7, "invalid_utf8", "line 9, column 23: invalid UTF-8"),
         (8, "bad_line", "line 10, column 42: field `number`: int64 cannot hold `\"ten\"`"),
         (
             10,
             "line_too_long",
-            "line 12 has 40026 bytes; lines of at most 32768 are read (4 times `max_document_bytes`)",
+            "line 12 has 40026 bytes; the limit is 32768 (4 times `max_document_bytes`)",
         ),
         (11, "null_text", "the text is null"),
         (12, "empty_text", "the text is empty"),
@@ -357,7 +357,7 @@ fn a_bad_line_is_quarantined_with_its_location() {
     assert_eq!(
         message,
         format!(
-            "line 1101, column {}: field `late`: there is no column for it: the first lines of the files do not have it; name the columns in \
+            "line 1101, column {}: field `late`: it has no column because it does not occur in the first lines of the files; list the columns in \
              `input.schema`",
             late.find("\"late\":").unwrap() + 1 + "\"late\":".len()
         )
@@ -479,7 +479,7 @@ fn changed_columns_are_rejected_under_a_lock() {
     let wrong = short().input("schema: {text: strin, number: \"list<int8\"}");
     workspace.write("wrong.yaml", wrong.to_string());
     let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).to_text();
-    for why in ["`strin` is not a type", "`>` is expected, found the end"] {
+    for why in ["`strin` is not a type", "expected `>`, got the end"] {
         assert!(message.contains(why), "{message}");
     }
 }
@@ -568,7 +568,7 @@ fn a_damaged_record_batch_costs_its_rows() {
         assert!(message.contains(why), "{message}");
     };
     expect(&good[..good.len() / 2], "a.arrow: not a readable Arrow file: ");
-    expect(b"ARROW1", "not a readable Arrow file: it is cut off");
+    expect(b"ARROW1", "not a readable Arrow file: it is truncated");
     expect(b"{\"id\": 1, \"text\": \"a\"}", "not a readable Arrow file: ");
     // A buffer that claims to decompress to a petabyte.
     let mut bomb = good;
@@ -614,7 +614,7 @@ fn files_of_other_types_are_reported() {
         3,
         "none of its first 1 lines is a key, a tab and a JSON object",
     );
-    expect(&[("a.jsonl", Vec::new())], &short(), 2, "the files have no lines");
+    expect(&[("a.jsonl", Vec::new())], &short(), 2, "the input has no lines");
     expect(
         &[("a.jsonl", line(1)), ("b.tsv", line(1))],
         &short(),
@@ -702,7 +702,7 @@ fn lines_that_moved_are_counted_again() {
         }
         fs::write(counted, survey.to_string()).unwrap();
         let answer = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).expect(3);
-        assert!(answer.stderr.contains("when they were counted"), "{wrong}: {}", answer.stderr);
+        assert!(answer.stderr.contains("since they were counted"), "{wrong}: {}", answer.stderr);
         let summary = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
         let summary = summary.summary();
         assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (400, 0));
@@ -720,7 +720,7 @@ fn a_zstandard_window_beyond_the_memory_limit_is_rejected_with_a_sufficient_limi
     workspace.write("pipeline.yaml", small.to_string());
     let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
     assert!(message.contains("a.jsonl.zst: its zstd window of 268.44 MB"), "{message}");
-    assert!(message.contains("set that to at least 536870912"), "{message}");
+    assert!(message.contains("set `memory_limit_bytes` to at least 536870912"), "{message}");
 }
 
 #[test]

@@ -222,11 +222,11 @@ fn invalid_measures_are_rejected_at_their_position() {
     refused(&[ATTENTION, "recurrence", "recurrence"], "stage `recurrence` is listed twice");
     refused(
         &[ATTENTION, "recurrence", "compression, name: recurrence"],
-        "two measures or statistics are called `recurrence`",
+        "two measures or statistics are named `recurrence`",
     );
     refused(
         &[ATTENTION, "recurrence, min_distance_tokens: 48"],
-        "`recurrence` needs windows of 49 tokens, and they have at most 48",
+        "`recurrence` requires windows of 49 tokens, but they have at most 48",
     );
     let late = pipeline(&[ATTENTION])
         .replace("  - {stage: filter", "  - {stage: lexical}\n  - {stage: filter");

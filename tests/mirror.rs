@@ -240,12 +240,12 @@ fn names_that_cannot_be_mirrored_are_rejected() {
     refused(
         &["x/_drafts/a.parquet", "b.parquet"],
         "input/**/*.parquet",
-        "`x/_drafts/a.parquet` cannot be mirrored: readers of data pass over names like `_drafts`",
+        "`x/_drafts/a.parquet` cannot be mirrored: data readers skip names like `_drafts`",
     );
     refused(
         &["x/a.parquet", "b.parquet"],
         "input/*/../*.parquet",
-        "`x/../b.parquet` cannot be mirrored: `..` in it leads elsewhere",
+        "`x/../b.parquet` cannot be mirrored: it contains `..`",
     );
     let long = format!("{}.parquet", "n".repeat(200));
     refused(&[&long], "input", "has 200 bytes; at most 192 leave room for a number");

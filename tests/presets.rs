@@ -57,7 +57,7 @@ fn a_plan_lists_the_components_of_a_preset_by_measure() {
     let (stdout, stderr) = plan(&workspace, &on_text(1024).measure("lexical").filter(&filter));
     assert!(!stderr.contains("balanced-recurrence"), "{stderr}");
     let of_recurrence = "from `recurrence`: far_recurrence, link_coverage, near_recurrence + 0.3, \
-                         midrange_share + 0.1 (left out where it is null), 1.05 - periodic_share, 1.1 - repeated_share\n";
+                         midrange_share + 0.1 (left out if null), 1.05 - periodic_share, 1.1 - repeated_share\n";
     assert!(stdout.contains(of_recurrence), "{stdout}");
     assert!(stdout.contains("from `lexical`: 1.2 - digit_share\n"), "{stdout}");
     let (stdout, _) = plan(&workspace, &on_text(1024).measure("lexical, text: false"));
@@ -178,7 +178,7 @@ fn text_statistics_need_a_measure_of_text() {
         let pipeline = lexical.into_iter().fold(tokens.clone(), Pipeline::measure).filter(guard);
         let stderr = refused(&pipeline);
         assert!(
-            stderr.contains("`digit_share` is measured on text, and documents arrive as tokens"),
+            stderr.contains("`digit_share` is measured on text, and the input contains token ids"),
             "{stderr}"
         );
         assert!(
@@ -187,7 +187,10 @@ fn text_statistics_need_a_measure_of_text() {
         );
     }
     let stderr = refused(&tokens.clone().measure("lexical, text: true"));
-    assert!(stderr.contains("`lexical` measures text, and documents arrive as tokens"), "{stderr}");
+    assert!(
+        stderr.contains("`lexical` measures text, but the input contains token ids"),
+        "{stderr}"
+    );
     assert!(stderr.contains("remove `text: true`"), "{stderr}");
     let text = Pipeline { score: String::new(), ..on_text(64) }.score(far).filter(guard);
     let stderr = refused(&text.clone().measure("lexical, text: false"));
@@ -200,7 +203,7 @@ fn text_statistics_need_a_measure_of_text() {
     let stderr =
         refused(&Pipeline { score: String::new(), ..tokens }.measure("lexical").score(terms));
     assert!(
-        stderr.contains("`unbroken_share` is measured on text, and documents arrive as tokens"),
+        stderr.contains("`unbroken_share` is measured on text, and the input contains token ids"),
         "{stderr}"
     );
 }

@@ -328,13 +328,13 @@ mod with_stores {
             &store,
             "s3://bucket/none",
             &[],
-            &["`s3://bucket/none` has no `config.json`", "name the folder"],
+            &["`s3://bucket/none` has no `config.json`", "use the folder"],
         );
         says(
             &store,
             &format!("{web}/none"),
             &[],
-            &["/none` has no `config.json`", "name the folder"],
+            &["/none` has no `config.json`", "use the folder"],
         );
         for address in [&bucket, &web] {
             says(

@@ -95,7 +95,7 @@ fn changed_score_settings_are_listed_and_need_fresh() {
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
     let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     let line = planned.lines().find(|line| line.starts_with("  done ")).unwrap();
-    assert!(line.contains("a run is refused: the scores in "), "{line}");
+    assert!(line.contains("a run would fail: the scores in "), "{line}");
     assert!(line.contains("; window_tokens: 32, was 64; "), "{line}");
     let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -547,7 +547,7 @@ fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pi
     fs::remove_file(workspace.path("saved.json")).unwrap();
     let answer = workspace.longsift(&["plan", "other.yaml"]).expect(2);
     assert!(
-        answer.stderr.contains("there is no calibration `saved.json`")
+        answer.stderr.contains("calibration `saved.json` not found")
             && answer.stderr.contains("other.yaml:"),
         "{}",
         answer.stderr

@@ -223,7 +223,7 @@ fn a_data_folder_on_another_disk_than_the_output_is_refused_at_plan() {
     fs::create_dir(workspace.path("out")).unwrap();
     workspace.link("out/data", disk.path());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
-    assert!(answer.stderr.contains("is on another disk"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("is on a different file system"), "{}", answer.stderr);
 }
 
 #[test]

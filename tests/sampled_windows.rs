@@ -211,7 +211,7 @@ fn a_plan_shows_the_fraction_and_rejects_a_seed_without_one() {
     workspace.write("pipeline.yaml", pipeline(SAMPLE).to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     let line = answer.lines().find(|line| line.contains(MODEL)).unwrap();
-    assert!(line.contains("of 40 % of all windows"), "{line}");
+    assert!(line.contains("for 40 % of all windows"), "{line}");
     workspace.write("pipeline.yaml", pipeline(", sample_seed: 5").to_string());
     let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
     assert!(answer.contains("`sample_seed` has no effect: all windows are measured"), "{answer}");

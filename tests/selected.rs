@@ -125,12 +125,18 @@ fn an_impossible_comparison_is_rejected() {
         assert!(answer.stderr.contains(what), "{}", answer.stderr);
     };
     let by_group = pipeline().output("report_by: group");
-    refused(&pipeline().output("compare: [longattn]"), "nothing to print a comparison by");
+    refused(
+        &pipeline().output("compare: [longattn]"),
+        "`output.compare` requires `output.report_by`",
+    );
     let calibrated = by_group.clone().output("compare: [longattn]");
     refused(&calibrated.score("calibration: saved.json"), "a calibration has no thresholds");
     let cascade = "keep_fraction: 0.2, guards: [{statistic: copy_share, max: 0.5, before: first-layer-attention}]";
     let spared = by_group.clone().output("compare: [far-recurrence, longattn]").filter(cascade);
-    refused(&spared, "`longattn` needs `dependency_strength`, which is not measured of windows");
+    refused(
+        &spared,
+        "`longattn` requires `dependency_strength`, which is not measured for windows",
+    );
     let mut unmeasured = by_group.output("compare: [far-recurrence]").filter("keep_fraction: 0.2");
     unmeasured.measures.clear();
     refused(&unmeasured, "no measure of the pipeline computes the statistic `far_recurrence`");

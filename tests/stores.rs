@@ -24,13 +24,13 @@ fn workspace(input: &str) -> Workspace {
 #[test]
 fn an_address_needs_the_cloud_feature() {
     let answer = workspace("s3://bucket/in").longsift(&["plan", "pipeline.yaml"]).expect(2);
-    let says = "error: `s3://bucket/in` is in an object store, and this build reads none";
+    let says = "error: `s3://bucket/in` is in an object store, which this build does not support";
     assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
     assert!(answer.stderr.contains("hint: build with `--features cloud`"), "{}", answer.stderr);
     let local = workspace("files");
     let set = ["plan", "pipeline.yaml", "--set", "output.path=s3://bucket/out"];
     let answer = local.longsift(&set).expect(2);
-    let says = "error: `s3://bucket/out` is in an object store, and this build has none";
+    let says = "error: `s3://bucket/out` is in an object store, which this build does not support";
     assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
 }
 

@@ -4,9 +4,8 @@
 pub(crate) mod discover;
 pub mod documents;
 pub(crate) mod footer;
+pub(crate) mod footer_cache;
 pub mod formats;
-pub(crate) mod hand_on;
-pub(crate) mod handed;
 pub mod input;
 pub mod input_file;
 pub(crate) mod labels;
@@ -34,3 +33,4 @@ pub(crate) mod types;
 pub(crate) mod unify;
 pub mod units;
 pub mod walk;
+pub(crate) mod write_footer_cache;

@@ -112,7 +112,7 @@ impl Plan {
                 "no measure of {} needs a model or a device",
                 crate::base::text::quoted(self.spec.name())
             );
-            let hint = "name a pipeline with the stage `first-layer-attention`";
+            let hint = "use a pipeline with the stage `first-layer-attention`";
             Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
         };
         self.attention.as_ref().ok_or_else(none)

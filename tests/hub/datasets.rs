@@ -310,7 +310,7 @@ mod with_network {
                 None,
                 "set HF_TOKEN to a token of an account with access",
             ),
-            ("hf://datasets/demo/corpus", Some("--offline"), "`--offline` keeps it from being"),
+            ("hf://datasets/demo/corpus", Some("--offline"), "`--offline` prevents fetching it"),
             ("hf://datasets/demo", None, "it has no owner; write `hf://datasets/owner/name@commit"),
             ("hf://demo/corpus", None, "it does not begin with `hf://datasets/`"),
             ("hf://datasets/demo/corpus/dat", None, "has no `dat`"),

@@ -117,7 +117,7 @@ fn duplicate_names_note(duplicates: &[(PathBuf, PathBuf)], root: &Path) -> Optio
         count => format!(" (and {} more such names)", count - 1),
     };
     Some(format!(
-        "`{}` leads to the same file as `{}`{more}; every file is read once",
+        "`{}` is the same file as `{}`{more}; each file is read once",
         below(name),
         below(first)
     ))
@@ -146,7 +146,7 @@ fn remote(path: &Path, format: InputFormat) -> Result<DiscoveredFiles, Vec<DataP
             "`{url}` is not a file, and HTTP servers cannot be listed"
         ));
         return Err(vec![
-            problem.with_hint("name one file, or use a store with lists (s3://, gs://, az://)"),
+            problem.with_hint("name one file, or use an object store (s3://, gs://, az://)"),
         ]);
     }
     let fixed = url.find(['*', '?', '[']).map_or(url, |at| &url[..at]);
@@ -260,7 +260,7 @@ fn select_names(
     format: InputFormat,
 ) -> Result<(Vec<String>, Option<String>), Vec<DataProblem>> {
     names.retain(|name| !name.split('/').any(|part| part.starts_with(['.', '_'])));
-    let hint = "name those of one format by a glob such as `data/*.jsonl`, or with `input.format`";
+    let hint = "select one format with a glob such as `data/*.jsonl`, or with `input.format`";
     let chosen = format::select_input_files(&names, format).map_err(|counts| {
         let message = format!("`{folder}` has files of several formats: {counts}");
         vec![DataProblem::settings(message).with_hint(hint)]
@@ -280,12 +280,11 @@ fn select_names(
         }
     };
     if files.is_empty() {
-        let readable =
-            "Parquet, Arrow, JSON Lines and TSV are read, the last two also in gzip and Zstandard";
+        let readable = "Parquet, Arrow, JSON Lines and TSV are supported, the last two also compressed with gzip or Zstandard";
         let problem = DataProblem::settings(message);
-        return Err(vec![
-            problem.with_hint(format!("{readable}; plain `.json` files only by a glob")),
-        ]);
+        return Err(vec![problem.with_hint(format!(
+            "{readable}; plain `.json` files are read only if a glob matches them"
+        ))]);
     }
     Ok((files, Some(message)))
 }
@@ -305,7 +304,8 @@ fn store_blame(error: &StorageError) -> crate::base::diagnostic::Blame {
 
 #[cfg(not(feature = "cloud"))]
 fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProblem>> {
-    let message = format!("`{}` is in an object store, and this build reads none", path.display());
+    let message =
+        format!("`{}` is in an object store, which this build does not support", path.display());
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(found.files, ["1.parquet"]);
         assert_eq!(
             found.notes,
-            ["`0.parquet` leads to the same file as `1.parquet`; every file is read once"]
+            ["`0.parquet` is the same file as `1.parquet`; each file is read once"]
         );
     }
 

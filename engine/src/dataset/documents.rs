@@ -615,9 +615,9 @@ mod tests {
                 .starts_with("0.parquet: the file changed since it was planned: it was modified")
         );
         write(&path, &texts(&[Some("another text")]), 10);
-        assert!(problem().message.contains("bytes, now it has"));
+        assert!(problem().message.contains("bytes and now has"));
         crate::storage::files::remove_file(&path).unwrap();
-        assert!(problem().message.ends_with("it is gone"));
+        assert!(problem().message.ends_with("it no longer exists"));
     }
 
     #[test]

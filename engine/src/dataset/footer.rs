@@ -104,7 +104,7 @@ impl Footer {
 /// Reads the bytes of the footer, without its length and magic number.
 pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
-        return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
+        return Err(damaged(format!("it has {size} bytes, but a Parquet file has at least 12")));
     }
     let mut tail = [0_u8; TAIL_BYTES as usize];
     read_at(file, size - TAIL_BYTES, &mut tail)?;
@@ -112,9 +112,9 @@ pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataPr
         let mut start = [0_u8; MAGIC_BYTES as usize];
         read_at(file, 0, &mut start)?;
         let why = if start == *b"PAR1" {
-            "it begins like one but does not end like one: it is cut off or still being written"
+            "the magic number at its end is missing: it is truncated or still being written"
         } else {
-            "neither its beginning nor its end is `PAR1`"
+            "it neither begins nor ends with `PAR1`"
         };
         return Err(damaged(why));
     }
@@ -157,7 +157,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
             .map_err(|_| in_group(format!("it claims {} rows", group.num_rows())))?;
         if group.num_columns() != footer.file_metadata().schema_descr().num_columns() {
             return Err(in_group(format!(
-                "it has {} columns, its schema another number",
+                "it has {} columns, but its schema has another number",
                 group.num_columns()
             )));
         }
@@ -312,5 +312,5 @@ fn unsigned(bytes: i64) -> u64 {
 
 fn damaged(why: impl std::fmt::Display) -> DataProblem {
     DataProblem::data(format!("not a readable Parquet file: {why}"))
-        .with_hint("write the file again, or take it out of the input")
+        .with_hint("rewrite the file, or exclude it from the input")
 }

@@ -9,7 +9,7 @@ use super::discover::DiscoveredFiles;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
 use super::problem::DataProblem;
-use super::reading::Reading;
+use super::reading::ReadSettings;
 use super::source::InTree;
 use crate::base::diagnostic::Blame;
 use crate::base::parallel;
@@ -62,7 +62,7 @@ impl Dataset {
     /// All problems at once: a missing path, and each file that is truncated, not Parquet, encrypted, or has other
     /// columns than the first.
     pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
-        Self::open_with(Path::new(""), path, &Reading::default())
+        Self::open_with(Path::new(""), path, &ReadSettings::default())
     }
 
     /// Like [`Dataset::open`] for a path relative to `folder`, in which wildcard characters are literal. With
@@ -70,7 +70,7 @@ impl Dataset {
     pub fn open_with(
         folder: &Path,
         path: &Path,
-        reading: &Reading,
+        reading: &ReadSettings,
     ) -> Result<Self, Vec<DataProblem>> {
         Self::from_files(super::discover::find(folder, path, reading.format)?, reading)
     }
@@ -79,14 +79,17 @@ impl Dataset {
     ///
     /// # Errors
     /// Those of [`Dataset::open`], and refusals of the hub.
-    pub fn open_in_hub(tree: &Arc<Tree>, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
+    pub fn open_in_hub(tree: &Arc<Tree>, reading: &ReadSettings) -> Result<Self, Vec<DataProblem>> {
         let mut dataset =
             Self::from_files(super::discover::find_in_hub(tree, reading.format)?, reading)?;
         dataset.notes.extend(tree.note().map(str::to_owned));
         Ok(dataset)
     }
 
-    fn from_files(found: DiscoveredFiles, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
+    fn from_files(
+        found: DiscoveredFiles,
+        reading: &ReadSettings,
+    ) -> Result<Self, Vec<DataProblem>> {
         // A corpus has tens of thousands of footers, and a store takes a tenth of a second for each.
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
@@ -94,7 +97,7 @@ impl Dataset {
             Ok(InputFile::open(&found, &found.files[index], reading))
         });
         let Ok(opened) = opened else {
-            let message = "a signal came while the files of the input were opened";
+            let message = "interrupted while the input files were opened";
             return Err(vec![DataProblem::machine(message)]);
         };
         let (mut files, mut problems, mut bad_files) = (Vec::new(), Vec::new(), Vec::new());
@@ -161,9 +164,11 @@ impl Dataset {
             return Ok(());
         }
         let message = format!(
-            "column `{name}` has values of {mean} bytes on average; ids may have {MAX_ID_BYTES}"
+            "column `{name}` has values of {mean} bytes on average; ids have at most {MAX_ID_BYTES}"
         );
-        Err(DataProblem::settings(message).with_hint("name a column of short ids, or leave `id_column` out: rows are then named by file and number"))
+        Err(DataProblem::settings(message).with_hint(
+            "choose a column of short ids, or remove `id_column`: ids are then file and row number",
+        ))
     }
 
     /// Returns the bytes of a column over all files: (decoded, in the files); zero for a missing column.

@@ -20,7 +20,7 @@ use super::formats::survey::LineSurvey;
 use super::formats::survey_cache::SurveyCacheEntry;
 use super::partitions::{self, WithPartitions};
 use super::problem::DataProblem;
-use super::reading::Reading;
+use super::reading::ReadSettings;
 use super::source::OpenFile;
 use super::walk::unreadable;
 use crate::base::diagnostic::Blame;
@@ -71,14 +71,18 @@ impl InputFile {
     pub(super) fn open(
         found: &DiscoveredFiles,
         path: &str,
-        reading: &Reading,
+        reading: &ReadSettings,
     ) -> Result<Self, DataProblem> {
         Self::read(found, path, reading).map_err(|problem| problem.in_file(path))
     }
 
-    fn read(found: &DiscoveredFiles, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
-        let handed = reading.footers.as_ref().filter(|_| found.hub.is_none());
-        if let Some((stamp, footer)) = handed.and_then(|handed| handed.of(&found.root, path)) {
+    fn read(
+        found: &DiscoveredFiles,
+        path: &str,
+        reading: &ReadSettings,
+    ) -> Result<Self, DataProblem> {
+        let cache = reading.footers.as_ref().filter(|_| found.hub.is_none());
+        if let Some((stamp, footer)) = cache.and_then(|cache| cache.get(&found.root, path)) {
             let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
             return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
         }
@@ -102,7 +106,7 @@ impl InputFile {
     fn read_open(
         found: &DiscoveredFiles,
         path: &str,
-        reading: &Reading,
+        reading: &ReadSettings,
         format: FileFormat,
         file: &OpenFile,
     ) -> Result<Self, DataProblem> {
@@ -142,7 +146,7 @@ impl InputFile {
         path: &str,
         stamp: Stamp,
         (footer, row_groups): (Footer, Vec<RowGroupInfo>),
-        reading: &Reading,
+        reading: &ReadSettings,
     ) -> Self {
         let known = (footer.hash.clone(), Arc::clone(&footer.schema));
         Self::new(path, stamp, known, row_groups, Contents::Parquet(footer, reading.max_part_bytes))
@@ -293,7 +297,7 @@ fn explain_wrong_format(file: &OpenFile, format: FileFormat, problem: DataProble
         {
             (
                 format!("it is plain text, not {}", format.name()),
-                "take the ending of compressed files off its name",
+                "remove the compression extension from its name",
             )
         }
         _ => return problem,
@@ -306,7 +310,7 @@ fn cached_survey(
     found: &DiscoveredFiles,
     path: &str,
     (file, stamp): (&OpenFile, Stamp),
-    reading: &Reading,
+    reading: &ReadSettings,
     (line_format, compression): (LineFormat, FileCompression),
 ) -> Result<(LineSurvey, SurveyCacheEntry), DataProblem> {
     let path_key = found.root.join(path);
@@ -331,7 +335,7 @@ fn cached_survey(
     let now = file.stamp().map_err(|error| unreadable(&error))?;
     if now != stamp {
         return Err(DataProblem::data("it changed while its lines were counted")
-            .with_hint("let whatever writes it finish, then run again"));
+            .with_hint("wait until it is completely written, then run again"));
     }
     cache_entry.write(&survey);
     Ok((survey, cache_entry))

@@ -104,7 +104,7 @@ impl BoundedPages {
             }
             if page.kind == DICTIONARY_PAGE && position > self.start {
                 return Err(damaged(format!(
-                    "the page at byte {position} is a dictionary, which comes first"
+                    "the page at byte {position} is a dictionary, which must be the first page"
                 )));
             }
             return Ok(Some((position, page)));
@@ -120,7 +120,7 @@ impl BoundedPages {
             return Ok(());
         }
         let message = format!(
-            "the page at byte {position} would decompress from {compressed} to {uncompressed} bytes; at most {limit} are read (four times `max_document_bytes`)"
+            "the page at byte {position} would decompress from {compressed} to {uncompressed} bytes; the limit is {limit} (four times `max_document_bytes`)"
         );
         let hint = format!(
             "set `input.max_document_bytes` to at least {}, or write the file with smaller pages (pyarrow: `write_table(…, write_batch_size=16)`)",
@@ -184,7 +184,7 @@ fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<B
 
 fn overflow(page: &PageSizes) -> ParquetError {
     let said = page.uncompressed;
-    damaged(format!("a page decompresses to more than the {said} bytes that its header says"))
+    damaged(format!("a page decompresses to more than the {said} bytes in its header"))
 }
 
 fn damaged(why: String) -> ParquetError {

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_the_machines_problem_and_names_the_file() {
+    fn a_full_disk_blames_the_machine_and_names_the_file() {
         let whole = everything(2000);
         let writer = ArrowWriter::try_new(FullDisk, whole.schema(), None);
         let error = writer

@@ -124,7 +124,7 @@ impl Batches {
                 self.check_unchanged()?;
                 return match self.rows.next() {
                     None => Ok(None),
-                    Some(row) => Err(self.damage_at(row, "it has fewer rows than the plan")),
+                    Some(row) => Err(self.damage_at(row, "it has fewer rows than planned")),
                 };
             }
             Err(why) => return Err(self.failure(why)),
@@ -136,14 +136,14 @@ impl Batches {
     fn batch(&mut self, Decoded { batch, mut bad }: Decoded) -> Result<Batch, ReadError> {
         let rows: Vec<u64> = self.rows.by_ref().take(batch.num_rows()).collect();
         if rows.len() < batch.num_rows() {
-            return Err(self.failure("it has more rows than the plan".into()));
+            return Err(self.failure("it has more rows than planned".into()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
         for RequestedColumn { position, data_type, name } in &self.columns {
             match text::to_text(batch.column(*position), data_type) {
                 Ok((array, not_utf8)) => {
                     columns.push(array);
-                    let message = format!("column `{name}` holds bytes that are not UTF-8");
+                    let message = format!("column `{name}` contains invalid UTF-8");
                     let problem = RowError { code: "invalid_utf8", message };
                     bad.extend(not_utf8.into_iter().map(|row| (row, problem.clone())));
                 }
@@ -161,7 +161,7 @@ impl Batches {
     fn failure(&self, why: DecodeError) -> ReadError {
         if let Some(error) = self.source.refused() {
             let problem = match error.kind {
-                ErrorKind::Changed => changed("the store has another version of it now"),
+                ErrorKind::Changed => changed("the store now has another version"),
                 _ => DataProblem::machine(format!("cannot be read: {error}")),
             };
             return problem.in_file(&self.location.file).into();
@@ -250,8 +250,8 @@ impl RowGroupError {
         let (message, hint) = match self.hint {
             Some(hint) => (self.message, hint),
             None => (
-                format!("the rows from here on do not decode: {}", self.message),
-                "write the file again from its source, or set `input.on_bad_file: quarantine` to do without this row group".to_owned(),
+                format!("this and the following rows do not decode: {}", self.message),
+                "rewrite the file from its source, or set `input.on_bad_file: quarantine` to skip this row group".to_owned(),
             ),
         };
         let problem = DataProblem::data(message).in_file(self.file);
@@ -287,13 +287,13 @@ pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<Open
     } else {
         let path = dataset.root.join(&file.path);
         OpenFile::open(&path).map_err(|error| match error.kind {
-            ErrorKind::NotFound => changed("it is gone"),
+            ErrorKind::NotFound => changed("it no longer exists"),
             _ => error.into(),
         })?
     };
     let now = opened
         .stamp()
-        .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;
+        .map_err(|error| DataProblem::machine(format!("its size is unknown: {error}")))?;
     match difference(planned(file), now) {
         Some(why) => Err(changed(&why)),
         None => Ok(opened),
@@ -302,16 +302,16 @@ pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<Open
 
 fn changed(why: &str) -> DataProblem {
     DataProblem::data(format!("the file changed since it was planned: {why}"))
-        .with_hint("let whatever writes it finish, then run again")
+        .with_hint("wait until it is completely written, then run again")
 }
 
 /// Describes the change of size, version or modification time; `None` if nothing changed.
 fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
-        return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
+        return Some(format!("it had {} bytes and now has {}", planned.size, now.size));
     }
     if now.version != planned.version {
-        return Some("the store has another version of it now".to_owned());
+        return Some("the store now has another version".to_owned());
     }
     let (before, after) = (planned.modified_ns, now.modified_ns);
     if after != before {

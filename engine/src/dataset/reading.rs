@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use arrow_schema::Fields;
 
-use super::handed::HandedFooters;
+use super::footer_cache::FooterCache;
 use crate::spec::pipeline::{InputFormat, OnBadFile};
 
 /// Settings for reading an input.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ReadSettings {
     /// Action for a damaged file.
     pub on_bad_file: OnBadFile,
     /// File format, or detection by name.
@@ -22,10 +22,10 @@ pub struct Reading {
     /// Cache folder of surveys.
     pub cache_folder: Option<PathBuf>,
     /// Footers cached by another process of the same job.
-    pub footers: Option<Arc<HandedFooters>>,
+    pub footers: Option<Arc<FooterCache>>,
 }
 
-impl Default for Reading {
+impl Default for ReadSettings {
     fn default() -> Self {
         let (on_bad_file, format) = (OnBadFile::Fail, InputFormat::Auto);
         Self {

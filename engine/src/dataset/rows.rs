@@ -97,9 +97,7 @@ fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
 
 /// Returns the error of columns that do not fit the schema.
 fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
-    DataProblem::data(format!("its columns are not those of the plan: {why}"))
-        .in_file(file)
-        .at_row(row)
+    DataProblem::data(format!("its columns differ from the plan: {why}")).in_file(file).at_row(row)
 }
 
 /// Rows that are read together.

@@ -134,7 +134,7 @@ impl ChunkReader for OpenFile {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         if start.checked_add(length as u64).is_none_or(|end| end > self.shared.file.length) {
             return Err(ParquetError::EOF(format!(
-                "{length} bytes at {start} are wanted of a file of {}",
+                "{length} bytes at {start} exceed the {} bytes of the file",
                 self.shared.file.length
             )));
         }
@@ -142,7 +142,11 @@ impl ChunkReader for OpenFile {
         let mut done = 0;
         while done < length {
             match self.shared.read_at(&mut bytes[done..], start + done as u64)? {
-                0 => return Err(ParquetError::EOF("the file was cut while it was read".into())),
+                0 => {
+                    return Err(ParquetError::EOF(
+                        "the file was truncated while it was read".into(),
+                    ));
+                }
                 read => done += read,
             }
         }

@@ -108,10 +108,10 @@ impl TableFormat {
     pub(super) fn refusal(&self) -> DataProblem {
         let Self { folder, format, export } = self;
         DataProblem::settings(format!(
-            "`{folder}` is a {format}: its log says which of its files count, and rows that were deleted or replaced are still in the others"
+            "`{folder}` is a {format}: its files also contain deleted and replaced rows, and longsift does not read its log"
         ))
         .with_hint(format!(
-            "export the version that you want and name the export, for example: {}",
+            "export the version that you want and use the export as input, for example: {}",
             export.replace("TABLE", folder)
         ))
     }
@@ -120,7 +120,7 @@ impl TableFormat {
     pub(super) fn note(&self) -> String {
         let Self { folder, format, .. } = self;
         format!(
-            "`{folder}` is a {format}, whose log is not read: files that it has removed or replaced are read like the others"
+            "`{folder}` is a {format}, whose log is not read: its removed and replaced files are read as well"
         )
     }
 }

@@ -123,7 +123,7 @@ impl<R: Read> Thrift<R> {
         self.position += passed.as_ref().copied().unwrap_or(0);
         match passed {
             Ok(passed) if passed == length => Ok(()),
-            Ok(passed) => Err(format!("{length} bytes are announced, {passed} are there")),
+            Ok(passed) => Err(format!("expected {length} bytes, got {passed}")),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         let skip = |bytes: &[u8]| Thrift::new(bytes).skip(STRUCT).unwrap_err();
         assert_eq!(
             skip(&[0x18, 0xff, 0xff, 0xff, 0xff, 0x0f, b'a']),
-            "4294967295 bytes are announced, 1 are there"
+            "expected 4294967295 bytes, got 1"
         );
         assert!(skip(&[0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x0f]).contains("fill whole buffer"));
         assert!(skip(&[0x1c; 1000]).contains("deeper than 32"));

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_list_item_is_no_difference() {
+    fn names_of_list_items_may_differ() {
         let item = DataType::List(Arc::new(Field::new("item", DataType::Utf8, false)));
         assert_eq!(widest(&list(DataType::Utf8), &item), Some(list(DataType::Utf8)));
     }

@@ -66,8 +66,8 @@ pub(super) fn add_partitions(files: &mut [InputFile]) {
 }
 
 fn too_wide() -> DataProblem {
-    DataProblem::settings("the first lines of the files have too many fields for columns: their names seem to be data")
-        .with_hint("name the columns that you need in `input.schema`, for example `{id: string, text: string}`")
+    DataProblem::settings("the first lines have too many fields to infer columns: field names seem to be data")
+        .with_hint("list the columns that you need in `input.schema`, for example `{id: string, text: string}`")
 }
 
 /// Returns the schema of the output and sets each file's column positions.
@@ -86,7 +86,7 @@ pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProble
             Err(differences) => problems.push(
                 DataProblem::settings(format!("its columns differ from `{}`: {}", first.path, differences.join("; ")))
                     .in_file(&file.path)
-                    .with_hint("files of one input have the same columns; only string width and encoding may differ"),
+                    .with_hint("all files of an input must have the same columns; only string width and encoding may differ"),
             ),
         }
     }
@@ -116,7 +116,7 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
                 positions.push(position);
             }
             None => differences.push(format!(
-                "column `{}` is {} here and {} there",
+                "column `{}` is {} instead of {}",
                 field.name(),
                 own.data_type(),
                 field.data_type()

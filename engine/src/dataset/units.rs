@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_cuts_the_last_unit_and_leaves_out_the_row_groups_behind_it() {
+    fn a_limit_ends_the_last_unit_and_skips_later_row_groups() {
         let (_folder, dataset) = dataset(&[35, 25]);
         assert_eq!(shapes(&dataset.units(u64::MAX, Some(12))), [(0, 0..2, 0, 12)]);
         assert_eq!(

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_of_one_folder_give_its_files_once_under_the_name_without_a_link() {
+    fn files_of_a_linked_folder_keep_the_name_without_a_link() {
         let folder = folder(&["z/1.parquet", "z/deep/2.parquet"]);
         let root = folder.path();
         symlink(root.join("z"), root.join("a")).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_is_a_file_that_cannot_be_opened() {
+    fn a_broken_link_is_a_file_that_cannot_be_opened() {
         let folder = folder(&[]);
         symlink("gone", folder.path().join("1.parquet")).unwrap();
         symlink("2.parquet", folder.path().join("2.parquet")).unwrap();

@@ -236,23 +236,26 @@ pub(super) fn check(
         let reads = measures.get(stages, guard.reads);
         if measures.get(stages, measure).needs().answers() == Some(Reads::Document) {
             let message =
-                "no guard comes before a stage that reads documents: they are not windows yet";
+                "`before` cannot name a stage that reads documents, because guards check windows";
             problems.push(spec.error(&path, message).hint("remove `before`"));
         }
         let waits_for_nobody = match (reads.needs().attention(), reads.needs().forward()) {
-            (Some(_), _) => Some("devices measure"),
-            (None, Some(_)) => Some("a whole model measures"),
+            (Some(_), _) => Some("is measured on devices"),
+            (None, Some(_)) => Some("is measured by a whole model"),
             (None, None) => None,
         };
         if let Some(who) = waits_for_nobody {
-            let message = format!("no measure waits for `{}`, which {who}", guard.statistic);
-            let hint = "remove `before`: the guard is then looked at when all is measured";
+            let message = format!(
+                "`before` is not possible for a guard on `{}`, which {who}",
+                guard.statistic
+            );
+            let hint = "remove `before`: the guard is then checked after all measures";
             problems.push(spec.error(&path, message).hint(hint));
         }
     }
     if let Some(guard) = cascade.cycle() {
         let path = format!("stages.filter.guards.{guard}.before");
-        let message = "the guards make a circle: a measure would be taken before itself";
-        problems.push(spec.error(&path, message).hint("remove one `before` of the circle"));
+        let message = "the guards form a cycle: a measure would have to precede itself";
+        problems.push(spec.error(&path, message).hint("remove one `before` of the cycle"));
     }
 }

@@ -58,10 +58,10 @@ const LIMIT_RESERVE: u64 = 4;
 /// Lowers `memory_limit_bytes` to fit the limits of this process. Returns a warning if it does.
 pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
     let group = machine::control_group_bytes().map(|room| {
-        (room, "the control group of this process may use", "the limit of the container")
+        (room, "the control group of this process allows", "the limit of the container")
     });
     let space = machine::address_space_bytes()
-        .map(|room| (room, "the address space that is left to this process is", "`ulimit -v`"));
+        .map(|room| (room, "the remaining address space of this process is", "`ulimit -v`"));
     let (room, is, setting) = group.into_iter().chain(space).min_by_key(|(room, ..)| *room)?;
     let limit = spec.pipeline.input.memory_limit_bytes;
     let fitting = (room - room / LIMIT_RESERVE).max(64 << 20);
@@ -70,7 +70,7 @@ pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
     }
     spec.pipeline.input.memory_limit_bytes = fitting;
     let message = format!(
-        "`memory_limit_bytes` is {}, and {is} {}: {} are used as the limit",
+        "`memory_limit_bytes` is {}, but {is} {}: {} are used as the limit",
         bytes(limit),
         bytes(room),
         bytes(fitting)
@@ -90,7 +90,7 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     ];
     let absent = settings.into_iter().filter_map(|(path, setting)| {
         let path = path.filter(|path| path.is_address())?;
-        let message = format!("`{path}` is in an object store, and this build has none");
+        let message = format!("`{path}` is in an object store, which this build does not support");
         let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.locate(setting));
         Some(problem.hint("build with `--features cloud`"))
     });
@@ -104,9 +104,8 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     let (file, setting) =
         (spec.resolve(path).to_path_buf(), spec.locate("stages.score.calibration"));
     if files::size(&file)?.is_none() {
-        let problem =
-            Diagnostic::error(Blame::Pipeline, format!("there is no calibration `{path}`"));
-        let hint = "give the `calibration.json` of a finished run directory";
+        let problem = Diagnostic::error(Blame::Pipeline, format!("calibration `{path}` not found"));
+        let hint = "use the `calibration.json` of a finished run directory";
         return Err(problem.at(setting).hint(hint).into());
     }
     let bytes = saved::bytes(&file).map_err(|failure| failure.or_at(&setting))?;
@@ -129,7 +128,7 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     let mut problems = Vec::new();
     for (around, folder) in folders {
         for path in [around, &folder] {
-            let message = || format!("`{}` is a file, and must be a folder", path.display());
+            let message = || format!("`{}` is a file, but must be a folder", path.display());
             if status(path).is_some_and(|status| !status.is_dir()) {
                 problems.push(problem(message(), "move it away, or choose another `output.path`"));
             }
@@ -140,8 +139,8 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
         {
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
             let message =
-                format!("`{}` is on another disk than the folder around it", folder.display());
-            let hint = format!("link or mount the folder around it, not `{name}` in it");
+                format!("`{}` is on a different file system from its parent", folder.display());
+            let hint = format!("link or mount its parent instead of `{name}`");
             problems.push(problem(message, &hint));
         }
     }
@@ -162,7 +161,7 @@ pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<D
     };
     for column in columns {
         let hint = format!(
-            "write `format: {}`, or leave the column out of the input",
+            "write `format: {}`, or remove the column from the input",
             json!(other).as_str().unwrap_or_default()
         );
         problems.push(spec.error("output.format", format!("column {column}")).hint(hint));
@@ -306,7 +305,7 @@ impl WantedKernel {
                 Some(replacement) => {
                     format!("the kernel `{name}` was removed: `{}` replaces it", replacement.name())
                 }
-                None => format!("there is no kernel `{name}`"),
+                None => format!("unknown kernel `{name}`"),
             },
         };
         let fits = |kernel: &&Kernel| self.fits(**kernel) && !kernel.is_cuda();
@@ -321,7 +320,7 @@ impl WantedKernel {
             .collect();
         let lacks = match &lacks[..] {
             [] => String::new(),
-            lacks => format!("; missing are {}", lacks.join(", ")),
+            lacks => format!("; not supported: {}", lacks.join(", ")),
         };
         let hint = format!("{} this machine has {}{lacks}", self.with, has.join(", "));
         problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
@@ -364,13 +363,12 @@ pub(super) fn content(
         }
         (ContentColumn::Tokens(_), Subject::Conversation(column)) => {
             let message = format!(
-                "the column of messages {} is text, and the pipeline has no tokenizer: it reads token ids",
+                "the message column {} is text, but the pipeline reads token ids and has no tokenizer",
                 quoted(column)
             );
             let problem =
                 Diagnostic::error(Blame::Pipeline, message).at(spec.locate("input.tokens_column"));
-            problems
-                .push(problem.hint("name a pipeline with a tokenizer, or leave the messages out"));
+            problems.push(problem.hint("use a pipeline with a tokenizer, or omit the messages"));
             return;
         }
         (ContentColumn::Tokens(column), _) => {
@@ -393,8 +391,8 @@ pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     } else {
         return None;
     };
-    let message = "random scores depend on the files: without `input.id_column` they follow from each file's path and row";
-    let hint = "name a column of ids: then order, files and shards change no score";
+    let message = "random scores depend on the files: without `input.id_column` they are derived from each file's path and row";
+    let hint = "set `input.id_column`: scores then do not depend on order, files or shards";
     let warning = spec.warning(setting, message).hint(hint);
     pipeline.input.id_column.is_none().then_some(warning)
 }
@@ -572,7 +570,7 @@ pub(super) fn distance(
             ));
         } else {
             warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(setting).hint(
-                "scores beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
+                "scores beyond the trained positions are defined, but unreliable; `strict_positions: true` makes this an error",
             ));
         }
     }

@@ -28,7 +28,7 @@ pub(crate) fn tokenize(
         Err(problem) if problem.is_tokenizer_fault() => {
             let timed_out = Diagnostic::error(Blame::Pipeline, problem.to_string())
                 .at(Place::Data(location))
-                .hint("use another tokenizer, or leave this row out of the input");
+                .hint("use another tokenizer, or remove this row from the input");
             Err(Box::new(timed_out))
         }
         encoded => {

@@ -96,7 +96,7 @@ impl fmt::Display for PlanExplanation<'_> {
         }
         let map = map_memory_bytes(plan).map(|most| {
             let text = format!(
-                "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} besides the mapped table",
+                "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} in addition to the mapped table",
                 count(MAP_TOKENS),
                 bytes(most)
             );
@@ -237,8 +237,8 @@ fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
     let precision = attention.reading.precision.name();
     let indent = format!("\n  {:<22} ", "");
     let cards = match absent.cards.len() {
-        1 => "a card that is not here".to_owned(),
-        number => format!("{number} cards that are not here"),
+        1 => "1 GPU that this machine does not have".to_owned(),
+        number => format!("{number} GPUs that this machine does not have"),
     };
     format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
@@ -258,12 +258,12 @@ fn measure(plan: &Plan, of: &MeasureColumns) -> String {
 /// Describes a program that receives documents before they are tokenised.
 fn documents(program: &Program) -> String {
     let names = program.settings.statistics.iter().map(|statistic| statistic.name.as_str());
-    let all: Vec<&str> = std::iter::once("documents that stay").chain(names).collect();
+    let all: Vec<&str> = std::iter::once("kept documents").chain(names).collect();
     format!("documents → {}{}", all.join(", "), asked(program))
 }
 
 fn asked(program: &Program) -> String {
-    format!(", answered by {}", quoted(&program.settings.command.join(" ")))
+    format!(", computed by {}", quoted(&program.settings.command.join(" ")))
 }
 
 /// Describes which windows skip a measure.
@@ -274,9 +274,9 @@ fn skip_conditions(plan: &Plan, index: u16) -> String {
     };
     let guards = plan.cascade.in_words(index);
     let guards =
-        guards.map_or(String::new(), |guards| format!(", then only of {samples} with {guards}"));
+        guards.map_or(String::new(), |guards| format!(", only for {samples} with {guards}"));
     let sample = plan.measure(index).sample().map_or(String::new(), |sample| {
-        format!(", of {} % of all windows", 100.0 * sample.fraction.0)
+        format!(", for {} % of all windows", 100.0 * sample.fraction.0)
     });
     sample + &guards
 }
@@ -322,7 +322,7 @@ fn score(plan: &Plan) -> String {
     let ways: BTreeSet<&str> = ways.collect();
     let ways = ways.into_iter().collect::<Vec<_>>().join(" and ");
     let standardise = match (ways.is_empty(), plan.spec.filter().guards.is_empty()) {
-        (true, _) => "as it is".to_owned(),
+        (true, _) => "not standardised".to_owned(),
         (false, true) => ways,
         (false, false) => format!("{ways} over samples that pass the guards"),
     };
@@ -341,7 +341,7 @@ fn filter(plan: &Plan) -> String {
     let filter = plan.spec.filter();
     let group = if plan.spec.score().within.is_some() { " of each group" } else { "" };
     let rule = if plan.spec.score().calibration.is_some() {
-        "from the calibrated threshold up".to_owned()
+        "scores from the calibrated threshold".to_owned()
     } else if let Some(fraction) = filter.keep_fraction {
         format!("the best {fraction}{group}")
     } else if let Some(budgets) = &filter.budgets {
@@ -354,7 +354,7 @@ fn filter(plan: &Plan) -> String {
             (Some(KeepTokens::PerGroup(groups)), _) => {
                 format!("a token budget for each of {} groups", groups.len())
             }
-            (None, Some(score)) => format!("from score {score} up"),
+            (None, Some(score)) => format!("scores from {score}"),
             (None, None) => "everything".to_owned(),
         }
     };
@@ -395,7 +395,7 @@ fn output(plan: &Plan) -> String {
         Compression::None => "uncompressed",
     };
     format!(
-        "samples → `{}/data`: {samples}, {} input columns + {} of longsift, {compression}{mirrored}",
+        "samples → `{}/data`: {samples}, {} input columns + {} longsift columns, {compression}{mirrored}",
         output.path,
         plan.dataset.schema.fields().len(),
         super::columns::added(plan).len()
@@ -420,17 +420,17 @@ fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
     let whole = match estimate.whole_model_bytes {
         0 => String::new(),
-        whole => format!(", {} of a whole model among it", bytes(whole)),
+        whole => format!(", including {} for a whole model", bytes(whole)),
     };
     let Some(attention) = &plan.attention else {
         return format!("cpu: at most {}{whole}", bytes(estimate.memory_bytes));
     };
     let packed = match estimate.packed_bytes {
         0 => String::new(),
-        packed => format!(", {} of projections among it", bytes(packed)),
+        packed => format!(", including {} for projections", bytes(packed)),
     };
     format!(
-        "{}: at most {} besides the mapped table{packed}{whole}; {} per window in flight",
+        "{}: at most {} in addition to the mapped table{packed}{whole}; {} per window in flight",
         if attention.devices.is_cpu() { "cpu" } else { "host" },
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)
@@ -452,10 +452,10 @@ fn disk(plan: &Plan) -> String {
 
 fn done(plan: &Plan, done: &CompletedWork) -> String {
     if let Some(refused) = &done.refused {
-        return format!("a run is refused: {}", refusal(refused).join("; "));
+        return format!("a run would fail: {}", refusal(refused).join("; "));
     }
     if done.finished {
-        return "everything; a run would do nothing".to_owned();
+        return "everything is done; a run would do nothing".to_owned();
     }
     format!(
         "{} of {} work units scored, {} windows",

@@ -520,7 +520,7 @@ pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> R
     }
     let message = format!("the calibration `{path}` was replaced while this run used it");
     Err(Diagnostic::error(Blame::Machine, message)
-        .hint("run again: the run then uses the calibration that is there now")
+        .hint("run again: the run then uses the current calibration")
         .into())
 }
 

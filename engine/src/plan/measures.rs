@@ -1,4 +1,4 @@
-//! The measures of a pipeline: their names, the columns they declare, and what they must be handed.
+//! Measures of a pipeline: their names, columns and requirements.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -13,21 +13,20 @@ use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::selected;
 use crate::spec::Spec;
 
-/// The measures of a pipeline, in its order.
+/// Measures of a pipeline, in pipeline order.
 #[derive(Clone, Debug, Default)]
 pub struct Measures {
-    /// Where each is among the stages.
+    /// Index of each measure among the stages.
     stages: Vec<usize>,
-    /// What each writes, under the names that hold in the pipeline.
+    /// Columns of each measure, with their names in the pipeline.
     pub columns: Vec<MeasureColumns>,
-    /// Windows of fewer tokens, BOS included, are too short for one of them.
+    /// Minimum tokens of a window, including BOS, that all measures require.
     pub min_tokens: u64,
-    /// Whether any needs the text of windows or documents.
+    /// Whether any measure requires the text of windows or documents.
     pub text: bool,
 }
 
 impl Measures {
-    /// The measures among `stages`.
     pub fn new(stages: &[StageSettings]) -> Self {
         let mut measures = Self { min_tokens: 2, ..Self::default() };
         for (index, stage) in stages.iter().enumerate() {
@@ -46,12 +45,12 @@ impl Measures {
         measures
     }
 
-    /// All statistics.
+    /// Returns the columns of all measures.
     pub fn statistics(&self) -> Vec<Column> {
         self.columns.iter().flat_map(|measure| measure.columns.clone()).collect()
     }
 
-    /// The place of the measure that writes a statistic, and that of the statistic among its columns.
+    /// Returns the index of the measure with a statistic, and the index of the statistic among its columns.
     pub fn index_of(&self, statistic: &str) -> Option<(u16, usize)> {
         self.columns.iter().zip(self.indices()).find_map(|(measure, index)| {
             let column = measure.columns.iter().position(|column| column.name == statistic)?;
@@ -59,23 +58,24 @@ impl Measures {
         })
     }
 
-    /// Their places.
+    /// Returns the indices of all measures.
     pub fn indices(&self) -> Range<u16> {
         0..self.stages.len() as u16
     }
 
-    /// The place among the stages of the measure at a place.
+    /// Returns the index among the stages of a measure.
     pub fn stage(&self, index: u16) -> usize {
         self.stages[usize::from(index)]
     }
 
-    /// The measure at a place, of the stages that these are of.
+    /// Returns the measure at an index. `stages`: the stages that these measures were created from.
     pub fn get<'s>(&self, stages: &'s [StageSettings], index: u16) -> &'s dyn Measure {
         stage_measure(&stages[self.stages[usize::from(index)]]).expect("only measures are listed")
     }
 }
 
-/// The measure that a stage is. One of documents is a measure where it has statistics, which all windows of a document share.
+/// Returns the measure of a stage. A stage of documents is a measure if it has statistics, which all windows of a
+/// document share.
 fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     match stage.role() {
         Role::Measure(measure) => Some(measure),
@@ -84,9 +84,9 @@ fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
     }
 }
 
-/// What stands against the measures: two of one name, statistics of one name, text that documents of tokens do not have,
-/// windows that none of which is long enough; what score and filter ask for that no measure writes, and what contradicts itself
-/// there. `is_output_column`: whether the output has a column that a statistic of this name would have.
+/// Checks the measures, score and filter for duplicate names, text that tokenised documents do not have, window lengths
+/// that are too short, unknown statistics, and contradictions. `is_of_output`: whether a statistic of this name would
+/// collide with a column of the output.
 pub(super) fn check(
     spec: &Spec,
     measures: &Measures,
@@ -106,7 +106,7 @@ pub(super) fn check(
             problems.push(spec.error(&path, message).hint(hint));
         };
         let statistics = columns.columns.iter().map(|column| column.name.as_ref());
-        // A program may answer one statistic that is called as its stage.
+        // A program with one statistic may have the name of its stage.
         let shares = matches!(stage, StageSettings::External(_))
             && columns.columns.iter().any(|column| column.name == columns.measure);
         let own = Some(columns.measure.as_str()).filter(|_| !shares);
@@ -116,7 +116,7 @@ pub(super) fn check(
             .filter(|name| !names.insert((*name).to_owned()))
             .collect();
         if let Some(first) = taken.first() {
-            let message = format!("two measures or statistics are called `{first}`");
+            let message = format!("two measures or statistics are named `{first}`");
             refuse(message, "give one of the stages another `name`");
         }
         let mut statistics = columns.columns.iter().map(|column| column.name.as_ref());
@@ -126,15 +126,14 @@ pub(super) fn check(
                 || is_output_column(name)
         };
         if let Some(name) = statistics.find(is_taken) {
-            let message =
-                format!("`{name}` is what every window or sample has, whatever measures it");
+            let message = format!("`{name}` is reserved: every window or sample has it");
             refuse(message, "give the statistic another name");
         }
         let needs = measure.needs();
         if (needs.window_text || needs.document_text) && matches!(content, ContentColumn::Tokens(_))
         {
             let message =
-                format!("`{}` measures text, and documents arrive as tokens", columns.measure);
+                format!("`{}` measures text, but the input contains token ids", columns.measure);
             let hint = match stage {
                 StageSettings::Lexical(_) => {
                     "read texts with `input.text_column`, or remove `text: true`"
@@ -146,7 +145,7 @@ pub(super) fn check(
         let (least, most) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
         if needs.attention().is_none() && least > most {
             let message = format!(
-                "`{}` needs windows of {least} tokens, and they have at most {most}",
+                "`{}` requires windows of {least} tokens, but they have at most {most}",
                 columns.measure
             );
             refuse(message, "lower its far distance, or raise `window_tokens`");
@@ -178,7 +177,7 @@ pub(super) fn check(
     }
 }
 
-/// The rule, with another message where it names a statistic of text in a pipeline that measures no text.
+/// Replaces the message of a rule about a text statistic if the pipeline has no text.
 fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> BrokenRule {
     let statistic = || {
         let index =
@@ -193,7 +192,7 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
     let (reason, hint) = match content {
         ContentColumn::Tokens(_) => (
-            "documents arrive as tokens",
+            "the input contains token ids",
             if statistics::default_stage(name) == Some("lexical") {
                 "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone"
             } else {
@@ -210,7 +209,7 @@ fn without_text(spec: &Spec, content: &ContentColumn, rule: BrokenRule) -> Broke
     BrokenRule::new(rule.setting, format!("`{name}` is measured on text, and {reason}"), hint)
 }
 
-/// The statistics that terms and guards use, each once.
+/// Returns the distinct statistics that terms and guards use.
 fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
     let (terms, _) = spec.score().terms(&measures.statistics());
     let of_terms = terms.into_iter().map(|term| term.statistic);
@@ -224,7 +223,7 @@ fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
     used
 }
 
-/// What stands against comparing the selection with named scores.
+/// Checks that the selection can be compared with the scores in `output.compare`.
 fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnostic>) {
     let output = &spec.pipeline.output;
     if output.compare.is_empty() {
@@ -234,11 +233,11 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
         problems.push(spec.error("output.compare", message).hint(hint));
     };
     if output.report_by.is_none() {
-        let message = "there is nothing to print a comparison by";
-        refuse(message, "name a label column with `output.report_by`, or remove `compare`");
+        let message = "`output.compare` requires `output.report_by`";
+        refuse(message, "set `output.report_by` to a label column, or remove `compare`");
     }
     if spec.score().calibration.is_some() {
-        let message = "a calibration has no thresholds for other scores to compare with";
+        let message = "a calibration has no thresholds for the scores in `compare`";
         refuse(message, "remove `compare`, or `score.calibration`");
     }
     let statistics = measures.statistics();
@@ -261,7 +260,7 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
         let (terms, _) = settings.terms(&statistics);
         if let Some(term) = terms.iter().find(|term| is_of_skipped(&term.statistic)) {
             let message = format!(
-                "`{}` needs `{}`, which is not measured of windows that a guard spares",
+                "`{}` requires `{}`, which is not measured for windows that a guard skips",
                 formula.name(),
                 term.statistic
             );

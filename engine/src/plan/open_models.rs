@@ -88,7 +88,7 @@ pub(super) fn open(
                 ));
             } else {
                 warnings.push(spec.warning(setting, message).hint(
-                    "losses beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
+                    "losses beyond the trained positions are defined, but unreliable; `strict_positions: true` makes this an error",
                 ));
             }
         }
@@ -125,13 +125,12 @@ fn path(
     let of_pipeline = &spec.load_partial_model()?.model;
     if of_pipeline.is_address() {
         let message = format!(
-            "{} lies elsewhere, and only its first layer is fetched",
+            "{} is remote, and only its first layer is fetched",
             quoted(&of_pipeline.to_string())
         );
         problems.push(
-            spec.error(stage, message).hint(
-                "fetch the whole model to this machine, and name its folder with `model` here",
-            ),
+            spec.error(stage, message)
+                .hint("download the whole model, and set `model` here to its folder"),
         );
         return None;
     }
@@ -155,8 +154,7 @@ pub(super) fn check_vocabularies(
             None => MODEL.to_owned(),
         };
         let mut refuse = |message: String| {
-            let hint = "a token id must mean the same to both: use a model of the pipeline's vocabulary, or the tokenizer \
-                        that came with this one";
+            let hint = "token ids must have the same meaning: use a model with the pipeline's vocabulary, or this model's tokenizer";
             problems.push(spec.error(&setting, message).hint(hint));
         };
         if let Some(largest) = encoder.map(|encoder| u64::from(encoder.largest_id()))
@@ -177,7 +175,7 @@ pub(super) fn check_vocabularies(
             (Some(theirs), Ok(ours)) => {
                 if let Some(message) = theirs.difference(&ours) {
                     refuse(format!(
-                        "the vocabulary of this model is not the pipeline's: {message}"
+                        "the vocabulary of this model differs from the pipeline's: {message}"
                     ));
                 }
             }

@@ -47,7 +47,7 @@ pub(super) fn check(
         files.clone().filter_map(|(stem, path)| unfit(stem, path, limit)).collect();
     let clashes = clashes(files, endings);
     for (found, hint) in [
-        (unfit, "rename them, leave them out of `input.path`, or remove `output.mirror`"),
+        (unfit, "rename them, exclude them from `input.path`, or remove `output.mirror`"),
         (clashes, "rename one of the two, run a pipeline for each, or remove `output.mirror`"),
     ] {
         let Some(first) = found.first() else { continue };
@@ -63,9 +63,9 @@ pub(super) fn check(
 fn unfit(stem: &str, path: &str, limit: usize) -> Option<String> {
     let why = |part: &str| match part {
         "" => Some("one of its folders has no name".to_owned()),
-        "." | ".." => Some(format!("`{part}` in it leads elsewhere")),
+        "." | ".." => Some(format!("it contains `{part}`")),
         part if part.starts_with(['.', '_']) => {
-            Some(format!("readers of data pass over names like `{part}`"))
+            Some(format!("data readers skip names like `{part}`"))
         }
         part if part.len() > limit => Some(format!(
             "`{part}` has {} bytes; at most {limit} leave room for a number",
@@ -156,9 +156,9 @@ mod tests {
     fn hidden_escaping_and_long_names_are_rejected() {
         for (stem, why) in [
             ("a//b", "one of its folders has no name"),
-            ("x/../b", "`..` in it leads elsewhere"),
-            ("_x/b", "readers of data pass over names like `_x`"),
-            ("x/.b", "readers of data pass over names like `.b`"),
+            ("x/../b", "it contains `..`"),
+            ("_x/b", "data readers skip names like `_x`"),
+            ("x/.b", "data readers skip names like `.b`"),
             ("x/long", "`long` has 4 bytes; at most 3 leave room for a number"),
         ] {
             let found = unfit(stem, "p", 3).unwrap();

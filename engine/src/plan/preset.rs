@@ -1,4 +1,4 @@
-//! The components of a preset, and warnings where its statistics or guards do not fit the pipeline.
+//! Components of a preset, and warnings if its statistics or guards do not fit the pipeline.
 
 use longsift_stages::StageSettings;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
@@ -9,14 +9,14 @@ use crate::base::text::count;
 use crate::plan::Plan;
 use crate::spec::Spec;
 
-/// Guards for pipelines with text: statistic and highest value.
+/// Guards for pipelines with text: statistic and maximum.
 const TEXT_GUARDS: [(&str, f64); 3] =
     [("repeated_share", 0.7), ("digit_share", 0.2), ("unbroken_share", 0.3)];
-/// Window lengths that the thresholds were chosen at, in tokens. Both statistics grow with the length.
+/// Window lengths in tokens for which the thresholds were chosen. Both statistics grow with the length.
 const TESTED_TOKENS: std::ops::RangeInclusive<u32> = 1024..=32_768;
 const LENGTH_DEPENDENT: [&str; 2] = ["repeated_share", "frequent_token_share"];
 
-/// The components of a preset by the measure that each comes from, a line each; empty where the terms are written out.
+/// Lists the components of a preset, one line per measure; empty if the terms are written out.
 pub(super) fn components(plan: &Plan) -> Vec<String> {
     let (score, measures) = (plan.spec.score(), &plan.measures);
     if score.terms.is_some() {
@@ -28,7 +28,7 @@ pub(super) fn components(plan: &Plan) -> Vec<String> {
         let own = terms.iter().filter(|term| own(&term.statistic));
         let own: Vec<String> = own
             .map(|term| {
-                let left_out = if term.optional { " (left out where it is null)" } else { "" };
+                let left_out = if term.optional { " (left out if null)" } else { "" };
                 format!("{term}{left_out}")
             })
             .collect();
@@ -37,8 +37,8 @@ pub(super) fn components(plan: &Plan) -> Vec<String> {
     measures.columns.iter().filter_map(of_measure).collect()
 }
 
-/// Warnings about a balanced preset without the stage or the guards that belong to it, and about window lengths that the
-/// thresholds were not chosen at.
+/// Warns about a balanced preset without its stage or guards, and about window lengths for which the thresholds were
+/// not chosen.
 pub(super) fn warnings(spec: &Spec, measures: &Measures) -> Vec<Diagnostic> {
     [incomplete_preset(spec, measures), window_length(spec, measures)]
         .into_iter()
@@ -82,7 +82,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
         let is_there =
             spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
         yaml.push(if is_there {
-            "  - {stage: lexical, text: true}   # in place of the stage that is there".to_owned()
+            "  - {stage: lexical, text: true}   # replaces the existing stage".to_owned()
         } else {
             "  - stage: lexical                 # before `score`".to_owned()
         });

@@ -99,7 +99,7 @@ fn find_one(
         } else {
             let what = if path.is_dir() { "is a folder" } else { "is not a file" };
             let problem = spec.error(&at("files"), format!("{} {what}", quoted(name)));
-            problems.push(problem.hint("name every file that the answers depend on"));
+            problems.push(problem.hint("list every file that the answers depend on"));
         }
     }
     let reads_text = match settings.reads {
@@ -145,7 +145,7 @@ fn executable(
                 "allow it with `chmod +x`, or name its interpreter first: [python3, script.py]",
             )),
             false => Err((
-                format!("there is no program {}", quoted(program)),
+                format!("program {} not found", quoted(program)),
                 "a path is relative to the pipeline's folder; a name without `/` is looked for in PATH",
             )),
         };
@@ -156,7 +156,7 @@ fn executable(
     let mut found = folders.map(|path| path.join(program)).filter(|path| may_run(path));
     found.next().ok_or_else(|| {
         (
-            format!("there is no program {} in PATH", quoted(program)),
+            format!("program {} not found in PATH", quoted(program)),
             "install it, give its path, or set PATH in `environment`; a program of the pipeline's folder is `./program`",
         )
     })

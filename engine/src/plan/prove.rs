@@ -309,8 +309,7 @@ fn open_input(
     if dataset.files.is_empty() && !input.allow_empty {
         problems.push(
             spec.error(setting, format!("{} matches no file", quoted(&input.path.to_string()))).hint(
-                "a folder gives every `*.parquet` below it, or else every file of one other format, a glob what it \
-                 matches, upper and lower case apart; `allow_empty: true` if there may be none",
+                "a folder selects every `*.parquet` below it, or else all files of one other format; a glob is case-sensitive; `allow_empty: true` allows an empty input",
             ),
         );
     }

@@ -29,7 +29,7 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     let Some(lock) = lock else {
         let message = format!("`{}` contains no recorded run", pipeline.display());
         return Err(Diagnostic::error(Blame::Pipeline, message)
-            .hint("name the pipeline file: nothing was run here yet")
+            .hint("use the pipeline file: nothing has run here yet")
             .into());
     };
     let recorded = lock.recorded()?;

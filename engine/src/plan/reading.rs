@@ -8,11 +8,11 @@ use arrow_schema::{Field, Fields};
 use super::Plan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::Result;
+use crate::dataset::footer_cache::FooterCache;
 use crate::dataset::formats::type_names;
-use crate::dataset::hand_on;
-use crate::dataset::handed::HandedFooters;
 use crate::dataset::input::Dataset;
-use crate::dataset::reading::Reading;
+use crate::dataset::reading::ReadSettings;
+use crate::dataset::write_footer_cache;
 use crate::spec::Spec;
 use crate::storage::files;
 
@@ -22,13 +22,13 @@ pub(super) fn reading(
     cache_folder: &Path,
     footers: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
-) -> Option<Reading> {
+) -> Option<ReadSettings> {
     let input = &spec.pipeline.input;
     let columns = match &input.schema {
         Some(_) => Some(columns(spec, problems)?),
         None => None,
     };
-    Some(Reading {
+    Some(ReadSettings {
         on_bad_file: input.on_bad_file,
         format: input.format,
         columns,
@@ -36,7 +36,7 @@ pub(super) fn reading(
         // memory at once. The limit must not depend on the machine, because it decides which rows are quarantined.
         max_part_bytes: 4 * input.max_document_bytes,
         cache_folder: Some(cache_folder.to_owned()),
-        footers: footers.and_then(HandedFooters::read).map(Arc::new),
+        footers: footers.and_then(FooterCache::read).map(Arc::new),
     })
 }
 
@@ -49,7 +49,7 @@ impl Plan {
     pub fn write_footer_cache(&self) -> Result<PathBuf> {
         files::create_folder(&self.directory.root)?;
         let path = self.directory.footers();
-        hand_on::write(&self.dataset, &path).map_err(Diagnostic::from)?;
+        write_footer_cache::write(&self.dataset, &path).map_err(Diagnostic::from)?;
         Ok(files::canonical(&path)?)
     }
 }
@@ -75,16 +75,13 @@ pub(super) fn check(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnosti
     if spec.pipeline.input.schema.is_some() && dataset.lines.is_none() {
         problems.push(
             spec.error("input.schema", "no file of the input has lines of JSON")
-                .hint("Parquet says itself which columns it has: leave `schema` out"),
+                .hint("remove `schema`: Parquet files contain their columns"),
         );
     }
     if dataset.lines.is_some() && dataset.schema.fields().is_empty() {
         problems.push(
-            spec.error(
-                "input.path",
-                "the files have no lines, so nothing says which columns they have",
-            )
-            .hint("name the columns in `input.schema`, or leave empty files out"),
+            spec.error("input.path", "the input has no lines, so its columns are unknown")
+                .hint("list the columns in `input.schema`, or exclude empty files"),
         );
     }
 }

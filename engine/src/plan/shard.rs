@@ -37,7 +37,9 @@ impl FromStr for Shard {
         });
         match shard {
             Some(shard) if shard.index < shard.count => Ok(shard),
-            Some(Self { count: 0, .. }) => Err("there is no shard of 0".to_owned()),
+            Some(Self { count: 0, .. }) => {
+                Err("the number of shards must be at least 1".to_owned())
+            }
             Some(Self { count, .. }) => Err(format!(
                 "shards are numbered from 0: the last of {count} is {}/{count}",
                 count - 1
@@ -102,7 +104,7 @@ mod tests {
         assert_eq!(Shard { index: 3, count: 16 }.to_string(), "3/16");
         for (wrong, why) in [
             ("4/4", "the last of 4 is 3/4"),
-            ("0/0", "no shard of 0"),
+            ("0/0", "must be at least 1"),
             ("1", "INDEX/COUNT"),
             ("-1/2", "INDEX/COUNT"),
             ("a/b", "INDEX/COUNT"),

@@ -28,7 +28,7 @@ pub(super) fn exclude(
     let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(setting());
     if spec.score().calibration.is_none() {
         return Err(problem(
-            "an increment needs the calibration of the corpus before it".to_owned(),
+            "an increment requires the calibration of the earlier corpus".to_owned(),
         )
         .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`"))
         .into());
@@ -38,23 +38,21 @@ pub(super) fn exclude(
     let same =
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
-        return Err(problem("`since` is the run of this pipeline itself".to_owned())
-            .hint(
-                "give every increment an `output.path` of its own, with a date in it, for example",
-            )
+        return Err(problem("`since` is this pipeline's own run".to_owned())
+            .hint("give every increment its own `output.path`, for example with a date")
             .into());
     }
     let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&setting()))?;
     let Some(manifest) = manifest else {
         return Err(problem(format!("the run in `{}` is not finished", path.display()))
-            .hint("run the pipeline of that output to its end first")
+            .hint("finish the run of that output first")
             .into());
     };
     let planned: u64 = manifest.input.iter().filter_map(|file| file["rows"].as_u64()).sum();
     let filtered: u64 = manifest.units.iter().map(|unit| unit.counts.rows).sum();
     if planned != filtered {
         return Err(problem(format!(
-            "the run in `{}` took {filtered} of the {planned} rows of its input",
+            "the run in `{}` filtered {filtered} of the {planned} rows of its input",
             path.display()
         ))
         .hint("it was run with `--limit`; run it without")
@@ -86,7 +84,7 @@ pub(super) fn exclude(
     let mut warn = |files: &[&KnownFile], what: &str, hint: &str| {
         let Some(first) = files.first() else { return };
         let message = format!(
-            "{} files {what} and are filtered again as a whole, for example `{}`",
+            "{} files {what} and are filtered again completely, for example `{}`",
             files.len(),
             first.path
         );
@@ -95,7 +93,7 @@ pub(super) fn exclude(
     warn(
         &changed,
         &format!("have changed since `{since}`"),
-        "what was kept of them before is still in the earlier output",
+        "samples of their earlier versions are still in the earlier output",
     );
     let content = |file: &KnownFile| {
         (file.path.clone(), file.size, file.modified_ns, file.footer_hash.clone())

@@ -216,11 +216,11 @@ impl Sizing {
         let windows = count(self.windows);
         match self.least_seconds {
             Some(seconds) => format!(
-                "at least {} for about {windows} windows: an estimate by the roofline of the data sheets, which no kernel reaches",
+                "at least {} for about {windows} windows: a roofline bound from data sheets, which no kernel reaches",
                 duration(seconds)
             ),
             None => format!(
-                "not estimated for about {windows} windows: a card's speed is not known, or nothing fits"
+                "not estimated for about {windows} windows: a GPU's speed is unknown, or nothing fits"
             ),
         }
     }

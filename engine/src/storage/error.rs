@@ -126,7 +126,7 @@ impl StorageError {
                 "check the name of the bucket, and the store's region and endpoint (AWS_REGION, AWS_ENDPOINT_URL, …)"
             }
             (ErrorKind::Denied, true) => {
-                "check the credentials (AWS_…, GOOGLE_…, AZURE_…) and what they may do; S3 says the same of a file that is not there to those who may not list the bucket"
+                "check the credentials (AWS_…, GOOGLE_…, AZURE_…) and their permissions; without permission to list the bucket, S3 reports missing files the same way"
             }
             (ErrorKind::Denied, false) => "check the owner and the mode of the file and its folder",
             (ErrorKind::Stopped, _) => "run the same command to resume",

@@ -348,7 +348,8 @@ fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
         if status.is_dir() && status.uid() == user && status.mode() & 0o022 == 0 {
             return Ok(());
         }
-        let why = "others may write to it; set `cache_folder` of `load-partial-model`, or HOME";
+        let why =
+            "other users may write to it; set `cache_folder` of `load-partial-model`, or HOME";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     };
     owned().map_err(failed("use the folder", &folder))?;
@@ -448,7 +449,7 @@ pub(super) mod tests {
         assert_eq!(temporary_cache_folder(temporary.path()).unwrap(), folder, "again");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
         let error = temporary_cache_folder(temporary.path()).unwrap_err().to_string();
-        assert!(error.contains("others may write to it"), "{error}");
+        assert!(error.contains("other users may write to it"), "{error}");
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink(temporary.path(), &folder).unwrap();
         assert!(temporary_cache_folder(temporary.path()).is_err(), "a link of somebody else");

@@ -184,7 +184,7 @@ impl HttpClient {
                 _ => answer.response.content_length(),
             };
             let Some(length) = length else {
-                let why = "the server does not say how long it is";
+                let why = "the server does not send its length";
                 return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
             };
             let wanted = length.min(first_bytes);
@@ -225,10 +225,9 @@ impl HttpClient {
         {
             return Ok(version);
         }
-        let why = "the server sends neither ETag nor Last-Modified, so nobody would notice that the file changes while it is read";
-        Err(failed(url, ErrorKind::Invalid, why).with_hint(
-            "let the server send one of these headers, or download the file and name it",
-        ))
+        let why = "the server sends neither ETag nor Last-Modified, so changes of the file during reading would go unnoticed";
+        Err(failed(url, ErrorKind::Invalid, why)
+            .with_hint("configure the server to send one of these headers, or download the file"))
     }
 
     /// Passes the bytes of ascending, disjoint ranges to `sink`, in order.
@@ -271,21 +270,22 @@ impl HttpClient {
         let (url, location) = (&file.url, file.location());
         let answer = self.send(url, location.as_ref(), Some(wanted.clone())).await;
         let Some(mut answer) = found(answer)? else {
-            return Err(failed(url, ErrorKind::Changed, "it is gone").with_hint("run again"));
+            return Err(
+                failed(url, ErrorKind::Changed, "it no longer exists").with_hint("run again")
+            );
         };
         file.set_location(answer.location);
         let response = &mut answer.response;
         let changed =
             |why: String| failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed);
-        let resized = |length: u64| {
-            changed(format!("it has {length} bytes, and had {} a moment ago", file.length))
-        };
+        let resized =
+            |length: u64| changed(format!("it now has {length} bytes instead of {}", file.length));
         // Immutable files are copied between servers, each with its own entity tag.
         if !self.kind.signs
             && !file.version.is_empty()
             && version(file.length, response.headers()) != file.version
         {
-            return Err(changed("the server has another version of it now".to_owned()));
+            return Err(changed("the server now has another version".to_owned()));
         }
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         let (mut position, end) = if partial {
@@ -305,8 +305,7 @@ impl HttpClient {
             let end = remaining.end();
             let skipped = end - remaining.bytes();
             if skipped > self.max_discarded_bytes {
-                let why =
-                    format!("the server ignores ranges: {skipped} bytes would be read in vain");
+                let why = format!("the server ignores ranges: {skipped} bytes would be discarded");
                 return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
             }
             (0, end)

@@ -109,9 +109,9 @@ impl Hub {
     /// Returns why nothing is fetched.
     fn why_absent(&self) -> &'static str {
         if self.options.offline {
-            "`--offline` keeps it from being fetched"
+            "`--offline` prevents fetching it"
         } else if self.home.offline {
-            "HF_HUB_OFFLINE keeps it from being fetched"
+            "HF_HUB_OFFLINE prevents fetching it"
         } else {
             "this build has no access to the hub"
         }
@@ -122,7 +122,7 @@ impl Hub {
         let download = reference.at_commit(revision).download_command();
         let hint = match (cfg!(feature = "cloud"), reference.kind) {
             (true, RepositoryKind::Model) => {
-                "run once with the network, or with the HF_HOME that has it".to_owned()
+                "run once with the network, or set HF_HOME to a cache that contains it".to_owned()
             }
             (true, RepositoryKind::Dataset) => format!("fetch it with `{download}`"),
             (false, _) => format!("build with `--features cloud`, or fetch it with `{download}`"),

@@ -102,7 +102,7 @@ pub fn write(path: &Path, mark: Mark, bytes: &[u8]) -> Result<()> {
 /// Returns the error for a file or folder that longsift did not write.
 pub fn foreign(path: &Path) -> Diagnostic {
     let message = format!("{} was not written by longsift", quoted(&path.display().to_string()));
-    Diagnostic::error(Blame::Pipeline, message).hint("move it away, or name another place")
+    Diagnostic::error(Blame::Pipeline, message).hint("move it away, or choose another path")
 }
 
 /// Creates a folder that longsift fills and clears, and marks it. A folder with contents is not marked.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_held_something_is_never_marked() {
+    fn a_folder_with_contents_is_never_marked() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
         create_folder(&ours).unwrap();

@@ -68,7 +68,7 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     let tail = if tail.len() as u64 > meta.size { Bytes::new() } else { tail };
     let modified_ns = meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from);
     if meta.e_tag.is_none() && modified_ns == 0 {
-        let why = "the store sends neither ETag nor Last-Modified, so nobody would notice that the object changes while it is read";
+        let why = "the store sends neither ETag nor Last-Modified, so changes of the object during reading would go unnoticed";
         return Err(StorageError::new("open", Location::parse(url), ErrorKind::Invalid, why));
     }
     let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
@@ -94,16 +94,11 @@ impl FetchRange for ObjectFile {
         // Some servers ignore preconditions.
         if version(&now) != version(&self.opened) {
             let (at, kind) = (Location::parse(&self.address), ErrorKind::Changed);
-            return Err(StorageError::new(
-                "read",
-                at,
-                kind,
-                "the store has another version of it now",
-            )
-            .with_hint("run again when it does not change any more"));
+            return Err(StorageError::new("read", at, kind, "the store now has another version")
+                .with_hint("run again after it has stopped changing"));
         }
         if block.len() as u64 != end - start {
-            let why = format!("{} bytes came where {} were asked for", block.len(), end - start);
+            let why = format!("received {} bytes instead of {}", block.len(), end - start);
             return Err(StorageError::new(
                 "read",
                 Location::parse(&self.address),
@@ -129,7 +124,7 @@ pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
             let name = object.location.as_ref();
             // A server that repeats pages would never finish.
             if below(name).is_some_and(|below| !names.insert(below)) {
-                return Err(failure::incomplete(&format!("it has `{name}` twice")));
+                return Err(failure::incomplete(&format!("it contains `{name}` twice")));
             }
         }
         Ok(names)
@@ -146,7 +141,7 @@ fn request<T, F: Future<Output = object_store::Result<T>>>(
     runtime().block_on(answered(operation, address, RetryPolicy::default(), attempt))
 }
 
-/// Asynchronous variant of [`ask`].
+/// Asynchronous variant of [`request`].
 async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     operation: &'static str,
     address: &str,
@@ -198,7 +193,7 @@ fn locate(operation: &'static str, url: &str) -> Result<ObjectLocation, StorageE
         |why: String| StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why);
     let address = Address::parse(url).ok_or_else(|| wrong("it is not an address".into()))?;
     if address.scheme.is_web() {
-        return Err(wrong("web servers have no lists, and nothing is written to them".into()));
+        return Err(wrong("web servers support neither lists nor writes".into()));
     }
     if address.authority().contains('@') {
         return Err(wrong("a bucket has no user; credentials come from the environment".into()));
@@ -210,7 +205,7 @@ fn locate(operation: &'static str, url: &str) -> Result<ObjectLocation, StorageE
     Ok(ObjectLocation { client, root, path })
 }
 
-/// Returns the client of a bucket, creating it once. Retries are done here ([`ask`]), because the library's client
+/// Returns the client of a bucket, creating it once. Retries are done here ([`request`]), because the library's client
 /// respects neither `Retry-After` nor signals.
 fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
     static CLIENTS: Mutex<BTreeMap<String, BucketClient>> = Mutex::new(BTreeMap::new());

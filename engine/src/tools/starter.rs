@@ -12,7 +12,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::quoted;
 use crate::dataset::input::Dataset;
-use crate::dataset::reading::Reading;
+use crate::dataset::reading::ReadSettings;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::spec::init::{Content, Starter};
@@ -52,7 +52,7 @@ fn problem(message: String) -> Diagnostic {
 pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic>)> {
     let StarterOptions { inputs, output, tokenizer, model } = *wanted;
     let input = input_path(inputs)?;
-    let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &Reading::default())?;
+    let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &ReadSettings::default())?;
     if dataset.files.is_empty() {
         return Err(problem(format!("no file matches {}", quoted(&input))).into());
     }
@@ -102,7 +102,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
         name.split_once('.').map_or(String::new(), |(_, ending)| format!(".{ending}"))
     };
     let glob = text(&folder.join(format!("*{}", ending(&inputs[0]))))?;
-    let matched = Dataset::open_with(Path::new(""), Path::new(&glob), &Reading::default())?;
+    let matched = Dataset::open_with(Path::new(""), Path::new(&glob), &ReadSettings::default())?;
     let all: BTreeSet<PathBuf> =
         matched.files.iter().map(|file| matched.root.join(&file.path)).collect();
     let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());

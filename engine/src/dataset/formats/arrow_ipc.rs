@@ -156,7 +156,10 @@ impl ArrowDecoder {
             };
             let batch = guarded(|| self.decoder.read_record_batch(&block, &bytes))?;
             let batch = batch.filter(|batch| batch.num_rows() as u64 == rows.end - rows.start);
-            return Ok((batch.ok_or("a record batch has other rows than its header says")?, rows));
+            return Ok((
+                batch.ok_or("a record batch does not have the number of rows in its header")?,
+                rows,
+            ));
         }
     }
 
@@ -193,7 +196,7 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
     }
     if sum > largest {
         let message = format!(
-            "a record batch decompresses to {sum} bytes; at most {largest} are read (4 times `max_document_bytes`)"
+            "a record batch decompresses to {sum} bytes; the limit is {largest} (4 times `max_document_bytes`)"
         );
         let hint = format!(
             "set `input.max_document_bytes` to at least {}, or write smaller record batches",
@@ -224,7 +227,7 @@ impl ArrowScan<'_> {
             if bytes > self.largest {
                 let largest = self.largest;
                 return Err(DataProblem::data(format!("a record batch has {bytes} bytes; at most {largest} are read"))
-                    .with_hint("write smaller record batches, or raise `max_document_bytes`: four times as much is read at once"));
+                    .with_hint("write smaller record batches, or raise `max_document_bytes`, a quarter of this limit"));
             }
             let Some(rows) = message.rows else { continue };
             let (uncompressed_bytes, compressed_bytes) = (bytes, bytes);
@@ -256,8 +259,8 @@ impl ArrowScan<'_> {
         let batches = footer.recordBatches().into_iter().flatten();
         let mut messages = Vec::new();
         for block in dictionaries.chain(batches) {
-            let start =
-                u64::try_from(block.offset()).map_err(|_| damaged("a block begins nowhere"))?;
+            let start = u64::try_from(block.offset())
+                .map_err(|_| damaged("a block has a negative offset"))?;
             let (_, read) = self.message(start)?.ok_or_else(|| damaged("a block is empty"))?;
             messages.push(read);
         }
@@ -285,7 +288,7 @@ impl ArrowScan<'_> {
     /// Reads the header of the message at `start`; `None` at the end of the file.
     fn message(&mut self, start: u64) -> Result<Option<(Vec<u8>, MessagePosition)>, DataProblem> {
         if Stop::global().check().is_err() {
-            return Err(DataProblem::machine("a signal came while it was opened"));
+            return Err(DataProblem::machine("interrupted while it was opened"));
         }
         if start == self.size {
             return Ok(None);
@@ -343,7 +346,7 @@ struct ArrowMessages {
 }
 
 fn cut_off() -> DataProblem {
-    damaged("it is cut off or still being written")
+    damaged("it is truncated or still being written")
 }
 
 /// Checks that Parquet, the output format, can hold the columns.
@@ -355,11 +358,11 @@ fn check_columns(schema: &Schema) -> Result<(), DataProblem> {
             && guarded(|| ArrowSchemaConverter::new().convert(&one)).is_ok();
         if !known {
             return Err(DataProblem::settings(format!(
-                "column `{}` is {}, which Parquet does not have",
+                "column `{}` has type {}, which Parquet does not support",
                 field.name(),
                 field.data_type()
             ))
-            .with_hint("leave the column out, or write it as another type"));
+            .with_hint("remove the column, or write it as another type"));
         }
     }
     Ok(())
@@ -367,5 +370,5 @@ fn check_columns(schema: &Schema) -> Result<(), DataProblem> {
 
 fn damaged(why: impl std::fmt::Display) -> DataProblem {
     DataProblem::data(format!("not a readable Arrow file: {why}"))
-        .with_hint("write the file again, or take it out of the input")
+        .with_hint("rewrite the file, or exclude it from the input")
 }

@@ -60,8 +60,7 @@ impl FileCompression {
                 let window = window_bytes(bytes.fill_buf()?).filter(|window| *window > most);
                 if let Some(window) = window {
                     let message = format!(
-                        "its zstd window of {} is more than half of `memory_limit_bytes`: set that to at least {}, or write the file \
-                         again without `--long` and `--ultra`",
+                        "its zstd window of {} is more than half of `memory_limit_bytes`: set `memory_limit_bytes` to at least {}, or compress the file without `--long` and `--ultra`",
                         text::bytes(window),
                         window.saturating_mul(2)
                     );

@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for ObjectMembers<'de> {
             type Value = ObjectMembers<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a JSON object is expected")
+                formatter.write_str("expected a JSON object")
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut object: M) -> Result<Self::Value, M::Error> {
@@ -155,7 +155,7 @@ impl<'a> LineParser<'a> {
     fn syntax_error(&self, error: &serde_json::Error) -> Misfit {
         if error.is_data() {
             let blank = self.line.len() - self.line.trim_ascii_start().len();
-            return Misfit::new(blank, "a JSON object is expected");
+            return Misfit::new(blank, "expected a JSON object");
         }
         let at = error.column().saturating_sub(1);
         let message = error.to_string();
@@ -193,7 +193,7 @@ impl<'a> LineParser<'a> {
                     values.push((Cow::Owned(name), value));
                 }
                 None if self.strict => {
-                    let why = "there is no column for it: the first lines of the files do not have it; name the columns in `input.schema`";
+                    let why = "it has no column because it does not occur in the first lines of the files; list the columns in `input.schema`";
                     return Err(Misfit::new(self.position(value.get()), why).in_field(&name));
                 }
                 None => {}
@@ -480,7 +480,7 @@ mod tests {
         );
         assert!(
             said(meta, r#"{"meta": {"b": 1}}"#)
-                .starts_with("15: field `meta.b`: there is no column for it")
+                .starts_with("15: field `meta.b`: it has no column because")
         );
         let number = "x: float64";
         assert_eq!(

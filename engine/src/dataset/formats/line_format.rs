@@ -65,19 +65,22 @@ impl LineFormat {
             let message = format!("line {number}, column {}: {why}", byte + 1);
             RowError { code, message }
         };
-        let text = std::str::from_utf8(line).map_err(|error| {
-            bad("invalid_utf8", error.valid_up_to(), "bytes that are not UTF-8")
-        })?;
+        let text = std::str::from_utf8(line)
+            .map_err(|error| bad("invalid_utf8", error.valid_up_to(), "invalid UTF-8"))?;
         let (mut fields, json) = match self {
             Self::Json => (Vec::new(), text),
             Self::Tsv => {
                 let (key, json) = text.split_once('\t').ok_or_else(|| {
-                    let why = "there is no tab: the second column holds the JSON";
+                    let why = "expected a tab between key and JSON";
                     bad("bad_line", line.len(), why)
                 })?;
                 let column = columns.iter().find(|column| column.name() == KEY);
                 if column.is_some_and(|column| !is_text(column.data_type())) {
-                    return Err(bad("bad_line", 0, "the key is a string, and its column is not"));
+                    return Err(bad(
+                        "bad_line",
+                        0,
+                        "the key is a string, but its column has another type",
+                    ));
                 }
                 let key =
                     column.map(|_| (Cow::Borrowed(KEY), ColumnValue::Text(Cow::Borrowed(key))));
@@ -110,7 +113,7 @@ mod tests {
         assert_eq!(row("a\"b\t{\"x\": \"1\"}\r").unwrap(), r#"{"tsv_key":"a\"b","x":"1"}"#);
         assert_eq!(row("\t { } ").unwrap(), r#"{"tsv_key":""}"#);
         assert!(row("{\"x\": 1}").unwrap_err().contains("no tab"));
-        assert!(row("key\t[1]").unwrap_err().contains("a JSON object is expected"));
+        assert!(row("key\t[1]").unwrap_err().contains("expected a JSON object"));
     }
 
     #[test]
@@ -126,16 +129,13 @@ mod tests {
         assert_eq!(json(b"{\"a\": 1, \"b\": [2]}\r"), "fine");
         assert_eq!(json(b"{\"a\": }"), "bad_line line 7, column 7: expected value");
         assert_eq!(json(b"{\"a\": 1} x"), "bad_line line 7, column 10: trailing characters");
-        assert_eq!(json(b" [1]"), "bad_line line 7, column 2: a JSON object is expected");
+        assert_eq!(json(b" [1]"), "bad_line line 7, column 2: expected a JSON object");
         assert_eq!(
             json(b"{\"a\": 1.5}"),
             "bad_line line 7, column 7: field `a`: int64 cannot hold `1.5`"
         );
         assert_eq!(json(b"{\"a\": 1.5, }"), "bad_line line 7, column 12: trailing comma");
-        assert_eq!(
-            json(b"{\"\xff\": 1}"),
-            "invalid_utf8 line 7, column 3: bytes that are not UTF-8"
-        );
+        assert_eq!(json(b"{\"\xff\": 1}"), "invalid_utf8 line 7, column 3: invalid UTF-8");
         assert_eq!(of(LineFormat::Tsv, b"key\t{\"a\": 1}"), "fine");
         assert_eq!(
             of(LineFormat::Tsv, b"key\t{\"a\" 1}"),
@@ -147,7 +147,7 @@ mod tests {
         );
         assert_eq!(
             of(LineFormat::Tsv, b"{}"),
-            "bad_line line 7, column 3: there is no tab: the second column holds the JSON"
+            "bad_line line 7, column 3: expected a tab between key and JSON"
         );
     }
 }

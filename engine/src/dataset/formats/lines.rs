@@ -133,7 +133,7 @@ impl LinesDecoder {
             let number = line.number;
             let too_long = (line.bytes > limit).then(|| {
                 let message = format!(
-                    "line {number} has {} bytes; lines of at most {limit} are read (4 times `max_document_bytes`)",
+                    "line {number} has {} bytes; the limit is {limit} (4 times `max_document_bytes`)",
                     line.bytes
                 );
                 RowError { code: "line_too_long", message }
@@ -178,8 +178,7 @@ impl LinesDecoder {
     /// Reports that lines have moved since the survey, and removes the survey from the cache.
     fn moved(&self) -> String {
         self.lines.cache_entry.remove();
-        "its lines are not where they were when they were counted; the next run counts them again"
-            .to_owned()
+        "its lines have moved since they were counted; the next run counts them again".to_owned()
     }
 
     /// Returns the reader, positioned at the beginning of a row.

@@ -72,13 +72,13 @@ impl LineSurvey {
         let failed = |error: &io::Error| match file.refused() {
             Some(refused) => DataProblem::unread(refused),
             None if error.kind() == io::ErrorKind::Interrupted => {
-                DataProblem::machine("a signal came while its lines were counted")
+                DataProblem::machine("interrupted while its lines were counted")
             }
             None if error.kind() == io::ErrorKind::OutOfMemory => {
                 DataProblem::settings(error.to_string())
             }
             None => DataProblem::data(format!("it does not decompress: {error}"))
-                .with_hint("write the file again, or take it out of the input"),
+                .with_hint("rewrite the file, or exclude it from the input"),
         };
         let reader = compression.reader(hashed).map_err(|error| failed(&error))?;
         let mut survey =
@@ -91,7 +91,9 @@ impl LineSurvey {
                 survey.rows.min(MAX_SAMPLED_LINES),
                 line_format.line()
             ))
-            .with_hint("a line holds one whole JSON object; `input.format` says what files with other names hold"));
+            .with_hint(
+                "each line must be one JSON object; set `input.format` for files with other names",
+            ));
         }
         Ok(survey)
     }

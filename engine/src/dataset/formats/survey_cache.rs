@@ -55,7 +55,7 @@ impl SurveyCacheEntry {
         let folder = path.parent().expect("it is below a folder");
         let written = files::create_folder(folder).and_then(|()| atomic::write_atomic(path, &json));
         if let Err(error) = written {
-            tracing::debug!("the lines of a file are counted but not kept: {error}");
+            tracing::debug!("the survey of a line file cannot be cached: {error}");
         }
     }
 
@@ -63,7 +63,7 @@ impl SurveyCacheEntry {
     pub(in crate::dataset) fn remove(&self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = files::remove_file(path) {
-            tracing::debug!("a survey that does not fit its file stays: {error}");
+            tracing::debug!("an outdated survey cannot be removed: {error}");
         }
     }
 }

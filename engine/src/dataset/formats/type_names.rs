@@ -61,7 +61,7 @@ pub fn parse(text: &str) -> Result<DataType, String> {
     let data_type = parser.data_type()?;
     match parser.left.trim() {
         "" => Ok(data_type),
-        left => Err(format!("nothing is expected behind the type, found `{left}`")),
+        left => Err(format!("expected the end of the type, got `{left}`")),
     }
 }
 
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
     fn data_type(&mut self) -> Result<DataType, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(format!("types may nest {MAX_DEPTH} levels"));
+            return Err(format!("types nest deeper than {MAX_DEPTH} levels"));
         }
         let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
         let data_type = match name {
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
             "map" => {
                 self.expect('<')?;
                 if self.data_type()? != DataType::Utf8 {
-                    return Err("the keys of a map are `string`".to_owned());
+                    return Err("map keys must be `string`".to_owned());
                 }
                 self.expect(',')?;
                 let value = self.data_type()?;
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
             let name = self.word(|c| !matches!(c, ':' | '<' | '>' | ',')).trim_end();
             self.expect(':')?;
             if name.is_empty() || fields.iter().any(|field| field.name() == name) {
-                return Err(format!("`{name}` is not a field name, or names two fields"));
+                return Err(format!("`{name}` is not a field name, or occurs twice"));
             }
             fields.push(Field::new(name, self.data_type()?, true));
             if self.expect(',').is_err() {
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         let found = left.chars().next().map_or("the end".to_owned(), |c| format!("`{c}`"));
-        Err(format!("`{expected}` is expected, found {found}"))
+        Err(format!("expected `{expected}`, got {found}"))
     }
 }
 
@@ -169,13 +169,13 @@ mod tests {
     fn invalid_types_are_explained() {
         for (text, why) in [
             ("strin", "`strin` is not a type; types are: string, bool"),
-            ("list<int32", "`>` is expected, found the end"),
-            ("list[int32]", "`<` is expected, found `[`"),
-            ("int32>", "nothing is expected behind the type, found `>`"),
-            ("struct<>", "`:` is expected, found `>`"),
+            ("list<int32", "expected `>`, got the end"),
+            ("list[int32]", "expected `<`, got `[`"),
+            ("int32>", "expected the end of the type, got `>`"),
+            ("struct<>", "expected `:`, got `>`"),
             ("struct<a: int8, a: int8>", "`a` is not a field name"),
-            ("map<int8, string>", "the keys of a map are `string`"),
-            (&"list<".repeat(100), "types may nest 60 levels"),
+            ("map<int8, string>", "map keys must be `string`"),
+            (&"list<".repeat(100), "types nest deeper than 60 levels"),
         ] {
             assert!(parse(text).unwrap_err().starts_with(why), "{text}: {:?}", parse(text));
         }

@@ -62,7 +62,7 @@ impl PartialFolder {
             return Ok(());
         }
         let message = format!(
-            "layer 0 takes {} in `{}`, where {} are free",
+            "layer 0 requires {} in `{}`, but only {} are free",
             bytes(wanted),
             self.parent.display(),
             bytes(free)
@@ -87,7 +87,7 @@ impl PartialFolder {
         put(&slice.header)?;
         copy(&mut put)?;
         let written = file.commit()?;
-        assert_eq!(written.bytes, slice.bytes(), "every range was handed on once");
+        assert_eq!(written.bytes, slice.bytes(), "every range is passed once");
         Ok(())
     }
 

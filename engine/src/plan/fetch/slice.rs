@@ -51,7 +51,7 @@ pub(crate) trait ModelSource: RemoteWeights {
         let problem = ModelProblem::settings(format!("`{}` has no `{file}`", self.name()));
         if file == "model.safetensors" {
             return problem
-                .with_hint("only models with safetensors files are read from elsewhere; download others and name their folder");
+                .with_hint("remote models must have safetensors files; download other models and use their folder");
         }
         problem.with_hint(self.hint())
     }
@@ -111,7 +111,7 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
 
 /// Hint for a missing file.
 pub(crate) const HINT: &str =
-    "name the folder that has `config.json`, `tokenizer.json` and the safetensors files";
+    "use the folder with `config.json`, `tokenizer.json` and the safetensors files";
 
 /// Source whose files may change.
 pub(crate) trait VersionedSource: ModelSource {

@@ -81,7 +81,7 @@ impl FetchedModels {
     /// Returns the error for a copy that does not exist and will not be fetched.
     fn absent(&self, address: &str) -> ModelProblem {
         let (why, hint) = if self.offline {
-            ("`--offline` keeps it from being fetched", "run once with the network")
+            ("`--offline` prevents fetching it", "run once with the network")
         } else {
             ("this build has no access to stores", "build with `--features cloud`, or download it")
         };

@@ -73,8 +73,9 @@ fn fetch_if_changed<S: VersionedSource + 'static>(
     let versions = source.seen();
     if let Some(file) = first_changed(&now, &versions).map_err(one)? {
         let message = format!("`{address}/{file}` changed while it was fetched");
-        return Err(one(ModelProblem::checkpoint(message)
-            .with_hint("run again when it does not change any more")));
+        return Err(one(
+            ModelProblem::checkpoint(message).with_hint("run again after it has stopped changing")
+        ));
     }
     let json = serde_json::to_vec_pretty(&versions).expect("plain data");
     partial.write(VERSIONS, &json).map_err(one)?;

@@ -31,17 +31,17 @@ impl ServerKind {
         signs: true,
         refused: "check owner and name; for a private or gated repository set HF_TOKEN to a token of an account with access",
         address: "check HF_ENDPOINT",
-        changed: "run again; name a commit, not a branch",
-        ranges: "set HF_ENDPOINT to a server that knows ranges, or download it whole and name its folder",
+        changed: "run again, with a commit instead of a branch",
+        ranges: "set HF_ENDPOINT to a server that supports ranges, or download it and use its folder",
     };
 
     /// Any other server.
     pub(crate) const WEB: Self = Self {
         signs: false,
-        refused: "write `https://user:password@host/…` or a presigned address, which are never stored, or download it whole",
+        refused: "write `https://user:password@host/…` or a presigned address, which are never stored, or download it",
         address: "check the address",
-        changed: "run again when it does not change any more",
-        ranges: "download it whole and name its folder",
+        changed: "run again after it has stopped changing",
+        ranges: "download it and use its folder",
     };
 }
 
@@ -138,7 +138,7 @@ pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
 
 /// Returns the error of an answer that ends too early.
 pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
-    let why = format!("the answer was cut off after {received} of {wanted} bytes");
+    let why = format!("the answer was truncated after {received} of {wanted} bytes");
     failed(url, ErrorKind::Transient, why)
 }
 
@@ -148,7 +148,7 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
     // Message of rustls; a retry cannot succeed.
     if why.contains("invalid peer certificate") {
         return failed(url, ErrorKind::Invalid, why).with_hint(
-            "is it the right server? SSL_CERT_FILE names a file with further certificates to trust",
+            "check the server; SSL_CERT_FILE can name a file of additional trusted certificates",
         );
     }
     // The request has an invalid header or address and was not sent.
@@ -156,7 +156,7 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
         return failed(url, ErrorKind::Invalid, why);
     }
     failed(url, ErrorKind::Transient, why)
-        .with_hint("run again; with `--offline` only what is already here is used")
+        .with_hint("run again; with `--offline` only local copies are used")
 }
 
 /// Returns the error of a file that cannot be read.

@@ -32,7 +32,7 @@ impl Hub {
             return Ok(commit.to_owned());
         }
         let message =
-            format!("`{}` does not say which commit `{}` has", self.home.endpoint, model.revision);
+            format!("`{}` does not send the commit of `{}`", self.home.endpoint, model.revision);
         Err(ModelProblem::settings(message)
             .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())))
     }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_mean_what_they_mean_to_the_hubs_libraries() {
+    fn variables_have_the_meaning_of_the_hubs_libraries() {
         let plain = home(&[("HOME", "/home/a")]);
         assert_eq!(plain.endpoint, "https://huggingface.co");
         assert_eq!((plain.token, plain.offline), (None, false));

@@ -111,7 +111,7 @@ fn request<T: for<'a> Deserialize<'a>>(
     reference: &HubReference,
 ) -> Result<(T, HeaderMap), ModelProblem> {
     let Some(answer) = client.small(url, MAX_PAGE_BYTES)? else {
-        let message = format!("`{reference}` is not there: `{}` has nothing", shown(url));
+        let message = format!("`{reference}` not found at `{}`", shown(url));
         return Err(ModelProblem::settings(message)
             .with_hint("check the owner, the name and the revision; is it a data set?"));
     };
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_is_the_link_of_that_relation() {
+    fn the_next_page_is_the_link_with_rel_next() {
         let from = Url::parse("https://hub/api/list").unwrap();
         let next = |text: &str| {
             let mut headers = HeaderMap::new();

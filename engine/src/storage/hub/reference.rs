@@ -54,7 +54,7 @@ impl HubReference {
     pub fn parse_dataset(path: &str) -> Result<(Self, String), String> {
         let wrong = |why| {
             format!(
-                "`{path}` is no data set of the hub: {why}; write `hf://datasets/owner/name@commit/path`"
+                "`{path}` is not a valid hub data set: {why}; write `hf://datasets/owner/name@commit/path`"
             )
         };
         let address = Address::parse(path);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_set_has_a_path_behind_its_revision() {
+    fn a_data_set_has_a_path_after_its_revision() {
         let parse = |path: &str| {
             let (dataset, below) = HubReference::parse_dataset(path).unwrap();
             (dataset.to_string(), below)

@@ -117,7 +117,7 @@ async fn check_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, H
     if let [first, more @ ..] = &left_out[..] {
         let more =
             if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        tracing::warn!("left out {}{more}: no path has such a name", quoted(first));
+        tracing::warn!("left out {}{more}: not a valid path", quoted(first));
     }
     Ok(HttpResponse::from_parts(parts, page.into_bytes().into()))
 }
@@ -195,10 +195,10 @@ fn page_error(page: &str, token: &str) -> Option<String> {
     let next = element("NextContinuationToken").or_else(|| element("NextMarker"));
     match next.filter(|next| !next.is_empty()) {
         Some(next) if next == token => {
-            Some("the server gives the same token again for the next page".to_owned())
+            Some("the server repeats the token of the previous page".to_owned())
         }
         None if element("IsTruncated").is_some_and(|flag| flag.eq_ignore_ascii_case("true")) => {
-            Some("the server says that more follows and gives no token for it".to_owned())
+            Some("the server announces another page without a token".to_owned())
         }
         _ => None,
     }

@@ -21,10 +21,10 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
         StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
     match error {
         Error::Precondition { .. } | Error::NotModified { .. } => {
-            failure.with_hint("run again when it does not change any more")
+            failure.with_hint("run again after it has stopped changing")
         }
         _ if failure.source.to_string().contains("status code: 501") => failure.with_hint(
-            "this server does not have the call: run directories need conditional writes, as Amazon S3, MinIO, Ceph, Google Cloud Storage and Azure do them",
+            "this server does not support the call: run directories require conditional writes, as supported by Amazon S3, MinIO, Ceph, Google Cloud Storage and Azure",
         ),
         _ if failure.source.to_string().contains(INCOMPLETE) => failure.with_hint(
             "the server must list objects by version 2 of the call (ListObjectsV2), with a new token for each page",
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_list_is_answered_decides_whether_it_is_asked_for_again() {
+    fn list_errors_are_retried_by_their_answer() {
         let kind = |answer: &str| kind(&Error::Generic { store: "S3", source: answer.into() });
         let status = |status: &str| kind(&format!("Server returned non-2xx status code: {status}"));
         assert_eq!(status("403 Forbidden: SignatureDoesNotMatch"), ErrorKind::Denied);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_xml_is_told_in_words() {
+    fn xml_answers_are_converted_to_text() {
         let answer = "404: <?xml version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code><Message>No \
                       bucket</Message></Error>";
         let error = Error::Generic { store: "S3", source: answer.into() };

@@ -14,7 +14,7 @@ use crate::storage::store::is_address;
 
 /// Cache entry of one file.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct CachedFooter {
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) modified_ns: i128,
@@ -26,23 +26,23 @@ pub(super) struct Entry {
 
 /// Footers read by another process. The cache file is `{"files": […]}` in one line, followed by the footers.
 #[derive(Debug)]
-pub struct HandedFooters {
+pub struct FooterCache {
     bytes: Vec<u8>,
-    files: HashMap<String, (Entry, Range<usize>)>,
+    files: HashMap<String, (CachedFooter, Range<usize>)>,
 }
 
 /// First line of the cache file.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Header {
-    pub(super) files: Vec<Entry>,
+pub(super) struct FooterCacheHeader {
+    pub(super) files: Vec<CachedFooter>,
 }
 
-impl HandedFooters {
+impl FooterCache {
     /// Reads a cache file; `None` if it is incomplete, so that footers are read from the files themselves.
     pub fn read(path: &Path) -> Option<Self> {
         let bytes = files::read_if_present(path).ok()??;
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let header: Header = serde_json::from_slice(&bytes[..end]).ok()?;
+        let header: FooterCacheHeader = serde_json::from_slice(&bytes[..end]).ok()?;
         let mut start = end + 1;
         let mut files = HashMap::new();
         for entry in header.files {
@@ -55,17 +55,17 @@ impl HandedFooters {
 
     /// Returns stamp and footer of a file. `None` for a local file that has changed; a file in a store is checked when
     /// it is read.
-    pub(super) fn of(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
+    pub(super) fn get(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
         let footer = &self.bytes[range.clone()];
-        let handed = Stamp {
+        let cached = Stamp {
             size: entry.size,
             modified_ns: entry.modified_ns,
             changed_ns: entry.changed_ns,
             version: entry.version,
         };
-        let is_current = || range_file::stamp(&root.join(path)) == Some(handed);
+        let is_current = || range_file::stamp(&root.join(path)) == Some(cached);
         ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)
-            .then_some((handed, footer))
+            .then_some((cached, footer))
     }
 }

@@ -1,9 +1,9 @@
-//! Reads the footers of a data set once more and writes them for other processes of the same job.
+//! Writes the footers of a data set to a cache file for other processes of the same job.
 
 use std::path::Path;
 
 use super::footer;
-use super::handed::{Entry, Header};
+use super::footer_cache::{CachedFooter, FooterCacheHeader};
 use super::input::Dataset;
 use super::input_file::{Contents, InputFile};
 use super::problem::DataProblem;
@@ -11,14 +11,14 @@ use super::source::OpenFile;
 use crate::base::parallel;
 use crate::storage::{atomic, files};
 
-/// Writes the footers of a data set as `path`. Cost: every footer is read once more.
+/// Writes the footers of a data set to `path`. Cost: reads every footer again.
 ///
 /// # Errors
-/// A file cannot be read any more, or has changed; the footers cannot be written.
+/// A file that can no longer be read or has changed, or a failed write.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
     let parquet =
         dataset.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));
-    // What is on the hub is cached by its commit.
+    // Files on the hub are cached by commit.
     let parquet: Vec<_> = parquet.filter(|_| dataset.hub.is_none()).collect();
     let threads = files::concurrency(&dataset.root, rayon::current_num_threads());
     let footers = parallel::in_order(parquet.len(), threads, |index| {
@@ -28,9 +28,9 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
             .and_then(|opened| footer::footer_bytes(&opened, file.size));
         Ok(read.map_err(|problem| problem.in_file(&file.path)))
     });
-    let footers = footers.map_err(|_| DataProblem::machine("a signal came"))?;
+    let footers = footers.map_err(|_| DataProblem::machine("interrupted"))?;
     let footers: Vec<Vec<u8>> = footers.into_iter().collect::<Result<_, _>>()?;
-    let entry = |(file, footer): (&&InputFile, &Vec<u8>)| Entry {
+    let entry = |(file, footer): (&&InputFile, &Vec<u8>)| CachedFooter {
         path: file.path.clone(),
         size: file.size,
         modified_ns: file.modified_ns,
@@ -39,7 +39,7 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
         sha256: file.footer_hash.clone(),
         footer_bytes: footer.len(),
     };
-    let header = Header { files: parquet.iter().zip(&footers).map(entry).collect() };
+    let header = FooterCacheHeader { files: parquet.iter().zip(&footers).map(entry).collect() };
     let mut bytes = serde_json::to_vec(&header).expect("plain data");
     bytes.push(b'\n');
     bytes.extend(footers.concat());
@@ -52,12 +52,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::dataset::handed::HandedFooters;
-    use crate::dataset::reading::Reading;
+    use crate::dataset::footer_cache::FooterCache;
+    use crate::dataset::reading::ReadSettings;
     use crate::run_directory::layout::RunDirectory;
 
     #[test]
-    fn who_is_handed_footers_opens_only_files_that_have_changed() {
+    fn with_cached_footers_only_changed_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let input = folder.path().join("input");
         fs::create_dir(&input).unwrap();
@@ -68,9 +68,9 @@ mod tests {
         let before = Dataset::open(&input).unwrap();
         let path = folder.path().join("footers");
         write(&before, &path).unwrap();
-        let again = || {
-            let footers = Some(Arc::new(HandedFooters::read(&path).unwrap()));
-            let reading = Reading { footers, ..Reading::default() };
+        let reopened = || {
+            let footers = Some(Arc::new(FooterCache::read(&path).unwrap()));
+            let reading = ReadSettings { footers, ..ReadSettings::default() };
             Dataset::open_with(Path::new(""), &input, &reading)
         };
         let damage = |name: &str| {
@@ -82,30 +82,30 @@ mod tests {
             file.set_modified(modified).unwrap();
             file
         };
-        // Nothing of it is read: it holds zeros, and its size and times are those that are handed on.
+        // The file contains zeros but has the cached size and times, so it must not be read.
         let _ = damage("b.parquet");
         let stamp = crate::storage::range_file::stamp(&input.join("b.parquet")).unwrap();
         let text = |ns: i128| format!("\"changed_ns\":{ns}").into_bytes();
         let (old, new) = (text(before.files[1].changed_ns), text(stamp.changed_ns));
-        let mut handed = fs::read(&path).unwrap();
-        let at = handed.windows(old.len()).rposition(|bytes| bytes == old).unwrap();
-        handed[at..at + old.len()].copy_from_slice(&new);
-        fs::write(&path, handed).unwrap();
-        let handed = again().unwrap();
+        let mut cached = fs::read(&path).unwrap();
+        let at = cached.windows(old.len()).rposition(|bytes| bytes == old).unwrap();
+        cached[at..at + old.len()].copy_from_slice(&new);
+        fs::write(&path, cached).unwrap();
+        let cached = reopened().unwrap();
         let known = |dataset: &Dataset| {
             let known = |file: &InputFile| (file.footer_hash.clone(), file.rows, file.modified_ns);
             dataset.files.iter().map(known).collect::<Vec<_>>()
         };
-        assert_eq!(known(&handed), known(&before));
-        assert_eq!(handed.schema, before.schema);
-        // A time that is not the handed one: the file is opened.
+        assert_eq!(known(&cached), known(&before));
+        assert_eq!(cached.schema, before.schema);
+        // With a time that differs from the cached one, the file is opened.
         let file = damage("b.parquet");
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-        assert!(again().unwrap_err()[0].to_string().contains("b.parquet"));
+        assert!(reopened().unwrap_err()[0].to_string().contains("b.parquet"));
     }
 
     #[test]
-    fn a_shard_takes_a_run_directory_that_holds_nothing_but_footers() {
+    fn a_shard_locks_a_run_directory_that_contains_only_footers() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         fs::create_dir(&directory.root).unwrap();
@@ -125,17 +125,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_hands_on_nothing() {
+    fn an_incomplete_cache_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("footers");
-        assert!(HandedFooters::read(&path).is_none());
+        assert!(FooterCache::read(&path).is_none());
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/corpus.parquet");
         write(&Dataset::open(Path::new(corpus)).unwrap(), &path).unwrap();
         let whole = fs::read(&path).unwrap();
-        assert!(HandedFooters::read(&path).is_some());
+        assert!(FooterCache::read(&path).is_some());
         for length in [0, 1, whole.len() / 2, whole.len() - 1] {
             fs::write(&path, &whole[..length]).unwrap();
-            assert!(HandedFooters::read(&path).is_none(), "{length} of {} bytes", whole.len());
+            assert!(FooterCache::read(&path).is_none(), "{length} of {} bytes", whole.len());
         }
     }
 }
