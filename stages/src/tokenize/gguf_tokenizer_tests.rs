@@ -219,7 +219,7 @@ fn missing_entries_are_reported() {
     let without = |lost: &'static str| small(move |key, _| key != lost).unwrap_err();
     for (lost, why) in [
         ("model", "the type of its tokenizer is missing"),
-        ("pre", "does not say how its tokenizer cuts texts"),
+        ("pre", "the pre-tokenizer is missing"),
         ("tokens", "it has no tokens"),
         ("merges", "it has no merges"),
     ] {

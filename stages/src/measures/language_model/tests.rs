@@ -133,16 +133,16 @@ fn contradictory_settings_are_rejected_with_a_fix() {
         assert_eq!(broken.len(), 1, "{broken:?}");
         assert!(broken[0].0 == setting && broken[0].1.contains(message), "{broken:?}");
     };
-    one(json!({}), "", "windows have at most 64 tokens, and short ones 4096");
+    one(json!({}), "", "windows have at most 64 tokens and short ones 4096");
     one(json!({ "short_context_tokens": 64 }), "short_context_tokens", "short ones 64");
-    one(json!({ "short_context_tokens": 1 }), "short_context_tokens", "a window of 1 token");
+    one(json!({ "short_context_tokens": 1 }), "short_context_tokens", "a short window of 1 token");
     one(json!({ "losses": false }), "losses", "nothing to measure");
     let layers = |more: serde_json::Value| {
         let mut all = json!({ "losses": false, "attention_layers": [1] });
         all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         all
     };
-    one(layers(json!({ "short_context_tokens": 8 })), "short_context_tokens", "switched off");
+    one(layers(json!({ "short_context_tokens": 8 })), "short_context_tokens", "disabled");
     one(layers(json!({ "min_distance_tokens": 64 })), "attention_layers", "no token is that far");
     one(
         layers(json!({ "attention_layers": [1, 2, 1] })),
@@ -155,7 +155,7 @@ fn contradictory_settings_are_rejected_with_a_fix() {
     one(
         json!({ "short_context_tokens": 0, "sink_tokens": 4 }),
         "sink_tokens",
-        "of `attention_layers`",
+        "needs `attention_layers`, which is empty",
     );
     assert!(refused(json!({ "short_context_tokens": 63 }), 64).is_empty());
     let unknown = with_layers().unknown_layers(3, 2);
