@@ -336,7 +336,7 @@ fn settings_of_one_format_are_refused_with_another() {
         (
             "format: megatron",
             "keep_fraction: 0.5, mark_only: true",
-            "no place for the marks of `mark_only`",
+            "has no column for the marks of `mark_only`",
         ),
     ] {
         workspace.write("pipeline.yaml", pipeline(output, filter));

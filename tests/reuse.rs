@@ -448,7 +448,7 @@ fn a_contradictory_calibration_is_rejected_at_plan() {
         ),
         (
             |saved| saved["groups"][0]["guards"][0] = json!({"low": null, "high": 1}),
-            "does not have the quantile bound of the guard on `dependency_strength` came to",
+            "does not have the quantile bound of the guard on `dependency_strength`",
         ),
         (
             |saved| {

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_moves_and_begins_anew() {
+    fn progress_restarts_with_each_phase() {
         let progress = Progress::new(false);
         progress.phase("table", 256);
         progress.reached(64);

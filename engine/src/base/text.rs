@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_a_letter_has_a_name() {
+    fn empty_values_have_a_name() {
         assert_eq!(["", " ", "a\n"].map(value_name), ["(empty)", " ", "a\\u{a}"]);
     }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_escaped_and_json_stays_what_it_is() {
+    fn control_characters_in_json_are_escaped() {
         let name = "a\u{1b}[2J\u{9b}31m\u{202e}\u{e0041}\nb";
         assert_eq!(line_safe(name), "a\\u{1b}[2J\\u{9b}31m\\u{202e}\\u{e0041}\\u{a}b");
         let value = serde_json::json!({ name: [name, "plain", 1] });

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_card_is_refused_with_those_that_are() {
+    fn unknown_cards_are_refused_with_a_list_of_known_ones() {
         for wrong in ["", "8x", "0xL4-24GB", "9000xL4-24GB", "H100", "MyCard:", "MyCard:-3", ":80"]
         {
             let Failure::Problems(problems) = cards(wrong).unwrap_err() else {

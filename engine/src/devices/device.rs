@@ -64,7 +64,7 @@ pub struct Choice<'a> {
     /// Kernel requested by name, for the processor or GPUs.
     pub named: Option<Kernel>,
     /// Shape of the windows, if the model is known.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs alone are chosen by it"))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs are chosen by it"))]
     pub shape: Option<&'a AttentionShape>,
     /// Type of the numbers that kernels multiply.
     pub element_type: ElementType,

@@ -158,9 +158,9 @@ impl Dispatcher {
         };
         let blocked = self.devices.iter().filter(|device| waits(device));
         let first = blocked.map(|device| device.blocked_until.saturating_sub(now)).min()?;
-        let look = first.max(self.pause);
+        let delay = first.max(self.pause);
         self.pause = (self.pause * 2).min(BACK_OFF.1);
-        Some(look)
+        Some(delay)
     }
 
     fn retirement_reasons(&self) -> String {
@@ -235,10 +235,10 @@ impl Dispatcher {
         }
         let even = self.even_share();
         for (index, state) in candidates {
-            let asked = (self.changes, state.available);
+            let current = (self.changes, state.available);
             if self.devices[index]
                 .refused
-                .is_some_and(|(changes, room)| changes == asked.0 && asked.1 <= room)
+                .is_some_and(|(changes, room)| changes == current.0 && current.1 <= room)
             {
                 self.note_no_capacity(index);
                 continue;
@@ -261,7 +261,7 @@ impl Dispatcher {
                 }
                 taken_meanwhile = true;
             }
-            self.devices[index].refused = (!taken_meanwhile).then_some(asked);
+            self.devices[index].refused = (!taken_meanwhile).then_some(current);
             self.note_no_capacity(index);
         }
         None

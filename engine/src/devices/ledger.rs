@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_given_back_when_it_is_dropped() {
+    fn reservation_is_released_on_drop() {
         let (ledger, _, _) = card(1000);
         let first = ledger.reserve(600).unwrap();
         let refused = ledger.reserve(301).unwrap_err();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_take_is_seen_and_what_we_hold_counts_once() {
+    fn memory_of_others_is_subtracted_and_own_memory_counts_once() {
         let (ledger, others, held) = card(1000);
         let _reserved = ledger.reserve(400).unwrap();
         held.store(400, Ordering::SeqCst);

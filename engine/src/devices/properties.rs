@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn memory_that_comes_and_goes_costs_time_and_nothing_else(
+    fn changing_memory_only_costs_time(
         totals in prop::collection::vec(4_u64..=80, 1..=8),
         workers in prop::collection::vec(1_usize..=4, 8),
         windows in lengths(),
@@ -387,7 +387,7 @@ fn a_window_that_no_device_could_hold_is_given_up_at_once_and_the_others_are_mea
 }
 
 #[test]
-fn a_neighbour_that_takes_60_gigabytes_and_gives_them_back_is_waited_for() {
+fn memory_of_a_neighbour_is_waited_for() {
     // One key head takes 12.5 GB; 80 − 8 of headroom − 60 − 1 of the table leaves 11.
     let back = (30_000_000, Happening::Neighbour { device: 0, bytes: -60 * GB as i64 });
     let world = World {
@@ -470,7 +470,7 @@ fn numbers_of_workers_hold_for_each_device() {
 }
 
 #[test]
-fn a_queue_for_which_there_is_no_room_is_looked_through_once() {
+fn queue_without_room_is_searched_once() {
     let (neighbour, held) = (Arc::new(AtomicU64::new(70 * GB)), Arc::new(AtomicU64::new(0)));
     let card = Box::new(Card { total: 80 * GB, neighbour: Arc::clone(&neighbour), held });
     let ledger = Ledger::new(card, 8 * GB);

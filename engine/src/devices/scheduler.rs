@@ -166,7 +166,7 @@ impl<'a> Scheduler<'a> {
         state.dispatcher.submit(id, tokens.ids.len(), key_heads);
         let window = OpenWindow { tokens: Arc::new(tokens), parts: BTreeMap::new() };
         state.windows.insert(id, window);
-        self.hand_out(&mut state);
+        self.dispatch_work(&mut state);
         id
     }
 
@@ -235,7 +235,7 @@ impl<'a> Scheduler<'a> {
                     let result = self.guarded(|| self.devices[device].compute.load(self.layer));
                     let mut state = self.lock();
                     state.dispatcher.loaded(device, reservation, result, self.started.elapsed());
-                    self.hand_out(&mut state);
+                    self.dispatch_work(&mut state);
                 }
                 Task::Measure(piece, tokens) => {
                     let heads = piece.key_heads.clone();
@@ -244,7 +244,7 @@ impl<'a> Scheduler<'a> {
                     let mut state = self.lock();
                     let key_heads = self.layer.spec().key_heads;
                     state.ended(piece, result, key_heads, self.started.elapsed());
-                    self.hand_out(&mut state);
+                    self.dispatch_work(&mut state);
                 }
             }
         }
@@ -272,7 +272,7 @@ impl<'a> Scheduler<'a> {
                 return Some(task);
             }
             if state.check_at.is_some_and(|at| at <= Instant::now()) {
-                self.hand_out(&mut state);
+                self.dispatch_work(&mut state);
                 if !state.tasks[device].is_empty() {
                     continue;
                 }
@@ -288,7 +288,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Executes the dispatcher's decisions until it has to wait.
-    fn hand_out(&self, state: &mut State) {
+    fn dispatch_work(&self, state: &mut State) {
         let now = Instant::now();
         loop {
             match state.dispatcher.next(now - self.started) {

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_cannot_be_taken() {
+    fn allocations_beyond_the_budget_fail() {
         let description = Description { total: 100, neighbour: 30, ..Description::default() };
         let memory = SimulatedMemory::new(description);
         memory.take(60).unwrap();

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_entry_that_means_nothing_ends_the_list() {
+    fn first_invalid_entry_ends_the_list() {
         assert_eq!(visible(Some("1,9,0"), &UUIDS), [1]);
         assert_eq!(visible(Some("0,0,1"), &UUIDS), [0]);
         assert_eq!(visible(Some("3,GPU-aa,0"), &UUIDS), [3], "two GPUs begin like this");

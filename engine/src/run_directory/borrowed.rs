@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_replaced_with_the_same_bytes_and_time_is_another_one() {
+    fn replaced_file_is_detected_despite_equal_bytes_and_time() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });

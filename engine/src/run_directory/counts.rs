@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_went_nowhere_is_noticed() {
+    fn unaccounted_row_is_detected() {
         let mut counts = Counts { rows: 3, rows_scored: 1, ..Counts::default() };
         count(&mut counts.rows_dropped, "short_document");
         assert!(counts.check().unwrap_err().contains("3 rows came in"));

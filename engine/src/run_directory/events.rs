@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_that_a_killed_run_left_is_cut_off() {
+    fn partial_line_of_a_killed_run_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         files::create_folder(&directory.root).unwrap();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_let_pass_what_stricter_ones_do_also_before_the_measure_they_read() {
+    fn looser_bounds_accept_everything_that_stricter_ones_accept() {
         let only = |copied: Option<f64>, unique: f64, merge: Option<&str>| {
             let first = copied.map_or_else(
                 || json!({}),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measure_that_comes_or_goes_is_named_once() {
+    fn added_and_removed_measures_are_listed_once() {
         let mut one = Identity::default();
         let other = one.clone();
         one.measures.insert("recurrence".to_owned(), MeasureFacts::default());

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_just_written_is_sure_while_the_next_beat_waits_for_its_store() {
+    fn recent_lease_is_valid_while_a_renewal_waits_for_the_store() {
         let claim = Claim {
             holder: Holder::this_process(),
             place: process_namespace(),

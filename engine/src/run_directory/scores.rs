@@ -149,7 +149,7 @@ pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
     let (schema, _) = table(path).shape()?;
     let mut measures: Vec<MeasureColumns> = Vec::new();
     for field in schema.fields().iter().skip(window_fields().len()) {
-        let said = |key: &str| field.metadata().get(key).cloned().unwrap_or_default();
+        let attribute = |key: &str| field.metadata().get(key).cloned().unwrap_or_default();
         let column = Column {
             name: field.name().clone().into(),
             kind: match field.data_type() {
@@ -157,13 +157,13 @@ pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
                 DataType::List(_) => Kind::Numbers,
                 _ => Kind::Number,
             },
-            unit: said("unit").into(),
-            doc: said("doc").into(),
+            unit: attribute("unit").into(),
+            doc: attribute("doc").into(),
             merge: Merge::Never,
             orientation: Orientation::Higher,
             error: None,
         };
-        let measure = said(MEASURE);
+        let measure = attribute(MEASURE);
         match measures.last_mut().filter(|last| last.measure == measure) {
             Some(last) => last.columns.push(column),
             None => measures.push(MeasureColumns { measure, columns: vec![column] }),
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_come_back_bit_for_bit_for_whoever_names_them() {
+    fn statistics_round_trip_exactly() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part.parquet");
         let measures = [

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selection_is_read_back_as_it_was_written() {
+    fn selection_table_round_trips() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part.parquet");
         let row = |window, group, score: f64, reason| SelectedRow {

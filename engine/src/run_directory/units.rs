@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_under_a_temporary_name_is_not_that_of_a_unit_that_is_gone() {
+    fn temporary_record_names_are_not_units() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });

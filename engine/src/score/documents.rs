@@ -85,20 +85,20 @@ impl<'a> Judge<'a> {
         let mut judged: Vec<JudgedDocument> =
             documents.into_iter().map(JudgedDocument::from).collect();
         let Some(kept) = &mut self.kept else { return Ok(judged) };
-        for (place, program) in self.programs.iter().enumerate() {
+        for (program_index, program) in self.programs.iter().enumerate() {
             let measure = self.context.plan.measure_index(program);
             let mut settled = Vec::new();
-            let (mut asked, mut questions) = (Vec::new(), Vec::new());
+            let (mut pending, mut questions) = (Vec::new(), Vec::new());
             for (index, JudgedDocument { document, verdict }) in judged.iter().enumerate() {
                 let (Verdict::Keep(_), Ok(content)) = (verdict, &document.content) else {
                     continue;
                 };
-                let key = ((document.row, 0), place as u16);
+                let key = ((document.row, 0), program_index as u16);
                 if let Some(figures) = kept.known.remove(&key) {
                     settled.push((index, Ok(figures)));
                     continue;
                 }
-                asked.push((index, key));
+                pending.push((index, key));
                 let content = match content {
                     DocumentContent::Text(text) => Content::Text(Cow::Borrowed(text)),
                     DocumentContent::Tokens(ids) => Content::Ids(Cow::Borrowed(ids)),
@@ -107,7 +107,7 @@ impl<'a> Judge<'a> {
             }
             self.context.programs.query(program, &questions, &mut |answer| {
                 if let Some((question, answer)) = answer {
-                    let (index, key) = asked[question];
+                    let (index, key) = pending[question];
                     let figures = answer.map(|reply| {
                         let dropped = Value::Count(u64::from(reply.drop));
                         Figures([vec![dropped], reply.values].concat())

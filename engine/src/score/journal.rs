@@ -223,25 +223,25 @@ fn replay(bytes: &[u8], now: &Header) -> Replayed {
         return replayed;
     }
     replayed.same = before == *now;
-    let place = |of: &RetainedMeasure| now.all().position(|now| now.is_same_measure(of));
-    let places: Vec<Option<usize>> = before.all().map(place).collect();
+    let index = |of: &RetainedMeasure| now.all().position(|now| now.is_same_measure(of));
+    let indexes: Vec<Option<usize>> = before.all().map(index).collect();
     let columns: Vec<MeasureColumns> = now.all().map(RetainedMeasure::columns).collect();
     while let Some((payload, after)) = next_record(rest) {
         let Some(((key, measure), figures)) = decode(payload) else { break };
-        match places.get(usize::from(measure)) {
+        match indexes.get(usize::from(measure)) {
             None => break,
             // The measure is no longer planned, or has changed.
             Some(None) => {}
-            Some(&Some(place)) if figures.is_empty() => {
-                if place >= now.measures.len() {
-                    replayed.finished.insert((key, place as u16), NOT_MEASURED);
+            Some(&Some(index)) if figures.is_empty() => {
+                if index >= now.measures.len() {
+                    replayed.finished.insert((key, index as u16), NOT_MEASURED);
                 }
             }
-            Some(&Some(place)) => {
-                let Some(figures) = Figures::decode(figures, &columns[place].columns) else {
+            Some(&Some(index)) => {
+                let Some(figures) = Figures::decode(figures, &columns[index].columns) else {
                     break;
                 };
-                replayed.finished.insert((key, place as u16), figures);
+                replayed.finished.insert((key, index as u16), figures);
             }
         }
         rest = after;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_gives_back_what_was_added_bit_for_bit() {
+    fn journal_round_trips_exactly() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut journal, finished) = open(&path, &two("w1"));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_measures_that_both_headers_have_are_kept() {
+    fn statistics_of_common_measures_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut journal, _) = open(&path, &two("w"));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn that_nothing_is_carried_of_a_window_is_no_figure_of_a_measure_that_is_planned_again() {
+    fn not_measured_markers_do_not_count_for_planned_measures() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let carrying =
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_durable_by_the_clock_without_another_window() {
+    fn records_are_synced_by_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
         let (mut journal, _) = open(&path, &two("w"));

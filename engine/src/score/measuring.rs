@@ -109,11 +109,15 @@ impl<'a> Measuring<'a> {
             for window in &cut.windows {
                 let key = (document.row, window.index);
                 let places = self.context.plan.measures.indices();
-                let found = places.map(|place| self.finished.remove(&(key, place)).map(Ok));
+                let found =
+                    places.map(|measure_index| self.finished.remove(&(key, measure_index)).map(Ok));
                 let tokens =
                     window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
                 let figures: Vec<Option<Measured>> = found.collect();
-                let found = self.carried.clone().map(|place| self.finished.remove(&(key, place)));
+                let found = self
+                    .carried
+                    .clone()
+                    .map(|measure_index| self.finished.remove(&(key, measure_index)));
                 let of_carried = found.zip(&mut self.lost).map(|(found, lost)| {
                     *lost |= found.is_none();
                     found.unwrap_or(NOT_MEASURED)
@@ -127,8 +131,9 @@ impl<'a> Measuring<'a> {
         self.store_answers(documents)?;
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
         let measures: Vec<_> = self.context.plan.measures().collect();
-        for (place, _) in measures.iter().filter(|(_, of)| of.needs().attention().is_some()) {
-            self.skip_rejected(documents, *place);
+        for (measure_index, _) in measures.iter().filter(|(_, of)| of.needs().attention().is_some())
+        {
+            self.skip_rejected(documents, *measure_index);
         }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
@@ -155,20 +160,20 @@ impl<'a> Measuring<'a> {
         let Some(OnDevices { attention, scheduler, .. }) = self.context.devices else {
             return Ok(());
         };
-        for (place, measure) in plan.measures() {
+        for (measure_index, measure) in plan.measures() {
             let needs = measure.needs();
             let Some(request) = needs.attention() else { continue };
-            if self.windows[&key].figures[usize::from(place)].is_some() {
+            if self.windows[&key].figures[usize::from(measure_index)].is_some() {
                 continue;
             }
             let ids = plan.bos.prepend_to(cut.ids_of(window));
             match request.window(ids, attention.model.spec().vocabulary_size) {
                 Ok(window) => {
                     let id = scheduler.submit(window);
-                    self.submitted.insert(id, (key, place));
+                    self.submitted.insert(id, (key, measure_index));
                     self.next_id = id + 1;
                 }
-                Err(why) => self.record_result((key, place), Err(why))?,
+                Err(why) => self.record_result((key, measure_index), Err(why))?,
             }
         }
         Ok(())
@@ -179,10 +184,10 @@ impl<'a> Measuring<'a> {
     ///
     /// Statistics computed with other guards are kept if this process has exclusive access. Otherwise they are discarded,
     /// because several processes must produce the same parts.
-    fn skip_rejected(&mut self, documents: &[Prepared], place: u16) {
-        self.skip_unsampled(documents, place);
+    fn skip_rejected(&mut self, documents: &[Prepared], measure_index: u16) {
+        self.skip_unsampled(documents, measure_index);
         let cascade = &self.context.plan.cascade;
-        let guards = cascade.before(place);
+        let guards = cascade.before(measure_index);
         if guards.is_empty() {
             return;
         }
@@ -194,9 +199,11 @@ impl<'a> Measuring<'a> {
                     for key in sample {
                         let open =
                             self.windows.get_mut(key).expect("windows of the batch are open");
-                        open.skipped[usize::from(place)] = true;
-                        if open.figures[usize::from(place)].is_none() || !self.context.exclusive {
-                            self.store_result((*key, place), Ok(NOT_MEASURED));
+                        open.skipped[usize::from(measure_index)] = true;
+                        if open.figures[usize::from(measure_index)].is_none()
+                            || !self.context.exclusive
+                        {
+                            self.store_result((*key, measure_index), Ok(NOT_MEASURED));
                         }
                     }
                 }
@@ -205,15 +212,18 @@ impl<'a> Measuring<'a> {
     }
 
     /// Skips a measure for windows of a batch outside its sample.
-    fn skip_unsampled(&mut self, documents: &[Prepared], place: u16) {
-        let sample = self.context.plan.measure(place).sample();
+    fn skip_unsampled(&mut self, documents: &[Prepared], measure_index: u16) {
+        let sample = self.context.plan.measure(measure_index).sample();
         if sample.is_none() {
             return;
         }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 if !sampling::contains(sample, &document.id, window.index) {
-                    self.store_result(((document.row, window.index), place), Ok(NOT_MEASURED));
+                    self.store_result(
+                        ((document.row, window.index), measure_index),
+                        Ok(NOT_MEASURED),
+                    );
                 }
             }
         }
@@ -221,23 +231,23 @@ impl<'a> Measuring<'a> {
 
     fn rejects(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> bool {
         let reads = usize::from(guard.reads);
-        let is_spared = |key| self.windows[key].skipped[reads];
+        let is_skipped = |key| self.windows[key].skipped[reads];
         let value = |key| match &self.windows[key].figures[reads] {
             Some(Ok(figures)) => figures.0.get(guard.column).and_then(Value::finite),
             Some(Err(_)) | None => None,
         };
         let values: Vec<f64> = sample.iter().map(|key| value(key).unwrap_or(f64::NAN)).collect();
-        sample.iter().any(is_spared) || guard.rejects(&values)
+        sample.iter().any(is_skipped) || guard.rejects(&values)
     }
 
     /// Assigns to all windows of a document the statistics that programs returned for the document.
     fn store_answers(&mut self, documents: &[Prepared]) -> Result<()> {
         for (document, cut) in to_measure(documents) {
-            for (place, figures) in &cut.answers {
+            for (measure_index, figures) in &cut.answers {
                 for window in &cut.windows {
                     let key = (document.row, window.index);
-                    if self.windows[&key].figures[usize::from(*place)].is_none() {
-                        self.record_result((key, *place), Ok(figures.clone()))?;
+                    if self.windows[&key].figures[usize::from(*measure_index)].is_none() {
+                        self.record_result((key, *measure_index), Ok(figures.clone()))?;
                     }
                 }
             }
@@ -248,10 +258,10 @@ impl<'a> Measuring<'a> {
     /// Runs measures of a batch that need no device: on the thread pool, then external programs and whole models.
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
         let plan = self.context.plan;
-        for place in places {
-            self.skip_rejected(documents, *place);
+        for measure_index in places {
+            self.skip_rejected(documents, *measure_index);
         }
-        let all = places.iter().map(|place| (*place, plan.measure(*place)));
+        let all = places.iter().map(|measure_index| (*measure_index, plan.measure(*measure_index)));
         let (elsewhere, here): (Vec<IndexedMeasure<'_>>, Vec<IndexedMeasure<'_>>) =
             all.partition(|(_, measure)| !measure.needs().evidence.is_empty());
         let windows = &self.windows;
@@ -267,17 +277,16 @@ impl<'a> Measuring<'a> {
                 .collect();
             let of_window = |window: &TokenWindow| {
                 let key = (document.row, window.index);
-                let missing = here
-                    .iter()
-                    .zip(&shared)
-                    .filter(|((place, _), _)| windows[&key].figures[usize::from(*place)].is_none());
+                let missing = here.iter().zip(&shared).filter(|((measure_index, _), _)| {
+                    windows[&key].figures[usize::from(*measure_index)].is_none()
+                });
                 let ids = plan.bos.prepend_to(cut.ids_of(window));
                 let (text, text_half) = cut.text_of(window, plan.bos);
-                let taken = missing.map(|((place, measure), document)| {
+                let results = missing.map(|((measure_index, measure), document)| {
                     let window = Window { ids: &ids, text, text_half, document, evidence: &[] };
-                    ((key, *place), measure.figures(&window))
+                    ((key, *measure_index), measure.figures(&window))
                 });
-                taken.collect::<Vec<_>>()
+                results.collect::<Vec<_>>()
             };
             cut.windows.par_iter().flat_map_iter(of_window).collect::<Vec<_>>()
         };
@@ -286,9 +295,11 @@ impl<'a> Measuring<'a> {
             all.into_par_iter().flat_map_iter(of_document).collect()
         });
         measured.into_iter().try_for_each(|(key, figures)| self.record_result(key, figures))?;
-        elsewhere.into_iter().try_for_each(|(place, measure)| match plan.whole_models.get(&place) {
-            Some(whole) => self.run_whole_model(documents, place, whole),
-            None => self.query_program(documents, place, measure),
+        elsewhere.into_iter().try_for_each(|(measure_index, measure)| {
+            match plan.whole_models.get(&measure_index) {
+                Some(whole) => self.run_whole_model(documents, measure_index, whole),
+                None => self.query_program(documents, measure_index, measure),
+            }
         })
     }
 
@@ -296,16 +307,17 @@ impl<'a> Measuring<'a> {
     fn query_program(
         &mut self,
         documents: &[Prepared],
-        place: u16,
+        measure_index: u16,
         measure: &dyn Measure,
     ) -> Result<()> {
         let (plan, progress) = (self.context.plan, self.context.progress);
-        let program = plan.program(place);
+        let program = plan.program(measure_index);
         let mut questions = Vec::new();
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 let (row, window_index) = (document.row, window.index);
-                if self.windows[&(row, window_index)].figures[usize::from(place)].is_some() {
+                if self.windows[&(row, window_index)].figures[usize::from(measure_index)].is_some()
+                {
                     continue;
                 }
                 let content = match cut.text_of(window, plan.bos) {
@@ -322,7 +334,10 @@ impl<'a> Measuring<'a> {
             programs.query(program, &questions, &mut |answer| {
                 let Some((index, answer)) = answer else { return self.poll() };
                 let Question { row, window, .. } = questions[index];
-                self.record_result(((row, window), place), figures_from_answer(measure, answer))
+                self.record_result(
+                    ((row, window), measure_index),
+                    figures_from_answer(measure, answer),
+                )
             })
         })
     }
@@ -331,7 +346,7 @@ impl<'a> Measuring<'a> {
     fn run_whole_model(
         &mut self,
         documents: &[Prepared],
-        place: u16,
+        measure_index: u16,
         whole: &WholeModelPlan,
     ) -> Result<()> {
         let plan = self.context.plan;
@@ -339,7 +354,7 @@ impl<'a> Measuring<'a> {
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 let key = (document.row, window.index);
-                if self.windows[&key].figures[usize::from(place)].is_none() {
+                if self.windows[&key].figures[usize::from(measure_index)].is_none() {
                     missing.push((key, plan.bos.prepend_to(cut.ids_of(window))));
                 }
             }
@@ -347,13 +362,13 @@ impl<'a> Measuring<'a> {
         let tokens = u64::from(plan.spec.tokenize().window_tokens);
         for pass in passes::passes(whole, tokens, &missing) {
             let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| &ids[..]).collect();
-            let measure = plan.measure(place);
+            let measure = plan.measure(measure_index);
             let measured = self
                 .context
                 .progress
                 .timed("language-model", || passes::run(whole, measure, &ids, self.context.stop))?;
             for ((key, _), figures) in pass.iter().zip(measured) {
-                self.record_result((*key, place), figures)?;
+                self.record_result((*key, measure_index), figures)?;
             }
             self.poll()?;
         }
@@ -373,10 +388,10 @@ impl<'a> Measuring<'a> {
     }
 
     /// Stores the result of a measure for a window.
-    fn store_result(&mut self, (window, place): FigureKey, figures: Measured) {
+    fn store_result(&mut self, (window, measure_index): FigureKey, figures: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
         let was_whole = open.is_whole();
-        open.figures[usize::from(place)] = Some(figures);
+        open.figures[usize::from(measure_index)] = Some(figures);
         // A window that no measure runs on counts as finished here.
         let is_new = open.new || open.figures.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
         if is_new && !was_whole && open.is_whole() {
@@ -430,9 +445,9 @@ impl<'a> Measuring<'a> {
         window: WindowKey,
     ) -> std::result::Result<MeasuredWindow, (usize, RowError)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
-        let figures = open.figures.into_iter().enumerate().map(|(place, figures)| {
+        let figures = open.figures.into_iter().enumerate().map(|(measure_index, figures)| {
             let figures = figures.expect("every window of a finished batch has ended");
-            figures.map_err(|why| (place, why))
+            figures.map_err(|why| (measure_index, why))
         });
         let figures = figures
             .chain(open.carried.into_iter().map(Ok))

@@ -84,19 +84,19 @@ impl<'a> Programs<'a> {
                 scope.spawn(move || runner.work(batches, next, &sender));
             }
             drop(sender);
-            let heard = loop {
-                let heard = match answers.recv_timeout(child::POLL_INTERVAL) {
+            let result = loop {
+                let result = match answers.recv_timeout(child::POLL_INTERVAL) {
                     Err(RecvTimeoutError::Disconnected) => break Ok(()),
                     Err(RecvTimeoutError::Timeout) => on_answer(None),
                     Ok(Err(failure)) => Err(failure),
                     Ok(Ok((place, answer))) => on_answer(Some((place, answer))),
                 };
-                if heard.is_err() {
-                    break heard;
+                if result.is_err() {
+                    break result;
                 }
             };
-            is_over.store(heard.is_err(), Ordering::Relaxed);
-            heard
+            is_over.store(result.is_err(), Ordering::Relaxed);
+            result
         })
     }
 

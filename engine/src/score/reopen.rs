@@ -156,23 +156,23 @@ fn copy_figures(
 ) -> Result<()> {
     let planned = plan.measures.columns.iter();
     let planned = planned.map(|of| (of.clone(), &wanted.measures[&of.measure].fingerprint));
-    let behind = carried.iter().map(|of| (of.columns(), &of.by.fingerprint));
+    let retained = carried.iter().map(|of| (of.columns(), &of.by.fingerprint));
     let mut kept = Vec::new();
     let mut places = Vec::new();
-    for (place, (columns, fingerprint)) in planned.chain(behind).enumerate() {
+    for (header_index, (columns, fingerprint)) in planned.chain(retained).enumerate() {
         let own = record.measures.get(&columns.measure);
         if let Some(own) = own.filter(|own| own.fingerprint == *fingerprint) {
             kept.push(columns);
-            places.push((place, own.covers_all_windows()));
+            places.push((header_index, own.covers_all_windows()));
         }
     }
     scores::read_figures(path, &kept, |row, window, index, figures| {
-        let (place, covers_all_windows) = places[index];
+        let (header_index, covers_all_windows) = places[index];
         let has_figures = covers_all_windows || figures.0.iter().any(|value| *value != Value::Null);
-        let key = ((row, window), place as u16);
+        let key = ((row, window), header_index as u16);
         if has_figures {
             journal.append(key, &figures)
-        } else if place >= plan.measures.columns.len() {
+        } else if header_index >= plan.measures.columns.len() {
             journal.append(key, &NOT_MEASURED)
         } else {
             Ok(())

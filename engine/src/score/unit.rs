@@ -228,9 +228,9 @@ impl<'a> OpenUnit<'a> {
         opened: OpenJournal,
     ) -> Result<Self> {
         let OpenJournal { journal, finished, carried } = opened;
-        let behind = carried.iter().map(RetainedMeasure::columns);
+        let retained = carried.iter().map(RetainedMeasure::columns);
         let measures: Vec<MeasureColumns> =
-            context.plan.measures.columns.iter().cloned().chain(behind).collect();
+            context.plan.measures.columns.iter().cloned().chain(retained).collect();
         let mut fingerprints = context.wanted.clone();
         for RetainedMeasure { measure, by, .. } in &carried {
             let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
@@ -332,14 +332,14 @@ impl<'a> OpenUnit<'a> {
         for window in &cut.windows {
             match self.measuring.take_window((row, window.index)) {
                 Ok(taken) => all.push(taken),
-                Err((place, why)) => {
+                Err((measure_index, why)) => {
                     let message = format!("window {}: {}", window.index, why.message);
-                    problem = problem.or(Some((place, RowError::new(why.code, message))));
+                    problem = problem.or(Some((measure_index, RowError::new(why.code, message))));
                 }
             }
         }
-        if let Some((place, error)) = problem {
-            let stage = self.context.plan.measures.columns[place].measure.clone();
+        if let Some((measure_index, error)) = problem {
+            let stage = self.context.plan.measures.columns[measure_index].measure.clone();
             return self.quarantine(BadRow { row, stage: stage.into(), error });
         }
         self.counts.rows_scored += 1;
@@ -353,10 +353,10 @@ impl<'a> OpenUnit<'a> {
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
         for (window, MeasuredWindow { figures, skipped }) in cut.windows.iter().zip(all) {
-            for (place, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
+            for (measure_index, (sample, skipped)) in samples.iter().zip(skipped).enumerate() {
                 let holds = sampling::contains(*sample, id, window.index);
-                self.not_sampled[place] += u64::from(!holds);
-                self.not_measured[place] += u64::from(holds && skipped);
+                self.not_sampled[measure_index] += u64::from(!holds);
+                self.not_measured[measure_index] += u64::from(holds && skipped);
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
@@ -429,15 +429,16 @@ impl<'a> OpenUnit<'a> {
         )?;
         let quarantine =
             quarantine::write(context.directory, &context.plan.dataset, unit, &bad, lost)?;
-        let measured_by = |(place, columns): (usize, &MeasureColumns)| {
+        let measured_by = |(measure_index, columns): (usize, &MeasureColumns)| {
             let name = &columns.measure;
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let (not_measured, not_sampled) = (not_measured[place], not_sampled[place]);
+            let (not_measured, not_sampled) =
+                (not_measured[measure_index], not_sampled[measure_index]);
             let by = MeasuredBy::new(&context.wanted.measures[name]);
             (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
         let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
-        let behind = carried.into_iter().zip(measuring.lost()).map(|(carried, lost)| {
+        let retained = carried.into_iter().zip(measuring.lost()).map(|(carried, lost)| {
             let RetainedMeasure { measure, by, .. } = carried;
             (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
         });
@@ -448,7 +449,7 @@ impl<'a> OpenUnit<'a> {
             first_row: unit.first_row,
             input: units::identity(&context.plan.dataset, unit),
             windows: context.wanted.windows.clone(),
-            measures: measures.chain(behind).collect(),
+            measures: measures.chain(retained).collect(),
             counts,
             scores,
             dropped,

@@ -42,8 +42,8 @@ struct Notes {
     sampled: Option<Instant>,
     written: Option<Instant>,
     /// Last reported memory of other programs, by device.
-    others_told: Vec<Option<u64>>,
-    leak_told: Vec<bool>,
+    reported_others: Vec<Option<u64>>,
+    reported_leak: Vec<bool>,
     presence: Option<Presence>,
     result: Vec<DeviceWork>,
 }
@@ -55,8 +55,8 @@ impl<'a> Watch<'a> {
             steps: BTreeMap::new(),
             sampled: None,
             written: None,
-            others_told: vec![None; devices.len()],
-            leak_told: vec![false; devices.len()],
+            reported_others: vec![None; devices.len()],
+            reported_leak: vec![false; devices.len()],
             presence: Presence::begin(),
             result: Vec::new(),
         };
@@ -168,15 +168,15 @@ impl<'a> Watch<'a> {
     fn check_others(&self, index: usize, state: &MemoryState) -> Result<()> {
         let before = {
             let mut notes = self.notes();
-            let told = &mut notes.others_told[index];
-            let before = *told.get_or_insert(state.others);
+            let reported = &mut notes.reported_others[index];
+            let before = *reported.get_or_insert(state.others);
             let grown = state.others.saturating_sub(before) as f64;
             if grown < MIN_REPORTED_GROWTH * state.total as f64 {
                 // Memory that is released and then used again is reported again.
-                *told = Some(before.min(state.others));
+                *reported = Some(before.min(state.others));
                 return Ok(());
             }
-            *told = Some(state.others);
+            *reported = Some(state.others);
             before
         };
         let device = self.devices[index].compute.name();
@@ -194,7 +194,7 @@ impl<'a> Watch<'a> {
     fn check_leak(&self, index: usize, state: &MemoryState) -> Result<()> {
         let for_later = self.devices[index].compute.kept_bytes();
         let kept = state.held.saturating_sub(state.reserved).saturating_sub(for_later);
-        if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().leak_told[index], true) {
+        if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().reported_leak[index], true) {
             return Ok(());
         }
         let device = self.devices[index].compute.name();

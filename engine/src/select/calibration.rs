@@ -146,14 +146,14 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     }
     let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
         // If samples have scores, quantiles exist as well.
-        let asked = (guard.min_quantile, guard.max_quantile);
+        let required = (guard.min_quantile, guard.max_quantile);
         known.count > 0
-            && (asked.0.is_some() && bounds.low.is_none()
-                || asked.1.is_some() && bounds.high.is_none())
+            && (required.0.is_some() && bounds.low.is_none()
+                || required.1.is_some() && bounds.high.is_none())
     });
     if let Some(((guard, _), _)) = without {
         let statistic = &guard.statistic;
-        return Some(format!("the quantile bound of the guard on `{statistic}` came to"));
+        return Some(format!("the quantile bound of the guard on `{statistic}`"));
     }
     let deciles = known.score_deciles.len();
     (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores (it has {deciles})"))

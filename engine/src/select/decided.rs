@@ -86,10 +86,10 @@ pub(super) fn sample_state(
     criteria: &Criteria,
     values: &[f64],
 ) -> SampleState {
-    let rejected = |spares: bool| {
+    let rejected = |before_measure: bool| {
         let guards = criteria.guards.iter().zip(bounds).enumerate();
         guards
-            .filter(|(_, ((guard, _), _))| guard.before.is_some() == spares)
+            .filter(|(_, ((guard, _), _))| guard.before.is_some() == before_measure)
             .find(|(_, ((_, statistic), bounds))| {
                 bounds.judge(values[*statistic]) == Verdict::Refused
             })

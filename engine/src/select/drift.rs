@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_scores_have_not_moved() {
+    fn equal_scores_have_no_drift() {
         assert_eq!(index(0).to_bits(), 0.0_f64.to_bits());
         // The same holds if nearly all are equal and the parts differ greatly in size.
         let equal = [0, 0, 0, 0, 0, 0, 0, 0, 3, 8478];

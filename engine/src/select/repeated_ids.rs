@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_comes_three_times_is_repeated_once() {
+    fn repeated_ids_are_listed_once() {
         let ids = repeated(["a", "b", "a", "c", "a"].map(str::to_owned).into_iter());
         assert_eq!((ids.count(), ids.documents()), (1, 3));
         let found = ["a", "b", "c", "d"].map(|id| ids.contains(id).unwrap());

@@ -118,7 +118,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn each_group_comes_back_in_the_order_it_came_in(
+        fn groups_are_read_back_in_insertion_order(
             samples in prop::collection::vec((0_usize..5, any::<u64>(), prop::bool::weighted(0.1)), 0..200),
         ) {
             let folder = tempfile::tempdir().unwrap();

@@ -391,7 +391,7 @@ fn any_standardise() -> impl Strategy<Value = (Standardise, Combine)> {
 
 proptest! {
     #[test]
-    fn a_selection_through_files_is_the_one_in_memory(
+    fn selection_through_files_equals_the_one_in_memory(
         samples in any_samples(120), unit in 1_usize..40, guards in any_guards(), amount in any_amount(),
         (standardise, combine) in any_standardise(),
     ) {
@@ -405,7 +405,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
-    fn so_it_is_where_samples_are_many(
+    fn selection_of_many_samples_equals_the_one_in_memory(
         drawn in any_samples(40), seed in any::<u64>(), guards in any_guards(), amount in any_amount(),
         (standardise, combine) in any_standardise(),
     ) {
@@ -425,7 +425,7 @@ proptest! {
 }
 
 #[test]
-fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
+fn skipped_samples_count_for_keep_fraction() {
     let guard = r#"{"statistic": "2", "max": 0.5, "before": "expensive"}"#;
     let filter = format!(r#"{{"guards": [{guard}], "keep_fraction": 0.5}}"#);
     let criteria = criteria(Standardise::MinMax, Combine::Sum, &filter);
@@ -498,7 +498,7 @@ fn a_guard_before_a_measure_that_the_score_does_not_use_leaves_the_score() {
 }
 
 #[test]
-fn a_sample_without_the_statistic_of_a_guard_enters_no_scale() {
+fn sample_without_a_guard_statistic_does_not_affect_scales() {
     let filter = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
     let samples = [(0, 1, [1.0, 0.0, 0.0]), (0, 1, [3.0, 0.0, 0.5]), (0, 1, [99.0, 0.0, f64::NAN])];
     let found = scores(Standardise::MinMax, filter, &samples);
@@ -515,7 +515,7 @@ fn a_signal_ends_a_selection_between_two_samples() {
 }
 
 #[test]
-fn an_optional_statistic_that_no_sample_that_passes_has_is_left_out() {
+fn optional_term_without_values_is_ignored() {
     let guard = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
     let mut criteria = criteria(Standardise::Percentile, Combine::Least, guard);
     criteria.terms[1].optional = true;

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_at_its_key() {
+    fn contradictory_checks_are_refused_at_their_key() {
         for (text, has_groups, keys) in [
             (r#"{"min": 1}"#, false, &[""][..]),
             (r#"{"figure": "rows_in"}"#, false, &[""]),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_says_what_it_looks_at() {
+    fn checks_are_described_in_words() {
         let text = r#"{"statistic": "score", "take": "missing_share", "of": "all", "group": "a"}"#;
         assert_eq!(check(text).subject(), "share without score of all samples in group a");
         let text = r#"{"figure": "rows_dropped", "reason": "short_document"}"#;

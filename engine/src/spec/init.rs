@@ -89,7 +89,7 @@ impl Starter {
                     Some(column) => format!("id_column: {}", scalar(column)),
                     None => "# id_column: id".to_owned(),
                 },
-                "names a document; by default its file and row do",
+                "id of a document; default: its file and row",
             ),
             "CONTENT" => match &self.content {
                 Content::Text(column) => setting(
@@ -111,7 +111,7 @@ impl Starter {
             }
             "WINDOW" => setting(
                 &format!("window_tokens: {}", self.window_tokens),
-                "at least half of the sampled documents have as many, or it is the least",
+                "at least half of the sampled documents have as many, or it is the minimum",
             ),
             "OUTPUT" => setting(
                 &format!("path: {}", scalar(&format!("out/{}", self.name))),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_found_stands_in_the_starter_as_it_is() {
+    fn any_name_round_trips_through_the_starter() {
         let found = Starter {
             name: "2026".to_owned(),
             input: "*.jsonl".to_owned(),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_starter_fits_a_terminal_and_says_why_of_every_stage() {
+    fn starter_lines_fit_a_terminal_and_explain_every_stage() {
         for model in [None, Some("models/Llama-3.1-8B")] {
             let text = Starter::example(model).yaml();
             assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

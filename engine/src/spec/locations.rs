@@ -154,7 +154,7 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
                 let message = format!("`{key}` cannot be the address {}", quoted(text));
                 problems.error(node.span, message).hint(accepted(section, key, schemes));
             } else if section == "output" && name.trim_matches('/').contains("//") {
-                let message = format!("`{key}` contains an empty folder name,  {}", quoted(text));
+                let message = format!("`{key}` contains an empty folder name: {}", quoted(text));
                 problems.error(node.span, message).hint("write one slash between two folders");
             } else if section == "output" && name.trim_matches('/').split_once('/').is_none() {
                 let message = format!("`{key}` is a whole bucket, {}", quoted(text));
@@ -168,7 +168,7 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
             let message = format!("`{key}` is {}, and {what} is not expanded here", quoted(text));
             problems.error(node.span, message).hint(format!(
                 "write the folder itself, or a parameter for it (`${{folder}}` and `--param folder=…`); \
-                 `./{text}` is a name that begins so"
+                 `./{text}` is a literal name"
             ));
         }
         let parent = matches!(Path::new(text).components().next_back(), Some(Component::ParentDir));
@@ -305,13 +305,13 @@ fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Opti
         return Some("the output is the input");
     }
     let fixed = if is_glob { wildcards::split(input).0 } else { input.to_owned() };
-    let beside = |suffix: &str| {
+    let sibling = |suffix: &str| {
         let mut name = output.file_name().unwrap_or_default().to_os_string();
         name.push(suffix);
         output.with_file_name(name)
     };
     if fixed.starts_with(output.join("data"))
-        || (output.file_name().is_some() && fixed.starts_with(beside(".run")))
+        || (output.file_name().is_some() && fixed.starts_with(sibling(".run")))
     {
         return Some("the input is inside the output");
     }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_that_finds_what_is_mirrored_is_seen() {
+    fn mirrored_output_inside_a_glob_is_detected() {
         let finds = |input: &str, ending| {
             let (input, output) = (Path::new(input), Path::new("/x/out"));
             let of = |mirror| overlap(input, true, output, Written { ending, mirror }).is_some();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_in_its_input_is_seen_through_dots_and_globs() {
+    fn output_inside_input_is_detected_through_dots_and_globs() {
         assert!(overlaps("../data", "../data"));
         assert!(overlaps("../data/", "./../data/out"));
         assert!(overlaps("../data/**/*.parquet", "../data/out"));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_in_a_literal_part_of_a_pattern_is_seen() {
+    fn output_inside_a_literal_part_of_a_glob_is_detected() {
         let text = |input: &str| {
             format!(
                 "version: 1\nname: x\ninput: {{path: '{input}'}}\nstages: [{{stage: tokenize, tokenizer: t, window_tokens: 64, bos: 0}}, \
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_parts_of_addresses_are_taken_out_before_anything_is_said() {
+    fn secrets_are_removed_from_addresses_before_any_message() {
         let all = |path: &str, set: &[&str]| {
             let text = format!("version: 1\nname: x\ninput: {{path: '{path}', nonsense: 1}}\n");
             let set = set.iter().map(ToString::to_string).collect();
@@ -472,7 +472,7 @@ mod tests {
 
     /// Only `contract::location` distinguishes addresses from paths.
     #[test]
-    fn no_other_file_reads_the_mark_of_an_address() {
+    fn only_one_file_parses_address_schemes() {
         let marks = ["\":", "//\""].concat();
         let schemes = Scheme::ALL.map(|scheme| format!("\"{scheme}\""));
         let mut folders = vec![PathBuf::from("src"), PathBuf::from("../stages/src")];
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_expand_is_refused_and_other_names_are_not() {
+    fn shell_expansions_are_refused() {
         for path in ["~", "~/out", "~me/out", "$HOME/out", "$HOME", "${HOME}/out"] {
             assert!(unexpanded(path).is_some(), "{path}");
         }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_pipeline_is_no_glob() {
+    fn wildcards_in_the_pipeline_folder_are_literal() {
         let is_wrong = |input: &str, output: &str| {
             let text = "version: 1\nname: n\ninput: {path: 'INPUT'}\noutput: {path: 'OUTPUT'}\nstages: []\n";
             let text = text.replace("INPUT", input).replace("OUTPUT", output);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_beside_its_input_is_fine() {
+    fn output_next_to_its_input_is_accepted() {
         assert!(!overlaps("../data/*.parquet", "../data/out"));
         assert!(!overlaps("../data", "../data-out"));
         assert!(!overlaps("../data/part-0.parquet", "../data"));

@@ -116,8 +116,7 @@ fn undeclared(span: Span, name: &str, declared: &Declared, problems: &mut Proble
         None if is_name(name) => {
             problem.hint(format!("declare it: `params: {{{name}: {{default: VALUE}}}}`"))
         }
-        None => problem
-            .hint("a name has letters, digits and `_`; a `${` that means itself is written `$${`"),
+        None => problem.hint("a name has letters, digits and `_`; write a literal `${` as `$${`"),
     };
 }
 
@@ -161,23 +160,23 @@ impl Replacer<'_, '_, '_> {
             if self.problems.is_full() {
                 return out + rest;
             }
-            let (before, behind) = (&rest[..at], &rest[at + 2..]);
+            let (before, after) = (&rest[..at], &rest[at + 2..]);
             let dollars = seen + before.matches('$').count();
             seen = dollars + 1;
             if let Some(escaped) = before.strip_suffix('$') {
                 out.push_str(escaped);
                 out.push_str("${");
-                rest = behind;
+                rest = after;
                 continue;
             }
             out.push_str(before);
             let place = |length| position_of_dollar(self.problems.sources, span, dollars, length);
-            let Some(end) = behind.find('}') else {
+            let Some(end) = after.find('}') else {
                 let problem = self.problems.error(place(2), "`${` without its `}`");
-                problem.hint("close it; a `${` that means itself is written `$${`");
+                problem.hint("close it; write a literal `${` as `$${`");
                 return out + &rest[at..];
             };
-            let name = &behind[..end];
+            let name = &after[..end];
             if let Some(value) = self.values.get(name) {
                 self.bytes = self.bytes.saturating_add(value.len());
                 if self.bytes > MAX_FILE_BYTES {
@@ -194,7 +193,7 @@ impl Replacer<'_, '_, '_> {
             }
             seen += name.matches('$').count();
             self.used.insert(name.to_string());
-            rest = &behind[end + 1..];
+            rest = &after[end + 1..];
         }
         out + rest
     }

@@ -440,7 +440,7 @@ fn check_format_settings(root: &Node, problems: &mut Problems) {
     let marks = setting(root, "filter", "mark_only")
         .is_some_and(|node| matches!(node.value, Value::Boolean(true)));
     if marks && format == "megatron" {
-        let message = "token ids have no place for the marks of `mark_only`";
+        let message = "`format: megatron` has no column for the marks of `mark_only`";
         let problem = problems.error(key_span(output, "format"), message);
         problem.hint("write `format: parquet`, or remove `mark_only`");
     }
@@ -494,7 +494,7 @@ fn check_document_score(root: &Node, problems: &mut Problems) {
             }
             None => "`output.samples` is `windows` by default".to_string(),
         };
-        let message = "`document_score` has no meaning where the samples are windows";
+        let message = "`document_score` has no meaning if samples are windows";
         let problem = problems.error(key_span(score, "document_score"), message).label(label);
         problem.hint("remove it, or set `samples: documents` in `output`");
     }

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_string() {
+    fn non_numbers_are_strings() {
         for text in [
             "yes",
             "no",

@@ -73,12 +73,12 @@ impl Sources {
     /// Converts a span to a location for messages.
     pub(crate) fn place(&self, span: Span) -> Place {
         let text = self.line(span.source, span.line).to_string();
-        let behind = (text.chars().count() + 1).saturating_sub(span.column);
+        let rest_length = (text.chars().count() + 1).saturating_sub(span.column);
         Place::Text(TextPlace {
             name: self.0.get(span.source).map_or(String::new(), |source| source.name.clone()),
             line: self.is_file(span).then_some(span.line),
             column: span.column,
-            length: span.length.min(behind),
+            length: span.length.min(rest_length),
             text,
         })
     }

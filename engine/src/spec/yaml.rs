@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_and_value_knows_its_place() {
+    fn every_key_and_value_has_a_position() {
         let (node, problems) = parse(
             "\u{feff}name: été\nlist:\n  - a  # one\n  - 'b c'\nmap: {x: 1, y: [2.5]}\nempty:\n",
         );
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_meaning_is_refused_by_name() {
+    fn yaml_features_that_hide_meaning_are_refused() {
         assert!(refusal("a: &x 1\nb: *x\n").starts_with("anchors"));
         assert!(refusal("a: !!str 1\n").starts_with("tags"));
         assert!(refusal("<<: {a: 1}\n").starts_with("merge keys"));

@@ -103,7 +103,7 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
             return Err(Diagnostic::error(
                 Blame::Data,
                 format!(
-                    "the intent record `{}` leaves its folder: `{}`",
+                    "the intent record `{}` has a path outside its folder: `{}`",
                     directory.intent().display(),
                     path.display()
                 ),
@@ -175,7 +175,7 @@ fn put_in_place(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "the commit cannot be finished: neither `{}` nor `{}` is there ({gone})",
+        "the commit cannot be finished: neither `{}` nor `{}` exists ({gone})",
         from.display(),
         to.display()
     );
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_that_leaves_its_folder_is_refused() {
+    fn intent_with_paths_outside_its_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (directory, mut intent) = prepared(folder.path());
         intent.removals.push(PathBuf::from("../elsewhere"));
@@ -283,7 +283,7 @@ mod tests {
             replay(&directory, &directory.lock_exclusive().unwrap())
                 .unwrap_err()
                 .to_string()
-                .contains("leaves its folder")
+                .contains("has a path outside its folder")
         );
         assert_eq!(data(&directory).len(), 2, "nothing was done");
     }

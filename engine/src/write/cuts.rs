@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_add_nothing_are_in_some_stretch_and_have_no_file() {
+    fn units_without_rows_are_in_a_range_without_files() {
         assert_eq!(cuts(&[0, 0, 9, 0, 9, 0], 10), [(0..4, 1), (4..6, 1)]);
         assert_eq!(cuts(&[0, 0], 10), [(0..2, 0)]);
         assert_eq!(cuts(&[], 10), []);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_shares_no_file_and_has_one_where_nothing_is_written() {
+    fn every_series_has_its_own_files() {
         let plain = |stem: &str, units| Series { name: SeriesName::Plain(stem.into()), units };
         let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
         let ranges = ranges(&series, &shares(&[1, 2, 30, 0, 0]), 10);

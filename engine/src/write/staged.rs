@@ -175,7 +175,7 @@ impl Outcomes {
             }
         }
         if expected != written {
-            return Err(format!("{expected} rows belong into the output, {written} were written"));
+            return Err(format!("{expected} rows belong to the output, {written} were written"));
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_a_window_or_a_sample_that_went_nowhere_is_noticed() {
+    fn unaccounted_rows_windows_and_samples_are_detected() {
         let counts = Counts { rows_scored: 3, windows: 7, ..Counts::default() };
         let reasons = |reasons: &[(&str, u64)]| {
             reasons.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()

@@ -50,8 +50,8 @@ impl Dispatcher {
             self.steps.push((None, Step::MemoryWait(numbers)));
         }
         let left = (since + self.policy.memory_wait).saturating_sub(now);
-        let look = self.next_check(now).unwrap_or(BACK_OFF.0);
-        Next::Wait(Some(look.min(left)))
+        let delay = self.next_check(now).unwrap_or(BACK_OFF.0);
+        Next::Wait(Some(delay.min(left)))
     }
 
     /// Returns the memory numbers of the ready device with the most available memory, for one key head; and whether waiting

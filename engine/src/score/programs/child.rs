@@ -281,7 +281,7 @@ impl Child {
         let by_itself = || status.map_or("ended".to_owned(), in_words) + before;
         let how = why.unwrap_or_else(by_itself);
         Failed::Ended(match stderr_in_words(&self.stderr_end) {
-            Some(said) => format!("{how}; the end of its stderr: {said}"),
+            Some(text_end) => format!("{how}; the end of its stderr: {text_end}"),
             None => format!("{how}; its stderr is empty"),
         })
     }
@@ -328,9 +328,9 @@ fn in_words(status: ExitStatus) -> String {
 
 /// Formats the last lines of standard error on one line; `None` if it is empty.
 fn stderr_in_words(bytes: &[u8]) -> Option<String> {
-    let said = String::from_utf8_lossy(bytes);
+    let text_end = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> =
-        said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        text_end.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join(" / ");
     (!last.is_empty()).then(|| text::line_safe(&last))
 }

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_whatever_the_pieces_that_they_come_in() {
+    fn answers_are_decoded_from_chunks_of_any_size() {
         let program = program(Reads::Document);
         for piece in [1, 7, 64, 1 << 20] {
             let (mut answers, mut found) = (Answers::new(&program), Vec::new());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_refused_or_waited_for_and_never_believed() {
+    fn damaged_bytes_never_decode_to_wrong_columns() {
         let program = program(Reads::Document);
         let whole = stream();
         let expected =
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_for_people_is_recognised_at_once() {
+    fn printed_text_is_detected_immediately() {
         for printed in ["x", "Loading the model\n", "\u{ff}"] {
             let mut answers = Answers::new(&program(Reads::Text));
             answers.push(printed.as_bytes());
