@@ -21,7 +21,7 @@
   function count(number) { return Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ","); }
   function short(number) { return isFinite(number) ? String(Number(number.toPrecision(4))) : "–"; }
   var least = data.combine === "least";
-  // Logarithmic scale, so that small shares can be set as precisely as large ones.
+  // Logarithmic scale, so that small shares can be set as precisely as large shares.
   var share = slider("keep", -3, 0, 0.005, Math.log10(Math.max(data.share, 0.001)));
   var ratio = data.two
     ? slider(least ? "offset of " + data.second : "weight of " + data.second + " ×", least ? -1 : -2, least ? 1 : 2, 0.01, 0)
