@@ -112,7 +112,7 @@ mod tests {
         };
         assert_eq!(row("a\"b\t{\"x\": \"1\"}\r").unwrap(), r#"{"tsv_key":"a\"b","x":"1"}"#);
         assert_eq!(row("\t { } ").unwrap(), r#"{"tsv_key":""}"#);
-        assert!(row("{\"x\": 1}").unwrap_err().contains("no tab"));
+        assert!(row("{\"x\": 1}").unwrap_err().contains("expected a tab"));
         assert!(row("key\t[1]").unwrap_err().contains("expected a JSON object"));
     }
 
