@@ -157,7 +157,7 @@ fn a_bad_text_stops_the_run_with_on_bad_row_fail() {
     pipeline.input = "path: input, on_bad_row: fail".to_owned();
     let answer = failure(&workspace, &pipeline, 3);
     assert!(
-        answer.stderr.contains("a.parquet, row 2: column `text` holds bytes"),
+        answer.stderr.contains("a.parquet, row 2: column `text` contains invalid UTF-8"),
         "{}",
         answer.stderr
     );
