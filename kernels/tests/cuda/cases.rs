@@ -313,7 +313,7 @@ pub(crate) fn hooks() -> Vec<Case> {
         }),
         base().changed(slopes).changed(|case| case.rules.causal = false),
         base().changed(|case| {
-            case.sample = Some(sample([0, 3, 63, 64, 100, 101, 200, 255, 256, 299]))
+            case.sample = Some(sample([0, 3, 63, 64, 100, 101, 200, 255, 256, 299]));
         }),
         base().changed(scale).changed(|case| {
             case.sample = Some(sample((150..300).step_by(2)));
