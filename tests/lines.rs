@@ -554,7 +554,7 @@ fn a_damaged_record_batch_costs_its_rows() {
     damaged[frames[1]] ^= 0xff;
     let message = of(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).to_text();
     assert!(
-        message.contains("a.arrow, row group 1, row 10: the rows from here on do not decode"),
+        message.contains("a.arrow, row group 1, row 10: this and the following rows do not decode"),
         "{message}"
     );
     let workspace = of(&damaged, "");

@@ -33,7 +33,7 @@ fn client(token: Option<(&str, &str)>) -> HttpClient {
     let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
     HttpClient::new(token, ServerKind::HUB, policy, Stop::default())
         .unwrap()
-        .skipping_at_most(4_000_000)
+        .with_max_discarded_bytes(4_000_000)
 }
 
 fn url(server: &Server, path: &str) -> Url {
