@@ -44,7 +44,7 @@ const ROUND_BLOCKS: usize = 256;
 ///     fn keys(&self, _: usize, _: std::ops::Range<usize>, out: &mut [f32]) { out.fill(0.5) }
 /// }
 /// let shape = AttentionShape { tokens: 4, query_heads: 2, key_heads: 1, head_dim: 8 };
-/// let measure = Measure { distance: 2, rows: true };
+/// let measure = StatisticsRequest { distance: 2, rows: true };
 /// let sums = attention_statistics(Kernel::detect(ElementType::F32), &shape, &LogitRules::causal(8), &measure, &Uniform);
 /// // Row 2 gives 1/3 to key 0, row 3 gives 1/4 to keys 0 and 1.
 /// assert!((sums.dependency_strength(4)[0] - (1.0 / 3.0 + 2.0 / 4.0) / 4.0).abs() < 1e-6);

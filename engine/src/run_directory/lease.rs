@@ -88,8 +88,9 @@ impl Lease {
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(version) = write(path, &claim, None, RetryPolicy::default())? {
-                // A second creation fails, unless the store ignores conditions.
-                if write(path, &claim, None, RetryPolicy::default())?.is_some() {
+                // A second creation with other content fails, unless the store ignores conditions.
+                let other = Claim { number: !number, ..claim.clone() };
+                if write(path, &other, None, RetryPolicy::default())?.is_some() {
                     return Err(unconditional(root));
                 }
                 break (version, begun);
