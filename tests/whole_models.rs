@@ -45,8 +45,8 @@ fn check(workspace: &Workspace, ids: &Value, case: &Value) {
     within("log-sum-exp", &[sum], &mean_of(&expected["last_logsumexp"]), |_| absolute);
 }
 
-fn case(name: &str) {
-    let folder = shared(&format!("conformance-lm/{name}"));
+fn case(set: &str, name: &str) {
+    let folder = shared(&format!("{set}/{name}"));
     let workspace = Workspace::new();
     workspace.link("model", &folder);
     let case = read_json(&folder.join("case.json"));
@@ -54,29 +54,35 @@ fn case(name: &str) {
 }
 
 macro_rules! cases {
-    ($($name:ident)*) => {
+    ($set:literal: $($name:ident)*) => {
         $(#[test]
         #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
         fn $name() {
-            super::case(stringify!($name));
+            super::case($set, stringify!($name));
         })*
     };
 }
 
 mod every_figure_is_that_of_the_models_own_code {
-    cases!(
+    cases!("conformance-lm":
         gemma2_s150 gemma3_text_s141 gpt2_s130 gpt_neox_s127 granite_s121 llama_gqa_llama3rope_s257
         llama_untied_bf16_sharded_s193 mistral_sw_s160 olmo2_s111 opt_350m_s120 opt_preln_s101 phi3_longrope_s150
         phi3_s96 qwen2_bias_tied_s131 qwen3_s129 smollm3_s143 stablelm_s99 starcoder2_s120);
+    cases!("conformance-gla":
+        gla_340m_tied_bf16_s210 gla_7b_gqa_relu_nogate_sharded_s160 gla_default_s193 gla_hybrid_s150
+        gla_mqa_clamp_nonaffine_s111 gla_shortconv_gqa_s131 gla_strong_gates_s257);
 }
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn every_case_is_a_test_here() {
     let source = include_str!("whole_models.rs");
-    for case in read_json(&shared("conformance-lm/MANIFEST.json"))["cases"].as_array().unwrap() {
-        let name = case["name"].as_str().unwrap();
-        assert!(source.contains(name), "{name}");
+    for set in ["conformance-lm", "conformance-gla"] {
+        for case in read_json(&shared(&format!("{set}/MANIFEST.json")))["cases"].as_array().unwrap()
+        {
+            let name = case["name"].as_str().unwrap();
+            assert!(source.contains(name), "{name}");
+        }
     }
 }
 

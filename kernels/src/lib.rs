@@ -3,8 +3,9 @@
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
 //! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other.
 //! [`TableWindow`] gathers their input from a layer-zero table, [`project`] builds such a table and [`MappedFile`]
-//! opens one. [`KeyValues`] is attention with values, as a layer of a whole model computes it. [`reference_statistics`]
-//! is the same arithmetic as plain float64 loops.
+//! opens one. [`KeyValues`] is attention with values, as a layer of a whole model computes it, and
+//! [`GatedLinearState`] attention of linear cost. [`reference_statistics`] and [`reference_gated_linear`] are the same
+//! arithmetic as plain float64 loops.
 //! [`recurrence`] needs token ids only.
 //!
 //! `kernel.rs` has the table of kernels and `dispatch.rs` runs code with the instructions of one.
@@ -22,6 +23,7 @@ mod child;
 pub mod cuda;
 mod dispatch;
 mod element_type;
+mod gated_linear;
 mod gather;
 mod int16;
 mod kernel;
@@ -53,6 +55,7 @@ pub use allocator::return_freed_arrays;
 pub use attend::{AttendScratch, KeyValues, QueryBlock};
 pub use block_attention::{BlockAttention, BlockShares, MAX_BLOCKS, OneHead};
 pub use element_type::ElementType;
+pub use gated_linear::{GatedLinearRows, GatedLinearShape, GatedLinearState};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::Kernel;
 pub use mapped::{MapError, MappedFile};
@@ -60,7 +63,9 @@ pub use norm::{layer_norm, rms_norm};
 pub use pointwise::{LogSumExp, Pointwise};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedHeads, ProjectedWindow, WindowRows};
-pub use reference::{reference_rows, reference_statistics};
+pub use reference::{
+    reference_gated_linear, reference_product, reference_rows, reference_statistics,
+};
 pub use rope::{Rope, RopeStyle, Rotation};
 pub use spans::{RowSpan, span_bytes, span_masses};
 pub use statistics::{

@@ -2,6 +2,7 @@
 //!
 //! Passes per row: 1. logits, 2. softmax, 3. sums. Cost: `S² · head_dim` operations per head on one thread.
 
+use crate::gated_linear::GatedLinearShape;
 use crate::masks::visible_keys;
 use crate::statistics::{
     AttentionShape, LogitRules, QueryKeySource, StatisticsRequest, WindowSums, distance_bin,
@@ -110,6 +111,53 @@ fn softmax(logits: &mut [f64], sink: Option<f64>) {
     for probability in logits {
         *probability /= total;
     }
+}
+
+/// Computes `x·Wᵀ` in float64. `x`: `[rows, inputs]`, `weights`: `[outputs, inputs]`.
+pub fn reference_product(x: &[f64], weights: &[f32], inputs: usize) -> Vec<f64> {
+    let output = |row: &[f64], weights: &[f32]| -> f64 {
+        row.iter().zip(weights).map(|(x, weight)| x * f64::from(*weight)).sum()
+    };
+    let rows = x.chunks_exact(inputs);
+    rows.flat_map(|row| weights.chunks_exact(inputs).map(move |w| output(row, w))).collect()
+}
+
+/// Computes gated linear attention token by token in float64: `[rows, query_heads · value_dim]`. Arguments as the fields of
+/// [`GatedLinearRows`](crate::GatedLinearRows).
+pub fn reference_gated_linear(
+    shape: &GatedLinearShape,
+    queries: &[f64],
+    keys: &[f64],
+    values: &[f64],
+    log_decays: &[f64],
+) -> Vec<f64> {
+    let (key_dim, value_dim) = (shape.key_dim, shape.value_dim);
+    let group = shape.query_heads / shape.key_heads;
+    let mut matrices = vec![0.0; shape.key_heads * key_dim * value_dim];
+    let mut out = vec![0.0; values.len() * group];
+    let rows = keys.chunks_exact(shape.key_heads * key_dim);
+    let rows = rows.zip(log_decays.chunks_exact(shape.key_heads * key_dim));
+    let rows = rows.zip(values.chunks_exact(shape.key_heads * value_dim));
+    let rows = rows.zip(queries.chunks_exact(shape.query_heads * key_dim));
+    let rows = rows.zip(out.chunks_exact_mut(shape.query_heads * value_dim));
+    for ((((keys, log_decays), values), queries), out) in rows {
+        let channels = matrices.chunks_exact_mut(value_dim).zip(keys).zip(log_decays);
+        for (channel, ((matrix, key), log_decay)) in channels.enumerate() {
+            let values = &values[channel / key_dim * value_dim..][..value_dim];
+            let decay = log_decay.exp();
+            for (x, value) in matrix.iter_mut().zip(values) {
+                *x = *x * decay + key * value;
+            }
+        }
+        let heads = queries.chunks_exact(key_dim).zip(out.chunks_exact_mut(value_dim));
+        for (head, (queries, out)) in heads.enumerate() {
+            let matrix = &matrices[head / group * key_dim * value_dim..];
+            for (query, matrix) in queries.iter().zip(matrix.chunks_exact(value_dim)) {
+                out.iter_mut().zip(matrix).for_each(|(out, x)| *out += query * x);
+            }
+        }
+    }
+    out
 }
 
 #[cfg(test)]

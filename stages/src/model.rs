@@ -77,6 +77,8 @@ mod remote_tests;
 #[cfg(test)]
 mod whole_family_tests;
 #[cfg(test)]
+mod whole_gla_tests;
+#[cfg(test)]
 mod whole_tests;
 
 pub use build::TABLE_VERSION;

@@ -36,9 +36,13 @@ fn short_windows_match_the_shared_table() {
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn key_tokens_match_the_published_scheme() {
-    for entry in json(&shared("conformance-lm/MANIFEST.json"))["cases"].as_array().unwrap() {
-        let name = entry["name"].as_str().unwrap();
-        let folder = shared(&format!("conformance-lm/{name}"));
+    let names = ["conformance-lm", "conformance-gla"].map(|set| {
+        let manifest = json(&shared(&format!("{set}/MANIFEST.json")));
+        let names = manifest["cases"].as_array().unwrap().iter();
+        names.map(|case| format!("{set}/{}", case["name"].as_str().unwrap())).collect::<Vec<_>>()
+    });
+    for name in names.concat() {
+        let folder = shared(&name);
         let case = json(&folder.join("case.json"));
         let published = &case["expected"]["longppl_published"];
         let ids: Vec<u32> = serde_json::from_value(case["input_ids"].clone()).unwrap();

@@ -63,6 +63,12 @@ pub(super) fn open(
         let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
         let model = model.with_kernel(checks::whole_model_kernel(spec, name, options, problems));
         let layer = model.spec();
+        if request.attention.is_some()
+            && let Some(problem) = layer.attention_problem()
+        {
+            problems.push(Diagnostic::from(problem).at(spec.locate(&at("attention_layers"))));
+            continue;
+        }
         let unknown = settings.unknown_layers(layer.layers, layer.query_heads);
         let is_known = unknown.is_empty();
         problems.extend(

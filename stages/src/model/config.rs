@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::decoder::Decoder;
-use super::families::{self, FirstLayer};
+use super::families::{self, FirstLayer, Scope};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
@@ -44,19 +44,35 @@ impl ModelConfig {
     /// # Errors
     /// All problems in `config.json`.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
+        Self::read_scope(path, rope_theta, Scope::FirstLayer)
+    }
+
+    /// Like [`Self::read`], for a whole model; its first layer may be one that cannot be measured.
+    ///
+    /// # Errors
+    /// All problems in `config.json`.
+    pub(crate) fn read_whole(path: &Path) -> Result<Self, Vec<ModelProblem>> {
+        Self::read_scope(path, None, Scope::WholeModel)
+    }
+
+    fn read_scope(
+        path: &Path,
+        rope_theta: Option<f64>,
+        scope: Scope,
+    ) -> Result<Self, Vec<ModelProblem>> {
         let unreadable = |problem| {
             with_remedies(vec![problem], "set `model` to a checkpoint folder with a config.json")
         };
         let (files, bytes) = open_files(path).map_err(unreadable)?;
         let map = object(&files.folder, &bytes).map_err(unreadable)?;
-        Self::parse(files, bytes, map, rope_theta)
+        Self::parse(files, bytes, map, (rope_theta, scope))
     }
 
     fn parse(
         files: WeightFiles,
         bytes: Vec<u8>,
         map: Map<String, Value>,
-        rope_theta: Option<f64>,
+        (rope_theta, scope): (Option<f64>, Scope),
     ) -> Result<Self, Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&map, "config.json", &problems);
@@ -65,7 +81,7 @@ impl ModelConfig {
                 "`rope_theta`: expected a number of at least 1, got {theta}"
             )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
-        let first = families::first_layer(&fields, rope_theta);
+        let first = families::first_layer(&fields, rope_theta, scope);
         if let Some(FirstLayer { spec, .. }) = &first
             && rope_theta.is_some()
             && spec.rope.is_none()
@@ -115,7 +131,7 @@ impl ModelConfig {
     pub(crate) fn whole(&self) -> Result<(FirstLayer, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
-        let first = families::first_layer(&fields, self.rope_theta);
+        let first = families::first_layer(&fields, self.rope_theta, Scope::WholeModel);
         let decoder = first.as_ref().and_then(|first| families::decoder(&fields, first));
         match (first.zip(decoder), problems.into_inner()) {
             (Some(whole), problems) if problems.is_empty() => Ok(whole),
@@ -130,7 +146,8 @@ impl ModelConfig {
     pub(crate) fn fallback(&self) -> Option<Self> {
         let mut map = self.map.clone();
         map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
-        Self::parse(self.files.clone(), self.bytes.clone(), map, self.rope_theta).ok()
+        let reading = (self.rope_theta, Scope::FirstLayer);
+        Self::parse(self.files.clone(), self.bytes.clone(), map, reading).ok()
     }
 
     /// Describes the choice that `config.json` leaves open and the weights decide.

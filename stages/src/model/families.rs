@@ -13,6 +13,7 @@ mod ernie;
 mod falcon;
 mod first_layer;
 mod gemma;
+mod gla;
 mod glm;
 mod gpt2;
 mod gpt_neox;
@@ -115,15 +116,19 @@ const FAMILIES: [(&str, Family, bool); 60] = [
 const VERIFIED: bool = true;
 const UNVERIFIED: bool = false;
 
+/// Families supported as whole models only: their first layer has no attention that could be measured.
+const WHOLE_ONLY: [(&str, Family); 1] = [("gla", gla::first_layer)];
+
 type DecoderBuilder = fn(&Fields<'_>, &FirstLayer) -> Decoder;
 
 /// Families supported as whole models, each compared with the model's own code.
-const WHOLE: [(&str, DecoderBuilder); 23] = [
+const WHOLE: [(&str, DecoderBuilder); 24] = [
     ("cohere", cohere::cohere_decoder),
     ("falcon", falcon::decoder),
     ("gemma", gemma::gemma_decoder),
     ("gemma2", gemma::gemma2_decoder),
     ("gemma3_text", gemma::gemma3_decoder),
+    ("gla", gla::decoder),
     ("glm4", glm::glm4_decoder),
     ("gpt2", gpt2::gpt2_decoder),
     ("gpt_neox", gpt_neox::gpt_neox_decoder),
@@ -149,8 +154,19 @@ const WHOLE: [(&str, DecoderBuilder); 23] = [
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
+/// Part of a model that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    FirstLayer,
+    WholeModel,
+}
+
 /// Returns the first layer that `config` describes, or `None` with the problem noted.
-pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Option<FirstLayer> {
+pub(crate) fn first_layer(
+    config: &Fields<'_>,
+    rope_theta: Option<f64>,
+    scope: Scope,
+) -> Option<FirstLayer> {
     let Some(model_type) = config.optional_text("model_type") else {
         if config.value("model_type").is_none() {
             let problem = ModelProblem::settings("config.json has no `model_type`");
@@ -163,12 +179,12 @@ pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Optio
         let text = nested.as_ref().unwrap_or(config);
         let text_type =
             nested.as_ref().and_then(|text| text.optional_text("model_type")).unwrap_or(text_type);
-        let mut first = first_layer_for_type(text, text_type, rope_theta)?;
+        let mut first = first_layer_for_type(text, text_type, rope_theta, scope)?;
         first.tensors.prefixes =
             &["language_model.model.", "model.language_model.", "language_model.", "model.", ""];
         return Some(first);
     }
-    first_layer_for_type(config, model_type, rope_theta)
+    first_layer_for_type(config, model_type, rope_theta, scope)
 }
 
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
@@ -196,9 +212,12 @@ fn first_layer_for_type(
     config: &Fields<'_>,
     model_type: &str,
     rope_theta: Option<f64>,
+    scope: Scope,
 ) -> Option<FirstLayer> {
-    let Some((_, family, verified)) = FAMILIES.iter().find(|(name, _, _)| *name == model_type)
-    else {
+    let whole_only = WHOLE_ONLY.iter().filter(|_| scope == Scope::WholeModel);
+    let whole_only = whole_only.map(|(name, family)| (*name, *family, VERIFIED));
+    let mut families = FAMILIES.into_iter().chain(whole_only);
+    let Some((_, family, verified)) = families.find(|(name, _, _)| *name == model_type) else {
         config.note(unknown_type(config, model_type));
         return None;
     };

@@ -176,6 +176,22 @@ impl<'a> Fields<'a> {
         texts
     }
 
+    /// Returns the objects of a list, or the single object in its place; none if absent.
+    pub(crate) fn objects(&self, name: &str) -> Vec<Fields<'a>> {
+        let Some(items) = self.value(name).and_then(Value::as_array) else {
+            return self.optional_object(name).into_iter().collect();
+        };
+        let fields = |(index, item): (usize, &'a Value)| {
+            let place = format!("`{name}.{index}`");
+            if item.as_object().is_none() {
+                self.wrong(&place, item, "an object");
+            }
+            let place = format!("{place} of {}", self.location);
+            item.as_object().map(|map| Fields::new(map, &place, self.problems))
+        };
+        items.iter().enumerate().filter_map(fields).collect()
+    }
+
     /// Returns a nested object, or `None` if absent.
     pub(crate) fn optional_object(&self, name: &str) -> Option<Fields<'a>> {
         let value = self.value(name)?;

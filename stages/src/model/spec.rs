@@ -1,14 +1,16 @@
 //! The layer-zero specification: a model's first layer, independent of its family.
 
 use longsift_kernels::cuda::SourceSizes;
-use longsift_kernels::{AttentionShape, LogitRules, Rotation};
+use longsift_kernels::{AttentionShape, GatedLinearShape, LogitRules, Rotation};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::problem::ModelProblem;
 use super::rope::{RopeScaling, RopeSpec};
 use super::steps::is_default;
-pub use super::steps::{EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
+pub use super::steps::{
+    EmbeddingSteps, GatedLinear, HeadNorm, Latent, Norm, NormScope, QueryScale,
+};
 use crate::contract::hex;
 
 /// Everything that the table builder and the kernels need to know about a model's first layer.
@@ -70,6 +72,9 @@ pub struct LayerZeroSpec {
     /// Factor per query that grows with its position.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_scale: Option<QueryScale>,
+    /// Gated linear attention in place of softmax attention: whole models only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gated_linear: Option<GatedLinear>,
     /// Whether this family's arithmetic has not been compared with the model's own code.
     #[serde(skip_serializing_if = "is_default")]
     pub unverified: bool,
@@ -115,6 +120,7 @@ impl LayerZeroSpec {
             learned_positions: None,
             sinks: false,
             query_scale: None,
+            gated_linear: None,
             unverified: false,
         }
     }
@@ -168,6 +174,28 @@ impl LayerZeroSpec {
             key_heads: self.key_heads as usize,
             head_dim: self.head_dim as usize,
         }
+    }
+
+    /// Returns the heads of a layer with gated linear attention, for the kernels.
+    pub(crate) fn gated_linear_shape(&self) -> Option<GatedLinearShape> {
+        Some(GatedLinearShape {
+            query_heads: self.query_heads as usize,
+            key_heads: self.key_heads as usize,
+            key_dim: self.head_dim as usize,
+            value_dim: self.gated_linear.as_ref()?.value_dim as usize,
+        })
+    }
+
+    /// Returns the problem if the attention of no layer can be measured.
+    pub fn attention_problem(&self) -> Option<ModelProblem> {
+        self.gated_linear.as_ref()?;
+        let message = format!(
+            "a `{}` model has gated linear attention: its weights are signed and not normalised, so far mass is not defined",
+            self.model_type
+        );
+        Some(ModelProblem::settings(message).with_hint(
+            "measure its losses and `long_gain`, or the attention of a model with softmax attention",
+        ))
     }
 
     /// Returns the kernels' rules for computing logits from `q·k`. `causal: false` is the softmax over all keys of the

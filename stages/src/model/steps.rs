@@ -61,6 +61,21 @@ pub struct Latent {
     pub eps: f64,
 }
 
+/// Gated linear attention (Yang et al. 2024) in place of softmax attention. Heads of keys have `head_dim` numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GatedLinear {
+    /// Numbers in a head's values.
+    pub value_dim: u64,
+    /// Whether queries and keys below 0 become 0.
+    pub relu: bool,
+    /// Lower bound of the log decays.
+    pub min_log_decay: Option<f64>,
+    /// Tokens that the convolutions of queries, keys and values read; `None` without convolutions.
+    pub convolution: Option<u64>,
+    /// Whether a gate multiplies the normalised output.
+    pub output_gate: bool,
+}
+
 /// Factor of a query by its position `i`, counted from 0.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]

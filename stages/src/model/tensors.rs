@@ -201,6 +201,17 @@ pub(crate) enum TensorRole {
     /// `[vocabulary_size, embedding width]`
     HeadWeight,
     HeadBias,
+    /// Log decays of gated linear attention, through a low rank.
+    DecayDownWeight,
+    DecayUpWeight,
+    DecayUpBias,
+    /// `[heads · channels, 1, taps]`
+    QueryConvolution,
+    KeyConvolution,
+    ValueConvolution,
+    /// Norm of each head's output, and the gate that multiplies it.
+    MixedNormWeight,
+    OutputGateWeight,
 }
 
 /// A required tensor, with the shape that config.json implies.
@@ -209,7 +220,7 @@ pub(crate) struct NeededTensor {
     pub(crate) role: TensorRole,
     /// Name without a prefix.
     pub(crate) name: String,
-    /// One or two sizes.
+    /// One size, or rows and the sizes of a row.
     pub(crate) shape: Vec<u64>,
     /// Rows that are read.
     pub(crate) rows: Vec<Range<u64>>,
@@ -226,7 +237,7 @@ impl NeededTensor {
 
     /// Numbers per row.
     pub(crate) fn row_width(&self) -> u64 {
-        self.shape.get(1).copied().unwrap_or(1)
+        self.shape.iter().skip(1).product()
     }
 
     /// Numbers per row that are read.

@@ -160,6 +160,8 @@ fn changes_gguf(name: &str, reads: ReadScope) -> bool {
 
 /// Tensor names of a family in one checkpoint.
 struct TensorNames<'a> {
+    /// Whether all tensors must be read: a checkpoint with others computes something else.
+    closed: bool,
     model_type: &'a str,
     /// Prefix of all names in this checkpoint.
     prefix: &'a str,
@@ -184,6 +186,7 @@ impl<'a> TensorNames<'a> {
         Self {
             model_type: &config.spec().model_type,
             prefix: prefix.unwrap_or_default(),
+            closed: config.spec().gated_linear.is_some(),
             layers,
             attention: module,
             projections,
@@ -192,6 +195,11 @@ impl<'a> TensorNames<'a> {
 
     /// Whether a tensor changes the result.
     fn changes(&self, name: &str, stems: &BTreeSet<&str>, reads: ReadScope) -> bool {
+        if self.closed {
+            // A model whose head is the embedding may also have a head.
+            let all = matches!(reads, ReadScope::Layers { above: true, .. });
+            return all && name != "lm_head.weight";
+        }
         let Some(own) = name.strip_prefix(self.prefix) else { return false };
         if BUFFERS.iter().any(|ending| {
             own.strip_suffix(ending)

@@ -34,6 +34,9 @@ impl<'a> MappedLayer<'a> {
             let hint = "name a pipeline with the stage `language-model`, or leave `--layer` out";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         };
+        if let Some(problem) = whole.model.spec().attention_problem() {
+            return Err(Diagnostic::from(problem).into());
+        }
         let layers = whole.model.spec().layers;
         if u64::from(layer) >= layers {
             let message = format!("layer {layer} does not exist: the model has {layers} layers");

@@ -1,7 +1,7 @@
 //! The first layer of a family: its computation and its tensors.
 
 use crate::model::spec::LayerZeroSpec;
-use crate::model::tensors::LayerZeroTensors;
+use crate::model::tensors::{LayerZeroTensors, Projection};
 
 /// The first layer that a `config.json` describes.
 pub(crate) struct FirstLayer {
@@ -9,6 +9,17 @@ pub(crate) struct FirstLayer {
     pub(crate) tensors: LayerZeroTensors,
     /// Layers with a sliding window; `None` if all see every token.
     pub(crate) sliding: Option<SlidingLayers>,
+    /// Layers with softmax attention among layers with gated linear attention.
+    pub(crate) softmax: Vec<SoftmaxLayers>,
+}
+
+/// Layers with softmax attention, with the names of layer 0.
+pub(crate) struct SoftmaxLayers {
+    pub(crate) layers: Vec<u64>,
+    pub(crate) spec: LayerZeroSpec,
+    pub(crate) tensors: LayerZeroTensors,
+    pub(crate) value: Projection,
+    pub(crate) output: Projection,
 }
 
 /// Layers with a sliding window.
@@ -21,7 +32,12 @@ pub(crate) struct SlidingLayers {
 
 impl FirstLayer {
     pub(crate) fn new(spec: LayerZeroSpec, tensors: LayerZeroTensors) -> Self {
-        Self { spec, tensors, sliding: None }
+        Self { spec, tensors, sliding: None, softmax: Vec::new() }
+    }
+
+    /// Returns the softmax attention of a layer among layers with gated linear attention.
+    pub(crate) fn softmax(&self, layer: u64) -> Option<&SoftmaxLayers> {
+        self.softmax.iter().find(|softmax| softmax.layers.contains(&layer))
     }
 
     /// Whether a layer slides.

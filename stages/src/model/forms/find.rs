@@ -57,6 +57,12 @@ impl Finder<'_> {
         if let Some(name) = self.on_disk(&needed.name) {
             return Some(StoredName::Named(name));
         }
+        if needed.role == TensorRole::MixedNormWeight {
+            // The norm's module depends on how the model was built, not on what it computes.
+            let (fused, plain) = ("g_norm_swish_gate.", "g_norm.");
+            let renamed = |from, to| self.on_disk(&needed.name.replace(from, to));
+            return renamed(fused, plain).or_else(|| renamed(plain, fused)).map(StoredName::Named);
+        }
         if needed.role == TensorRole::Embedding && self.tied {
             let heads = ["", "language_model."].map(|prefix| format!("{prefix}lm_head.weight"));
             if let Some(head) = heads.into_iter().find(|name| self.tensors.contains(name)) {

@@ -15,11 +15,31 @@ pub struct ForwardOutput {
 }
 
 /// Numbers per partial sum of squares. Fixed, so that the sum has the same bits for any number of threads.
-const SUMMED: usize = 1 << 14;
+pub(super) const SUMMED: usize = 1 << 14;
 
-pub(super) fn root_mean_square(numbers: &[f32]) -> f64 {
-    let square =
-        |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
-    let parts: Vec<f64> = numbers.par_chunks(SUMMED).map(square).collect();
-    (parts.iter().sum::<f64>() / numbers.len() as f64).sqrt()
+/// Sums of squares, each of consecutive numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Squares {
+    parts: Vec<f64>,
+    count: usize,
+}
+
+impl Squares {
+    /// Sums the squares of `summed` numbers at a time.
+    pub(super) fn new(numbers: &[f32], summed: usize) -> Self {
+        let square =
+            |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
+        Self { parts: numbers.par_chunks(summed).map(square).collect(), count: numbers.len() }
+    }
+
+    /// Appends those of the numbers that follow.
+    pub(super) fn append(&mut self, next: Self) {
+        self.parts.extend(next.parts);
+        self.count += next.count;
+    }
+
+    /// Returns the root mean square.
+    pub(super) fn root_mean(&self) -> f64 {
+        (self.parts.iter().sum::<f64>() / self.count as f64).sqrt()
+    }
 }

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::figures::{ForwardOutput, root_mean_square};
-use super::head::{HeadOutput, HeadRequest};
+use super::figures::{ForwardOutput, Squares};
+use super::gated_linear::{Carried, PIECE_TOKENS};
+use super::head::HeadRequest;
 use super::layer::Layer;
 use super::located::{self, WholeModel};
+use super::pieces::Run;
 use super::ropes::Ropes;
-use super::{embedding, head};
 use crate::model::problem::{ModelProblem, with_remedies};
 
 /// Part of the identity of all results of whole models: incremented when the same weights and tokens produce different
@@ -47,56 +48,59 @@ impl WholeModel {
         for ids in windows {
             self.check(ids)?;
         }
-        let kernel = self.kernel;
-        let mut states = embedding::hidden_states(self, windows, kernel)?;
-        let mut rms: Vec<Vec<f64>> =
-            states.iter().map(|state| vec![root_mean_square(state)]).collect();
-        let ropes = Ropes::new(self, self.layers.len(), windows.iter().map(|ids| ids.len()));
-        for index in 0..self.layers.len() {
-            let layer = Layer::read(self, index, kernel)?;
-            let after = self.pass(index, &layer, &ropes, &mut states, &|| true)?;
-            let after = after.expect("the callback never stops");
-            rms.iter_mut().zip(after).for_each(|(rms, after)| rms.push(after));
-        }
-        let requests: Vec<HeadRequest<'_>> =
-            windows.iter().map(|ids| HeadRequest { ids, from: 0, last_logits: true }).collect();
-        let outputs = head::finish(self, &requests, states, kernel)?;
-        let forward = |(mut hidden_rms, outputs): (Vec<f64>, HeadOutput)| {
-            hidden_rms.push(outputs.rms);
-            ForwardOutput { losses: outputs.losses, hidden_rms, last_logits: outputs.last_logits }
+        let ends = windows.iter().map(|ids| HeadRequest {
+            ids,
+            rows: 0..ids.len(),
+            from: 0,
+            last_logits: true,
+        });
+        let ends: Vec<HeadRequest<'_>> = ends.collect();
+        let run =
+            self.run(&ends, &mut |_, _, _, _| true, &|| true)?.expect("the callback never stops");
+        let forward = |Run { squares, ended }: Run| {
+            let squares = squares.into_iter().chain([ended.squares]);
+            ForwardOutput {
+                losses: ended.losses,
+                hidden_rms: squares.map(|squares| squares.root_mean()).collect(),
+                last_logits: ended.last_logits,
+            }
         };
-        Ok(rms.into_iter().zip(outputs).map(forward).collect())
+        Ok(run.into_iter().map(forward).collect())
     }
 
-    /// Runs all states through a layer and returns the root mean square of each, or `None` if `should_continue` returns
-    /// `false` meanwhile.
+    /// Runs all states through a layer and returns the squares of each, or `None` if `should_continue` returns `false`
+    /// meanwhile.
     ///
-    /// States run in parallel as long as their tokens together do not exceed those of the longest state. Short windows
-    /// thus use all threads, with the memory of the longest one.
+    /// States run in parallel as long as their tokens together do not exceed those of the longest state, or of a piece with
+    /// gated linear attention. Short windows thus use all threads, with the memory of the longest one.
     pub(super) fn pass(
         &self,
         index: usize,
         layer: &Layer<'_>,
         ropes: &Ropes<'_>,
-        states: &mut [Vec<f32>],
+        (states, carried): (&mut [Vec<f32>], &mut [Option<Carried>]),
         should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<f64>>, ModelProblem> {
+    ) -> Result<Option<Vec<Squares>>, ModelProblem> {
         let hidden = self.spec().hidden_size as usize;
-        let spec = self.layers[index].spec.rope.as_ref();
+        let spec = &self.layers[index].spec;
+        let most = spec.gated_linear.as_ref().map(|_| PIECE_TOKENS * hidden);
         let lengths: Vec<usize> = states.iter().map(Vec::len).collect();
-        let mut rest = &mut *states;
-        for count in parallel_groups(&lengths) {
-            let (now, later) = rest.split_at_mut(count);
-            now.par_iter_mut().for_each(|state| {
-                layer.apply(ropes.get(spec, state.len() / hidden), state, should_continue);
+        let mut rest = (&mut *states, carried);
+        for count in parallel_groups(&lengths, most) {
+            let (now, later) = rest.0.split_at_mut(count);
+            let (carried, carried_later) = rest.1.split_at_mut(count);
+            now.par_iter_mut().zip(carried).for_each(|(state, carried)| {
+                let rope = ropes.get(spec.rope.as_ref(), state.len() / hidden);
+                layer.apply(rope, state, carried, should_continue);
             });
-            rest = later;
+            rest = (later, carried_later);
         }
         if !should_continue() {
             return Ok(None);
         }
-        let after: Vec<f64> = states.iter().map(|state| root_mean_square(state)).collect();
-        match after.iter().find(|after| !after.is_finite()) {
+        let squares = states.iter().map(|state| Squares::new(state, self.summed()));
+        let after: Vec<Squares> = squares.collect();
+        match after.iter().map(Squares::root_mean).find(|after| !after.is_finite()) {
             None => Ok(Some(after)),
             Some(after) => Err(ModelProblem::checkpoint(format!(
                 "the hidden states after layer {index} are not finite ({after})"
@@ -124,10 +128,10 @@ impl WholeModel {
     }
 }
 
-/// Returns how many consecutive states of these lengths run through a layer in parallel: no group is longer than the
-/// longest state.
-pub(super) fn parallel_groups(lengths: &[usize]) -> Vec<usize> {
-    let most = lengths.iter().copied().max().unwrap_or(0);
+/// Returns how many consecutive states of these lengths run through a layer in parallel: no group of several is longer than
+/// `most`, by default the longest state.
+pub(super) fn parallel_groups(lengths: &[usize], most: Option<usize>) -> Vec<usize> {
+    let most = most.or_else(|| lengths.iter().copied().max()).unwrap_or(0);
     let mut groups: Vec<(usize, usize)> = Vec::new();
     for length in lengths {
         match groups.last_mut() {
@@ -146,9 +150,10 @@ mod tests {
 
     #[test]
     fn parallel_states_are_no_longer_than_the_longest() {
-        assert_eq!(parallel_groups(&[8, 3, 3, 3, 8, 1]), [1, 2, 1, 1, 1]);
-        assert_eq!(parallel_groups(&[8, 4, 4, 4, 1, 1]), [1, 2, 3]);
-        assert_eq!(parallel_groups(&[2, 2]), [1, 1]);
-        assert!(parallel_groups(&[]).is_empty());
+        assert_eq!(parallel_groups(&[8, 3, 3, 3, 8, 1], None), [1, 2, 1, 1, 1]);
+        assert_eq!(parallel_groups(&[8, 4, 4, 4, 1, 1], None), [1, 2, 3]);
+        assert_eq!(parallel_groups(&[9, 2, 2, 1], Some(4)), [1, 2, 1]);
+        assert_eq!(parallel_groups(&[2, 2], None), [1, 1]);
+        assert!(parallel_groups(&[], None).is_empty());
     }
 }

@@ -1,10 +1,12 @@
 //! Computes losses from the last hidden states. The vocabulary is processed in pieces, so that only the last token's
 //! logits are held completely.
 
+use std::ops::Range;
+
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
-use super::figures::root_mean_square;
+use super::figures::Squares;
 use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::BLOCK_ROWS;
@@ -35,21 +37,26 @@ struct TokenBlock<'a> {
     last: Option<Vec<f32>>,
 }
 
-/// Results requested from the head for one window.
+/// Results requested from the head for one window, or for one of its pieces.
+#[derive(Clone)]
 pub(super) struct HeadRequest<'a> {
+    /// All tokens of the window.
     pub(super) ids: &'a [u32],
+    /// Tokens that the piece has states of.
+    pub(super) rows: Range<usize>,
     /// First row whose next token's loss is requested.
     pub(super) from: usize,
     /// Whether the logits after the last token are requested.
     pub(super) last_logits: bool,
 }
 
-/// Results of the head for one window.
+/// Results of the head for one window, or for one of its pieces.
+#[derive(Default)]
 pub(super) struct HeadOutput {
     /// Losses of the tokens after the requested rows, in nats.
     pub(super) losses: Vec<f64>,
-    /// Root mean square of the head's input.
-    pub(super) rms: f64,
+    /// Squares of the head's input.
+    pub(super) squares: Squares,
     pub(super) last_logits: Vec<f32>,
 }
 
@@ -73,7 +80,7 @@ pub(super) fn finish(
         PackedWeights::new(kernel, &weights.take(TensorRole::HeadProjection), None, hidden)
     });
     let bias = weights.take(TensorRole::HeadBias);
-    let mut rms = Vec::with_capacity(states.len());
+    let mut squares = Vec::with_capacity(states.len());
     for state in &mut states {
         state.par_chunks_mut(BLOCK_ROWS * hidden).for_each(|rows| norm.apply(hidden, rows));
         if let Some(projection) = &projection {
@@ -81,7 +88,7 @@ pub(super) fn finish(
             projection.apply(state, &mut projected);
             *state = projected;
         }
-        rms.push(root_mean_square(state));
+        squares.push(Squares::new(state, model.summed()));
     }
     let mut blocks: Vec<Vec<TokenBlock<'_>>> =
         requests.iter().zip(&states).map(|(end, state)| token_blocks(end, state, width)).collect();
@@ -109,25 +116,34 @@ pub(super) fn finish(
             .for_each(|block| block.accumulate(model, &packed, first, kernel));
         first += rows;
     }
-    let outputs = blocks.into_iter().zip(rms).zip(requests);
-    outputs.map(|((blocks, rms), end)| collect_output(blocks, rms, end.from)).collect()
+    let outputs = blocks.into_iter().zip(squares).zip(requests);
+    outputs.map(|((blocks, squares), end)| collect_output(blocks, squares, end.first())).collect()
 }
 
 fn token_blocks<'a>(end: &HeadRequest<'a>, state: &'a [f32], width: usize) -> Vec<TokenBlock<'a>> {
-    let (ids, state) = (end.ids, &state[end.from * width..]);
-    let count = (ids.len() - end.from).div_ceil(BLOCK_ROWS);
+    let (ids, first) = (end.ids, end.first());
+    let state = &state[(first - end.rows.start) * width..];
+    let count = (end.rows.end - first).div_ceil(BLOCK_ROWS);
+    let last_logits = end.last_logits && end.rows.end == ids.len();
     let block = |(index, rows): (usize, &'a [f32])| {
-        let start = end.from + index * BLOCK_ROWS;
+        let start = first + index * BLOCK_ROWS;
         let next = start + rows.len() / width;
         TokenBlock {
             rows,
             targets: &ids[start + 1..ids.len().min(next + 1)],
             sums: LogSumExp::new(next - start),
             found: vec![f32::NAN; next - start],
-            last: (end.last_logits && index + 1 == count).then(Vec::new),
+            last: (last_logits && index + 1 == count).then(Vec::new),
         }
     };
     state.chunks(BLOCK_ROWS * width).enumerate().map(block).collect()
+}
+
+impl HeadRequest<'_> {
+    /// First row of the piece whose next token's loss is requested; otherwise the piece's end.
+    fn first(&self) -> usize {
+        self.from.clamp(self.rows.start, self.rows.end)
+    }
 }
 
 impl TokenBlock<'_> {
@@ -166,10 +182,10 @@ impl TokenBlock<'_> {
 
 fn collect_output(
     blocks: Vec<TokenBlock<'_>>,
-    rms: f64,
+    squares: Squares,
     from: usize,
 ) -> Result<HeadOutput, ModelProblem> {
-    let mut outputs = HeadOutput { losses: Vec::new(), rms, last_logits: Vec::new() };
+    let mut outputs = HeadOutput { squares, ..HeadOutput::default() };
     for block in blocks {
         let losses = block.sums.finish().zip(&block.found);
         let losses = losses.map(|(sum, found)| sum - f64::from(*found));

@@ -6,6 +6,7 @@ use longsift_kernels::{
 use rayon::prelude::*;
 
 use super::feed_forward::FeedForwardWeights;
+use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
 use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
@@ -17,16 +18,21 @@ use crate::model::weights::LayerWeights;
 
 /// A layer with its weights in memory, as float32.
 pub(super) struct Layer<'a> {
-    /// Norm and projections of its queries and keys.
-    pub(super) query_keys: QueryKeys<'a>,
+    mixer: Mixer<'a>,
+    hidden: usize,
     order: Order,
     residual_multiplier: f64,
-    value: PackedWeights,
     output: PackedWeights,
     after_attention: RowNorm,
     before_feed_forward: RowNorm,
     feed_forward: FeedForwardWeights,
     after_feed_forward: RowNorm,
+}
+
+/// The part of a layer in which tokens read from each other.
+enum Mixer<'a> {
+    Softmax { query_keys: Box<QueryKeys<'a>>, value: PackedWeights },
+    GatedLinear(Box<GatedLinearLayer<'a>>),
 }
 
 impl<'a> Layer<'a> {
@@ -40,7 +46,6 @@ impl<'a> Layer<'a> {
         let spec = &layer.spec;
         let mut weights = LayerWeights::read_tensors(&model.shards, &layer.parts)?;
         let hidden = spec.hidden_size as usize;
-        let heads = (spec.query_heads * spec.head_dim) as usize;
         let mut norm = |named: &NamedNorm, weight, bias| RowNorm {
             norm: named.norm.clone(),
             weight: weights.take(weight),
@@ -61,14 +66,30 @@ impl<'a> Layer<'a> {
             TensorRole::AfterFeedForwardWeight,
             TensorRole::AfterFeedForwardBias,
         );
-        let query_keys = QueryKeys::new(spec, kernel, &mut weights);
-        let mut packed = |roles, inputs| packed(&mut weights, kernel, roles, inputs);
+        let gated_linear = GatedLinearLayer::new(spec, kernel, &mut weights);
+        let (mixer, width) = if let Some(layer) = gated_linear {
+            let width = layer.width();
+            (Mixer::GatedLinear(Box::new(layer)), width)
+        } else {
+            let query_keys = Box::new(QueryKeys::new(spec, kernel, &mut weights));
+            let width = query_keys.query_width();
+            let value = (TensorRole::ValueWeight, TensorRole::ValueBias);
+            (
+                Mixer::Softmax { query_keys, value: packed(&mut weights, kernel, value, hidden) },
+                width,
+            )
+        };
         Ok(Self {
-            query_keys,
+            mixer,
+            hidden,
             order: decoder.order,
             residual_multiplier: decoder.residual_multiplier,
-            value: packed((TensorRole::ValueWeight, TensorRole::ValueBias), hidden),
-            output: packed((TensorRole::OutputWeight, TensorRole::OutputBias), heads),
+            output: packed(
+                &mut weights,
+                kernel,
+                (TensorRole::OutputWeight, TensorRole::OutputBias),
+                width,
+            ),
             after_attention,
             before_feed_forward,
             feed_forward: FeedForwardWeights::new(
@@ -81,16 +102,67 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. If `should_continue`
-    /// returns `false` meanwhile, they are undefined.
+    /// Norm and projections of its queries and keys.
+    ///
+    /// # Panics
+    /// If the layer has no softmax attention.
+    pub(super) fn query_keys(&self) -> &QueryKeys<'a> {
+        match &self.mixer {
+            Mixer::Softmax { query_keys, .. } => query_keys,
+            Mixer::GatedLinear(_) => panic!("the layer has no softmax attention"),
+        }
+    }
+
+    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. With gated linear
+    /// attention they may be the next piece of a window, whose state before it is `carried`. If `should_continue` returns
+    /// `false` meanwhile, they are undefined.
     pub(super) fn apply(
         &self,
         rope: Option<&Rope>,
         state: &mut [f32],
+        carried: &mut Option<Carried>,
         should_continue: &(dyn Fn() -> bool + Sync),
     ) {
-        let (query_keys, spec) = (&self.query_keys, self.query_keys.spec);
-        let hidden = spec.hidden_size as usize;
+        match &self.mixer {
+            Mixer::Softmax { query_keys, value } => {
+                self.apply_softmax((query_keys, value), rope, state, should_continue);
+            }
+            Mixer::GatedLinear(layer) => {
+                let carried = carried.get_or_insert_with(|| layer.start());
+                for piece in state.chunks_mut(PIECE_TOKENS * self.hidden) {
+                    if should_continue() {
+                        self.apply_gated_linear(layer, piece, carried);
+                    }
+                }
+            }
+        }
+    }
+
+    fn apply_gated_linear(
+        &self,
+        layer: &GatedLinearLayer<'_>,
+        state: &mut [f32],
+        carried: &mut Carried,
+    ) {
+        let mut mixed = layer.mix(state, carried);
+        let blocks = state.par_chunks_mut(BLOCK_ROWS * self.hidden);
+        let blocks = blocks.zip(mixed.par_chunks_mut(BLOCK_ROWS * layer.width()));
+        blocks.for_each(|(rows, mixed)| {
+            layer.gate(rows, mixed);
+            let mut given = vec![0.0; rows.len()];
+            self.output.apply(mixed, &mut given);
+            self.finish(rows, given);
+        });
+    }
+
+    fn apply_softmax(
+        &self,
+        (query_keys, value): (&QueryKeys<'_>, &PackedWeights),
+        rope: Option<&Rope>,
+        state: &mut [f32],
+        should_continue: &(dyn Fn() -> bool + Sync),
+    ) {
+        let (spec, hidden) = (query_keys.spec, self.hidden);
         let tokens = state.len() / hidden;
         let shape = spec.attention_shape(tokens);
         let rules = spec.logit_rules(true);
@@ -100,7 +172,7 @@ impl<'a> Layer<'a> {
             let normed =
                 query_keys.norm.normalised(hidden, &state[rows.start * hidden..rows.end * hidden]);
             query_keys.keys(rows.start, &normed, rope, keys);
-            self.value.apply(&normed, values);
+            value.apply(&normed, values);
             query_keys.clip(values);
         });
         let window = LayerWindow { rules: &rules, packed: &packed, rope, scales };
@@ -109,7 +181,7 @@ impl<'a> Layer<'a> {
             AttendScratch::default,
             |scratch, (block, rows)| {
                 if should_continue() {
-                    self.block(&window, block * BLOCK_ROWS, rows, scratch);
+                    self.block(query_keys, &window, block * BLOCK_ROWS, rows, scratch);
                 }
             },
         );
@@ -118,14 +190,15 @@ impl<'a> Layer<'a> {
     /// Computes the rows starting with `first`.
     fn block(
         &self,
+        query_keys: &QueryKeys<'_>,
         window: &LayerWindow<'_>,
         first: usize,
         rows: &mut [f32],
         scratch: &mut AttendScratch,
     ) {
-        let hidden = self.query_keys.spec.hidden_size as usize;
-        let normed = self.query_keys.norm.normalised(hidden, rows);
-        let attended = self.attend(window, first, &normed, scratch);
+        let hidden = self.hidden;
+        let normed = query_keys.norm.normalised(hidden, rows);
+        let attended = attend(query_keys, window, first, &normed, scratch);
         let mut given = vec![0.0; rows.len()];
         self.output.apply(&attended, &mut given);
         drop(attended);
@@ -140,19 +213,23 @@ impl<'a> Layer<'a> {
             return;
         }
         drop(normed);
+        self.finish(rows, given);
+    }
+
+    /// Adds attention's output to some rows and applies the feed-forward part.
+    fn finish(&self, rows: &mut [f32], given: Vec<f32>) {
         self.join_normalised(&self.after_attention, rows, given);
-        let fed = self.feed_forward.apply(&self.before_feed_forward.normalised(hidden, rows));
+        let fed = self.feed_forward.apply(&self.before_feed_forward.normalised(self.hidden, rows));
         self.join_normalised(&self.after_feed_forward, rows, fed);
     }
 
     /// Adds the output of a part after normalising it.
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
-        let hidden = self.query_keys.spec.hidden_size as usize;
         if self.order == Order::NormalisedSums {
             self.join(rows, &given);
-            norm.apply(hidden, rows);
+            norm.apply(self.hidden, rows);
         } else {
-            norm.apply(hidden, &mut given);
+            norm.apply(self.hidden, &mut given);
             self.join(rows, &given);
         }
     }
@@ -161,32 +238,32 @@ impl<'a> Layer<'a> {
         let multiplier = self.residual_multiplier as f32;
         rows.iter_mut().zip(given).for_each(|(x, given)| *x += given * multiplier);
     }
+}
 
-    /// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
-    fn attend(
-        &self,
-        window: &LayerWindow<'_>,
-        first: usize,
-        normed: &[f32],
-        scratch: &mut AttendScratch,
-    ) -> Vec<f32> {
-        let count = normed.len() / self.query_keys.spec.hidden_size as usize;
-        let width = self.query_keys.query_width();
-        let mut queries = vec![0.0; count * width];
-        self.query_keys.queries(first, normed, window.rope, &mut queries);
-        if let Some(scales) = &window.scales {
-            let rows = queries.chunks_exact_mut(width);
-            for (row, scale) in rows.zip(&scales[first..]) {
-                for x in row {
-                    *x *= scale;
-                }
+/// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
+fn attend(
+    query_keys: &QueryKeys<'_>,
+    window: &LayerWindow<'_>,
+    first: usize,
+    normed: &[f32],
+    scratch: &mut AttendScratch,
+) -> Vec<f32> {
+    let count = normed.len() / query_keys.spec.hidden_size as usize;
+    let width = query_keys.query_width();
+    let mut queries = vec![0.0; count * width];
+    query_keys.queries(first, normed, window.rope, &mut queries);
+    if let Some(scales) = &window.scales {
+        let rows = queries.chunks_exact_mut(width);
+        for (row, scale) in rows.zip(&scales[first..]) {
+            for x in row {
+                *x *= scale;
             }
         }
-        let mut out = vec![0.0; queries.len()];
-        let block = QueryBlock { rows: first..first + count, queries: &queries };
-        window.packed.attend(window.rules, &block, scratch, &mut out);
-        out
     }
+    let mut out = vec![0.0; queries.len()];
+    let block = QueryBlock { rows: first..first + count, queries: &queries };
+    window.packed.attend(window.rules, &block, scratch, &mut out);
+    out
 }
 
 /// One window in one layer.

@@ -20,7 +20,7 @@ impl WholeModel {
     /// As [`Self::measure`].
     ///
     /// # Panics
-    /// If the model has no such layer or head, or the blocks exceed the window.
+    /// If the model has no such layer or head, or no softmax attention in it, or the blocks exceed the window.
     pub fn layer_blocks(
         &self,
         index: usize,
@@ -34,7 +34,7 @@ impl WholeModel {
         let ropes = Ropes::new(self, index + 1, [ids.len()].into_iter());
         for below in 0..index {
             let layer = Layer::read(self, below, kernel)?;
-            let passed = self.pass(below, &layer, &ropes, &mut states, &|| true)?;
+            let passed = self.pass(below, &layer, &ropes, (&mut states, &mut [None]), &|| true)?;
             passed.expect("the callback never stops");
         }
         let query_keys = QueryKeys::read(self, index, kernel)?;

@@ -75,7 +75,7 @@ impl WholeModel {
 }
 
 pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<ModelProblem>> {
-    let config = ModelConfig::read(path, None)?;
+    let config = ModelConfig::read_whole(path)?;
     let (first, decoder) = config.whole()?;
     if first.spec.layers > MAX_LAYERS {
         let message = format!(
@@ -148,6 +148,9 @@ fn is_before_layers(role: TensorRole) -> bool {
 
 /// Returns the specification of a layer up to its logits.
 fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
+    if let Some(softmax) = first.softmax(layer) {
+        return softmax.spec.clone();
+    }
     let mut spec = first.spec.clone();
     if let Some(sliding) = &first.sliding {
         spec.window = first.slides(layer).then_some(sliding.window);
@@ -162,9 +165,11 @@ fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpe
 }
 
 fn layer_tensors(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
-    let spec = &first.spec;
-    let hidden = spec.hidden_size;
-    let mut needed: Vec<NeededTensor> = first.tensors.needed(spec);
+    let hidden = first.spec.hidden_size;
+    let softmax = first.softmax(layer).map(|of| (&of.spec, &of.tensors, &of.value, &of.output));
+    let (spec, tensors, value, output) =
+        softmax.unwrap_or((&first.spec, &first.tensors, &decoder.value, &decoder.output));
+    let mut needed: Vec<NeededTensor> = tensors.needed(spec);
     needed.retain(|needed| !is_before_layers(needed.role));
     for needed in &mut needed {
         needed.name = at_layer(&needed.name, layer);
@@ -172,8 +177,8 @@ fn layer_tensors(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<Neede
     let mut projection = |of: &Projection, weight, bias| {
         needed.extend(projection_at(of, layer).needed(hidden, weight, bias));
     };
-    projection(&decoder.value, TensorRole::ValueWeight, TensorRole::ValueBias);
-    projection(&decoder.output, TensorRole::OutputWeight, TensorRole::OutputBias);
+    projection(value, TensorRole::ValueWeight, TensorRole::ValueBias);
+    projection(output, TensorRole::OutputWeight, TensorRole::OutputBias);
     for part in decoder.feed_forward.perceptrons() {
         if let Some(gate) = &part.gate {
             projection(gate, TensorRole::GateWeight, TensorRole::GateBias);

@@ -1,13 +1,15 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
+use super::embedding;
+use super::gated_linear::Carried;
 use super::head::HeadRequest;
 use super::layer::Layer;
 use super::located::WholeModel;
 use super::memory::ForwardMemory;
+use super::pieces::Run;
 use super::query_keys::QueryKeys;
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
-use super::{embedding, head};
 use crate::contract::{ForwardFigures, ForwardRequest, LayersRequest};
 use crate::model::problem::ModelProblem;
 
@@ -24,7 +26,7 @@ impl<'a> Sequence<'a> {
     /// Returns the losses that count.
     fn end(&self) -> HeadRequest<'a> {
         let from = self.first_scored.map_or(0, |token| token - 1);
-        HeadRequest { ids: self.ids, from, last_logits: false }
+        HeadRequest { ids: self.ids, rows: 0..self.ids.len(), from, last_logits: false }
     }
 }
 
@@ -48,61 +50,80 @@ impl WholeModel {
         for ids in windows {
             self.check(ids)?;
         }
-        let kernel = self.kernel;
         let sequences = sequences(request, windows);
-        let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids).collect();
-        let depth = request.depth(self.layers.len() as u64) as usize;
         let mut figures = vec![ForwardFigures::default(); windows.len()];
-        let ropes = Ropes::new(self, depth, ids.iter().map(|ids| ids.len()));
-        let mut states = embedding::hidden_states(self, &ids, kernel)?;
-        for index in 0..depth {
-            let layer_request = request.attention.as_ref();
-            let layer_request =
-                layer_request.filter(|attention| attention.layers.contains(&(index as u32)));
-            if request.losses.is_none() && index + 1 == depth {
-                let query_keys = QueryKeys::read(self, index, kernel)?;
-                let layer_request = layer_request.expect("the highest layer is requested");
-                if !add_attention(
-                    &query_keys,
-                    &ropes,
-                    layer_request,
-                    &states,
-                    &mut figures,
-                    should_continue,
-                ) {
-                    return Ok(None);
-                }
-                break;
-            }
-            let layer = Layer::read(self, index, kernel)?;
-            if let Some(layer_request) = layer_request
-                && !add_attention(
-                    &layer.query_keys,
-                    &ropes,
-                    layer_request,
-                    &states,
-                    &mut figures,
-                    should_continue,
-                )
-            {
-                return Ok(None);
-            }
-            if self.pass(index, &layer, &ropes, &mut states, should_continue)?.is_none() {
-                return Ok(None);
-            }
+        let asked = |index: usize| {
+            let attention = request.attention.as_ref();
+            attention.filter(|attention| attention.layers.contains(&(index as u32)))
+        };
+        if request.losses.is_none() {
+            let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids).collect();
+            let depth = request.depth(self.layers.len() as u64) as usize;
+            let attention = |index: usize,
+                             query_keys: &QueryKeys<'_>,
+                             ropes: &Ropes<'_>,
+                             states: &[_]| {
+                let asked = asked(index);
+                asked.is_none_or(|asked| {
+                    add_attention(query_keys, ropes, asked, states, &mut figures, should_continue)
+                })
+            };
+            return Ok(self
+                .attention_only(&ids, depth, attention, should_continue)?
+                .then_some(figures));
         }
-        if request.losses.is_some() {
-            let requests: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
-            let outputs = head::finish(self, &requests, states, kernel)?;
-            for (sequence, outputs) in sequences.iter().zip(outputs) {
-                let figures = &mut figures[sequence.window];
-                match sequence.first_scored {
-                    None => figures.losses = outputs.losses,
-                    Some(_) => figures.short_losses.extend(outputs.losses),
-                }
+        let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
+        let mut before_layer =
+            |index: usize, layer: &Layer<'_>, ropes: &Ropes<'_>, states: &[Vec<f32>]| {
+                asked(index).is_none_or(|asked| {
+                    add_attention(
+                        layer.query_keys(),
+                        ropes,
+                        asked,
+                        states,
+                        &mut figures,
+                        should_continue,
+                    )
+                })
+            };
+        let Some(run) = self.run(&ends, &mut before_layer, should_continue)? else {
+            return Ok(None);
+        };
+        for (sequence, Run { ended, .. }) in sequences.iter().zip(run) {
+            let figures = &mut figures[sequence.window];
+            match sequence.first_scored {
+                None => figures.losses = ended.losses,
+                Some(_) => figures.short_losses.extend(ended.losses),
             }
         }
         Ok(Some(figures))
+    }
+
+    /// Runs windows through the layers below the highest whose attention is requested, and reads only
+    /// queries and keys of that layer. `false` if `attention` or `should_continue` returns `false` meanwhile.
+    fn attention_only(
+        &self,
+        ids: &[&[u32]],
+        depth: usize,
+        mut attention: impl FnMut(usize, &QueryKeys<'_>, &Ropes<'_>, &[Vec<f32>]) -> bool,
+        should_continue: &(dyn Fn() -> bool + Sync),
+    ) -> Result<bool, ModelProblem> {
+        let Some(last) = depth.checked_sub(1) else { return Ok(true) };
+        let kernel = self.kernel;
+        let ropes = Ropes::new(self, depth, ids.iter().map(|ids| ids.len()));
+        let mut states = embedding::hidden_states(self, ids, kernel)?;
+        let mut carried: Vec<Option<Carried>> = ids.iter().map(|_| None).collect();
+        for index in 0..last {
+            let layer = Layer::read(self, index, kernel)?;
+            let states = (&mut *states, &mut *carried);
+            if !attention(index, layer.query_keys(), &ropes, states.0)
+                || self.pass(index, &layer, &ropes, states, should_continue)?.is_none()
+            {
+                return Ok(false);
+            }
+        }
+        let query_keys = QueryKeys::read(self, last, kernel)?;
+        Ok(attention(last, &query_keys, &ropes, &states))
     }
 
     /// Peak heap memory of [`Self::measure`] for `windows` windows of `tokens` tokens on `threads` threads. Independent

@@ -1,0 +1,50 @@
+//! Cost of long windows with gated linear attention and with softmax attention: `cargo run --release -p longsift-stages --example long_windows`.
+//!
+//! Two models of the same sizes and with weights of 0: a pass costs the same with any weights. Arguments are window lengths.
+#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+
+use std::time::Instant;
+
+use longsift_stages::model::WholeModel;
+
+#[path = "../tests/hollow/mod.rs"]
+mod hollow;
+
+use hollow::Sizes;
+
+const SIZES: Sizes =
+    Sizes { layers: 2, hidden: 512, heads: 4, key_heads: 4, wide: 1408, vocabulary: 4096 };
+
+fn main() {
+    let lengths: Vec<usize> =
+        std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
+    let lengths = if lengths.is_empty() { vec![4096, 32_768, 131_072] } else { lengths };
+    let threads = rayon::current_num_threads();
+    println!("{} layers of {}, {threads} threads", SIZES.layers, SIZES.hidden);
+    println!("{:>8} {:>22} {:>22} {:>6}", "tokens", "gated linear", "softmax", "ratio");
+    for tokens in lengths {
+        let gated = measure(hollow::gla, tokens);
+        let softmax = measure(hollow::llama, tokens);
+        let cell =
+            |(micros, bytes): (f64, u64)| format!("{micros:.0} µs/token, {} MB", bytes / 1_000_000);
+        println!(
+            "{tokens:>8} {:>22} {:>22} {:>6.1}",
+            cell(gated),
+            cell(softmax),
+            softmax.0 / gated.0
+        );
+    }
+}
+
+/// Microseconds of all threads for a token, and the most memory.
+fn measure(write: fn(&std::path::Path, &Sizes, &str), tokens: usize) -> (f64, u64) {
+    let folder = tempfile::tempdir().expect("a folder for the model");
+    write(folder.path(), &SIZES, "F32");
+    let model = WholeModel::open(folder.path()).expect("the model was written whole");
+    let ids: Vec<u32> = (0..tokens).map(|token| (token * 7 % 3000) as u32).collect();
+    let threads = rayon::current_num_threads() as u64;
+    let start = Instant::now();
+    model.forward(&[&ids]).expect("weights of 0 are finite");
+    let micros = start.elapsed().as_secs_f64() * 1e6 / tokens as f64 * threads as f64;
+    (micros, model.memory(tokens as u64, threads).peak_bytes)
+}
