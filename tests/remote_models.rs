@@ -341,7 +341,7 @@ mod with_stores {
                 &store,
                 address,
                 &["--offline"],
-                &["is not on this machine, and `--offline` keeps"],
+                &["is not on this machine, and `--offline` prevents"],
             );
         }
         says(

@@ -71,7 +71,8 @@ fn computed_memory_is_close_to_used_memory_for_any_number_of_layers() {
     for tokens in [40, 1000, 20_000, 40_000, 80_000] {
         let (computed, taken) = memory(&pool, hollow::gla, (LONG, "F32"), tokens);
         assert!(taken <= computed, "{tokens} tokens");
-        assert!(taken * 10 >= computed * 7, "{tokens} tokens");
+        // The parts of a chunk are counted as full.
+        assert!(tokens < 1000 || taken * 10 >= computed * 7, "{tokens} tokens");
         flat.push((tokens as u64, taken));
     }
     let [.., (tokens, taken), (twice, taken_twice)] = flat[..] else { unreachable!() };

@@ -267,7 +267,7 @@ mod with_network {
         // Offline the other file is missing; online the files are those of the run before.
         let says = hub.run(&workspace, &["--offline"]).expect(2).stderr;
         let what = format!(
-            "b.parquet: `hf://datasets/demo/corpus@{COMMIT}/data/b.parquet` is not on this machine, and `--offline` keeps"
+            "b.parquet: `hf://datasets/demo/corpus@{COMMIT}/data/b.parquet` is not on this machine, and `--offline` prevents"
         );
         assert!(
             says.contains(&what) && says.contains("hint: fetch it with `hf download"),
