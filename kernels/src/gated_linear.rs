@@ -546,14 +546,8 @@ fn add_tiles<S: Simd, const ROWS: usize, const VECTORS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element_type::ElementType;
+    use crate::kernel::supported_float_kernels;
     use crate::reference::reference_gated_linear;
-
-    fn kernels() -> impl Iterator<Item = Kernel> {
-        let floats =
-            |kernel: &Kernel| kernel.is_supported() && kernel.element_type() == ElementType::F32;
-        Kernel::ALL.iter().copied().filter(floats)
-    }
 
     /// Numbers between -1 and 1.
     fn noise(count: usize, seed: usize) -> Vec<f32> {
@@ -635,7 +629,7 @@ mod tests {
                     let case = case(shape.clone(), rows, decay);
                     let want = recurrence(&case);
                     let size = want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64;
-                    for kernel in kernels() {
+                    for kernel in supported_float_kernels() {
                         let (got, _) = computed(&case, kernel, rows);
                         let off = got.iter().zip(&want).map(|(got, want)| f64::from(*got) - want);
                         let off = off.map(f64::abs).fold(0.0, f64::max) / size.sqrt();
@@ -649,7 +643,7 @@ mod tests {
     #[test]
     fn no_piece_and_no_number_of_threads_shows_in_a_bit() {
         let case = case(SHAPE, 330, |x| -0.2 * x * x);
-        for kernel in kernels() {
+        for kernel in supported_float_kernels() {
             let with = |threads, rows| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let (out, state) = pool.install(|| computed(&case, kernel, rows));
@@ -665,7 +659,7 @@ mod tests {
     #[test]
     fn later_rows_change_no_earlier_one() {
         let long = case(SHAPE, 150, |x| -x);
-        for kernel in kernels() {
+        for kernel in supported_float_kernels() {
             let (whole, _) = computed(&long, kernel, 150);
             for rows in [1, 2, 31, 33, 64, 100] {
                 let cut = |numbers: &[f32]| numbers[..numbers.len() / 150 * rows].to_vec();

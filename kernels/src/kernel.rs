@@ -138,6 +138,14 @@ impl Kernel {
     }
 }
 
+/// Returns the float32 kernels that this processor has.
+#[cfg(test)]
+pub(crate) fn supported_float_kernels() -> impl Iterator<Item = Kernel> {
+    let is_float =
+        |kernel: &Kernel| kernel.is_supported() && kernel.element_type() == ElementType::F32;
+    Kernel::ALL.iter().copied().filter(is_float)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

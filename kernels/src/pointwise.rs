@@ -175,13 +175,7 @@ fn absorb<S: Simd>(simd: S, sums: &mut LogSumExp, logits: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element_type::ElementType;
-
-    fn kernels() -> impl Iterator<Item = Kernel> {
-        let floats =
-            |kernel: &Kernel| kernel.is_supported() && kernel.element_type() == ElementType::F32;
-        Kernel::ALL.iter().copied().filter(floats)
-    }
+    use crate::kernel::supported_float_kernels;
 
     #[test]
     fn activations_match_float64_over_their_whole_range() {
@@ -191,7 +185,7 @@ mod tests {
             x / 2.0
                 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
         };
-        for kernel in kernels() {
+        for kernel in supported_float_kernels() {
             for (kind, want) in
                 [(Pointwise::Silu, &silu as &dyn Fn(f64) -> f64), (Pointwise::GeluTanh, &gelu)]
             {
@@ -214,7 +208,7 @@ mod tests {
     fn a_log_sum_exp_in_pieces_equals_the_whole() {
         let logits: Vec<f32> =
             (0..3 * 1000).map(|index| ((index * 7919) % 4001) as f32 * 0.02 - 60.0).collect();
-        for kernel in kernels() {
+        for kernel in supported_float_kernels() {
             let mut sums = LogSumExp::new(3);
             for piece in [0..37, 37..64, 64..1000] {
                 let rows: Vec<f32> =
@@ -230,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_nan_logit_affects_only_its_row() {
-        for kernel in kernels() {
+        for kernel in supported_float_kernels() {
             let mut logits = vec![1.0; 2 * 40];
             logits[7] = f32::NAN;
             let mut sums = LogSumExp::new(2);

@@ -202,6 +202,12 @@ pub fn id_of_row(file: &str, row: u64) -> String {
     format!("{file}:{row}")
 }
 
+/// Whether `id` was derived from file and row because the document lacks an id. Other ids cost a comparison of prefixes.
+pub fn is_id_of_row(id: &str, file: &str, row: u64) -> bool {
+    let own_row = id.strip_prefix(file).and_then(|rest| rest.strip_prefix(':'));
+    own_row.is_some_and(|own| own == row.to_string())
+}
+
 /// Returns the large-list type that token ids are read as, for any list type in the file.
 fn tokens_type(dataset: &Dataset, name: &str) -> Result<DataType, DataProblem> {
     let field = dataset.schema.field(position(dataset, name)?);

@@ -14,7 +14,7 @@ use super::sample_state::{NOT_SAMPLED, SampleState};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;
-use crate::dataset::documents::id_of_row;
+use crate::dataset::documents::is_id_of_row;
 use crate::plan::cascade::document_merge;
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
@@ -60,7 +60,7 @@ impl Draw {
     /// `None` for a document.
     fn score(self, sample: &ScoredWindow, window: Option<u32>, file: &str) -> f64 {
         let (row, window) = (sample.input_row.to_string(), window.map(|of| of.to_string()));
-        let has_id = self.ids && sample.id != id_of_row(file, sample.input_row);
+        let has_id = self.ids && !is_id_of_row(&sample.id, file, sample.input_row);
         let mut parts: Vec<&str> = if has_id { vec![&sample.id] } else { vec![file, &row] };
         parts.extend(window.as_deref());
         random_score(self.seed, &parts)

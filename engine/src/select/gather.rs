@@ -11,7 +11,7 @@ use super::runs::{Groups, Runs};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
-use crate::dataset::documents::id_of_row;
+use crate::dataset::documents::is_id_of_row;
 use crate::dataset::labels;
 use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
@@ -326,7 +326,7 @@ impl UnitSamples {
             self.lengths.push((first.tokens_scored, first.tokens_scored));
         }
         self.ids.push(hash(&first.id));
-        self.without_id += u64::from(first.id == id_of_row(file, first.input_row));
+        self.without_id += u64::from(is_id_of_row(&first.id, file, first.input_row));
         self.windows += windows.len() as u64;
         self.overlapping +=
             windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;

@@ -13,6 +13,12 @@ use super::conformance_tests::shared;
 use super::*;
 use crate::load_partial_model::Precision;
 
+/// Folds numbers into a digest (FNV-1a of 64-bit words), for tests that fix the bits of a result.
+pub(super) fn digest_of(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
+    numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold)
+}
+
 /// A tiny llama checkpoint: 12 tokens, hidden size 8, 2 query heads and 1 key head of 4 dimensions, and a tensor that
 /// layer 0 does not need.
 #[derive(Clone)]

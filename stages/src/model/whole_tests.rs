@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::folder_tests::Tiny;
+use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeModel, short_windows};
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
@@ -115,8 +115,7 @@ fn changed_bits_require_a_new_forward_version() {
             numbers.push(layer.context_dependence.expect("the window has spans").to_bits());
         }
     }
-    let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
-    let digest = numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold);
+    let digest = digest_of(numbers);
     let hint = "increment FORWARD_VERSION: results differ from those of earlier runs";
     assert_eq!(
         (FORWARD_VERSION, STATISTICS_VERSION, digest),
