@@ -69,8 +69,8 @@ class Plan:
     def identity(self, arm: str, seed: int) -> dict[str, Any]:
         """Everything that the figures of a run depend on."""
         settings = dataclasses.asdict(self.settings)
-        kept = ("tokens", "size", "batch_windows", "warmup_steps", "decay_share", "matrix_rate", "other_rate", "precision", "near_tokens",
-                "evaluate_tokens", "windows_per_document", "curve_windows_per_document")  # fmt: skip
+        kept = ("tokens", "size", "batch_windows", "warmup_steps", "decay_share", "matrix_rate", "other_rate", "precision", "compile",
+                "near_tokens", "evaluate_tokens", "windows_per_document", "curve_windows_per_document")  # fmt: skip
         start = self.settings.start
         return {
             "version": VERSION,
