@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::base::error::Result;
 use crate::base::progress::Progress;
+use crate::plan::options::PlanOptions;
 use figures::{BenchOptions, Measurement, Measurements};
 
 /// All results, in order.
@@ -46,10 +47,16 @@ pub fn bench(
     let on_result = |figure: &Measurement| progress.suspend(|| on_result(figure));
     let mut figures =
         Measurements { all: Vec::new(), on_result: &on_result, progress, left_out: Vec::new() };
+    // Mistakes in the pipeline are reported before minutes of kernels.
+    let planned = options.pipeline.as_deref().map(|pipeline| -> Result<_> {
+        let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
+        Ok((pipeline, plan))
+    });
+    let planned = planned.transpose()?;
     kernels::measure(options, &mut figures);
-    if let Some(pipeline) = &options.pipeline {
-        stages::measure(pipeline, options, &mut figures)?;
-        runs::measure(pipeline, options, &mut figures)?;
+    if let Some((pipeline, plan)) = planned {
+        stages::measure(&plan, options, &mut figures)?;
+        runs::measure(plan, pipeline, options, &mut figures)?;
     }
     progress.finish();
     Ok(Bench {

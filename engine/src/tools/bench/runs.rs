@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::figures::{BenchOptions, Measurement, Measurements, file_stem, scratch};
+use super::stages::bytes_of_first;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::plan::options::PlanOptions;
+use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 
 /// Parameters of a run.
@@ -15,14 +16,16 @@ struct Setting {
     window: Option<usize>,
     threads: usize,
     rows: u64,
+    /// Bytes of text in the rows; 0 if the input has token ids.
+    text_bytes: u64,
 }
 
 pub(super) fn measure(
+    plan: Plan,
     pipeline: &Path,
     options: &BenchOptions,
     figures: &mut Measurements<'_>,
 ) -> Result<()> {
-    let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
     let (rows, threads) = (plan.rows(), rayon::current_num_threads());
     let mut longest = u64::MAX;
     if let Some(attention) = &plan.attention {
@@ -30,8 +33,13 @@ pub(super) fn measure(
         // The table is built before the measurements.
         plan.open_table(attention, &|_, _| {})?;
     }
+    let counts = [4, 2, 1].map(|part| rows.div_ceil(part));
+    let parts = counts.into_iter().zip(bytes_of_first(&plan, counts)?);
+    let parts: Vec<_> = parts
+        .map(|(rows, text_bytes)| Setting { window: None, threads, rows, text_bytes })
+        .collect();
     drop(plan);
-    let whole = Setting { window: None, threads, rows };
+    let whole = parts[2];
     let windows = options.windows.iter().filter(|window| **window as u64 <= longest);
     let windows = windows.map(|window| {
         let setting = Setting { window: Some(*window), ..whole };
@@ -41,9 +49,9 @@ pub(super) fn measure(
     let counts = counts.take_while(|count| *count <= threads).map(|threads| {
         ("run by threads", (threads as f64, "threads"), Setting { threads, ..whole })
     });
-    let parts = [4, 2, 1]
-        .map(|part| rows.div_ceil(part))
-        .map(|rows| ("run by documents", (rows as f64, "documents"), Setting { rows, ..whole }));
+    let parts = parts
+        .iter()
+        .map(|setting| ("run by documents", (setting.rows as f64, "documents"), *setting));
     let all: Vec<_> = windows.chain(counts).chain(parts).collect();
     figures.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
     let mut runs = Runs { pipeline, options, figures };
@@ -90,6 +98,9 @@ impl Runs<'_, '_> {
         };
         add("time", middle.seconds, "s");
         add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");
+        if setting.text_bytes > 0 {
+            add("text", setting.text_bytes as f64 / middle.seconds, "bytes/s");
+        }
         if let Some(memory) = memory {
             add("peak memory", memory as f64, "bytes");
         }

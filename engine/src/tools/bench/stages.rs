@@ -1,5 +1,6 @@
 //! Benchmarks of tokenization, recurrence, and building and opening the layer-zero table.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,6 @@ use crate::base::error::Result;
 use crate::dataset::documents::{self, Document, DocumentContent};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
-use crate::plan::options::PlanOptions;
 use crate::score::documents::JudgedDocument;
 use crate::score::prepare::prepare;
 
@@ -23,14 +23,13 @@ const TEXT_BYTES: usize = 16 << 20;
 const OF_RECURRENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(
-    pipeline: &Path,
+    plan: &Plan,
     options: &BenchOptions,
     figures: &mut Measurements<'_>,
 ) -> Result<()> {
-    let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
     if let Some(encoder) = &plan.encoder {
-        let documents = documents(&plan)?;
-        tokenize(&plan, &documents, options, figures)?;
+        let documents = first_documents(plan)?;
+        tokenize(plan, &documents, options, figures)?;
         recurrence(encoder, &documents, options, figures)?;
     }
     match &plan.attention {
@@ -122,26 +121,48 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
 }
 
 /// Reads the first documents of the input, [`TEXT_BYTES`] in total.
-fn documents(plan: &Plan) -> Result<Vec<Document>> {
+fn first_documents(plan: &Plan) -> Result<Vec<Document>> {
     let (mut documents, mut bytes) = (Vec::new(), 0);
+    read(plan, |document| {
+        bytes += text_bytes(&document);
+        documents.push(document);
+        if bytes < TEXT_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(documents)
+}
+
+/// Returns the bytes of text in the first documents of the input, for each of the `counts`.
+pub(super) fn bytes_of_first<const N: usize>(plan: &Plan, counts: [u64; N]) -> Result<[u64; N]> {
+    let (mut bytes, mut read_so_far) = ([0; N], 0);
+    read(plan, |document| {
+        read_so_far += 1;
+        for (count, bytes) in counts.into_iter().zip(&mut bytes) {
+            *bytes += if read_so_far <= count { text_bytes(&document) as u64 } else { 0 };
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(bytes)
+}
+
+fn read(plan: &Plan, mut visit: impl FnMut(Document) -> ControlFlow<()>) -> Result<()> {
     for unit in &plan.units {
-        for batch in documents::read_documents(
+        let lost = plan.lost_row_groups(unit)?;
+        let batches = documents::read_documents(
             &plan.dataset,
             unit,
             &plan.columns,
             plan.batch_bytes(),
-            plan.lost_row_groups(unit)?,
-        )? {
+            lost,
+        )?;
+        for batch in batches {
             for document in batch? {
-                bytes += text_bytes(&document);
-                documents.push(document);
-                if bytes >= TEXT_BYTES {
-                    return Ok(documents);
+                if visit(document).is_break() {
+                    return Ok(());
                 }
             }
         }
     }
-    Ok(documents)
+    Ok(())
 }
 
 fn text_of(document: &Document) -> Option<&str> {
