@@ -225,6 +225,28 @@ fn the_mini_model_matches_its_own_code_on_real_windows() {
     }
 }
 
+#[test]
+fn attention_of_layer_zero_equals_first_layer_attention() {
+    let window = |seed: u32| (0..300).map(|token| (token * token + 31 * seed) % 400 + 3).collect();
+    let windows: Vec<Vec<u32>> = (0..3).map(window).collect();
+    let far = "min_distance_tokens: 64";
+    let (workspace, mut pipeline) =
+        prepared(&windows, &format!("losses: false, sink_tokens: 0, attention_layers: [0], {far}"));
+    workspace.link("model", &demo_model());
+    pipeline.model = "model: model".to_owned();
+    workspace.run(&ranked_by(pipeline.attention(far), "dependency_strength"));
+    let scores = read_scores(&workspace.path("out.run"));
+    for statistic in ["dependency_strength", "far_variance"] {
+        let first_layer = float_lists(&scores, &format!("{statistic}_by_head"));
+        let layer_zero = float_lists(&scores, &format!("layer_{statistic}_by_head"));
+        assert_eq!(first_layer.len(), windows.len());
+        for (want, got) in first_layer.iter().flatten().zip(layer_zero.iter().flatten()) {
+            assert!(*want > 0.0, "{statistic}: {want}");
+            assert!((got - want).abs() <= 1e-6 * want, "{statistic}: {got} for {want}");
+        }
+    }
+}
+
 /// Two windows of the demo model's first tokens.
 fn demo(settings: &str) -> (Workspace, Pipeline) {
     let window = |seed: u32| (0..64).map(|token| (token * token + 31 * seed) % 400 + 3).collect();

@@ -55,6 +55,10 @@ impl AddedTokens {
             if token.rstrip {
                 range.end = text.len() - after.trim_start().len();
             }
+            // The preceding token took all of its blanks.
+            if range.is_empty() {
+                continue;
+            }
             if covered < range.start {
                 parts.push((None, covered..range.start));
             }

@@ -244,6 +244,83 @@ proptest! {
     }
 }
 
+/// Returns a variant of a supported shape: its normalizer, prefix space, byte fallback, `ignore_merges` and added tokens
+/// follow from `seed`.
+fn variant(seed: u64) -> (String, Vec<u8>) {
+    let mut state = seed;
+    // SplitMix64.
+    let mut draw = |below: u64| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % below
+    };
+    let mut shapes = shapes();
+    let (shape, json) = shapes.swap_remove(draw(shapes.len() as u64) as usize);
+    let mut form: Value = serde_json::from_slice(&json).unwrap();
+    let has_bytes = form["model"]["byte_fallback"].is_null();
+    if has_bytes && draw(2) == 0 {
+        form["normalizer"] = json!({"type": "NFC"});
+    }
+    if has_bytes && draw(4) == 0 {
+        form["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": draw(2) == 0,
+                                       "trim_offsets": true, "use_regex": true});
+    }
+    if !has_bytes {
+        form["model"]["byte_fallback"] = json!(draw(4) > 0);
+    }
+    form["model"]["ignore_merges"] = json!(draw(3) == 0);
+    let contents = ["<s>", "[SEP]", " ab", "the", "é", "日", "\n\n", "12", "'s", "  "];
+    let mut added = Vec::new();
+    for (at, content) in contents.into_iter().enumerate() {
+        if draw(3) == 0 {
+            let mut flag = || json!(draw(2) == 0);
+            added.push(
+                json!({"id": 5000 + at, "content": content, "single_word": flag(), "lstrip": flag(),
+                              "rstrip": flag(), "normalized": flag(), "special": flag()}),
+            );
+        }
+    }
+    form["added_tokens"] = json!(added);
+    (
+        format!("variant {seed} of {shape}: {}", form["added_tokens"]),
+        serde_json::to_vec(&form).unwrap(),
+    )
+}
+
+/// Number of variants to compare; `LONGSIFT_VARIANTS` overrides it, as in `.ci/nightly`.
+fn variants() -> u64 {
+    std::env::var("LONGSIFT_VARIANTS").ok().and_then(|count| count.parse().ok()).unwrap_or(24)
+}
+
+#[test]
+fn variants_of_tokenizers_match_the_crate() {
+    use proptest::strategy::{Strategy, ValueTree};
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut fast = 0;
+    for seed in 0..variants() {
+        let (name, json) = variant(seed);
+        let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse)
+            .unwrap_or_else(|problem| panic!("{name}: {problem}"));
+        let is_fast = encoder.splitter.as_ref().is_ok_and(|splitter| splitter.fast.is_ok());
+        fast += u64::from(is_fast);
+        let whole = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+        for _ in 0..60 {
+            let text = HOSTILE.new_tree(&mut runner).unwrap().current();
+            // The crate panics where tokens of blanks overlap.
+            let encode = || whole.encode(text.as_str(), false).unwrap();
+            let expected = std::panic::catch_unwind(std::panic::AssertUnwindSafe(encode));
+            let (Ok(expected), found) = (expected, encoder.encode(&text, usize::MAX)) else {
+                continue;
+            };
+            let found = found.unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            assert_eq!(found.ids, expected.get_ids(), "{name}: {}", text.escape_default());
+            assert!(found.ends.is_sorted(), "{name}: {}", text.escape_default());
+        }
+    }
+    assert!(2 * fast > variants(), "{fast} of {} take the fast path", variants());
+}
+
 #[test]
 fn runs_of_any_length_give_the_whole() {
     let mut text = String::new();

@@ -134,8 +134,10 @@ impl Splitter {
         let mut encoded = EncodedText::default();
         encoded.ids.reserve(text.len() / 5);
         encoded.ends.reserve(text.len() / 5);
+        let mut has_added = false;
         for (id, range) in self.added.split(text) {
             if let Some(id) = id {
+                has_added = true;
                 encoded.push(id, range.end as u32);
                 continue;
             }
@@ -151,6 +153,7 @@ impl Splitter {
                     (range.start + between.ceil_char_boundary(end)) as u32
                 };
                 if let Some(id) = id {
+                    has_added = true;
                     encoded.push(id, source_end(part.len() as u32));
                     continue;
                 }
@@ -166,6 +169,14 @@ impl Splitter {
                 } else {
                     self.encode_between(source, &mut encoded, source_end)?;
                 }
+            }
+        }
+        if has_added {
+            // An added token of blanks is found again among the blanks that the token before it took.
+            let mut last = 0;
+            for end in &mut encoded.ends {
+                last = last.max(*end);
+                *end = last;
             }
         }
         Ok(encoded)

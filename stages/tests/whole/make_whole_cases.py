@@ -45,7 +45,7 @@ CASES = {
         rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e6),
                              sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
     "glm4": ("glm4", small(head_dim=8)),
-    "gpt2_scaled_by_layer": ("gpt2", dict(vocab_size=80, n_embd=24, n_layer=2, n_head=4, n_positions=96, bos_token_id=1,
+    "gpt2_scaled_by_layer": ("gpt2", dict(vocab_size=80, n_embd=24, n_layer=2, n_head=4, n_positions=256, bos_token_id=1,
                                           eos_token_id=2, scale_attn_by_inverse_layer_idx=True)),
     "gpt_neox_sequential": ("gpt_neox", dict(
         vocab_size=80, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
@@ -61,7 +61,7 @@ CASES = {
     "stablelm_parallel": ("stablelm", small(hidden_size=32, use_parallel_residual=True, qk_layernorm=True,
                                             partial_rotary_factor=0.5)),
 }
-TOKENS = 70
+TOKENS = 230  # more than a block of rows and a tile of keys
 
 
 def make(name):
