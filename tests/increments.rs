@@ -63,6 +63,8 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
         .collect();
     assert!(kept.iter().all(|id| id.starts_with('c')), "{kept:?}");
     assert_eq!(workspace.hashes(&["out", "out.run"]), before, "the first day is left alone");
+    let plan = workspace.longsift(&["plan", "increment.yaml"]).success();
+    assert!(plan.stderr.contains("`keep_fraction` has no effect"), "{}", plan.stderr);
     // The third day names the second: files filtered by either are excluded.
     add_file(&workspace, "d");
     let third = run(&workspace, &increment("day2.run", "day3"));
@@ -73,6 +75,10 @@ fn only_new_files_are_scored_and_the_threshold_stays() {
     assert_eq!(manifest["input_before"].as_array().unwrap().len(), 3);
     let fourth = run(&workspace, &increment("day3.run", "day4"));
     assert_eq!((&fourth["status"], count(&fourth, "rows_in")), (&json!("nothing_to_do"), 0));
+    for command in ["verify", "report", "status"] {
+        workspace.longsift(&[command, "day4.run"]).success();
+    }
+    assert!(workspace.path("day4/data").is_dir(), "the summary names it");
     // A day without new files does not break the chain.
     add_file(&workspace, "e");
     let fifth = run(&workspace, &increment("day4.run", "day5"));

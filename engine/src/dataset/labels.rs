@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, BinaryViewArray};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
@@ -92,7 +93,13 @@ impl LabelColumn {
             _ => {
                 let options = FormatOptions::new();
                 let formatter = ArrayFormatter::try_new(array.as_ref(), &options).ok()?;
-                formatter.value(row).try_to_string().ok()
+                let text = formatter.value(row).try_to_string();
+                // An instant beyond the calendar, such as `infinity` of DuckDB: its number.
+                let number = || {
+                    let number = arrow_cast::cast(&array.slice(row, 1), &DataType::Int64).ok()?;
+                    Some(number.as_primitive::<Int64Type>().value(0).to_string())
+                };
+                text.ok().or_else(number)
             }
         }
     }

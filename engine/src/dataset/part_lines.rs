@@ -4,7 +4,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::temporal_conversions::{as_datetime, as_time};
+use arrow_array::types::ArrowTemporalType;
+use arrow_array::{
+    Array, ArrayRef, PrimitiveArray, RecordBatch, downcast_temporal_array, make_array,
+    new_null_array,
+};
 use arrow_cast::cast;
 use arrow_json::writer::{LineDelimited, WriterBuilder};
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
@@ -22,7 +27,7 @@ const ZSTD_LEVEL: i32 = 3;
 const UTC: &str = "+00:00";
 
 /// Writes one `.jsonl.zst` file atomically: a JSON object and a line feed for each row, nulls included. Non-finite
-/// numbers are null, bytes are hexadecimal digits, instants are in UTC.
+/// numbers and instants beyond the calendar are null, bytes are hexadecimal digits, instants are in UTC.
 pub struct LinesWriter {
     stream: Encoder<'static, AtomicFile>,
     /// Written types.
@@ -67,9 +72,11 @@ impl LinesWriter {
 /// Lists columns that JSON cannot represent, each with the reason.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
-        let of_one = Arc::new(Schema::new(vec![Arc::clone(field)]));
-        let row = RecordBatch::new_empty(Arc::clone(&of_one));
-        let why = encoded(&row, &in_utc(&of_one)).err()?;
+        let of_one = vec![field.as_ref().clone().with_nullable(true)];
+        let of_one = Arc::new(Schema::new(of_one));
+        let nulls = new_null_array(field.data_type(), 1);
+        let row = RecordBatch::try_new(Arc::clone(&of_one), vec![nulls]);
+        let why = row.and_then(|row| encoded(&row, &in_utc(&of_one))).err()?;
         Some(format!("`{}` of the type {}: {why}", field.name(), field.data_type()))
     };
     schema.fields().iter().filter_map(one).collect()
@@ -77,7 +84,9 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
 
 fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {
     let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| cast(column, field.data_type()));
+    let columns = columns.map(|(column, field)| {
+        cast(column, field.data_type()).map(|column| representable(&column))
+    });
     let batch = RecordBatch::try_new(Arc::clone(schema), columns.collect::<Result<_, _>>()?)?;
     let mut lines = Vec::new();
     let builder = WriterBuilder::new().with_explicit_nulls(true);
@@ -86,6 +95,49 @@ fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowErro
     writer.finish()?;
     drop(writer);
     Ok(lines)
+}
+
+/// Replaces dates, times and instants that the calendar does not have by null, at any depth.
+fn representable(array: &ArrayRef) -> ArrayRef {
+    if !has_times(array.data_type()) {
+        return Arc::clone(array);
+    }
+    downcast_temporal_array! {
+        array => Arc::new(in_calendar(array).with_data_type(array.data_type().clone())),
+        _ => {
+            let data = array.to_data();
+            let children = data.child_data().iter();
+            let children = children.map(|child| representable(&make_array(child.clone())).to_data());
+            let replaced = data.clone().into_builder().child_data(children.collect()).build();
+            replaced.map_or_else(|_| Arc::clone(array), make_array)
+        }
+    }
+}
+
+fn in_calendar<T: ArrowTemporalType>(array: &PrimitiveArray<T>) -> PrimitiveArray<T>
+where
+    i64: From<T::Native>,
+{
+    array.unary_opt(|value| {
+        let number = i64::from(value);
+        let known = match T::DATA_TYPE {
+            DataType::Time32(_) | DataType::Time64(_) => as_time::<T>(number).is_some(),
+            _ => as_datetime::<T>(number).is_some(),
+        };
+        known.then_some(value)
+    })
+}
+
+fn has_times(kind: &DataType) -> bool {
+    match kind {
+        DataType::Struct(fields) => fields.iter().any(|field| has_times(field.data_type())),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_times(item.data_type()),
+        DataType::Duration(_) | DataType::Interval(_) => false,
+        other => other.is_temporal(),
+    }
 }
 
 /// Returns the schema with all instants in UTC, because there is no database of time zone names.
@@ -99,7 +151,9 @@ fn fields_in_utc(fields: &Fields) -> Fields {
 
 fn field_in_utc(field: &Arc<Field>) -> Arc<Field> {
     let kind = type_in_utc(field.data_type());
-    Arc::new(field.as_ref().clone().with_data_type(kind))
+    // Some times become null.
+    let nullable = field.is_nullable() || kind.is_temporal();
+    Arc::new(field.as_ref().clone().with_data_type(kind).with_nullable(nullable))
 }
 
 fn type_in_utc(kind: &DataType) -> DataType {
@@ -124,4 +178,52 @@ fn unwritable(error: &ArrowError) -> DataProblem {
 
 fn written(path: &Path, error: &io::Error) -> DataProblem {
     DataProblem::machine(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::builder::{Int64Builder, MapBuilder};
+    use arrow_array::types::TimestampMicrosecondType;
+    use arrow_array::{Date32Array, ListArray, TimestampMicrosecondArray};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn lines(column: ArrayRef) -> Vec<Value> {
+        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        let text = encoded(&batch, &in_utc(&batch.schema())).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["value"].take())
+            .collect()
+    }
+
+    #[test]
+    fn instants_beyond_the_calendar_are_null() {
+        let instants = TimestampMicrosecondArray::from(vec![i64::MAX, 0, i64::MIN]);
+        assert_eq!(
+            lines(Arc::new(instants)),
+            [json!(null), json!("1970-01-01T00:00:00"), json!(null)]
+        );
+        let zoned = TimestampMicrosecondArray::from(vec![i64::MAX, 0]).with_timezone("Asia/Tokyo");
+        assert_eq!(lines(Arc::new(zoned)), [json!(null), json!("1970-01-01T00:00:00Z")]);
+        let days = Date32Array::from(vec![i32::MAX, 1]);
+        assert_eq!(lines(Arc::new(days)), [json!(null), json!("1970-01-02")]);
+        let inside = ListArray::from_iter_primitive::<TimestampMicrosecondType, _, _>([
+            Some(vec![Some(i64::MAX), Some(0)]),
+            None,
+        ]);
+        assert_eq!(lines(Arc::new(inside)), [json!([null, "1970-01-01T00:00:00"]), json!(null)]);
+    }
+
+    #[test]
+    fn maps_with_numbers_as_keys_are_unsupported() {
+        let mut map = MapBuilder::new(None, Int64Builder::new(), Int64Builder::new());
+        map.append(true).unwrap();
+        let map = map.finish();
+        let schema = Schema::new(vec![Field::new("map", map.data_type().clone(), false)]);
+        let reasons = unsupported_columns(&schema);
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert!(reasons[0].starts_with("`map` of the type Map"), "{reasons:?}");
+    }
 }

@@ -10,7 +10,7 @@ use arrow_array::{
     Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
 };
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, FieldRef, Fields};
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields, TimeUnit};
 
 /// Returns whether a type is a string (or a binary), and its rank among the three string (or binary) types: `string` <
 /// `string_view` < `large_string`. The widest holds all values of the others, without a limit on array bytes.
@@ -61,7 +61,7 @@ pub(super) fn output_field(field: &FieldRef) -> FieldRef {
 /// one row group if its declared keys are small.
 pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     let Some(declared) = field.metadata().get(DECLARED_KEY) else {
-        return (Arc::clone(field), None);
+        return (map_field(field, parquet_time), None);
     };
     let (key, limit) = match declared.as_str() {
         "Int8" => (DataType::Int8, 1 << 7),
@@ -139,7 +139,7 @@ pub(super) fn reconcile(hinted: &DataType, parquet: &DataType) -> DataType {
 }
 
 /// Returns the type in which a column is written: dictionaries become plain, views become large, list views become
-/// lists.
+/// lists, and times have a [`parquet_time`].
 ///
 /// The bytes of a Parquet file then depend only on the values, and slices of views do not keep other buffers alive. The
 /// Arrow schema in the footer declares the type for readers.
@@ -150,7 +150,21 @@ pub(super) fn storage_type(data_type: &DataType) -> DataType {
         DataType::BinaryView => DataType::LargeBinary,
         DataType::ListView(item) => DataType::List(map_field(item, storage_type)),
         DataType::LargeListView(item) => DataType::LargeList(map_field(item, storage_type)),
+        DataType::Timestamp(..) | DataType::Time32(_) | DataType::Date64 => parquet_time(data_type),
         _ => map_children(data_type, storage_type),
+    }
+}
+
+/// Returns the type that Parquet has for a time: seconds become milliseconds, and `date64` becomes days. Otherwise
+/// Parquet would hold plain numbers.
+fn parquet_time(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+        }
+        DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+        DataType::Date64 => DataType::Date32,
+        _ => map_children(data_type, parquet_time),
     }
 }
 
@@ -323,6 +337,8 @@ pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
 /// Converts an array to type `to`, which may differ in width, view, dictionary encoding, names and nullability. Free if
 /// the types are equal.
 ///
+/// Instants that milliseconds cannot hold, beyond the year 292,000,000, become null.
+///
 /// # Errors
 /// A value that does not fit the type: a null in a non-nullable type, more than 2 GiB of `string`.
 pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
@@ -366,7 +382,10 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arrow
                 *sorted,
             )?)
         }
-        _ => cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() })?,
+        (from, _) => {
+            let safe = matches!(from, DataType::Timestamp(TimeUnit::Second, _));
+            cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })?
+        }
     })
 }
 
@@ -416,6 +435,24 @@ mod tests {
 
     fn list(item: DataType) -> DataType {
         DataType::List(Arc::new(Field::new("element", item, true)))
+    }
+
+    #[test]
+    fn seconds_and_date64_are_written_as_times() {
+        use arrow_array::{
+            Date32Array, Date64Array, TimestampMillisecondArray, TimestampSecondArray,
+        };
+        let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(vec![1, i64::MAX]));
+        let stored = storage_type(seconds.data_type());
+        let expected = TimestampMillisecondArray::from(vec![Some(1000), None]);
+        assert_eq!(conform(&seconds, &stored).unwrap().as_ref(), &expected);
+        let days: ArrayRef = Arc::new(Date64Array::from(vec![86_400_000]));
+        let stored = storage_type(days.data_type());
+        assert_eq!(conform(&days, &stored).unwrap().as_ref(), &Date32Array::from(vec![1]));
+        let second = DataType::Time32(TimeUnit::Second);
+        let list = DataType::List(Arc::new(Field::new("item", second, true)));
+        let (declared, _) = written_field(&Arc::new(Field::new("list", list.clone(), true)));
+        assert_eq!(declared.data_type(), &storage_type(&list));
     }
 
     #[test]

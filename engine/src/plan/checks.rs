@@ -397,6 +397,21 @@ pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     pipeline.input.id_column.is_none().then_some(warning)
 }
 
+/// Warns about an amount that the threshold of a calibration replaces.
+pub(super) fn replaced_amount(spec: &Spec) -> Option<Diagnostic> {
+    spec.score().calibration.as_ref()?;
+    let filter = spec.filter();
+    let amounts = [
+        ("keep_fraction", filter.keep_fraction.is_some()),
+        ("keep_tokens", filter.keep_tokens.is_some()),
+        ("min_score", filter.min_score.is_some()),
+    ];
+    let (name, _) = amounts.into_iter().find(|(_, is_set)| *is_set)?;
+    let message = format!("`{name}` has no effect: the threshold in `score.calibration` decides");
+    let hint = "remove it, or remove `score.calibration` to rank these samples alone";
+    Some(spec.warning(&format!("stages.filter.{name}"), message).hint(hint))
+}
+
 /// Checks that every other column exists and has a readable type, and that output columns do not exist in the input.
 pub(super) fn columns(
     spec: &Spec,

@@ -139,6 +139,7 @@ impl Plan {
             return Err(Failure::Problems(problems));
         }
         warnings.extend(checks::random_without_ids(&spec));
+        warnings.extend(checks::replaced_amount(&spec));
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
         let input_before =
             since::exclude(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;

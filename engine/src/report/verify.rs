@@ -257,7 +257,7 @@ impl Verification {
         Ok(())
     }
 
-    /// Reports files that no record lists.
+    /// Reports files that no record lists, except hidden ones, which readers of a folder skip.
     fn unlisted_files(
         &mut self,
         directory: &RunDirectory,
@@ -279,7 +279,12 @@ impl Verification {
         {
             found.extend(files::list_if_present(&folder)?);
         }
-        for path in found.iter().filter(|path| !known.contains(*path)) {
+        let hidden = |path: &Path| {
+            let inside = path.strip_prefix(directory.data()).unwrap_or(path);
+            let inside = inside.strip_prefix(&directory.root).unwrap_or(inside);
+            inside.iter().any(|part| part.as_encoded_bytes().starts_with(b"."))
+        };
+        for path in found.iter().filter(|path| !known.contains(*path) && !hidden(path)) {
             let what = path.strip_prefix(&directory.root).unwrap_or(path);
             let message = "not listed in any record of the run";
             self.find(Blame::Data, what.display().to_string(), message);

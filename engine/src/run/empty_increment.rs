@@ -8,6 +8,7 @@ use crate::run::{Run, RunOptions};
 use crate::run_directory::calibration;
 use crate::run_directory::manifest::Manifest;
 use crate::score::context::Scored;
+use crate::storage::files;
 use crate::write::staged::Staged;
 
 impl Run<'_> {
@@ -25,12 +26,14 @@ impl Run<'_> {
             return if is_open { directory.mark_finished() } else { Ok(()) };
         }
         let digests = self.digests(&RunOptions::default())?;
-        let lock = lock::lock(plan, &digests);
+        let lock = lock::with_command(lock::lock(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
         let (scored, staged) = (Scored::default(), Staged::default());
         let manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
         calibration::put(directory, &calibration)?;
+        files::create_folder(&directory.data())?;
+        directory.write_json(&directory.summary(), &self.base_summary("done"))?;
         directory.write_json(&directory.manifest(), &manifest)?;
         directory.mark_finished()
     }

@@ -113,8 +113,16 @@ impl RunDirectory {
             && files::is_folder(pipeline).unwrap_or(false)
     }
 
-    /// Returns the run directory at `root`, named on the command line.
+    /// Returns the run directory at `root`, named on the command line. A link of another name stands for its target.
     pub fn open(root: &Path) -> Result<Self> {
+        if !store::is_address(root)
+            && root.is_symlink()
+            && let Ok(target) = root.canonicalize()
+            && target.extension().is_some_and(|extension| extension == "run")
+            && !root.with_extension("").exists()
+        {
+            return Self::open(&target);
+        }
         let output = root.to_str().and_then(|path| path.trim_end_matches('/').strip_suffix(".run"));
         match output {
             Some(output) if files::is_folder(root)? => Ok(Self::for_output(Path::new(output))),

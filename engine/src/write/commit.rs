@@ -20,26 +20,56 @@ use crate::storage::{atomic, files};
 /// Files of a commit per concurrent request.
 const FILES_PER_REQUEST: usize = 128;
 
-/// Steps of a commit, with paths relative to the folder that holds the run directory and the output.
+/// Steps of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// Sources and targets, in order.
-    pub renames: Vec<(PathBuf, PathBuf)>,
+    pub renames: Vec<(CommitPath, CommitPath)>,
     /// Files to remove.
-    pub removals: Vec<PathBuf>,
+    pub removals: Vec<CommitPath>,
+}
+
+/// File of a commit, relative to one of the two folders: in a copy of both, the record names the files of the copy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitPath {
+    Output(PathBuf),
+    RunDirectory(PathBuf),
 }
 
 impl Intent {
     /// Adds a rename of one file.
     pub fn rename(&mut self, directory: &RunDirectory, from: &Path, to: &Path) {
-        self.renames.push((relative(directory, from), relative(directory, to)));
+        self.renames.push((CommitPath::new(directory, from), CommitPath::new(directory, to)));
     }
 
     /// Adds removals, except of files that a rename replaces.
     pub fn remove(&mut self, directory: &RunDirectory, paths: impl Iterator<Item = PathBuf>) {
-        let renamed: HashSet<&Path> = self.renames.iter().map(|(_, to)| to.as_path()).collect();
-        let paths = paths.map(|path| relative(directory, &path));
-        self.removals.extend(paths.filter(|path| !renamed.contains(path.as_path())));
+        let renamed: HashSet<&CommitPath> = self.renames.iter().map(|(_, to)| to).collect();
+        let paths = paths.map(|path| CommitPath::new(directory, &path));
+        self.removals.extend(paths.filter(|path| !renamed.contains(path)));
+    }
+}
+
+impl CommitPath {
+    fn new(directory: &RunDirectory, path: &Path) -> Self {
+        if let Ok(path) = path.strip_prefix(&directory.root) {
+            return Self::RunDirectory(path.to_owned());
+        }
+        let path = path.strip_prefix(&directory.output);
+        Self::Output(path.expect("a run only touches its run directory and its output").to_owned())
+    }
+
+    fn in_folder(&self) -> &Path {
+        let (Self::Output(path) | Self::RunDirectory(path)) = self;
+        path
+    }
+
+    fn resolve(&self, directory: &RunDirectory) -> PathBuf {
+        match self {
+            Self::Output(path) => directory.output.join(path),
+            Self::RunDirectory(path) => directory.root.join(path),
+        }
     }
 }
 
@@ -97,8 +127,8 @@ pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
 /// Executes an intent. Every step can be repeated: a missing source was renamed before. A process that was suspended meanwhile
 /// stops at the next step.
 fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
-    let base = base(directory);
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
+        let path = path.in_folder();
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
             return Err(Diagnostic::error(
                 Blame::Data,
@@ -112,41 +142,39 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
             .into());
         }
     }
-    run_lock.confirm()?;
-    files::remove_file(&directory.success())?;
-    parallel::in_order(
-        intent.removals.len(),
-        concurrency(&base, intent.removals.len()),
-        |index| {
-            run_lock.confirm()?;
-            Ok(files::remove_file(&base.join(&intent.removals[index]))?)
-        },
-    )?;
-    parallel::in_order(intent.renames.len(), concurrency(&base, intent.renames.len()), |index| {
-        run_lock.confirm()?;
-        let (from, to) = &intent.renames[index];
-        put_in_place(&base.join(from), &base.join(to))
-    })?;
-    let mut emptied: Vec<PathBuf> =
-        intent.removals.iter().filter_map(|path| Some(base.join(path.parent()?))).collect();
-    emptied.dedup();
-    for folder in emptied {
-        files::remove_empty_folders(&folder, &directory.data())?;
-    }
-    let mut folders: Vec<&Path> = intent
+    let renames: Vec<(PathBuf, PathBuf)> = intent
         .renames
         .iter()
-        .flat_map(|(from, to)| [from.parent(), to.parent()])
-        .flatten()
+        .map(|(from, to)| (from.resolve(directory), to.resolve(directory)))
         .collect();
-    folders.extend(intent.removals.iter().filter_map(|path| path.parent()));
+    let removals: Vec<PathBuf> =
+        intent.removals.iter().map(|path| path.resolve(directory)).collect();
+    run_lock.confirm()?;
+    files::remove_file(&directory.success())?;
+    let threads = |files: usize| concurrency(&directory.output, files);
+    parallel::in_order(removals.len(), threads(removals.len()), |index| {
+        run_lock.confirm()?;
+        Ok(files::remove_file(&removals[index])?)
+    })?;
+    parallel::in_order(renames.len(), threads(renames.len()), |index| {
+        run_lock.confirm()?;
+        let (from, to) = &renames[index];
+        put_in_place(from, to)
+    })?;
+    let mut emptied: Vec<&Path> = removals.iter().filter_map(|path| path.parent()).collect();
+    emptied.dedup();
+    for folder in emptied {
+        files::remove_empty_folders(folder, &directory.data())?;
+    }
+    let changed = renames.iter().flat_map(|(from, to)| [from, to]).chain(&removals);
+    let mut folders: Vec<&Path> = changed.filter_map(|path| path.parent()).collect();
     folders.sort_unstable();
     folders.dedup();
-    let folders = folders.into_iter().map(|folder| base.join(folder));
     // Parent folders are synced as well: a run that created them may have been killed before it synced them.
-    for folder in folders.chain([directory.output.clone(), base.clone()]) {
+    let parent = directory.root.parent().unwrap_or(Path::new("/"));
+    for folder in folders.into_iter().chain([directory.output.as_path(), parent]) {
         // A run that was killed at its last step has already removed the staging folder.
-        files::fsync_folder_if_present(&folder)?;
+        files::fsync_folder_if_present(folder)?;
     }
     run_lock.confirm()?;
     atomic::write_atomic(&directory.success(), b"")?;
@@ -160,8 +188,8 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
 /// Number of concurrent steps of `files`. In a store, few files are processed one after the other: a suspended process then has
 /// a single request in flight, which the store receives before the suspension, so that nothing arrives after another process
 /// has taken over.
-fn concurrency(base: &Path, files: usize) -> usize {
-    files::concurrency(base, 1).min(files / FILES_PER_REQUEST).max(1)
+fn concurrency(folder: &Path, files: usize) -> usize {
+    files::concurrency(folder, 1).min(files / FILES_PER_REQUEST).max(1)
 }
 
 /// Moves a file of a selection into place, unless that was done before.
@@ -182,16 +210,6 @@ fn put_in_place(from: &Path, to: &Path) -> Result<()> {
     Err(Diagnostic::error(Blame::Data, message)
         .hint("another program removed a file of the run directory; `--fresh` starts from scratch")
         .into())
-}
-
-fn base(directory: &RunDirectory) -> PathBuf {
-    directory.root.parent().unwrap_or(Path::new("/")).to_owned()
-}
-
-fn relative(directory: &RunDirectory, path: &Path) -> PathBuf {
-    path.strip_prefix(base(directory))
-        .expect("a run only touches its run directory and its output")
-        .to_owned()
 }
 
 #[cfg(test)]
@@ -274,10 +292,26 @@ mod tests {
     }
 
     #[test]
+    fn a_copied_intent_commits_the_files_of_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, intent) = prepared(folder.path());
+        std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        let before = data(&directory);
+        let copy = RunDirectory::for_output(&folder.path().join("copy"));
+        std::fs::create_dir_all(&copy.root).unwrap();
+        for name in ["lock", "intent.json"] {
+            std::fs::copy(directory.root.join(name), copy.root.join(name)).unwrap();
+        }
+        let answer = replay(&copy, &copy.lock_exclusive().unwrap()).unwrap_err().to_string();
+        assert!(answer.contains("the commit cannot be finished"), "{answer}");
+        assert_eq!(data(&directory), before, "the original is as it was");
+    }
+
+    #[test]
     fn intent_with_paths_outside_its_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (directory, mut intent) = prepared(folder.path());
-        intent.removals.push(PathBuf::from("../elsewhere"));
+        intent.removals.push(CommitPath::Output(PathBuf::from("../elsewhere")));
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
         assert!(
             replay(&directory, &directory.lock_exclusive().unwrap())
