@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::ConvertedType;
 use parquet::file::metadata::{
     FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
@@ -62,6 +64,7 @@ impl Footer {
         let footer = Arc::new(footer);
         let schema = arrow_schema(&footer)?;
         check_names(&schema)?;
+        check_intervals(&footer)?;
         let footer = guarded(|| text::declare_bytes(&footer)).map_err(undecodable)?;
         let leaves = leaves(&footer);
         let metadata = Arc::new(footer);
@@ -270,6 +273,24 @@ fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     }
     let names: Vec<_> = twice.iter().map(|name| format!("`{name}`")).collect();
     Err(DataProblem::data(format!("two columns have the same name: {}", names.join(", "))))
+}
+
+/// Rejects Parquet's intervals of months, days and milliseconds: Arrow has no such type, and months would be lost. Files with
+/// an Arrow schema declare intervals of one kind.
+fn check_intervals(footer: &ParquetMetaData) -> Result<(), DataProblem> {
+    let keys = footer.file_metadata().key_value_metadata().into_iter().flatten();
+    if keys.into_iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY) {
+        return Ok(());
+    }
+    let columns = footer.file_metadata().schema_descr().columns();
+    let found = columns.iter().find(|leaf| leaf.converted_type() == ConvertedType::INTERVAL);
+    found.map_or(Ok(()), |leaf| {
+        let path = leaf.path().string();
+        Err(DataProblem::settings(format!(
+            "column `{path}` has the type INTERVAL, whose months cannot be kept"
+        ))
+        .with_hint("remove the column, or write it as text"))
+    })
 }
 
 /// Returns the leaf columns of each column.

@@ -10,8 +10,9 @@ use arrow_array::builder::{
 use arrow_array::types::{Int8Type, Int32Type};
 use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
-    DictionaryArray, FixedSizeBinaryArray, Float64Array, Int8Array, Int64Array, LargeStringArray,
-    RecordBatch, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray,
+    DictionaryArray, FixedSizeBinaryArray, Float64Array, Int8Array, Int64Array,
+    IntervalDayTimeArray, LargeStringArray, RecordBatch, StringArray, StringViewArray, StructArray,
+    TimestampMicrosecondArray,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
@@ -435,6 +436,28 @@ fn days_that_a_file_calls_date64_stay_days() {
     assert_eq!(dataset.column("day").unwrap().data_type(), &DataType::Date32);
     let expected = Date32Array::from(vec![Some(0), None, Some(1)]);
     assert_eq!(all_rows(&dataset, 1).column(0).as_ref(), &expected);
+}
+
+#[test]
+fn intervals_that_may_have_months_are_rejected_by_name() {
+    let interval = IntervalDayTimeArray::from(vec![arrow_buffer::IntervalDayTime::new(2, 0)]);
+    let input = batch(vec![("period", Arc::new(interval))]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let encode = |skip: bool| {
+        let mut encoded = Vec::new();
+        let options = ArrowWriterOptions::new().with_skip_arrow_metadata(skip);
+        let mut writer =
+            ArrowWriter::try_new_with_options(&mut encoded, input.schema(), options).unwrap();
+        writer.write(&input).unwrap();
+        writer.close().unwrap();
+        crate::storage::atomic::write_atomic(&path, &encoded).unwrap();
+        Dataset::open(&path)
+    };
+    let problem = encode(true).unwrap_err()[0].to_string();
+    assert!(problem.contains("column `period` has the type INTERVAL"), "{problem}");
+    let dataset = encode(false).unwrap();
+    assert_eq!(all_rows(&dataset, 1).column(0), input.column(0), "Arrow declares days");
 }
 
 #[test]
