@@ -407,6 +407,8 @@ fn repeated_ids_are_named_with_their_rows() {
     let hint = ["2 documents have the id `x#1`", "`a.parquet:0`, `a.parquet:1`"];
     refused(&workspace, &["--document", "x#1"], 2, &hint);
     assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 40);
+    assert_eq!(map(&workspace, &["--document", "x#1@a.parquet:1"])["tokens"], 40);
+    refused(&workspace, &["--document", "y@a.parquet:1"], 2, &["not found"]);
     refused(&workspace, &["--document", "a.parquet:3"], 2, &["not found"]);
 }
 

@@ -71,6 +71,9 @@ fn repeated_ids_give_separate_samples_and_a_warning() {
     samples.sort();
     samples.dedup();
     assert_eq!(samples.len(), 6, "{samples:?}");
+    for sample in &samples {
+        workspace.longsift(&["explain", "out.run", sample]).success();
+    }
     assert_eq!(texts(&output, "id"), ["x", "x", "y", "z", "y", "w"], "the column is as it was");
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct DocumentLocation {
     pub(crate) id: String,
 }
 
-/// Finds the document with this id or at `<file>:<row>`. Cost: one pass over the id column.
+/// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`. Cost: one pass over the id column.
 ///
 /// # Errors
 /// Fails if no document matches or several have the id.
@@ -44,6 +44,15 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
         let Some(column) = &plan.columns.id else { continue };
         let labels =
             plan.read_usable(unit, |lost| read_labels(&plan.dataset, unit, column, &lost.rows()))?;
+        // The id of a sample whose id several documents have.
+        if let Some((before, row)) = location
+            && let Some(repeated) = before.strip_suffix(&unit.file_path)
+            && let Some(repeated) = repeated.strip_suffix('@')
+            && rows.contains(&row)
+            && labels[(row - unit.first_row) as usize].as_deref() == Some(repeated)
+        {
+            at_place = Some((index, row));
+        }
         let of_id = rows.zip(labels).filter(|(_, label)| label.as_deref() == Some(id));
         found.extend(of_id.map(|(row, _)| (index, row)));
     }
