@@ -111,7 +111,7 @@ impl Starter {
             }
             "WINDOW" => setting(
                 &format!("window_tokens: {}", self.window_tokens),
-                "at least half of the sampled documents have as many, or it is the minimum",
+                "a length that half of the documents reach, and at least 1,024",
             ),
             "OUTPUT" => setting(
                 &format!("path: {}", scalar(&format!("out/{}", self.name))),
