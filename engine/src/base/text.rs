@@ -97,6 +97,11 @@ pub fn count(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
 }
 
+/// Formats a number with its noun: `1 file`, `1,200 files`.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 /// Formats bytes with a decimal unit: `1.3 GB`.
 pub fn bytes(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()

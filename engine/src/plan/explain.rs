@@ -20,7 +20,7 @@ use super::programs::Program;
 use super::sizing::Sizing;
 use super::whole_models::WholeModelPlan;
 use crate::base::diagnostic::Diagnostic;
-use crate::base::text::{bytes, count, quoted};
+use crate::base::text::{bytes, count, counted, quoted};
 use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
@@ -116,15 +116,15 @@ impl fmt::Display for PlanExplanation<'_> {
 
 fn input(plan: &Plan) -> String {
     let mut text = format!(
-        "{} files, {} rows, {} columns → {} work units",
-        count(plan.dataset.files.len() as u64),
-        count(plan.rows()),
-        plan.dataset.schema.fields().len(),
-        count(plan.units.len() as u64)
+        "{}, {}, {} → {}",
+        counted(plan.dataset.files.len() as u64, "file"),
+        counted(plan.rows(), "row"),
+        counted(plan.dataset.schema.fields().len() as u64, "column"),
+        counted(plan.units.len() as u64, "work unit")
     );
     if !plan.input_before.is_empty() {
-        let before = count(plan.input_before.len() as u64);
-        let _ = write!(text, ", excluding {before} files processed by earlier runs");
+        let before = counted(plan.input_before.len() as u64, "file");
+        let _ = write!(text, ", excluding {before} processed by earlier runs");
     }
     if let Some(shard) = plan.options.shard {
         let _ = write!(

@@ -11,7 +11,7 @@ use super::drift;
 use super::gather::Gathered;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::text::{count, quoted_value};
+use crate::base::text::{count, counted, quoted_value};
 use crate::plan::Plan;
 use crate::run_directory::calibration::GroupDrift;
 use crate::run_directory::summary::GuardUse;
@@ -83,7 +83,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &Gathered) -> Vec<Dia
     };
     let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
     if is_drawn && documents > 0 {
-        let ids = if ids == 1 { "1 id".to_owned() } else { format!("{} ids", count(ids)) };
+        let ids = counted(ids, "id");
         warn(format!(
             "{} documents share {ids}, and so their random scores: they are kept or left out together",
             count(documents)
