@@ -97,7 +97,7 @@ fn check_folder(folder: &Path, bytes: &[u8]) {
     }
 }
 
-/// Windows lie inside the document in ascending order, cover all of it except for a dropped tail, and their bytes
+/// Windows lie inside the document in ascending order, cover it except for a dropped tail, and their bytes
 /// tile the text.
 pub(crate) fn windows(bytes: &[u8]) {
     let Some((&[mode, short, bos], bytes)) = bytes.split_first_chunk() else { return };

@@ -28,7 +28,7 @@ fi
 says "$folder/devices" "no GPU: no NVIDIA driver was found"
 cp -r pipelines datasets "$folder"
 "$program" run "$folder/pipelines/demo.yaml" > "$folder/summary" 2> "$folder/log"
-says "$folder/log" 'devices="cpu" why="no NVIDIA driver was found: there is no libcuda.so.1"'
+says "$folder/log" 'devices="cpu" why="no NVIDIA driver was found: libcuda.so.1 is missing"'
 says "$folder/summary" '"status":"done"'
 code=0
 "$program" plan "$folder/pipelines/demo.yaml" --set stages.shard-across-devices.devices=2 > "$folder/refusal" 2>&1 || code=$?

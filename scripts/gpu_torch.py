@@ -99,7 +99,7 @@ def main():
     try:
         import torch
     except ImportError:
-        print("skipped: there is no torch for this python")
+        print("skipped: torch is missing in this Python")
         return 0
     if not torch.cuda.is_available():
         print("skipped: torch sees no GPU")

@@ -49,7 +49,7 @@ RULES = {
     "G": ("anew, again and again, whatever, whoever", re.compile(r"\b(anew|again and again|whatever|whoever)\b", re.IGNORECASE)),
     "H": (
         "trailing `, too`, `as it is`, `of it`",
-        re.compile(r"(, too\b|\bas (it|they) (is|are|stands?|lies?)\b|\bthat (is|are) there\b|\bof (it|which)\b)"),
+        re.compile(r"(, too\b(?! \w)|(?<!soon )(?<!long )\bas (it|they) (is|are|stands?|lies?)\b|\bthat (is|are) there\b|\bof (it|which)\b)"),
     ),
     "I": ("is no, are no", re.compile(r"\b(is|are|was|were|be) (no|nobody|nothing)\b(?! (longer|more|less|later|earlier|larger|smaller|worse|better)\b)")),
     "M": ("MOST_, LEAST_ constants", re.compile(r"\b(MOST|LEAST)_[A-Z]\w*\b|\b(?:const|static) (NAMED|PATIENCE|ENOUGH|NONE_YET)\b")),

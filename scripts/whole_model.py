@@ -176,7 +176,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     command = ["evaluate", "evaluate.yaml", "--windows", str(arguments.window), "--heads", "--quiet", "--format", "json"]
     command += ["--documents-per-category", str(arguments.documents), "--only", KINDS, "--html", "evaluate.html"]
     answer = json.loads(longsift(arguments, *command))[f"S{arguments.window}"]
-    print("| statistic | pieces 2 / 8 | far permute | dup | real share of top fifth | behind the guard |\n|---|---|---|---|---|---|")
+    print("| statistic | pieces 2 / 8 | far permute | dup | real share of top fifth | after the guard |\n|---|---|---|---|---|---|")
     names = ["long_gain", "longfilter", *(f"dependency_strength_layer_{layer}" for layer in layers)]
     for name in names:
         report = answer["reports"][name]

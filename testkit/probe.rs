@@ -48,7 +48,7 @@ fn shared() -> bool {
     if known.exists() {
         println!("cargo::rerun-if-changed={}", known.display());
     } else if named.is_some() {
-        println!("cargo::warning=LONGSIFT_SHARED: there is no `{}`", known.display());
+        println!("cargo::warning=LONGSIFT_SHARED: `{}` is not found", known.display());
     }
     known.exists()
 }

@@ -128,7 +128,7 @@ fn a_column_of_bytes_is_scored_as_text_and_stays_bytes() {
             let workspace = text_workspace();
             let mut values: Vec<Option<&[u8]>> =
                 all.iter().map(|text| Some(text.as_bytes())).collect();
-            values.extend([Some(&b"\xff is no text"[..]), None]);
+            values.extend([Some(&b"\xff is not text"[..]), None]);
             let bytes = cast(&(Arc::new(BinaryArray::from(values)) as ArrayRef), &kind).unwrap();
             let ids = strings((0..6).map(|row| row.to_string()));
             let input = table(&[("id", ids), ("text", bytes)]);

@@ -71,7 +71,7 @@ fn change_during(matching: &'static str, at: usize) {
         fs::copy(scenario.before.path("input/b.parquet"), &restored).unwrap();
         check_accounting(&other.longsift(&RUN).success().summary());
         assert_eq!(other.results(), scenario.results, "{when}, restored");
-        // The new input may not be Parquet at all: then there is nothing to compare with.
+        // The new input may not be Parquet at all: then nothing can be compared.
         if let Some(expected) = from_scratch(&workspace) {
             check_accounting(&workspace.longsift(&RUN).success().summary());
             assert_eq!(workspace.results(), expected, "{when}");

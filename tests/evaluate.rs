@@ -245,7 +245,7 @@ fn scores_and_kinds_form_one_matrix_with_small_categories() {
     let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
     let of = &of["S256"];
     assert_eq!(of["documents"], json!({ "a": 15, "b": 3 }));
-    // Too few for eight pieces, so there is no pair and no value.
+    // Too few for eight pieces, so no pair and no value.
     assert_eq!(of["reports"]["score"]["pieces_8_by_category"]["b"], Value::Null);
     let score = of["matrix"]["score"].as_object().unwrap();
     assert!(!score.contains_key("chunk_shuffle"), "for information, never a target");

@@ -474,7 +474,7 @@ fn other_scores_and_constructed_windows_can_be_added_to_labels() {
     assert_eq!(report["missing"], got["labels"]["S64"]["classes"]["logs"]["windows"]);
     // Books have the value 1 and a quarter of the weight, so the best quarter is all of them.
     assert_eq!(report["unguarded"][1]["real_share"][0], json!(1.0));
-    assert_eq!(report["guarded"], Value::Null, "there are no guards");
+    assert_eq!(report["guarded"], Value::Null, "the pipeline has no guards");
     assert_eq!(report["auroc"].get("logs"), None, "no value, no figure");
     assert!(got["S64"]["reports"]["score"]["paired"]["dup"][0].is_number());
     let kinds: Vec<&String> = got["S64"]["kinds"].as_object().unwrap().keys().collect();

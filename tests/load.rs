@@ -1,7 +1,7 @@
 //! Load: memory and open files are constant for any number of documents, tokens or files.
 //!
 //! `cargo test --release -p longsift-engine --test integration -- --ignored --nocapture --test-threads 1 soak` prints
-//! the values of `docs/guarantees.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
+//! time and memory; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
 
 use std::fs;
 use std::process::Stdio;
@@ -52,7 +52,7 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
 }
 
 /// Runs each load in turn, the largest last: memory may not grow by more than this from one to the next, and open
-/// files stay below a bound. Prints the time, for `docs/guarantees.md`.
+/// files stay below a bound. Prints time and memory.
 fn soak(
     what: &str,
     loads: &[usize],

@@ -18,7 +18,7 @@ fn tokens(document: usize, length: usize) -> Vec<u32> {
     (0..length).map(|place| ((again(place) * 7 + document * 13) % 60 + 2) as u32).collect()
 }
 
-/// Two files of documents, two of which are too short.
+/// Two files of documents; two documents are too short.
 fn workspace() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -93,7 +93,7 @@ fn a_marked_output_has_every_sample_with_its_decision() {
         }
         assert_eq!(by_reason["short_document"], 2, "{by_reason:?}");
 
-        // Without a sample there is no score, and the document is complete.
+        // Without a sample the score is null, and the document is complete.
         let score = output.column_by_name("longsift_score").unwrap();
         let ids = texts(&output, "id");
         let texts_of = token_ids(&output, "tokens");

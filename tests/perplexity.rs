@@ -63,7 +63,7 @@ fn perplexity_in_chunks_is_over_the_losses_of_all_chunks() {
 fn short_windows_equal_a_sliding_window_with_half_overlap() {
     let (workspace, ids) = workspace();
     workspace.run(&pipeline(TOKENS, 64));
-    // The usual method: 64 tokens at a time, advancing by 32, of which only the new ones count.
+    // The usual method: 64 tokens at a time, advancing by 32; only the new ones count.
     let mut sliding = losses(&workspace, &ids[..64]);
     for start in (32..TOKENS - 32).step_by(32) {
         let of_window = losses(&workspace, &ids[start..TOKENS.min(start + 64)]);

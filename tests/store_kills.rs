@@ -258,7 +258,7 @@ impl Story {
     }
 }
 
-/// The names of all objects except events, of which each process has its own.
+/// The names of all objects except events, since each process has its own.
 fn names_of(objects: &Objects) -> Vec<String> {
     objects.keys().filter(|key| !key.starts_with("out.run/events/")).cloned().collect()
 }

@@ -35,7 +35,7 @@ pub(crate) fn shared(path: &str) -> PathBuf {
     let found = folder.join(path);
     assert!(
         found.exists(),
-        "there is no `{}`; LONGSIFT_SHARED names another folder",
+        "`{}` is not found; LONGSIFT_SHARED names another folder",
         found.display()
     );
     found

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The geometry is `qwen2.5-0.5b` (the default) or `llama-2-7b`. Only the tensors that layer 0 needs are written, in
-//! bf16. The tokenizer is copied beside them.
+//! bf16. The tokenizer is copied to the same folder.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -150,7 +150,7 @@ fn print_report(directory: &Path, progress: &Progress) -> Answer<()> {
         println!("{name:<28}{:>14} bytes", count(fs::metadata(directory.join(name))?.len()));
     }
     for (stage, time) in progress.times() {
-        println!("of it {stage:<22}{:>10.1}", time.as_secs_f64());
+        println!("  {stage:<26}{:>10.1}", time.as_secs_f64());
     }
     Ok(())
 }

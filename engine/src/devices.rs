@@ -1,4 +1,4 @@
-//! Processors and GPUs: which devices exist, how much memory they have, and which heads of which window run where. Accesses no
+//! Processors and GPUs: which devices exist, how much memory they have, and which heads of a window run where. Accesses no
 //! files except its own record of reservations.
 
 pub(crate) mod catalogue;

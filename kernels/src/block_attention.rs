@@ -32,7 +32,7 @@ impl BlockAttention {
     /// the shares into estimates over all rows.
     ///
     /// # Panics
-    /// If there is no block, or more than [`MAX_BLOCKS`], or a block has no token.
+    /// Without a block, with more than [`MAX_BLOCKS`], or if a block has no token.
     pub fn new(ends: &[usize], sample: Option<RowSample>) -> Self {
         assert!(
             ends.first().is_some_and(|end| *end > 0)

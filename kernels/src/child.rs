@@ -23,7 +23,7 @@ pub(crate) enum ChildOutcome {
     Unknown,
 }
 
-/// Bytes that a child writes into its pipe. If the system reaps children itself (SIGCHLD ignored), there is no status to read.
+/// Bytes that a child writes into its pipe. If the system reaps children itself (SIGCHLD ignored), their status is lost.
 const TRUE: u8 = 10;
 const FALSE: u8 = 11;
 const PANICKED: u8 = 12;

@@ -779,7 +779,7 @@ mod tests {
     /// The first key of the window that any row sees.
     const FIRST: usize = 5;
 
-    /// Returns the worst relative error against float64 for the last rows of a window, each of which has the logits
+    /// Returns the worst relative error against float64 for the last rows of a window; each has the logits
     /// `logits` up to its own key. Keys are processed in tiles of `tile` and chunks of `chunk`; `is_bounded` returns
     /// whether the tile that starts at a key has bounded logits. Two group lengths are compared.
     fn worst_error_of<S: Simd>(

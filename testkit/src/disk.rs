@@ -117,7 +117,7 @@ pub fn changes(record: &[u8]) -> Vec<Change> {
 }
 
 impl Disk {
-    /// Creates a disk with the content of a folder, all of it synced.
+    /// Creates a disk with the synced content of a folder.
     pub fn from_folder(folder: &Path) -> Self {
         let mut disk = Self { folders: vec![Default::default()], ..Self::default() };
         let mut paths = Vec::new();
@@ -368,7 +368,7 @@ impl Seen {
     }
 }
 
-/// Returns a file of which only a part of the unsynced data survived: cut off, or with zeros instead of bytes.
+/// Returns a file that lost a part of its unsynced data: cut off, or with zeros instead of bytes.
 fn part_of(file: &File, random: &mut Random) -> Vec<u8> {
     let length = random.below(file.bytes.len() as u64 + 1) as usize;
     let mut bytes = file.bytes.to_vec();

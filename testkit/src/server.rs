@@ -64,7 +64,7 @@ impl Reply {
         self
     }
 
-    /// Returns a file, or the requested range of it.
+    /// Returns a file, or its requested range.
     pub fn file(bytes: &[u8], request: &Request) -> Self {
         let Some((start, end)) = request.range_of(bytes.len()) else { return Self::whole(bytes) };
         if start >= bytes.len() {

@@ -108,7 +108,7 @@ impl Workspace {
             .env("XDG_CACHE_HOME", self.path("cache"))
             // Memory use depends on the number of threads, which differs between machines.
             .env("RAYON_NUM_THREADS", "2")
-            // Plans and logs explain why there is no GPU: the same on every machine.
+            // Plans and logs explain why no GPU is used: the same on every machine.
             .env("CUDA_VISIBLE_DEVICES", "")
             .env_remove("RUST_BACKTRACE");
         command

@@ -72,7 +72,7 @@ fn one_of_many_conditional_creations_succeeds() {
 #[test]
 fn an_object_is_replaced_only_if_its_tag_matches() {
     let bucket = Bucket::new();
-    assert_eq!(put(&bucket, "a", &["If-Match: \"x\""], "1"), 404, "there is none");
+    assert_eq!(put(&bucket, "a", &["If-Match: \"x\""], "1"), 404, "the object does not exist");
     assert_eq!(put(&bucket, "a", &[], "1"), 200);
     let tag = send(&bucket, "HEAD /bucket/a", &[], b"").unwrap().headers["etag"].clone();
     assert_eq!(put(&bucket, "a", &[&format!("If-Match: {tag}")], "2"), 200);
@@ -177,7 +177,7 @@ fn each_fault_executes_the_request_or_not() {
         bucket.inject(move |count, _| (count == 1).then(|| fault.clone()));
         assert_eq!(put(&bucket, "before", &[], "x"), 200, "the first request is another");
         let answer = send(&bucket, "PUT /bucket/a", &[], b"text");
-        assert_eq!(put(&bucket, "behind", &[], "x"), 200, "and so is the third");
+        assert_eq!(put(&bucket, "after", &[], "x"), 200, "and so is the third");
         (answer.map(|answer| answer.status), bucket.objects().contains_key("a"))
     };
     assert_eq!(try_it(Fault::Status(503, "SlowDown")), (Some(503), false));

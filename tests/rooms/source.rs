@@ -42,7 +42,7 @@ impl Sources {
         self.0.keys().cloned().collect()
     }
 
-    /// Returns the imports of each file. Files of tests have none.
+    /// Returns the imports of each file, except files of tests.
     pub(crate) fn arrows(&self) -> Arrows {
         let mut tests = BTreeSet::new();
         let mut read = BTreeMap::new();
@@ -137,7 +137,7 @@ fn behind_item(words: &[String], from: usize) -> usize {
     place
 }
 
-/// Returns the paths that a file names outside its tests, and the files that are tests of it.
+/// Returns the paths that a file names outside its tests, and the files of its tests.
 fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
     let word = |place: usize| words.get(place).map_or("", String::as_str);
     let (mut paths, mut tests) = (Vec::new(), Vec::new());

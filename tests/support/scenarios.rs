@@ -267,7 +267,7 @@ impl Scenario {
     }
 }
 
-/// Checks that there is no temporary file, staged selection, open journal or torn line of events.
+/// Checks that no temporary file, staged selection, open journal or torn line of events exists.
 pub(crate) fn check_nothing_is_left(workspace: &testkit::Workspace, when: &str) {
     for folder in ["out", "out.run", "cache"] {
         for file in files_below(&workspace.path(folder)) {

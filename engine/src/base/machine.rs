@@ -56,7 +56,7 @@ pub(crate) fn control_group_bytes() -> Option<u64> {
         let paths = folders.map(|folder| Path::new(root).join(folder).join(file));
         paths.filter_map(|path| read_system(path.to_str()?)?.trim().parse::<u64>().ok()).min()
     };
-    // Version 1 of control groups reports a huge number if there is no limit.
+    // Version 1 of control groups reports a huge number instead of no limit.
     groups.lines().filter_map(limit).min().filter(|bytes: &u64| *bytes < 1 << 60)
 }
 

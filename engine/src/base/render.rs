@@ -14,7 +14,7 @@ const MAX_CHARACTERS: usize = 4 * MAX_LINE_WIDTH;
 /// Width of a long line that stays visible before the caret, in terminal columns.
 const BEFORE_CARET: usize = 40;
 
-/// Formats all diagnostics as text that ends with a line break; empty if there are none. `color` adds ANSI colours; the text
+/// Formats all diagnostics as text that ends with a line break; no diagnostics give an empty text. `color` adds ANSI colours; the text
 /// contains no other terminal control sequences.
 pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
     let paint = Paint { color };

@@ -13,7 +13,7 @@ const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
 /// Parts of the parameters that sign a request to a store.
 const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
 
-/// Secret parts of one address. Never printed, so there is no `Debug`.
+/// Secret parts of one address. Never printed, so it has no `Debug`.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
     /// User and password as written, without the `@`.

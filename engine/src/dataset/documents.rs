@@ -42,7 +42,7 @@ pub enum ContentColumn {
 pub struct Document {
     /// Row index in its file.
     pub row: u64,
-    /// Id as a string; `None` if it is null or there is no id column.
+    /// Id as a string; `None` if it is null or without an id column.
     pub id: Option<String>,
     /// Content to score, or the reason that it cannot be scored.
     pub content: Result<DocumentContent, RowError>,

@@ -140,7 +140,7 @@ fn has_times(kind: &DataType) -> bool {
     }
 }
 
-/// Returns the schema with all instants in UTC, because there is no database of time zone names.
+/// Returns the schema with all instants in UTC, because longsift has no database of time zone names.
 fn in_utc(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields_in_utc(schema.fields())))
 }

@@ -1,4 +1,4 @@
-//! Decides which heads of which window run on which device next, without threads or clocks.
+//! Decides which heads of a window run on a device next, without threads or clocks.
 //!
 //! The longest window goes first, to the idle device with the most available memory. Near the end, when whole windows would not
 //! keep all devices busy, windows are split by heads into pieces of at most an even share of the remaining work, so that all
@@ -223,7 +223,7 @@ impl Dispatcher {
         }
     }
 
-    /// Places the longest window, or as much of it as its share allows, on the best device with enough memory.
+    /// Places the longest window, or as many of its heads as its share allows, on the best device with enough memory.
     ///
     /// Searching the queue costs a step for each distinct window length. While memory is short, this runs every few
     /// milliseconds under a lock that submitting and finishing threads wait for. A device that had no room for anything is

@@ -1,6 +1,6 @@
 //! GPUs as reported by the NVIDIA management library: names, UUIDs, memory of all processes, utilisation.
 //!
-//! The library comes with the driver and is loaded at run time; without it there are no GPUs. It orders GPUs by PCI bus and
+//! The library comes with the driver and is loaded at run time; without it no GPU is used. It orders GPUs by PCI bus and
 //! ignores `CUDA_VISIBLE_DEVICES`, so GPUs are identified by UUID.
 
 use std::sync::OnceLock;

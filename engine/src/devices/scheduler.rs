@@ -60,7 +60,7 @@ pub struct Scheduler<'a> {
     state: Mutex<State>,
     /// Signals device threads that the state has changed.
     work: Condvar,
-    /// Signals that there are messages.
+    /// Signals new messages.
     has_messages: Condvar,
     started: Instant,
 }

@@ -380,7 +380,7 @@ pub(super) fn content(
     }
 }
 
-/// Warns if random scores depend on file names and row numbers because there is no id column.
+/// Warns if random scores depend on file names and row numbers for lack of an id column.
 pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
     let pipeline = &spec.pipeline;
     let is_compared = pipeline.output.compare.contains(&Formula::Random);

@@ -68,7 +68,7 @@ impl Facts {
         stages.into_iter().map(|(stage, facts)| (stage, Self(facts).fingerprint())).collect()
     }
 
-    /// Returns the SHA-256 of the facts as JSON; empty if there are no facts.
+    /// Returns the SHA-256 of the facts as JSON; empty without facts.
     pub fn fingerprint(&self) -> String {
         if self.0.is_empty() {
             return String::new();

@@ -57,7 +57,7 @@ pub fn schema(input: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; creates no file if there are none.
+/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; without bad rows creates no file.
 pub(crate) fn write(
     directory: &RunDirectory,
     dataset: &Dataset,

@@ -600,11 +600,12 @@ mod tests {
         let mut lists = Vec::new();
         located.each(0, |window, numbers| lists.push((window, numbers.to_vec())));
         assert_eq!(lists, [(0, vec![0.1, -0.0, f64::MIN_POSITIVE]), (1, Vec::new())]);
-        located.each(1, |_, _| unreachable!("there is no such column"));
+        located.each(1, |_, _| unreachable!("the column does not exist"));
         let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
         // A measure that the file does not have is skipped.
         let other = [measure("three", &[("far", Kind::Number)])];
-        read_figures(&path, &other, |_, _, _, _| unreachable!("there is no such column")).unwrap();
+        read_figures(&path, &other, |_, _, _, _| unreachable!("the column does not exist"))
+            .unwrap();
     }
 }

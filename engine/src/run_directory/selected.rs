@@ -88,7 +88,7 @@ fn schema(statistics: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Writes the samples of one file as `path`, called `part_path` in the run directory; creates no file if there are none.
+/// Writes the samples of one file as `path`, called `part_path` in the run directory; without samples creates no file.
 pub fn write_at(
     path: &Path,
     part_path: String,

@@ -20,7 +20,7 @@ use crate::dataset::units::WorkUnit;
 use crate::storage::error::StorageError;
 use crate::storage::{atomic, files};
 
-/// Identity of the input of a unit: if any of it changes, the unit is scored again.
+/// Identity of the input of a unit: after any change, the unit is scored again.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InputIdentity {
     /// Size of the file in bytes.
@@ -203,7 +203,7 @@ impl UnitRecord {
         wanted.measures.iter().filter_map(missing).collect()
     }
 
-    /// Whether the record is valid for `unit` as it is now, and all its files exist.
+    /// Whether the record is valid for the current `unit`, and all its files exist.
     fn is_valid(
         &self,
         directory: &RunDirectory,

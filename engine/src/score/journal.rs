@@ -337,7 +337,7 @@ mod tests {
         let opened = open(&path, &now);
         let kept = HashMap::from([(((0, 0), 0), Figures(vec![Value::Count(9)]))]);
         assert_eq!(opened.1, kept);
-        assert!(is_claimed(&path).unwrap(), "the file that replaces it is claimed, too");
+        assert!(is_claimed(&path).unwrap(), "the file that replaces it is claimed as well");
         drop(opened);
         let again = open(&path, &now);
         assert_eq!(again.1, kept);

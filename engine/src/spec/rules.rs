@@ -319,7 +319,7 @@ fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Reports settings that need a model if there is none: texts then need their own tokenizer, and no token is BOS.
+/// Reports settings that need a model in a pipeline without one: texts then need their own tokenizer, and no token is BOS.
 fn check_settings_without_model(root: &Node, problems: &mut Problems) {
     let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
         return;

@@ -119,7 +119,7 @@ impl Origin {
     }
 }
 
-/// Reason why there is no tree.
+/// Reason why the text has no tree.
 struct Refusal {
     span: Span,
     message: String,
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(json(text)["a"], "x\u{1f642}\u{e9}");
         assert_eq!(json(text)["b"], r"\ud83d");
         assert_eq!(json(r"a: '\ud83d\ude42'")["a"], r"\ud83d\ude42");
-        assert!(parse(r#"a: "\ud83d""#).0.is_none(), "half a pair is no character");
+        assert!(parse(r#"a: "\ud83d""#).0.is_none(), "half a pair is not a character");
     }
 
     fn refusal(text: &str) -> String {

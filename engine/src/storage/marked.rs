@@ -161,7 +161,7 @@ mod tests {
             write(&path, mark, ours.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), ours);
         }
-        assert!(check(folder.path(), Mark::PAGE).is_err(), "a folder is nobody's page");
+        assert!(check(folder.path(), Mark::PAGE).is_err(), "a folder is not a page");
         check(Path::new("/dev/null"), Mark::PAGE).unwrap();
     }
 

@@ -286,7 +286,7 @@ mod tests {
             );
             assert!(
                 !replay(&directory, &directory.lock_exclusive().unwrap()).unwrap(),
-                "there is nothing left to replay"
+                "nothing is left to replay"
             );
         }
     }

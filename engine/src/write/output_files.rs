@@ -75,7 +75,7 @@ impl<'a> OutputFiles<'a> {
         Ok(())
     }
 
-    /// Finishes after all rows were written. If there are none, creates a file without rows that defines the columns.
+    /// Finishes after all rows were written. If no row was kept, creates an empty file that defines the columns.
     pub(super) fn finish(mut self) -> Result<Vec<Part>> {
         if let ([name], 0) = (self.names, self.expected) {
             self.finished = self.format.create(self.folder, name, self.schema)?.finish()?;

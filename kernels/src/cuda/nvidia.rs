@@ -74,7 +74,7 @@ fn start() -> Result<(), String> {
         // SAFETY: looks for a library of the NVIDIA driver; loading it runs its own start-up code, as for every program
         // that is linked with it.
         if !unsafe { sys::is_culib_present() } {
-            return Err("no NVIDIA driver was found: there is no libcuda.so.1".to_owned());
+            return Err("no NVIDIA driver was found: libcuda.so.1 is missing".to_owned());
         }
         result::init()
             .map_err(|error| format!("the NVIDIA driver does not start: {}", error_text(error)))

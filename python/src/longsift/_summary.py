@@ -81,7 +81,7 @@ class GuardedGroup:
 
 @dataclass(frozen=True)
 class Guard:
-    """Samples that a guard rejects, and the groups of which it rejects more than half."""
+    """Samples that a guard rejects, and the groups that lose more than half of their samples."""
 
     setting: str
     statistic: str

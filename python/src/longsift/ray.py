@@ -57,7 +57,7 @@ class Job:
     kernel: str | None
     """Of `--kernel`."""
     processor_kernel: str | None
-    """What the processor of the driver's machine would run; none where nothing is measured by attention."""
+    """Kernel that the driver's machine would use; `None` if no measure needs attention."""
     memory_bytes: int
     version: str
 

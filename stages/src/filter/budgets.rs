@@ -81,7 +81,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Returns the indices of two overlapping budgets of which the first now takes precedence, although the second did
+/// Returns the indices of two overlapping budgets if the first now takes precedence, although the second did
 /// before. `order`: previous indices.
 pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize, usize)> {
     let pairs = (0..order.len()).flat_map(|second| (0..second).map(move |first| (first, second)));

@@ -24,7 +24,7 @@ use crate::load_partial_model::Precision;
 /// Maximum size of `config.json` in bytes. Real files have a few thousand.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
-/// A model folder of which only `config.json` has been read. Describes the first layer, but cannot build its table.
+/// A model folder after reading only its `config.json`. Describes the first layer, but cannot build its table.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     files: WeightFiles,
@@ -38,7 +38,7 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads only `config.json`. `rope_theta` replaces the checkpoint's base frequency.
     ///
-    /// `path` may also be a GGUF file, or a folder with one. If there is no `config.json` next to it, the equivalent
+    /// `path` may also be a GGUF file, or a folder with one. Without a `config.json` next to it, the equivalent
     /// entries are taken from its header.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Inspects the path and, for a folder, the names in it. GGUF files are used if there are no safetensors.
+    /// Inspects the path and, for a folder, the names in it. GGUF files are used in a folder without safetensors.
     pub(crate) fn find(path: &Path) -> Result<Self, ModelProblem> {
         let shown = path.display();
         let metadata = fs::metadata(path).map_err(|error| {

@@ -80,7 +80,7 @@ impl ModelProblem {
     }
 }
 
-/// Adds default hints to problems that have none: `of_checkpoint` for a checkpoint, choosing another model for an
+/// Adds default hints to problems without a hint: `of_checkpoint` for a checkpoint, choosing another model for an
 /// unsupported one.
 pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
     let advised = |problem: ModelProblem| match problem.kind {

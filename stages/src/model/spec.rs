@@ -216,7 +216,7 @@ impl LayerZeroSpec {
         }
     }
 
-    /// Returns the factors of the queries of a window of `tokens` tokens; `None` if the model has none.
+    /// Returns the factors of the queries of a window of `tokens` tokens; `None` if the model does not scale them.
     pub(crate) fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
@@ -305,7 +305,7 @@ impl LayerZeroSpec {
     /// Returns the number of positions the model was trained for, according to `config.json`.
     ///
     /// This is `max_position_embeddings`, except for `YaRN`: configurations differ in whether that is the length before
-    /// or after scaling, so the maximum of it and `factor · original_max_position_embeddings` is used. Linear and
+    /// or after scaling, so the larger of this value and `factor · original_max_position_embeddings` is used. Linear and
     /// dynamic scaling use the stated value, since the library's documentation asks not to raise it for them.
     pub fn trained_positions(&self) -> Option<u64> {
         let written = self.max_positions?;

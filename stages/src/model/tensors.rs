@@ -26,7 +26,7 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) absent_key: Option<&'static str>,
 }
 
-/// A tensor of which all rows starting with `first` are read.
+/// A tensor whose rows from `first` on are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WholeTensor {
     pub(crate) role: TensorRole,
@@ -43,7 +43,7 @@ pub(crate) struct WholeTensor {
 pub(crate) struct Projection {
     /// Name of the weight.
     pub(crate) weight: String,
-    /// Name of the bias, `[outputs]`, of which the same rows are used.
+    /// Name of the bias, `[outputs]`; the same rows are used.
     pub(crate) bias: Option<String>,
     /// Rows of the whole tensor.
     pub(crate) outputs: u64,

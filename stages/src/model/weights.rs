@@ -239,7 +239,7 @@ impl LayerWeights {
         }
     }
 
-    /// Removes and returns the numbers of a role; empty if the model has none.
+    /// Removes and returns the numbers of a role; empty if the model lacks it.
     pub(crate) fn take(&mut self, role: TensorRole) -> Vec<f32> {
         let index = self.arrays.iter().position(|(found, _)| *found == role);
         index.map_or_else(Vec::new, |index| self.arrays.swap_remove(index).1)

@@ -39,8 +39,8 @@ impl fmt::Display for Term {
 }
 
 impl Term {
-    /// Returns the scale of the term in a group, given the summary and the histogram of its statistic. Without a
-    /// value there is no summary: an optional term is then omitted, any other has no scale. `standardise`: default
+    /// Returns the scale of the term in a group, given the summary and the histogram of its statistic. A statistic
+    /// without values has no summary: an optional term is then omitted, any other has no scale. `standardise`: default
     /// for a term without one.
     pub fn scale(
         &self,
@@ -173,7 +173,7 @@ enum Standardiser {
 }
 
 impl Standardiser {
-    /// `None` if percentiles are requested and the scale has none.
+    /// `None` if percentiles are requested and the scale lacks them.
     fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
         let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
         Some(match standardise {
@@ -221,7 +221,7 @@ pub struct Scorer {
 
 impl Scorer {
     /// `scales`: one for each term. `standardise`: default for terms without one. `None` if a term uses percentiles
-    /// and its scale has none, or if the numbers of terms and scales differ.
+    /// and its scale lacks them, or if the numbers of terms and scales differ.
     pub fn new(
         terms: &[Term],
         combine: Combine,

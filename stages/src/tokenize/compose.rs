@@ -145,7 +145,7 @@ fn first_beyond_latin(text: &[u8]) -> Option<usize> {
 /// Returns whether nothing before `letter` can compose or be reordered with it or with the text after it: a starter
 /// that the composed form always allows (Unicode Standard Annex 15, section 9).
 fn is_boundary_before(letter: char) -> bool {
-    // Below U+0300 there are no marks, and no character of the CJK block composes with one before it.
+    // No mark is below U+0300, and no character of the CJK block composes with one before it.
     matches!(letter, '\0'..='\u{2ff}' | '\u{4e00}'..='\u{9fff}')
         || canonical_combining_class(letter) == 0
             && is_nfc_quick(std::iter::once(letter)) == IsNormalized::Yes

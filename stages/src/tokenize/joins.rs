@@ -69,7 +69,7 @@ impl Joins {
     }
 
     /// Returns the first position after byte `at`, the start of a character, at which `text` may be cut; the end of
-    /// `text` if there is no other.
+    /// `text` if no other follows.
     #[inline]
     pub(super) fn end(&self, text: &[u8], at: usize) -> usize {
         let (mut left, length) = decode(text, at);

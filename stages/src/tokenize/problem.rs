@@ -16,7 +16,7 @@ pub enum TokenizerProblem {
         /// Error of the operating system.
         problem: io::Error,
     },
-    /// There is no `tokenizer.json`, and the tokenizer inside the GGUF file cannot be used.
+    /// `tokenizer.json` is missing, and the tokenizer inside the GGUF file cannot be used.
     #[error("the tokenizer inside `{}` cannot be used: {reason}", path.display())]
     InGguf {
         path: PathBuf,

@@ -258,7 +258,7 @@ impl Splitter {
     /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`.
     ///
     /// `ahead`: whether `start` may be inside a part. The run is omitted if that part does not end before `stop`: the
-    /// run in which the part begins encodes it, and every run that it passes would encode the rest of it again.
+    /// run in which the part begins encodes it, and every run that it passes would encode its rest again.
     fn run(
         &self,
         source: Source<'_>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::terms::Site;
 use crate::devices::ledger::Reservation;
 
-/// Window of which some heads are not measured yet.
+/// Window with heads that are not measured yet.
 pub(super) struct Window {
     pub(super) tokens: usize,
     pub(super) key_heads: usize,

@@ -157,7 +157,7 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
     Arc::new(lists.finish())
 }
 
-/// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter of it.
+/// Maximum bytes of the body of an answer: 65,536 rows of a hundred statistics take a quarter.
 const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Maximum bytes of its header.
 const MAX_HEADER_BYTES: usize = 16 << 20;
@@ -395,7 +395,7 @@ mod tests {
                     found.push(batch);
                 }
             }
-            assert!(!answers.has_more(), "the end of the stream is nothing");
+            assert!(!answers.has_more(), "nothing follows the end of the stream");
             let of =
                 |row: u64| replies(&program, &[question(row)], &found[row as usize - 1]).unwrap();
             assert_eq!(of(1), [Reply { drop: false, values: vec![Value::Number(1.0)] }]);

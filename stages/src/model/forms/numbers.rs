@@ -43,7 +43,7 @@ pub(super) fn rounded(dtype: Dtype, number: f32) -> f32 {
     }
 }
 
-/// Converts an f8 e4m3 number exactly (there are no infinities: all ones are NaN).
+/// Converts an f8 e4m3 number exactly (it has no infinities: all ones are NaN).
 pub(super) fn float8(byte: u8) -> f32 {
     let (exponent, fraction) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {
