@@ -295,8 +295,8 @@ pub struct PlanArguments {
 /// Input of a new pipeline.
 #[derive(Clone, Debug, Args)]
 pub struct InitArguments {
-    /// Files of one folder, a folder, or a glob in quotes. The document column is detected by its name, and windows
-    /// are as long as half of the documents.
+    /// Files of one folder, a folder, or a glob in quotes. The document column is detected by its name, and half of the
+    /// documents are at least as long as a window.
     pub inputs: Vec<PathBuf>,
     /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
     /// folder.
@@ -316,7 +316,7 @@ pub struct EvaluateArguments {
     /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// Window lengths in tokens: `2048,8192`; by default the pipeline's own and a quarter of it.
+    /// Window lengths in tokens: `2048,8192`; by default the pipeline's, and a quarter as many.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub windows: Vec<u32>,
     /// Seed of the sample of documents and of all random steps.
@@ -577,7 +577,7 @@ pub struct RunArguments {
     /// Format of the summary on standard output. Default: `json`, or nothing on a terminal.
     #[arg(long, value_enum)]
     pub format: Option<AnswerFormat>,
-    /// Exit code if there is nothing to do (Airflow: 99).
+    /// Exit code of a run with nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,
 }
@@ -599,7 +599,7 @@ pub struct BenchArguments {
     /// Head widths.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
     pub head_dims: Vec<usize>,
-    /// Repetitions of each measurement, of which the median is shown. By default three, and fewer for long windows, so
+    /// Repetitions of each measurement; the median is shown. By default three, and fewer for long windows, so
     /// that kernels take less than a minute.
     #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
