@@ -70,10 +70,8 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
         names.insert(0, "`lexical` on text".to_owned());
     }
     let name = formula.name();
-    let message = format!(
-        "`{name}` has other components than before, and this pipeline lacks {}",
-        names.join(", ")
-    );
+    let message =
+        format!("`{name}` works best with {}, which this pipeline lacks", names.join(", "));
     let before =
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::LanguageModel(_)));
     let before = if before { ", before: language-model" } else { "" };
@@ -97,9 +95,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     }
     let warning = spec.warning(setting, message);
     let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
-    Some(warning.hint(
-        "docs/stability.md has the `terms` of before; a guard of your own on these statistics ends this warning as well",
-    ))
+    Some(warning.hint("a guard with another bound on these statistics ends this warning as well"))
 }
 
 fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
