@@ -263,7 +263,7 @@ fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
 }
 
 /// Rejects duplicate column names.
-fn check_names(schema: &Schema) -> Result<(), DataProblem> {
+pub(super) fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     let mut seen = BTreeSet::new();
     let names = schema.fields().iter().map(|field| field.name());
     let mut twice: Vec<_> = names.filter(|name| !seen.insert(*name)).collect();

@@ -364,6 +364,21 @@ fn two_columns_of_one_name_are_refused() {
 }
 
 #[test]
+fn two_columns_of_an_arrow_file_with_the_same_name_are_rejected() {
+    let numbers = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+    let twice = batch(vec![("a", numbers()), ("a", numbers())]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(&mut bytes, &twice.schema()).unwrap();
+    writer.write(&twice).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    crate::storage::atomic::write_atomic(&folder.path().join("a.arrow"), &bytes).unwrap();
+    let problems = Dataset::open(folder.path()).unwrap_err();
+    assert_eq!(problems[0].to_string(), "a.arrow: two columns have the same name: `a`");
+}
+
+#[test]
 fn an_input_without_files_has_no_rows_and_no_units() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = Dataset::open(folder.path()).unwrap();

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo, TooLarge};
 use crate::base::stop::Stop;
+use crate::dataset::footer::check_names;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::{OpenFile, guarded};
 use crate::dataset::types;
@@ -220,6 +221,7 @@ impl ArrowScan<'_> {
     fn all(mut self) -> Result<ArrowFile, DataProblem> {
         let is_file = self.take(0, self.size.min(MAGIC.len() as u64))?.starts_with(MAGIC);
         let found = if is_file { self.scan_file()? } else { self.scan_stream()? };
+        check_names(&found.schema)?;
         check_columns(&found.schema)?;
         let (mut first_row, mut row_groups) = (0_u64, Vec::new());
         for message in &found.messages {
