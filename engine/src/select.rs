@@ -1,39 +1,35 @@
 //! The select phase: ranks the samples of all units by score, decides which are kept, and builds the calibration.
 //!
 //! Reads the selection's columns of the score tables once, units in parallel, and sorts the statistics of the samples into
-//! temporary files by group; each group is then decided in a fixed number of passes. Memory does not depend on the number of
-//! samples: some tens of megabytes, 16 bytes per unit, and the calibration of each group except for histograms, which are in a
-//! file.
+//! temporary files by group; each group is then decided in a fixed number of passes and a sort. Memory does not depend on the
+//! number of samples: some tens of megabytes, 16 bytes per unit, and the calibration of each group except for histograms, which
+//! are in a file.
 
 pub(crate) mod calibration;
 mod compared;
 mod criteria;
 mod decided;
 pub(crate) mod drift;
-mod edges;
 mod gather;
 mod group_numbers;
 mod guard_counts;
 mod histograms;
-mod quantiles;
-mod radix;
+mod quota;
 mod rank;
 mod repeated_ids;
 mod runs;
 mod sample_state;
 pub(crate) mod samples;
 mod score_percentiles;
+mod sort;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
@@ -49,19 +45,18 @@ use decided::Rule;
 use gather::Gathered;
 use group_numbers::GroupsOfSamples;
 use guard_counts::GuardCounts;
-use histograms::HistogramsOfGroups;
-use rank::{Ranking, Totals};
+use rank::{RankedGroup, Ranking};
 use repeated_ids::RepeatedIds;
 use samples::Sample;
-use score_percentiles::{PercentilesOfGroups, ScorePercentiles};
+use score_percentiles::ScorePercentiles;
 use warnings::name;
 
 /// Result of the selection.
 #[derive(Debug)]
 pub struct Selection {
     criteria: Criteria,
-    /// Value of the `within` column and rule of each group, by number of the group.
-    rules: Vec<(Option<Arc<str>>, Rule)>,
+    /// By number of the group.
+    rules: Vec<Rule>,
     percentiles: ScorePercentiles,
     /// Scores of `output.compare`.
     compared: Vec<Compared>,
@@ -136,17 +131,17 @@ impl Selection {
         let criteria = &self.criteria;
         let compared =
             self.compared.iter().map(|of| of.keeps(windows, file, group, number)).collect();
-        let (group, rule) = &self.rules[group as usize];
+        let rule = &self.rules[group as usize];
         let mut used = criteria.values(windows, file);
         let (sample_state, tokens) = (rule.sample_state(criteria, &used), criteria.tokens(windows));
-        let keep = rule.keeps(criteria, group.as_deref(), sample_state, tokens, number);
+        let keep = rule.keeps(criteria, sample_state, tokens, number);
         used.truncate(criteria.statistics.len());
         let value = |statistic| criteria.value(statistic, windows);
         Ok(Sample {
             row: windows[0].input_row,
             window: criteria.window(windows),
             tokens,
-            group: group.clone(),
+            group: rule.group.clone(),
             used,
             statistics: criteria.written.iter().map(value).collect(),
             score: sample_state.score(),
@@ -205,75 +200,60 @@ pub fn select(
     let mut warnings = warnings::sample_warnings(&gathered);
     warnings.extend(warnings::random_score_warnings(plan, &gathered));
     warnings.extend(warnings::absent_group_warning(plan.spec.filter(), &gathered));
-    let percentiles = PercentilesOfGroups::new(&plan.directory)?;
-    let histograms = HistogramsOfGroups::new(&plan.directory)?;
-    let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
-    let groups: Vec<(&Option<String>, u32)> =
-        gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
-    let ranking = |index: usize| {
-        let (value, group) = groups[index];
-        let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
-        let (name, percentiles, histograms) = (value.as_deref(), &percentiles, &histograms);
-        Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop }
-    };
-    let threads = rayon::current_num_threads();
+    let ranking = Ranking::new(&criteria, &gathered, &plan.directory, stop)?;
     let mut drift = Vec::new();
-    let mut empty = Vec::new();
-    let mut rules: Vec<Option<(Option<Arc<str>>, Rule)>> = vec![None; groups.len()];
+    let (decided, kept, percentiles, calibration) =
+        if let Some(path) = &plan.spec.score().calibration {
+            let saved = saved_calibration(plan, &criteria, path, identity, &gathered)?;
+            let known: HashMap<&Option<String>, &CalibratedGroup> =
+                saved.groups.iter().map(|group| (&group.value, group)).collect();
+            let decided = ranking.each_group(|group| {
+                let known = known[group.value];
+                let scorer = calibration::scorer(&criteria, known);
+                let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
+                let (rule, totals, sums) =
+                    group.by_calibration(scorer, bounds, &known.thresholds, deciles)?;
+                let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
+                let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
+                let means = means.map(|(name, sums)| (name, sums.mean()));
+                let moved = drift::compare_group(known, means, &totals);
+                Ok(((rule, totals), moved))
+            })?;
+            let (decided, moved): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            drift = moved;
+            warnings.extend(warnings::drift_warning(&drift));
+            let (kept, percentiles, _) = ranking.finish()?;
+            (decided, kept, percentiles, saved)
+        } else {
+            let ranked = ranking.each_group(RankedGroup::by_own_statistics)?;
+            let (kept, percentiles, histograms) = ranking.finish()?;
+            let values = gathered.groups.keys().zip(&ranked);
+            let groups = calibration::calibrate_groups(&criteria, values, &histograms);
+            let decided = ranked
+                .into_iter()
+                .map(|ranked| (ranked.rule(&criteria, &histograms), ranked.totals))
+                .collect();
+            (decided, kept, percentiles, calibration::build(&criteria, identity, groups))
+        };
     let mut guards = GuardCounts::new(&criteria);
-    let mut decide = |index: usize, rule: Rule, totals: &Totals| {
-        let (value, group) = groups[index];
-        guards.add(value.as_ref(), gathered.of_groups[group as usize].samples, totals);
-        rules[group as usize] = Some((value.as_deref().map(Arc::from), rule));
+    let mut empty = Vec::new();
+    for ((value, group), (_, totals)) in gathered.groups.iter().zip(&decided) {
+        guards.add(value.as_ref(), gathered.of_groups[*group as usize].samples, totals);
         if totals.kept + totals.kept_not_measured == 0 {
             empty.push(name(value.as_deref()));
         }
-    };
-    let calibration = if let Some(path) = &plan.spec.score().calibration {
-        let saved = saved_calibration(plan, &criteria, path, identity, &gathered)?;
-        let known: HashMap<&Option<String>, &CalibratedGroup> =
-            saved.groups.iter().map(|group| (&group.value, group)).collect();
-        let decided = parallel::in_order(groups.len(), threads, |index| {
-            let known = known[groups[index].0];
-            let scorer = calibration::scorer(&criteria, known);
-            let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
-            let (rule, totals, sums) =
-                ranking(index).by_calibration(scorer, bounds, &known.thresholds, deciles)?;
-            let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
-            let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
-            let means = means.map(|(name, sums)| (name, sums.mean()));
-            let moved = drift::compare_group(known, means, &totals);
-            Ok((rule, totals, moved))
-        })?;
-        for (index, (rule, totals, moved)) in decided.into_iter().enumerate() {
-            decide(index, rule, &totals);
-            drift.push(moved);
-        }
-        warnings.extend(warnings::drift_warning(&drift));
-        saved
-    } else {
-        let ranked =
-            parallel::in_order(groups.len(), threads, |index| ranking(index).by_own_statistics())?;
-        let histograms = histograms.finish()?;
-        for (index, ranked) in ranked.iter().enumerate() {
-            decide(index, ranked.rule(&criteria, &histograms), &ranked.totals);
-        }
-        let values = groups.iter().map(|(value, _)| *value).zip(&ranked);
-        let groups = calibration::calibrate_groups(&criteria, values, &histograms);
-        calibration::build(&criteria, identity, groups)
-    };
+    }
+    let rules = gathered.by_number(decided.into_iter().map(|(rule, _)| rule));
     let guards = guards.finish();
     warnings.extend(warnings::guard_warnings(plan, &guards));
     warnings.extend(warnings::empty_group_warning(&gathered, empty));
-    let rules = rules.into_iter().flatten().collect();
-    let kept = kept.into_iter().map(AtomicU64::into_inner).collect();
     let Gathered { groups_of_samples, units, repeated_ids, skipped, .. } = gathered;
     let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(skipped);
     let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {
         criteria,
         rules,
-        percentiles: percentiles.finish(),
+        percentiles,
         compared,
         columns,
         groups_of_samples,

@@ -1,17 +1,11 @@
 //! Alternative selections (`output.compare`): the samples that named scores would keep, with the same statistics, groups and
 //! amount but without guards.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
 use super::criteria::Criteria;
 use super::decided::Rule;
 use super::gather::Gathered;
-use super::histograms::HistogramsOfGroups;
-use super::rank::{Ranked, Ranking};
-use super::score_percentiles::PercentilesOfGroups;
+use super::rank::{RankedGroup, Ranking};
 use crate::base::error::Result;
-use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
 use crate::run_directory::layout::RunDirectory;
@@ -22,8 +16,8 @@ use crate::run_directory::units::UnitRecord;
 #[derive(Debug)]
 pub(super) struct Compared {
     pub(super) criteria: Criteria,
-    /// Value of the `within` column and rule of each group, by number of the group.
-    rules: Vec<(Option<Arc<str>>, Rule)>,
+    /// By number of the group.
+    rules: Vec<Rule>,
 }
 
 impl Compared {
@@ -36,11 +30,11 @@ impl Compared {
         number: u64,
     ) -> bool {
         let criteria = &self.criteria;
-        let (group, rule) = &self.rules[group as usize];
+        let rule = &self.rules[group as usize];
         let values = criteria.values(windows, file);
         let (sample_state, tokens) =
             (rule.sample_state(criteria, &values), criteria.tokens(windows));
-        rule.keeps(criteria, group.as_deref(), sample_state, tokens, number)
+        rule.keeps(criteria, sample_state, tokens, number)
     }
 }
 
@@ -59,26 +53,11 @@ pub(super) fn select(
         let criteria = Criteria::for_formula(plan, *formula, columns.clone());
         columns.clone_from(&criteria.columns);
         let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
-        let percentiles = &PercentilesOfGroups::new(&plan.directory)?;
-        let of_groups = HistogramsOfGroups::new(&plan.directory)?;
-        let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
-        let groups: Vec<(&Option<String>, u32)> =
-            gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
-        let mut ranked = parallel::in_order(groups.len(), rayon::current_num_threads(), |index| {
-            let (value, group) = groups[index];
-            let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
-            let (name, histograms) = (value.as_deref(), &of_groups);
-            let ranking =
-                Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
-            Ok((group, (name.map(Arc::from), ranking.by_own_statistics()?)))
-        })?;
-        ranked.sort_by_key(|(group, _)| *group);
-        let histograms = of_groups.finish()?;
-        let rule = |(_, (name, ranked)): (u32, (_, Ranked))| {
-            let rule = ranked.rule(&criteria, &histograms);
-            (name, rule)
-        };
-        let rules = ranked.into_iter().map(rule).collect();
+        let ranking = Ranking::new(&criteria, &gathered, &plan.directory, stop)?;
+        let ranked = ranking.each_group(RankedGroup::by_own_statistics)?;
+        let (_, _, histograms) = ranking.finish()?;
+        let rules = ranked.iter().map(|ranked| ranked.rule(&criteria, &histograms));
+        let rules = gathered.by_number(rules);
         compared.push(Compared { criteria, rules });
     }
     Ok(compared)

@@ -1,49 +1,45 @@
 //! Rules that decide whether a sample is kept: by bounds, by score, and among equal scores by input order.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 use longsift_stages::filter::budgets;
 use longsift_stages::filter::guards::{Bounds, Verdict};
 use longsift_stages::score::terms::Scorer;
 
 use super::criteria::Criteria;
-use super::radix::key;
 use super::sample_state::{SampleState, is_not_sampled};
 use super::score_percentiles::GroupPercentiles;
 
 /// Rule for the samples of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
+    /// Value of the `within` column.
+    pub(super) group: Option<Arc<str>>,
     /// `None` if no sample of the group passes its guards and has the statistics of the score.
     pub(super) scorer: Option<Scorer>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
-    /// One, or one for each of `budgets`.
-    pub(super) cutoffs: Vec<Cutoff>,
+    /// One, or one for each of `budgets`; `None` if it keeps nothing.
+    pub(super) cutoffs: Vec<Option<Cutoff>>,
     /// Location of the percentiles of the group's scores.
     pub(super) percentiles: GroupPercentiles,
 }
 
-/// Cutoff: the lowest scores that are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Lowest sample in rank order that is kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cutoff {
-    /// Key of a score; higher scores are kept.
-    pub(super) key: u64,
-    /// Number, in input order, of the last kept sample with exactly this score.
-    pub(super) last_tie: Option<u64>,
+    pub(super) score: f64,
+    /// Number of the sample: those with the same score are kept up to this one.
+    pub(super) last_tie: u64,
 }
 
 impl Cutoff {
-    /// Keeps every score.
-    pub(super) const ALL: Self = Self { key: 0, last_tie: None };
-    /// Keeps no score.
-    pub(super) const NONE: Self = Self { key: u64::MAX, last_tie: None };
-
-    /// Keeps this score and higher ones.
-    pub(super) fn from(score: f64) -> Self {
-        Self { key: key(score), last_tie: Some(u64::MAX) }
-    }
-
-    pub(super) fn keeps(self, key: u64, number: u64) -> bool {
-        key > self.key || (key == self.key && self.last_tie.is_some_and(|last| number <= last))
+    fn keeps(self, score: f64, number: u64) -> bool {
+        match score.partial_cmp(&self.score) {
+            Some(Ordering::Equal) => number <= self.last_tie,
+            order => order == Some(Ordering::Greater),
+        }
     }
 }
 
@@ -53,11 +49,10 @@ impl Rule {
         sample_state(self.scorer.as_ref(), &self.bounds, criteria, values)
     }
 
-    /// Whether a sample is kept. `group`: its value of the `within` column.
+    /// Whether a sample is kept.
     pub(super) fn keeps(
         &self,
         criteria: &Criteria,
-        group: Option<&str>,
         sample_state: SampleState,
         tokens: u64,
         number: u64,
@@ -67,9 +62,9 @@ impl Rule {
             SampleState::Ranked(score) => score,
             SampleState::Missing(_) | SampleState::Rejected(..) => return false,
         };
-        let cutoff =
-            cutoff_index(criteria, group, tokens).and_then(|place| self.cutoffs.get(place));
-        !score.is_nan() && cutoff.is_some_and(|cutoff| cutoff.keeps(key(score), number))
+        let cutoff = cutoff_index(criteria, self.group.as_deref(), tokens)
+            .and_then(|index| *self.cutoffs.get(index)?);
+        cutoff.is_some_and(|cutoff| cutoff.keeps(score, number))
     }
 }
 

@@ -133,20 +133,27 @@ impl Gathered {
         self.groups.keys().all(Option::is_none)
     }
 
+    /// Reorders results of all groups, which are in the order of their values, by number of the group.
+    pub(super) fn by_number<T>(&self, results: impl Iterator<Item = T>) -> Vec<T> {
+        let mut numbered: Vec<(u32, T)> = self.groups.values().copied().zip(results).collect();
+        numbered.sort_unstable_by_key(|(group, _)| *group);
+        numbered.into_iter().map(|(_, result)| result).collect()
+    }
+
     /// Calls `each` for the samples of a group in input order.
     ///
     /// # Errors
-    /// A temporary file cannot be read, or a signal stopped the run.
+    /// A temporary file cannot be read, a signal stopped the run, or `each` fails.
     pub(super) fn visit(
         &self,
         group: u32,
         stop: &Stop,
-        mut each: impl FnMut(Record<'_>),
+        mut each: impl FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut values = Vec::new();
         self.samples.visit(group as usize, stop, |record| {
             let (number, tokens) = self.layout.read(record, &mut values);
-            each(Record { number, tokens, values: &values });
+            each(Record { number, tokens, values: &values })
         })
     }
 }
@@ -161,12 +168,12 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 }
 
 /// Samples that are being gathered.
-pub(super) struct Gathering {
+pub(super) struct Gathering<'d> {
     layout: Layout,
     statistics: usize,
     samples: Runs,
     numbers: GroupNumbers,
-    ids: Ids,
+    ids: Ids<'d>,
     units: Vec<u64>,
     groups: BTreeMap<Option<String>, u32>,
     of_groups: Vec<Group>,
@@ -178,15 +185,15 @@ pub(super) struct Gathering {
     record: Vec<u8>,
 }
 
-impl Gathering {
-    pub(super) fn new(directory: &RunDirectory, criteria: &Criteria) -> Result<Self> {
+impl<'d> Gathering<'d> {
+    pub(super) fn new(directory: &'d RunDirectory, criteria: &Criteria) -> Result<Self> {
         let layout = Layout::from_criteria(criteria);
         Ok(Self {
             layout,
             statistics: criteria.values_of_sample(),
             samples: Runs::new(directory, layout.bytes())?,
             numbers: GroupNumbers::new(directory)?,
-            ids: Ids::new(directory)?,
+            ids: Ids::new(directory),
             units: vec![0],
             groups: BTreeMap::new(),
             of_groups: Vec::new(),

@@ -1,66 +1,112 @@
-//! Ranks one group: computes its rule from its statistics in a fixed number of passes over its samples, in the memory of a few
-//! histograms.
+//! Ranks the samples of a group: computes its rule from its statistics.
 //!
 //! ```text
-//! 1   to 4: bounds of guards with quantiles, sixteen bits per pass; skipped without quantiles
-//! 5   means and ranges of the samples that pass the guards
-//! 6   standard deviations and percentiles: the scales
-//! 7   to 10: the score at the edge of the kept samples, and the deciles, sixteen bits per pass
-//! 11  which samples at the edge are kept, and all totals
+//! bounds   of guards with quantiles: a pass and a sort for each
+//! sums     means and ranges of the samples that pass the guards
+//! scales   standard deviations and percentiles
+//! scores   states of all samples; those with a score are sorted
+//! rank     in descending order of scores: which samples are kept, thresholds, deciles
 //! ```
 
-use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU64, Ordering as Order};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use longsift_stages::filter::guards::{Bounds, Verdict};
+use longsift_stages::filter::guards::{Bounds, Guard, Verdict, quantile_weight};
 use longsift_stages::score::percentile::{Histogram, HistogramBuilder};
 use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
 use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
-use super::edges::{Amount, Edge};
 use super::gather::{Gathered, Record};
 use super::histograms::{HistogramLocation, Histograms, HistogramsOfGroups};
-use super::quantiles::Quantiles;
-use super::radix::{PASSES, Search, key, value};
+use super::quota::Quota;
 use super::sample_state::{SampleState, is_not_sampled};
-use super::score_percentiles::{GroupPercentiles, PercentilesOfGroups, ScoreBins, ScoreRange};
+use super::score_percentiles::{
+    GroupPercentiles, PercentilesOfGroups, ScoreBins, ScorePercentiles, ScoreRange,
+};
+use super::sort::{Sorter, key, value};
 use crate::base::error::Result;
+use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::run_directory::calibration::Threshold;
+use crate::run_directory::layout::RunDirectory;
 
 /// Number of parts that the deciles cut scores into.
 const TENTHS: u64 = 10;
 
-/// One group of the gathered samples.
-#[derive(Clone, Copy)]
+/// Ranking of the gathered samples by one score.
 pub(super) struct Ranking<'a> {
-    pub(super) criteria: &'a Criteria,
-    pub(super) gathered: &'a Gathered,
-    /// Value of the `within` column.
-    pub(super) name: Option<&'a str>,
-    /// Number of the group.
-    pub(super) group: u32,
+    criteria: &'a Criteria,
+    gathered: &'a Gathered,
+    /// Run directory, for temporary files.
+    directory: &'a RunDirectory,
+    stop: &'a Stop,
     /// Kept samples by unit.
-    pub(super) kept: &'a [AtomicU64],
-    /// Destination of the percentiles of its scores.
-    pub(super) percentiles: &'a PercentilesOfGroups,
-    /// Destination of the histograms of its terms.
-    pub(super) histograms: &'a HistogramsOfGroups,
-    pub(super) stop: &'a Stop,
+    kept: Vec<AtomicU64>,
+    percentiles: PercentilesOfGroups,
+    /// Histograms of the terms.
+    histograms: HistogramsOfGroups,
+}
+
+/// One group of a ranking.
+#[derive(Clone, Copy)]
+pub(super) struct RankedGroup<'a> {
+    ranking: &'a Ranking<'a>,
+    /// Value of the `within` column.
+    pub(super) value: &'a Option<String>,
+    /// Number of the group.
+    group: u32,
+}
+
+impl<'a> Ranking<'a> {
+    pub(super) fn new(
+        criteria: &'a Criteria,
+        gathered: &'a Gathered,
+        directory: &'a RunDirectory,
+        stop: &'a Stop,
+    ) -> Result<Self> {
+        Ok(Self {
+            criteria,
+            gathered,
+            directory,
+            stop,
+            kept: gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect(),
+            percentiles: PercentilesOfGroups::new(directory)?,
+            histograms: HistogramsOfGroups::new(directory)?,
+        })
+    }
+
+    /// Decides on all groups, in parallel; the results are in the order of their values.
+    pub(super) fn each_group<'s, T: Send>(
+        &'s self,
+        decide: impl Fn(RankedGroup<'s>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let groups: Vec<_> = self.gathered.groups.iter().collect();
+        parallel::in_order(groups.len(), rayon::current_num_threads(), |index| {
+            let (value, group) = groups[index];
+            decide(RankedGroup { ranking: self, value, group: *group })
+        })
+    }
+
+    /// Returns the kept samples by unit, and the percentiles and histograms of all groups.
+    pub(super) fn finish(self) -> Result<(Vec<u64>, ScorePercentiles, Histograms)> {
+        let kept = self.kept.into_iter().map(AtomicU64::into_inner).collect();
+        Ok((kept, self.percentiles.finish(), self.histograms.finish()?))
+    }
 }
 
 /// Decision on a group.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
+    group: Option<Arc<str>>,
     /// By statistic, over the samples that pass the guards; `None` if no sample has it.
     pub(super) figures: Vec<Option<ColumnFigures>>,
     /// By term, if it uses percentiles; `None` without a scale.
     histograms: Option<Vec<Option<HistogramLocation>>>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
-    cutoffs: Vec<Cutoff>,
+    cutoffs: Vec<Option<Cutoff>>,
     percentiles: GroupPercentiles,
     /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores.
     pub(super) deciles: Vec<f64>,
@@ -82,6 +128,7 @@ impl Ranked {
     /// Returns the rule for the samples of the group.
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
         Rule {
+            group: self.group.clone(),
             scorer: scorer(criteria, self.scales(criteria, histograms)),
             bounds: self.bounds.clone(),
             cutoffs: self.cutoffs.clone(),
@@ -132,71 +179,50 @@ pub(super) struct Totals {
     pub(super) parts: [u64; TENTHS as usize],
 }
 
-impl Totals {
-    /// Adds a sample that may be kept. The threshold follows the lowest score that is kept.
-    fn note(&mut self, place: usize, score: f64, kept: bool) {
-        let threshold = &mut self.thresholds[place];
-        match threshold.score.map(|lowest| key(score).cmp(&key(lowest))) {
-            Some(Ordering::Equal) => {
-                threshold.ties += 1;
-                threshold.ties_kept += u64::from(kept);
-            }
-            // Among equal scores the first are kept: no sample with this score was skipped before.
-            Some(Ordering::Less) | None if kept => {
-                *threshold = Threshold { score: Some(score), ties: 1, ties_kept: 1 };
-            }
-            Some(Ordering::Less | Ordering::Greater) | None => {}
-        }
-    }
+/// Samples of a group with their states counted.
+struct ScoredSamples<'a> {
+    totals: Totals,
+    /// Samples that pass and have a score: inverted key of the score, number, tokens.
+    sorter: Sorter<'a, 3>,
+    range: ScoreRange,
 }
 
-/// Counts kept samples by unit; they come in input order.
-struct KeptCounter<'a> {
-    /// Number of the first sample of every unit, then the number of all samples.
-    units: &'a [u64],
-    kept: &'a [AtomicU64],
-    unit: usize,
-    count: u64,
+/// Decision on the samples of a group.
+struct Decided {
+    totals: Totals,
+    cutoffs: Vec<Option<Cutoff>>,
+    percentiles: GroupPercentiles,
+    /// Descending.
+    deciles: Vec<f64>,
 }
 
-impl KeptCounter<'_> {
-    fn add(&mut self, number: u64) {
-        if number >= self.units[self.unit + 1] {
-            self.note();
-            self.unit = self.units.partition_point(|first| *first <= number) - 1;
-        }
-        self.count += 1;
-    }
-
-    fn note(&mut self) {
-        if self.count > 0 {
-            self.kept[self.unit].fetch_add(self.count, Order::Relaxed);
-        }
-        self.count = 0;
-    }
-}
-
-impl Ranking<'_> {
+impl<'a> RankedGroup<'a> {
     /// Decides by the group's own statistics.
     pub(super) fn by_own_statistics(self) -> Result<Ranked> {
-        let bounds = self.bounds()?;
+        let criteria = self.ranking.criteria;
+        let (name, filter) = (self.value.as_deref(), &criteria.filter);
+        let guards = criteria.guards.iter();
+        let bounds: Vec<Bounds> = guards
+            .map(|(guard, statistic)| self.bounds(guard, *statistic))
+            .collect::<Result<_>>()?;
         let (figures, scales) = self.scales(&bounds)?;
-        self.criteria.check_z_scores(self.name, &figures)?;
+        criteria.check_z_scores(name, &figures)?;
         let place = |scale: &Scale| {
-            scale.histogram.as_ref().map(|all| self.histograms.add(all)).transpose()
+            scale.histogram.as_ref().map(|all| self.ranking.histograms.add(all)).transpose()
         };
         let histograms = scales.as_ref().map(|scales| scales.iter().map(place).collect());
         let histograms = histograms.transpose()?;
-        let scorer = scorer(self.criteria, scales);
-        let (mut edges, deciles, range) = self.edges(scorer.as_ref(), &bounds)?;
-        let mut bins = ScoreBins::between(range);
-        let mut totals = self.totals(scorer.as_ref(), &bounds, &mut edges, &deciles, &mut bins)?;
-        if let Some(score) = self.criteria.filter.min_score {
+        let scorer = scorer(criteria, scales);
+        let scored = self.score(scorer.as_ref(), &bounds, |_, _| {})?;
+        let quotas = Quota::for_group(filter, name, scored.totals.counted);
+        let Decided { mut totals, cutoffs, percentiles, mut deciles } =
+            self.rank(scored, quotas, Vec::new())?;
+        deciles.reverse();
+        if let Some(score) = filter.min_score {
             totals.thresholds = vec![Threshold { score: Some(score), ties: 0, ties_kept: 0 }];
         }
-        let cutoffs = edges.iter().map(|edge| edge.cutoff).collect();
-        let percentiles = self.percentiles.add(&bins)?;
-        Ok(Ranked { figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
+        let group = name.map(Arc::from);
+        Ok(Ranked { group, figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
     }
 
     /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the
@@ -208,77 +234,77 @@ impl Ranking<'_> {
         thresholds: &[Threshold],
         deciles: &[f64],
     ) -> Result<(Rule, Totals, Vec<Sums>)> {
-        let mut edges: Vec<Edge> = thresholds.iter().map(Edge::calibrated).collect();
-        let (mut ties, mut range) = (vec![0_u64; edges.len()], ScoreRange::default());
         let sums = self.sums(&bounds)?;
-        self.gathered.visit(self.group, self.stop, |sample| {
-            let sample_state = sample_state(scorer.as_ref(), &bounds, self.criteria, sample.values);
-            range.add(sample_state.passing_score());
-            if let Some((place, score)) = self.ranked(sample_state, &sample) {
-                ties[place] += u64::from(key(score) == edges[place].cutoff.key);
-            }
+        let mut ties = vec![0_u64; thresholds.len()];
+        let scored = self.score(scorer.as_ref(), &bounds, |index, score| {
+            ties[index] += u64::from(thresholds[index].score == Some(score));
         })?;
-        for ((edge, threshold), ties) in edges.iter_mut().zip(thresholds).zip(ties) {
-            if let Some((left, _)) = &mut edge.ties {
-                let share = u128::from(ties) * u128::from(threshold.ties_kept);
-                *left = (share / u128::from(threshold.ties)) as u64;
-            }
-        }
-        let mut bins = ScoreBins::between(range);
-        let totals = self.totals(scorer.as_ref(), &bounds, &mut edges, deciles, &mut bins)?;
-        let cutoffs = edges.iter().map(|edge| edge.cutoff).collect();
-        let percentiles = self.percentiles.add(&bins)?;
-        Ok((Rule { scorer, bounds, cutoffs, percentiles }, totals, sums))
+        let quotas = thresholds.iter().zip(ties);
+        let quotas = quotas.map(|(threshold, ties)| Quota::calibrated(threshold, ties)).collect();
+        let deciles = deciles.iter().rev().copied().collect();
+        let Decided { totals, cutoffs, percentiles, .. } = self.rank(scored, quotas, deciles)?;
+        let group = self.value.as_deref().map(Arc::from);
+        Ok((Rule { group, scorer, bounds, cutoffs, percentiles }, totals, sums))
     }
 
-    /// Index of a sample's cutoff and its score; `None` if it cannot be kept.
-    fn ranked(self, sample_state: SampleState, sample: &Record<'_>) -> Option<(usize, f64)> {
-        let SampleState::Ranked(score) = sample_state else { return None };
-        let place = cutoff_index(self.criteria, self.name, sample.tokens)?;
-        (!score.is_nan()).then_some((place, score))
+    /// Calls `each` for every sample of the group, in input order.
+    fn visit(self, each: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        self.ranking.gathered.visit(self.group, self.ranking.stop, each)
     }
 
-    /// Computes the bounds of every guard. Quantiles are over all samples that have the statistic.
-    fn bounds(self) -> Result<Vec<Bounds>> {
-        let samples = self.gathered.of_groups[self.group as usize].samples;
-        let guards = self.criteria.guards.iter();
-        let mut quantiles: Vec<Quantiles> =
-            guards.map(|(guard, statistic)| Quantiles::new(guard, *statistic, samples)).collect();
-        for pass in 0..PASSES {
-            if quantiles.iter().all(Quantiles::are_finished) {
-                break;
-            }
-            self.gathered.visit(self.group, self.stop, |sample| {
-                for quantiles in &mut quantiles {
-                    quantiles.add(sample.values, sample.tokens, pass);
+    /// Computes the bounds of a guard. Quantiles are over all samples that have the statistic.
+    fn bounds(self, guard: &Guard, statistic: usize) -> Result<Bounds> {
+        let quantiles = [guard.min_quantile, guard.max_quantile];
+        let (mut total, mut sorter) = (0_u64, Sorter::new(self.ranking.directory));
+        if quantiles.iter().any(Option::is_some) {
+            self.visit(|sample| {
+                let (value, weight) = (sample.values[statistic], guard.weight(sample.tokens));
+                if !value.is_finite() {
+                    return Ok(());
                 }
+                total = total.saturating_add(weight);
+                sorter.push([key(value), weight])
             })?;
-            quantiles.iter_mut().for_each(Quantiles::end_pass);
         }
-        Ok(quantiles.iter().map(Quantiles::bounds).collect())
+        let wanted =
+            quantiles.map(|quantile| quantile.map(|quantile| quantile_weight(quantile, total)));
+        let (mut reached, mut found) = (0_u64, [None; 2]);
+        sorter.for_each(self.ranking.stop, |[key, weight]| {
+            reached = reached.saturating_add(weight);
+            for (found, wanted) in found.iter_mut().zip(wanted) {
+                if found.is_none() && wanted.is_some_and(|wanted| reached >= wanted) {
+                    *found = Some(value(key));
+                }
+            }
+            Ok(())
+        })?;
+        let [low, high] = found;
+        Ok(guard.bounds(low, high))
     }
 
     /// Calls `each` with the index and value of every finite statistic of the samples that pass, in input order.
     fn visit_passing(self, bounds: &[Bounds], mut each: impl FnMut(usize, f64)) -> Result<()> {
-        self.gathered.visit(self.group, self.stop, |sample| {
-            if passes(bounds, self.criteria, sample.values) {
-                let values = sample.values[..self.criteria.statistics.len()].iter().enumerate();
+        let criteria = self.ranking.criteria;
+        self.visit(|sample| {
+            if passes(bounds, criteria, sample.values) {
+                let values = sample.values[..criteria.statistics.len()].iter().enumerate();
                 let finite = values.filter(|(_, value)| value.is_finite());
                 finite.for_each(|(statistic, value)| each(statistic, *value));
             }
+            Ok(())
         })
     }
 
     /// Sums and ranges over the samples that pass, by statistic.
     fn sums(self, bounds: &[Bounds]) -> Result<Vec<Sums>> {
-        let mut sums = vec![Sums::default(); self.criteria.statistics.len()];
+        let mut sums = vec![Sums::default(); self.ranking.criteria.statistics.len()];
         self.visit_passing(bounds, |statistic, value| sums[statistic].add(value))?;
         Ok(sums)
     }
 
     /// Computes the totals of every statistic and the scale of every term over the samples that pass.
     fn scales(self, bounds: &[Bounds]) -> Result<Scales> {
-        let (criteria, sums) = (self.criteria, self.sums(bounds)?);
+        let (criteria, sums) = (self.ranking.criteria, self.sums(bounds)?);
         let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
         let mut histograms: Vec<Option<HistogramBuilder>> = (0..)
             .zip(&sums)
@@ -302,94 +328,20 @@ impl Ranking<'_> {
         Ok((figures, scales))
     }
 
-    /// Finds the edge of every cutoff, the deciles of the scores that pass, and their range.
-    fn edges(
+    /// Counts the states of all samples and collects those with a score. Calls `each` with the index of the cutoff and the
+    /// score of every sample that may be kept.
+    fn score(
         self,
         scorer: Option<&Scorer>,
         bounds: &[Bounds],
-    ) -> Result<(Vec<Edge>, Vec<f64>, ScoreRange)> {
-        let (criteria, most) =
-            (self.criteria, self.gathered.of_groups[self.group as usize].samples);
-        // The number of samples that a fraction refers to is only known after the first pass.
-        let amounts = self.amounts(0);
-        let search = |amount: &Amount| match amount {
-            Amount::All | Amount::From(_) => Search::Finished(None),
-            Amount::Samples(_) | Amount::Tokens(_) => Search::among(most),
-        };
-        let mut searches: Vec<Search> = amounts.iter().map(search).collect();
-        let mut deciles = vec![Search::among(most); TENTHS as usize - 1];
-        let (mut scored, mut counted) = (0_u64, 0_u64);
-        let mut range = ScoreRange::default();
-        for pass in 0..PASSES {
-            if deciles.iter().chain(&searches).all(Search::is_finished) {
-                break;
-            }
-            self.gathered.visit(self.group, self.stop, |sample| {
-                let sample_state = sample_state(scorer, bounds, criteria, sample.values);
-                let score = sample_state.passing_score();
-                if pass == 0 {
-                    range.add(score);
-                    counted += u64::from(sample_state.counts());
-                    scored += u64::from(!score.is_nan());
-                }
-                if score.is_nan() {
-                    return;
-                }
-                let key = key(score);
-                for search in &mut deciles {
-                    search.add(key, 1);
-                }
-                if let Some(place) = cutoff_index(criteria, self.name, sample.tokens) {
-                    searches[place].add(!key, amounts[place].weight(sample.tokens));
-                }
-            })?;
-            for (search, amount) in searches.iter_mut().zip(self.amounts(counted)) {
-                search.end_pass(amount.searched().unwrap_or(u64::MAX));
-            }
-            for (tenth, search) in (1..).zip(&mut deciles) {
-                search.end_pass(tenth * scored / TENTHS + 1);
-            }
-        }
-        let edges = searches.iter().zip(self.amounts(counted));
-        let edges = edges.map(|(search, amount)| Edge::from_search(search, amount)).collect();
-        let found = deciles.iter().filter_map(Search::found);
-        Ok((edges, found.map(|found| value(found.key)).collect(), range))
-    }
-
-    /// Amount to keep, by cutoff. `counted`: number of samples that a fraction refers to.
-    fn amounts(self, counted: u64) -> Vec<Amount> {
-        let filter = &self.criteria.filter;
-        if let Some(score) = filter.min_score {
-            vec![Amount::From(score)]
-        } else if let Some(fraction) = filter.keep_fraction {
-            vec![Amount::Samples(fraction.floor_of(counted))]
-        } else if let Some(budget) = &filter.keep_tokens {
-            vec![Amount::Tokens(budget.for_group(self.name))]
-        } else if let Some(budgets) = &filter.budgets {
-            budgets.iter().map(|budget| Amount::Tokens(budget.keep_tokens)).collect()
-        } else {
-            vec![Amount::All]
-        }
-    }
-
-    /// Runs the last pass, which decides on every sample.
-    fn totals(
-        self,
-        scorer: Option<&Scorer>,
-        bounds: &[Bounds],
-        edges: &mut [Edge],
-        deciles: &[f64],
-        bins: &mut ScoreBins,
-    ) -> Result<Totals> {
-        let (criteria, units) = (self.criteria, &self.gathered.units[..]);
-        let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
+        mut each: impl FnMut(usize, f64),
+    ) -> Result<ScoredSamples<'a>> {
+        let criteria = self.ranking.criteria;
         let by_guard = || vec![0; criteria.guards.len()];
-        let (thresholds, rejected, missing) = (vec![nothing; edges.len()], by_guard(), by_guard());
-        let mut totals = Totals { rejected, missing, thresholds, ..Totals::default() };
-        let mut kept_of_unit = KeptCounter { units, kept: self.kept, unit: 0, count: 0 };
-        self.gathered.visit(self.group, self.stop, |sample| {
+        let mut totals = Totals { rejected: by_guard(), missing: by_guard(), ..Totals::default() };
+        let (mut sorter, mut range) = (Sorter::new(self.ranking.directory), ScoreRange::default());
+        self.visit(|sample| {
             let sample_state = sample_state(scorer, bounds, criteria, sample.values);
-            let score = sample_state.passing_score();
             totals.counted += u64::from(sample_state.counts());
             let is_rejected = matches!(sample_state, SampleState::Rejected(..));
             for (guard, ((_, statistic), bounds)) in criteria.guards.iter().zip(bounds).enumerate()
@@ -402,25 +354,74 @@ impl Ranking<'_> {
             }
             if sample_state == SampleState::NotMeasured && criteria.filter.keeps_not_measured() {
                 totals.kept_not_measured += 1;
-                kept_of_unit.add(sample.number);
+                self.count_kept(sample.number);
             }
+            let score = sample_state.passing_score();
             if score.is_nan() {
-                return;
+                return Ok(());
             }
             totals.scored += 1;
-            bins.add(score);
-            totals.parts[deciles.partition_point(|decile| *decile <= score)] += 1;
-            let place = cutoff_index(criteria, self.name, sample.tokens);
-            let Some(place) = place else { return };
-            let kept = edges[place].keeps(key(score), sample.tokens, sample.number);
-            totals.note(place, score, kept);
-            if !kept {
-                return;
+            range.add(score);
+            if let Some(index) = cutoff_index(criteria, self.value.as_deref(), sample.tokens) {
+                each(index, score);
             }
-            totals.kept += 1;
-            kept_of_unit.add(sample.number);
+            sorter.push([!key(score), sample.number, sample.tokens])
         })?;
-        kept_of_unit.note();
-        Ok(totals)
+        Ok(ScoredSamples { totals, sorter, range })
+    }
+
+    /// Decides on every sample, in rank order. `quotas`: by cutoff. `deciles`: the nine deciles, descending; if empty, they
+    /// are computed.
+    fn rank(
+        self,
+        scored: ScoredSamples<'_>,
+        mut quotas: Vec<Quota>,
+        mut deciles: Vec<f64>,
+    ) -> Result<Decided> {
+        let ScoredSamples { mut totals, sorter, range } = scored;
+        let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
+        totals.thresholds = vec![nothing; quotas.len()];
+        let mut cutoffs = vec![None; quotas.len()];
+        let mut bins = ScoreBins::between(range);
+        // Number of samples with a lower rank.
+        let mut lower = totals.scored;
+        sorter.for_each(self.ranking.stop, |[rank, number, tokens]| {
+            let score = value(!rank);
+            bins.add(score);
+            lower -= 1;
+            for tenth in (1..TENTHS - deciles.len() as u64).rev() {
+                if tenth * totals.scored / TENTHS != lower {
+                    break;
+                }
+                deciles.push(score);
+            }
+            let higher = deciles.partition_point(|decile| *decile > score);
+            totals.parts[TENTHS as usize - 1 - higher] += 1;
+            let Some(index) = cutoff_index(self.ranking.criteria, self.value.as_deref(), tokens)
+            else {
+                return Ok(());
+            };
+            let threshold = &mut totals.thresholds[index];
+            let is_tie = threshold.score == Some(score);
+            if quotas[index].keeps(score, tokens) {
+                let (ties, ties_kept) =
+                    if is_tie { (threshold.ties, threshold.ties_kept) } else { (0, 0) };
+                *threshold =
+                    Threshold { score: Some(score), ties: ties + 1, ties_kept: ties_kept + 1 };
+                cutoffs[index] = Some(Cutoff { score, last_tie: number });
+                totals.kept += 1;
+                self.count_kept(number);
+            } else if is_tie {
+                threshold.ties += 1;
+            }
+            Ok(())
+        })?;
+        Ok(Decided { totals, cutoffs, percentiles: self.ranking.percentiles.add(&bins)?, deciles })
+    }
+
+    /// Counts a kept sample in its unit.
+    fn count_kept(self, number: u64) {
+        let unit = self.ranking.gathered.units.partition_point(|first| *first <= number) - 1;
+        self.ranking.kept[unit].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,15 +1,12 @@
-//! Finds ids that more than one document has: hashes them and sorts the hashes through a file.
+//! Finds ids that more than one document has: hashes them and sorts the hashes.
 
 use sha2::{Digest, Sha256};
 
-use super::runs::Runs;
+use super::sort::Sorter;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
-
-/// Number of parts, by first byte, that hashes are sorted in.
-const PARTS: usize = 256;
 
 /// Bytes of a hash.
 const BYTES: usize = size_of::<u128>();
@@ -19,48 +16,43 @@ const BLOCK: usize = 1024;
 
 /// Hashes of ids that are being collected.
 #[derive(Debug)]
-pub(super) struct Ids {
-    hashes: Runs,
-    /// File for the repeated hashes.
-    repeated: AnonymousFile,
+pub(super) struct Ids<'d> {
+    directory: &'d RunDirectory,
+    hashes: Sorter<'d, 2>,
 }
 
-impl Ids {
-    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self {
-            hashes: Runs::new(directory, BYTES)?,
-            repeated: AnonymousFile::create(directory)?,
-        })
+impl<'d> Ids<'d> {
+    pub(super) fn new(directory: &'d RunDirectory) -> Self {
+        Self { directory, hashes: Sorter::new(directory) }
     }
 
     /// Adds the hash of a document's id.
     pub(super) fn push(&mut self, hash: u128) -> Result<()> {
-        let bytes = hash.to_be_bytes();
-        self.hashes.push(usize::from(bytes[0]), &bytes)
+        self.hashes.push([(hash >> 64) as u64, hash as u64])
     }
 
-    /// Returns the repeated hashes. Memory: one part of the hashes at a time.
+    /// Returns the repeated hashes.
     pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
-        let hashes = self.hashes.finish()?;
+        let file = AnonymousFile::create(self.directory)?;
         let (first, count, documents) = (Vec::new(), 0, 0);
-        let mut repeated = RepeatedIds { file: self.repeated, first, count, documents };
-        for part in 0..PARTS {
-            let mut sorted: Vec<u128> = Vec::new();
-            hashes.visit(part, stop, |bytes| sorted.extend(hash_of(bytes)))?;
-            sorted.sort_unstable();
-            let several =
-                sorted.chunk_by(|one, other| one == other).filter(|equal| equal.len() > 1);
-            let mut documents = 0;
-            let several = several.inspect(|equal| documents += equal.len() as u64);
-            repeated.append(several.map(|equal| equal[0]))?;
-            repeated.documents += documents;
-        }
+        let mut repeated = RepeatedIds { file, first, count, documents };
+        let (mut last, mut equal, mut bytes) = ([0; 2], 0_u64, Vec::new());
+        self.hashes.for_each(stop, |hash| {
+            equal = if equal > 0 && hash == last { equal + 1 } else { 1 };
+            last = hash;
+            match equal {
+                1 => {}
+                2 => {
+                    repeated.documents += 2;
+                    repeated.append(hash, &mut bytes)?;
+                }
+                _ => repeated.documents += 1,
+            }
+            Ok(())
+        })?;
+        repeated.file.append(&bytes)?;
         Ok(repeated)
     }
-}
-
-fn hash_of(bytes: &[u8]) -> Option<u128> {
-    Some(u128::from_be_bytes(bytes.try_into().ok()?))
 }
 
 /// Hashes of ids that more than one document has, ascending, in a file.
@@ -85,16 +77,16 @@ impl RepeatedIds {
         self.documents
     }
 
-    fn append(&mut self, hashes: impl Iterator<Item = u128>) -> Result<()> {
-        let mut bytes = Vec::new();
-        for hash in hashes {
-            if self.count.is_multiple_of(BLOCK as u64) {
-                self.first.push(hash);
-            }
-            self.count += 1;
-            bytes.extend(hash.to_be_bytes());
+    /// Adds a hash. `waiting`: bytes that are not written yet.
+    fn append(&mut self, hash: [u64; 2], waiting: &mut Vec<u8>) -> Result<()> {
+        if self.count.is_multiple_of(BLOCK as u64) {
+            self.first.push(u128::from(hash[0]) << 64 | u128::from(hash[1]));
+            self.file.append(waiting)?;
+            waiting.clear();
         }
-        self.file.append(&bytes)
+        self.count += 1;
+        waiting.extend(hash.map(u64::to_be_bytes).as_flattened());
+        Ok(())
     }
 
     /// Whether another document has the same id.
@@ -126,7 +118,7 @@ mod tests {
     fn repeated(ids: impl Iterator<Item = String>) -> RepeatedIds {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
-        let mut all = Ids::new(&directory).unwrap();
+        let mut all = Ids::new(&directory);
         ids.for_each(|id| all.push(hash(&id)).unwrap());
         all.repeated(&Stop::default()).unwrap()
     }

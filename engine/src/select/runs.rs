@@ -80,12 +80,12 @@ impl Groups {
     /// Calls `each` for the records of a group in insertion order.
     ///
     /// # Errors
-    /// The file cannot be read, or a signal stopped the run.
+    /// The file cannot be read, a signal stopped the run, or `each` fails.
     pub(super) fn visit(
         &self,
         group: usize,
         stop: &Stop,
-        mut each: impl FnMut(&[u8]),
+        mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let most = READ_BYTES / self.record * self.record;
         let mut buffer = Vec::new();
@@ -97,7 +97,7 @@ impl Groups {
                     buffer.resize(length, 0);
                 }
                 self.file.read(&mut buffer[..length], start + offset)?;
-                buffer[..length].chunks_exact(self.record).for_each(&mut each);
+                buffer[..length].chunks_exact(self.record).try_for_each(&mut each)?;
             }
         }
         Ok(())
@@ -132,7 +132,11 @@ mod tests {
             let groups = runs.finish().unwrap();
             for group in 0..6 {
                 let mut got = Vec::new();
-                groups.visit(group, &Stop::default(), |record| got.push(record.to_vec())).unwrap();
+                let visited = groups.visit(group, &Stop::default(), |record| {
+                    got.push(record.to_vec());
+                    Ok(())
+                });
+                visited.unwrap();
                 let of_group = samples.iter().filter(|(own, ..)| *own == group);
                 let expected: Vec<_> = of_group.map(|(_, value, _)| value.to_le_bytes().to_vec()).collect();
                 prop_assert_eq!(got, expected);
@@ -156,6 +160,7 @@ mod tests {
             .visit(1, &Stop::default(), |record| {
                 assert!(record.iter().all(|byte| *byte == (2 * seen + 1) as u8));
                 seen += 1;
+                Ok(())
             })
             .unwrap();
         assert_eq!(seen, many / 2);

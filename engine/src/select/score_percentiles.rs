@@ -46,18 +46,23 @@ impl ScoreRange {
 #[derive(Debug)]
 pub(super) struct ScoreBins {
     range: ScoreRange,
-    counts: Vec<u64>,
+    /// Non-empty bins with their counts, descending.
+    counts: Vec<(u32, u64)>,
 }
 
 impl ScoreBins {
     /// Starts counting the scores of a group with this range.
     pub(super) fn between(range: ScoreRange) -> Self {
-        Self { range, counts: vec![0; BINS] }
+        Self { range, counts: Vec::new() }
     }
 
-    /// Counts a score of the group.
+    /// Counts the next score of the group, in descending order.
     pub(super) fn add(&mut self, score: f64) {
-        self.counts[self.range.bin(score) as usize] += 1;
+        let bin = self.range.bin(score);
+        match self.counts.last_mut() {
+            Some((last, count)) if *last == bin => *count += 1,
+            _ => self.counts.push((bin, 1)),
+        }
     }
 }
 
@@ -88,13 +93,12 @@ impl PercentilesOfGroups {
 
     /// Adds the percentiles of a group whose scores are all counted; stores only bins that are not empty.
     pub(super) fn add(&self, bins: &ScoreBins) -> Result<GroupPercentiles> {
-        let total = bins.counts.iter().sum::<u64>() as f64;
+        let total = bins.counts.iter().map(|(_, own)| own).sum::<u64>() as f64;
         let mut below = 0_u64;
         let (mut bytes, mut blocks) = (Vec::new(), Vec::new());
-        let held = (0_u32..).zip(&bins.counts).filter(|(_, own)| **own > 0);
-        for (place, (bin, own)) in held.enumerate() {
-            if place % BLOCK == 0 {
-                blocks.push(bin as u16);
+        for (index, (bin, own)) in bins.counts.iter().rev().enumerate() {
+            if index % BLOCK == 0 {
+                blocks.push(*bin as u16);
             }
             let percentile = (below as f64 + *own as f64 / 2.0) / total;
             bytes.extend(bin.to_le_bytes());
@@ -165,7 +169,12 @@ mod tests {
             let mut range = ScoreRange::default();
             scores.iter().for_each(|score| range.add(*score));
             let mut bins = ScoreBins::between(range);
-            scores.iter().filter(|score| !score.is_nan()).for_each(|score| bins.add(*score));
+            let mut descending: Vec<f64> =
+                scores.iter().copied().filter(|score| !score.is_nan()).collect();
+            descending.sort_by(|one, other| other.total_cmp(one));
+            for score in descending {
+                bins.add(score);
+            }
             all.add(&bins).unwrap()
         };
         let places: Vec<GroupPercentiles> = groups.iter().map(add).collect();

@@ -1,7 +1,6 @@
 //! Compares the selection with one in memory: all statistics, bounds, scores and decisions.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use longsift_stages::Filter;
 use longsift_stages::contract::Merge;
@@ -15,9 +14,8 @@ use super::criteria::{Criteria, Reasons, Statistic};
 use super::decided::Rule;
 use super::drift;
 use super::gather::{Gathered, Gathering, UnitSamples};
-use super::histograms::{Histograms, HistogramsOfGroups};
-use super::rank::{Ranked, Ranking};
-use super::score_percentiles::PercentilesOfGroups;
+use super::histograms::Histograms;
+use super::rank::{Ranked, RankedGroup, Ranking};
 use crate::base::stop::Stop;
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::layout::RunDirectory;
@@ -94,24 +92,14 @@ fn ranked<'g>(
     criteria: &Criteria,
     gathered: &'g Gathered,
 ) -> (BTreeMap<Option<&'g str>, Ranked>, Histograms, Vec<u64>) {
-    let kept: Vec<AtomicU64> = gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect();
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
-    let percentiles = PercentilesOfGroups::new(&directory).unwrap();
-    let histograms = HistogramsOfGroups::new(&directory).unwrap();
-    let ranked = gathered.groups.iter().map(|(value, group)| {
-        let (name, stop) = (value.as_deref(), &Stop::default());
-        let (group, kept, percentiles, histograms) = (*group, &kept[..], &percentiles, &histograms);
-        let ranking =
-            Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
-        (name, ranking.by_own_statistics().unwrap())
-    });
-    let ranked = ranked.collect();
-    (
-        ranked,
-        histograms.finish().unwrap(),
-        kept.iter().map(|kept| kept.load(Ordering::Relaxed)).collect(),
-    )
+    let stop = Stop::default();
+    let ranking = Ranking::new(criteria, gathered, &directory, &stop).unwrap();
+    let ranked = ranking.each_group(RankedGroup::by_own_statistics).unwrap();
+    let (kept, _, histograms) = ranking.finish().unwrap();
+    let values = gathered.groups.keys().map(Option::as_deref);
+    (values.zip(ranked).collect(), histograms, kept)
 }
 
 /// Selection of one group in memory.
@@ -192,7 +180,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
             .zip(&of_group)
             .map(|(number, (_, tokens, values))| {
                 let sample_state = rule.sample_state(criteria, values);
-                let keep = rule.keeps(criteria, name, sample_state, *tokens, number);
+                let keep = rule.keeps(criteria, sample_state, *tokens, number);
                 (sample_state.score(), keep)
             })
             .collect();
@@ -244,25 +232,17 @@ fn again_by_its_calibration(
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
     let scorer = calibration::scorer(criteria, &known);
-    let kept: Vec<AtomicU64> = gathered.units.iter().map(|_| AtomicU64::new(0)).collect();
-    let (group, stop) = (gathered.groups[&value], &Stop::default());
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
-    let percentiles = &PercentilesOfGroups::new(&directory).unwrap();
-    let (kept, histograms_now) = (&kept[..], &HistogramsOfGroups::new(&directory).unwrap());
-    let ranking = Ranking {
-        criteria,
-        gathered,
-        name,
-        group,
-        kept,
-        percentiles,
-        histograms: histograms_now,
-        stop,
-    };
-    let bounds = known.guards.clone();
-    let (rule, totals, sums) =
-        ranking.by_calibration(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
+    let stop = Stop::default();
+    let ranking = Ranking::new(criteria, gathered, &directory, &stop).unwrap();
+    let decided = ranking.each_group(|group| {
+        let (scorer, bounds) = (scorer.clone(), known.guards.clone());
+        let decided = (*group.value == value)
+            .then(|| group.by_calibration(scorer, bounds, &known.thresholds, &known.score_deciles));
+        decided.transpose()
+    });
+    let (rule, totals, sums) = decided.unwrap().into_iter().flatten().next().unwrap();
     assert_eq!(
         (totals.scored, totals.counted, totals.kept, totals.parts),
         (known.count, known.samples, known.kept, ranked.totals.parts)
@@ -273,12 +253,13 @@ fn again_by_its_calibration(
     }
     let (own, mut numbers) = (ranked.rule(criteria, histograms), Vec::new());
     gathered
-        .visit(group, stop, |sample| {
+        .visit(gathered.groups[&value], &stop, |sample| {
             let keeps = |rule: &Rule| {
                 let sample_state = rule.sample_state(criteria, sample.values);
-                rule.keeps(criteria, name, sample_state, sample.tokens, sample.number)
+                rule.keeps(criteria, sample_state, sample.tokens, sample.number)
             };
             numbers.push((keeps(&own), keeps(&rule)));
+            Ok(())
         })
         .unwrap();
     assert!(numbers.iter().all(|(before, now)| before == now));
@@ -323,14 +304,10 @@ fn another_selection_is_another_version() {
                     &Stop::default(),
                     |sample| {
                         let sample_state = rule.sample_state(&criteria, sample.values);
-                        let keep = rule.keeps(
-                            &criteria,
-                            *name,
-                            sample_state,
-                            sample.tokens,
-                            sample.number,
-                        );
+                        let keep =
+                            rule.keeps(&criteria, sample_state, sample.tokens, sample.number);
                         numbers.extend([sample_state.score().to_bits(), u64::from(keep)]);
+                        Ok(())
                     },
                 );
                 visited.unwrap();
