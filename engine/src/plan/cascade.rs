@@ -18,7 +18,7 @@ use crate::spec::pipeline::Samples;
 #[derive(Clone, Debug)]
 pub struct PrecedingGuard {
     /// Index among the guards of the filter.
-    guard: usize,
+    pub guard: usize,
     /// Index of the measure that it reads.
     pub reads: u16,
     /// Index of the statistic among the columns of that measure.
@@ -31,7 +31,7 @@ pub struct PrecedingGuard {
 
 impl PrecedingGuard {
     /// Whether a sample with these window values is rejected. A sample without a value is not: it has another reason.
-    pub fn rejects(&self, windows: &[f64]) -> bool {
+    fn rejects(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
             Some(merge) => merge.merge_windows(windows),
             None => windows.first().copied().unwrap_or(f64::NAN),
@@ -85,7 +85,15 @@ impl Cascade {
 
     /// Returns the guards before a measure.
     pub fn before(&self, measure: u16) -> &[PrecedingGuard] {
-        &self.before[usize::from(measure)]
+        self.before.get(usize::from(measure)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a sample skips a measure: a guard before it rejects the sample, or the sample skips the measure that the guard
+    /// reads. `values`: values of a guard's statistic, of the windows of the sample that its measure runs on.
+    pub fn skips(&self, measure: u16, values: &dyn Fn(&PrecedingGuard) -> Vec<f64>) -> bool {
+        self.before(measure)
+            .iter()
+            .any(|guard| self.skips(guard.reads, values) || guard.rejects(&values(guard)))
     }
 
     /// Splits the windows of a document into the samples that guards check.

@@ -187,28 +187,37 @@ impl<'a> Measuring<'a> {
     fn skip_rejected(&mut self, documents: &[Prepared], measure_index: u16) {
         self.skip_unsampled(documents, measure_index);
         let cascade = &self.context.plan.cascade;
-        let guards = cascade.before(measure_index);
-        if guards.is_empty() {
+        if cascade.before(measure_index).is_empty() {
             return;
         }
         for (document, cut) in to_measure(documents) {
             let key = |window: &TokenWindow| (document.row, window.index);
             let keys: Vec<WindowKey> = cut.windows.iter().map(key).collect();
             for sample in cascade.samples(&keys) {
-                if guards.iter().any(|guard| self.rejects(guard, sample)) {
-                    for key in sample {
-                        let open =
-                            self.windows.get_mut(key).expect("windows of the batch are open");
-                        open.skipped[usize::from(measure_index)] = true;
-                        if open.figures[usize::from(measure_index)].is_none()
-                            || !self.context.exclusive
-                        {
-                            self.store_result((*key, measure_index), Ok(NOT_MEASURED));
-                        }
+                if !cascade.skips(measure_index, &|guard| self.guard_values(guard, sample)) {
+                    continue;
+                }
+                for key in sample {
+                    let open = self.windows.get_mut(key).expect("windows of the batch are open");
+                    open.skipped[usize::from(measure_index)] = true;
+                    if open.figures[usize::from(measure_index)].is_none() || !self.context.exclusive
+                    {
+                        self.store_result((*key, measure_index), Ok(NOT_MEASURED));
                     }
                 }
             }
         }
+    }
+
+    /// Values of a guard's statistic, of the windows of a sample that its measure runs on.
+    fn guard_values(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> Vec<f64> {
+        let figures = sample.iter().map(|key| &self.windows[key].figures[usize::from(guard.reads)]);
+        let measured = figures.filter(|figures| **figures != Some(Ok(NOT_MEASURED)));
+        let value = |figures: &Option<Measured>| {
+            let figures = figures.as_ref()?.as_ref().ok()?;
+            figures.0.get(guard.column).and_then(Value::finite)
+        };
+        measured.map(|figures| value(figures).unwrap_or(f64::NAN)).collect()
     }
 
     /// Skips a measure for windows of a batch outside its sample.
@@ -227,17 +236,6 @@ impl<'a> Measuring<'a> {
                 }
             }
         }
-    }
-
-    fn rejects(&self, guard: &PrecedingGuard, sample: &[WindowKey]) -> bool {
-        let reads = usize::from(guard.reads);
-        let is_skipped = |key| self.windows[key].skipped[reads];
-        let value = |key| match &self.windows[key].figures[reads] {
-            Some(Ok(figures)) => figures.0.get(guard.column).and_then(Value::finite),
-            Some(Err(_)) | None => None,
-        };
-        let values: Vec<f64> = sample.iter().map(|key| value(key).unwrap_or(f64::NAN)).collect();
-        sample.iter().any(is_skipped) || guard.rejects(&values)
     }
 
     /// Assigns to all windows of a document the statistics that programs returned for the document.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longsift_stages::contract::{Column, Merge, WindowSample};
-use longsift_stages::filter::guards::{Guard, Verdict, Weigh};
+use longsift_stages::filter::guards::{Guard, Weigh};
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
@@ -15,7 +15,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::random::random_score;
 use crate::dataset::documents::is_id_of_row;
-use crate::plan::cascade::document_merge;
+use crate::plan::cascade::{Cascade, document_merge};
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
 use crate::run_directory::scores::ScoredWindow;
@@ -34,6 +34,8 @@ pub(super) struct Criteria {
     pub(super) combine: Combine,
     /// Default for terms that do not set it.
     pub(super) standardise: Standardise,
+    /// Guards before measures.
+    pub(super) cascade: Cascade,
     /// Guards, each with the index of its statistic.
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
@@ -82,8 +84,8 @@ pub(super) struct Reasons {
 #[derive(Clone, Debug)]
 pub(super) struct SkippedMeasure {
     pub(super) measure: String,
-    /// Indexes of the guards before it.
-    guards: Vec<usize>,
+    /// Index of the measure in the plan.
+    index: u16,
     /// Sample of windows that it runs on.
     sample: Option<WindowSample>,
 }
@@ -100,8 +102,8 @@ pub(super) struct Statistic {
     pub(super) place: usize,
     /// Column index of its standard error, if the measure declares one.
     pub(super) error: Option<usize>,
-    /// Indexes of the guards before its measure.
-    pub(super) guards_before: Vec<usize>,
+    /// Index of its measure in the plan.
+    pub(super) measure: u16,
     /// Sample of windows that its measure runs on.
     pub(super) sample: Option<WindowSample>,
 }
@@ -131,18 +133,18 @@ impl Criteria {
         let declared = plan.measures.statistics();
         let mut criteria = Self::new(plan, score, filter, Vec::new());
         let statistic = |column: &Column| {
-            let (name, skipped) = (&column.name, before(plan, &column.name));
             let (columns, merge) = (&mut criteria.columns, score.document_score);
-            Statistic::new(name, &declared, merge, columns, skipped)
+            Statistic::new(plan, &column.name, &declared, merge, columns)
         };
         criteria.written = columns::output_statistics(&declared).map(statistic).collect();
         let skipped =
-            plan.measures().zip(&plan.measures.columns).filter_map(|((_, of), columns)| {
-                let guards = guards_before(&filter.guards, &columns.measure);
+            plan.measures().zip(&plan.measures.columns).filter_map(|((index, of), columns)| {
                 let (measure, sample) = (columns.measure.clone(), of.sample());
-                (!guards.is_empty()).then_some(SkippedMeasure { measure, guards, sample })
+                let has_guards = !plan.cascade.before(index).is_empty();
+                has_guards.then_some(SkippedMeasure { measure, index, sample })
             });
         criteria.skipped = skipped.collect();
+        criteria.cascade = plan.cascade.clone();
         criteria
     }
 
@@ -160,9 +162,8 @@ impl Criteria {
     fn new(plan: &Plan, score: &Score, filter: &Filter, mut columns: Vec<String>) -> Self {
         let declared = plan.measures.statistics();
         let (terms, combine) = score.terms(&declared);
-        let mut statistic = |name: &str| {
-            Statistic::new(name, &declared, score.document_score, &mut columns, before(plan, name))
-        };
+        let mut statistic =
+            |name: &str| Statistic::new(plan, name, &declared, score.document_score, &mut columns);
         let mut statistics: Vec<Statistic> =
             terms.iter().map(|term| statistic(&term.statistic)).collect();
         let mut guards = Vec::new();
@@ -179,6 +180,7 @@ impl Criteria {
             statistics,
             skipped: Vec::new(),
             written: Vec::new(),
+            cascade: Cascade::default(),
             selects_by: columns.len(),
             columns,
             terms,
@@ -258,7 +260,7 @@ impl Criteria {
     /// If guards skip its measure, the value is missing even if an earlier run with other guards computed it. If sampling
     /// excluded the measure, it is [`NOT_SAMPLED`].
     pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
-        if self.is_skipped(&statistic.guards_before, sample) {
+        if self.is_skipped(statistic.measure, sample) {
             f64::NAN
         } else if statistic.is_in_sample(sample) {
             self.measured(statistic, sample)
@@ -267,20 +269,17 @@ impl Criteria {
         }
     }
 
-    /// Whether one of these guards skips the measure that they come before.
-    fn is_skipped(&self, guards: &[usize], sample: &[ScoredWindow]) -> bool {
-        guards.iter().any(|guard| {
-            let (guard, place) = &self.guards[*guard];
-            let own = &self.statistics[*place];
-            let bounds = guard.bounds(None, None);
-            self.is_skipped(&own.guards_before, sample)
-                || bounds.judge(self.measured(own, sample)) == Verdict::Refused
+    /// Whether guards skip a measure.
+    fn is_skipped(&self, measure: u16, sample: &[ScoredWindow]) -> bool {
+        self.cascade.skips(measure, &|guard| {
+            let statistic = &self.statistics[self.guards[guard.guard].1];
+            statistic.windows(statistic.place, sample)
         })
     }
 
     /// Number of windows of a sample that guards skip for a measure.
     pub(super) fn skipped_windows(&self, of: &SkippedMeasure, sample: &[ScoredWindow]) -> u64 {
-        if self.is_skipped(&of.guards, sample) {
+        if self.is_skipped(of.index, sample) {
             let held = |own: &&ScoredWindow| sampling::contains(of.sample, &own.id, own.window);
             sample.iter().filter(held).count() as u64
         } else {
@@ -292,11 +291,7 @@ impl Criteria {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
             return window.statistic(statistic.place);
         }
-        // Of a document, the windows that its measure runs on.
-        let windows = |place: usize| {
-            let held = sample.iter().filter(|window| statistic.holds(window));
-            held.map(|window| window.statistic(place)).collect::<Vec<f64>>()
-        };
+        let windows = |place: usize| statistic.windows(place, sample);
         match (&statistic.merge, statistic.ratio) {
             (Merge::Ratio { exponential, .. }, Some((above, below))) => {
                 Merge::ratio(&windows(above), &windows(below), *exponential)
@@ -309,7 +304,7 @@ impl Criteria {
     pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
         for (statistic, error) in self.statistics.iter().zip(errors) {
             let Some(place) = statistic.error else { continue };
-            if self.is_skipped(&statistic.guards_before, sample) {
+            if self.is_skipped(statistic.measure, sample) {
                 continue;
             }
             for window in sample {
@@ -371,6 +366,12 @@ impl Statistic {
         sampling::contains(self.sample, &window.id, window.window)
     }
 
+    /// Values of a column, of the windows of a sample that its measure runs on.
+    fn windows(&self, place: usize, sample: &[ScoredWindow]) -> Vec<f64> {
+        let held = sample.iter().filter(|window| self.holds(window));
+        held.map(|window| window.statistic(place)).collect()
+    }
+
     /// Whether sampling includes any window of a sample for its measure.
     fn is_in_sample(&self, sample: &[ScoredWindow]) -> bool {
         sample.iter().any(|window| self.holds(window))
@@ -378,11 +379,11 @@ impl Statistic {
 
     /// `read`: columns of score tables that are read, to which those of this statistic are added.
     fn new(
+        plan: &Plan,
         name: &str,
         columns: &[Column],
         document_score: Option<DocumentScore>,
         read: &mut Vec<String>,
-        (guards_before, sample): Before,
     ) -> Self {
         let mut place = |name: &str| {
             let known = read.iter().position(|known| known == name);
@@ -406,27 +407,8 @@ impl Statistic {
             ratio,
             place: place(name),
             error,
-            guards_before,
-            sample,
+            measure: plan.measures.index_of(name).map_or(0, |(measure, _)| measure),
+            sample: sampling::sample_of_statistic(plan, name),
         }
     }
-}
-
-/// Conditions for a measure to run on a window: indexes of the guards before it, and its sample.
-type Before = (Vec<usize>, Option<WindowSample>);
-
-/// Conditions of the measure that computes a statistic.
-fn before(plan: &Plan, statistic: &str) -> Before {
-    let guards = plan.measures.index_of(statistic).map_or(Vec::new(), |(place, _)| {
-        let measure = &plan.measures.columns[usize::from(place)].measure;
-        guards_before(&plan.spec.filter().guards, measure)
-    });
-    (guards, sampling::sample_of_statistic(plan, statistic))
-}
-
-/// Indexes of the guards before a measure.
-fn guards_before(guards: &[Guard], measure: &String) -> Vec<usize> {
-    let before = guards.iter().enumerate();
-    let before = before.filter(|(_, guard)| guard.before.as_ref() == Some(measure));
-    before.map(|(index, _)| index).collect()
 }

@@ -17,6 +17,7 @@ use super::gather::{Gathered, Gathering, UnitSamples};
 use super::histograms::Histograms;
 use super::rank::{Ranked, RankedGroup, Ranking};
 use crate::base::stop::Stop;
+use crate::plan::cascade::Cascade;
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::layout::RunDirectory;
 use crate::spec::pipeline::Samples;
@@ -42,7 +43,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         ratio: None,
         place: 0,
         error: None,
-        guards_before: Vec::new(),
+        measure: 0,
         sample: None,
     };
     let statistics = ["0", "1", "2"].map(statistic).to_vec();
@@ -52,6 +53,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         reasons: Reasons::new(&statistics, &guards),
         skipped: Vec::new(),
         written: Vec::new(),
+        cascade: Cascade::default(),
         statistics,
         columns: Vec::new(),
         selects_by: 0,
