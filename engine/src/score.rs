@@ -10,66 +10,117 @@ pub(crate) mod passes;
 pub(crate) mod prepare;
 pub(crate) mod programs;
 pub(crate) mod reopen;
-pub(crate) mod shared;
 pub(crate) mod tolerance;
 pub(crate) mod unit;
 pub(crate) mod watch;
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 
 use serde_json::json;
 
 use crate::base::error::Result;
+use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
-use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::{self, UnitRecord};
 use context::{ScoreContext, Scored, ScoredUnit};
 use tolerance::check_quarantine;
 
-/// Scores every unit without a record in `valid`; the others are reused.
+/// Work unit with its index in the plan.
+type IndexedUnit<'u> = (usize, &'u WorkUnit);
+
+/// Scores every unit without a record; the others are reused. `records`: valid records, by unit of the plan.
 ///
-/// Units are scored in order and the windows of a unit in parallel, while the next documents are read and tokenised.
-pub fn score(context: ScoreContext<'_>, valid: Vec<Option<UnitRecord>>) -> Result<Scored> {
-    let units = context.plan.units.iter().zip(&valid);
-    let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
+/// With exclusive access, units are scored in order and one reader reads ahead from unit to unit. With shared access, each unit
+/// has its own reader, and units that another process is working on come last and are mostly finished by then: two processes
+/// share a shard, and if one hangs the other finishes.
+pub fn score(context: ScoreContext<'_>, mut records: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let mut scored = Scored::default();
+    let mut open: Vec<IndexedUnit<'_>> = Vec::new();
+    for (index, (unit, record)) in context.plan.units.iter().zip(&records).enumerate() {
+        if let Some(record) = record {
+            context.reused(unit, &record.counts);
+            scored.reuse(&record.counts);
+        } else {
+            open.push((index, unit));
+        }
+    }
+    let mut score =
+        |units: &[IndexedUnit<'_>]| score_units(&context, units, &mut records, &mut scored);
+    if context.exclusive {
+        score(&open)?;
+    } else {
+        let mut claimed = Vec::new();
+        for (index, unit) in open {
+            if journal::is_claimed(&context.directory.journal().join(unit.name()))? {
+                claimed.push((index, unit));
+            } else {
+                score(&[(index, unit)])?;
+            }
+        }
+        claimed.into_iter().try_for_each(|unit| score(&[unit]))?;
+    }
+    scored.records = records.into_iter().flatten().collect();
+    Ok(scored)
+}
+
+/// Scores units in order, while one thread reads and tokenises the next documents.
+fn score_units(
+    context: &ScoreContext<'_>,
+    units: &[IndexedUnit<'_>],
+    records: &mut [Option<UnitRecord>],
+    scored: &mut Scored,
+) -> Result<()> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope.spawn(move || unit::read_ahead(&context, &open, &sender));
-        let scored = score_all(&context, valid, &batches);
-        if scored.is_err() {
+        scope
+            .spawn(move || unit::read_ahead(context, units.iter().map(|(_, unit)| *unit), &sender));
+        let done = units.iter().try_for_each(|(index, unit)| {
+            context.stop.check()?;
+            let scored_unit = unit::score(context, unit, &batches)?;
+            records[*index] = Some(account(context, unit, scored_unit, scored)?);
+            check_quarantine(context.plan, &scored.counts, context.directory)
+        });
+        if done.is_err() {
             context.programs.abandon();
         }
         // The reader stops when its receiver is dropped.
         drop(batches);
-        scored
+        done
     })
 }
 
-fn score_all(
+/// Reports a unit and adds it to the totals; returns its record.
+fn account(
     context: &ScoreContext<'_>,
-    valid: Vec<Option<UnitRecord>>,
-    batches: &Receiver<unit::FromReader>,
-) -> Result<Scored> {
-    let mut scored = Scored::default();
-    for (unit, record) in context.plan.units.iter().zip(valid) {
-        context.stop.check()?;
-        if let Some(record) = record {
-            context.reused(unit, &record.counts);
-            scored.add(record, 0);
-        } else {
-            let ScoredUnit { record, windows_measured, .. } =
-                unit::score_from(context, unit, batches)?;
-            context.done(unit, &record.counts);
-            let facts =
-                json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
-            events::append(&context.plan.directory, "unit_scored", facts)?;
-            scored.add(record, windows_measured);
-        }
-        check_quarantine(context.plan, &scored.counts, context.directory)?;
+    unit: &WorkUnit,
+    scored_unit: ScoredUnit,
+    scored: &mut Scored,
+) -> Result<UnitRecord> {
+    let ScoredUnit { record, windows_measured, by_another } = scored_unit;
+    if !by_another {
+        context.done(unit, &record.counts);
+        let facts = json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
+        context.append_event("unit_scored", facts)?;
+        scored.units_scored += 1;
+        scored.add(&record.counts, windows_measured);
+        return Ok(record);
     }
-    Ok(scored)
+    if windows_measured > 0 {
+        tracing::warn!(
+            unit = record.unit,
+            file = record.file,
+            windows = windows_measured,
+            "another process committed this unit first; the results of this one are discarded"
+        );
+        let facts = json!({ "unit": record.unit, "windows": windows_measured });
+        context.append_event("unit_late", facts)?;
+    }
+    context.reused(unit, &record.counts);
+    scored.units_by_others += 1;
+    scored.add(&record.counts, 0);
+    Ok(record)
 }
 
 /// The score phase if every unit has a record: never runs the model.
@@ -80,7 +131,8 @@ pub fn reuse(
 ) -> Result<Scored> {
     let mut scored = Scored::default();
     for record in valid.into_iter().flatten() {
-        scored.add(record, 0);
+        scored.reuse(&record.counts);
+        scored.records.push(record);
     }
     check_quarantine(plan, &scored.counts, directory)?;
     Ok(scored)

@@ -68,17 +68,17 @@ impl Run<'_> {
             }
             return Err(problem.hint("run the pipeline that makes these scores first").into());
         }
-        self.measure(wanted, true, |context| score::score(context, valid))
+        self.measure(valid, wanted, true)
     }
 
-    /// Runs `work`, which measures windows, with the plan's devices if a measure needs them. `exclusive`: this process has
+    /// Scores the units without a record, with the plan's devices if a measure needs them. `exclusive`: this process has
     /// exclusive access to the run directory.
-    pub(super) fn measure<T>(
+    pub(super) fn measure(
         &mut self,
+        valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
         exclusive: bool,
-        work: impl FnOnce(ScoreContext<'_>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Scored> {
         let plan = self.plan;
         if let (Some(attention), None) = (&plan.attention, &self.layer) {
             self.open_model(attention)?;
@@ -97,9 +97,12 @@ impl Run<'_> {
             stop,
         };
         let done = match plan.attention.as_ref().zip(self.layer.as_ref()) {
-            None => work(context),
+            None => score::score(context, valid),
             Some((attention, open)) => {
-                let (done, device_use) = on_devices::run(context, attention, &open.layer, work);
+                let (done, device_use) =
+                    on_devices::run(context, attention, &open.layer, |context| {
+                        score::score(context, valid)
+                    });
                 self.device_use = Some(device_use);
                 done
             }

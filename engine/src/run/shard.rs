@@ -10,7 +10,6 @@ use crate::run::{Outcome, Run, RunOptions};
 use crate::run_directory::events;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{ShardSummary, Summary};
-use crate::score::shared::{self, SharedWork};
 use crate::score::{self, context, journal, reopen};
 
 impl Run<'_> {
@@ -20,7 +19,7 @@ impl Run<'_> {
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
             let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
-            summary.shard = Some(shard_summary(shard, SharedWork::default(), 0));
+            summary.shard = Some(shard_summary(shard, &context::Scored::default()));
             return Ok(Outcome::new(summary));
         }
         let before = PipelineLock::read(&directory.lock_file())?;
@@ -37,18 +36,16 @@ impl Run<'_> {
         let facts =
             json!({ "shard": shard.to_string(), "units": plan.units.len(), "missing": missing });
         events::append_shared(directory, "shard_started", facts)?;
-        let (scored, work) = if missing > 0 {
-            self.measure(&wanted, false, |tools| shared::score_shared(tools, valid))?
+        let scored = if missing > 0 {
+            self.measure(valid, &wanted, false)?
         } else {
-            let reused = plan.units.len() as u64;
-            let work = SharedWork { reused, ..SharedWork::default() };
-            (score::reuse(plan, directory, valid)?, work)
+            score::reuse(plan, directory, valid)?
         };
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
-        let status = if work.scored > 0 { "scored" } else { "nothing_to_do" };
+        let status = if scored.units_scored > 0 { "scored" } else { "nothing_to_do" };
         let mut summary = self.shard_figures(status, &scored);
-        summary.shard = Some(shard_summary(shard, work, scored.counts.rows_scored));
+        summary.shard = Some(shard_summary(shard, &scored));
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
         Ok(Outcome::new(summary))
@@ -123,15 +120,15 @@ impl Run<'_> {
     }
 }
 
-fn shard_summary(shard: Shard, work: SharedWork, rows_scored: u64) -> ShardSummary {
+fn shard_summary(shard: Shard, scored: &context::Scored) -> ShardSummary {
     ShardSummary {
         index: shard.index,
         count: shard.count,
-        units: work.scored + work.reused + work.by_others,
-        units_scored: work.scored,
-        units_reused: work.reused,
-        units_by_others: work.by_others,
-        rows_scored,
+        units: scored.units_scored + scored.units_reused + scored.units_by_others,
+        units_scored: scored.units_scored,
+        units_reused: scored.units_reused,
+        units_by_others: scored.units_by_others,
+        rows_scored: scored.counts.rows_scored,
         units_written: 0,
     }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::programs::Programs;
 use super::watch::Watch;
+use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::dataset::units::WorkUnit;
@@ -11,6 +14,7 @@ use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::run_directory::counts::Counts;
+use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::MeasureColumns;
@@ -27,6 +31,12 @@ pub struct Scored {
     pub windows_scored: u64,
     /// Windows measured by an earlier run.
     pub windows_reused: u64,
+    /// Units measured and committed by this process.
+    pub units_scored: u64,
+    /// Units that already had a record.
+    pub units_reused: u64,
+    /// Units that another process committed first, including units that this process was measuring.
+    pub units_by_others: u64,
 }
 
 impl Scored {
@@ -50,11 +60,17 @@ impl Scored {
         plan.measures.columns.iter().filter_map(skipped).collect()
     }
 
-    pub(super) fn add(&mut self, record: UnitRecord, windows_scored: u64) {
-        self.counts.add(&record.counts);
+    /// Adds the counts of a unit.
+    pub(super) fn add(&mut self, counts: &Counts, windows_scored: u64) {
+        self.counts.add(counts);
         self.windows_scored += windows_scored;
-        self.windows_reused += record.counts.windows.saturating_sub(windows_scored);
-        self.records.push(record);
+        self.windows_reused += counts.windows.saturating_sub(windows_scored);
+    }
+
+    /// Adds the counts of a unit that already had a record.
+    pub(super) fn reuse(&mut self, counts: &Counts) {
+        self.units_reused += 1;
+        self.add(counts, 0);
     }
 }
 
@@ -104,6 +120,12 @@ impl ScoreContext<'_> {
         let quarantined = counts.quarantined_rows();
         let (rows, windows) = (counts.rows, counts.windows);
         self.progress.unit_done(&unit.name(), &unit.file_path, rows, windows, quarantined);
+    }
+
+    /// Appends an event to those of the run directory.
+    pub(super) fn append_event(&self, event: &str, facts: Value) -> Result<()> {
+        let append = if self.exclusive { events::append } else { events::append_shared };
+        append(&self.plan.directory, event, facts)
     }
 
     /// Reports a unit that an earlier run scored.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender};
 
 use longsift_stages::contract::RowError;
 
@@ -47,13 +47,13 @@ pub(super) enum FromReader {
 }
 
 /// Reads and tokenises `units` until all are read, one fails, or the receiver is closed.
-pub(super) fn read_ahead(
+pub(super) fn read_ahead<'u>(
     context: &ScoreContext<'_>,
-    units: &[&WorkUnit],
+    mut units: impl Iterator<Item = &'u WorkUnit>,
     sender: &SyncSender<FromReader>,
 ) {
     // A closed channel means that the receiver has stopped.
-    let _ = units.iter().try_for_each(|unit| read_unit(context, unit, sender));
+    let _ = units.try_for_each(|unit| read_unit(context, unit, sender));
 }
 
 /// Reason for not reading a unit to its end.
@@ -130,23 +130,8 @@ fn read_without(
     Ok(judge.finish()?)
 }
 
-/// Scores `unit` with its own reader and commits its record, unless another process does so first.
-pub(super) fn score(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
-    std::thread::scope(|scope| {
-        let (sender, batches) = sync_channel(1);
-        scope.spawn(move || read_ahead(context, &[unit], &sender));
-        let scored = score_from(context, unit, &batches);
-        if scored.is_err() {
-            context.programs.abandon();
-        }
-        // The reader stops when its receiver is dropped.
-        drop(batches);
-        scored
-    })
-}
-
 /// Scores `unit` from the messages of [`read_ahead`] and commits its record, unless another process does so first.
-pub(super) fn score_from(
+pub(super) fn score(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     batches: &Receiver<FromReader>,
@@ -157,10 +142,8 @@ pub(super) fn score_from(
         let opened =
             reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
         let journal_path = opened.journal.path().to_owned();
-        if let Some(record) = existing_record(context, unit)? {
+        if let Some(record) = record_of_another(context, unit)? {
             files::remove_file(&journal_path)?;
-            // Discards the rest of this unit, so that it is not taken for the next one.
-            while let Ok(FromReader::Batch(Ok(_)) | FromReader::Restart) = batches.recv() {}
             let windows_measured = measured.len() as u64;
             return Ok(ScoredUnit { record, windows_measured, by_another: true });
         }
@@ -190,8 +173,11 @@ pub(super) fn score_from(
     }
 }
 
-/// Returns the valid record of a unit.
-fn existing_record(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+/// Returns the record of a unit that another process has committed meanwhile.
+fn record_of_another(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    if context.exclusive {
+        return Ok(None);
+    }
     units::valid_record(context.directory, &context.plan.dataset, unit, context.wanted)
 }
 
