@@ -221,6 +221,21 @@ fn two_identical_runs_do_not_differ() {
 }
 
 #[test]
+fn runs_whose_output_is_not_parquet_are_compared() {
+    let workspace = workspace();
+    let run = |pipeline: &Pipeline| {
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    };
+    let pipeline = pipeline().output("format: jsonl-zst");
+    run(&pipeline);
+    run(&other(&pipeline));
+    assert_eq!(difference(&workspace, 0)["documents"]["same"], 6);
+    run(&other(&pipeline).filter("keep_fraction: 0.25"));
+    assert!(count(&difference(&workspace, 5)["documents"], "other_fate") > 0);
+}
+
+#[test]
 fn another_selection_changes_outcomes_but_no_window_score() {
     for samples in ["windows", "documents"] {
         let workspace = workspace();

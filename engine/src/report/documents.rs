@@ -5,18 +5,17 @@ use std::fmt;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, Float64Array, Int32Array, Int64Array, StringArray};
-use arrow_schema::DataType;
+use arrow_array::types::Int64Type;
 use serde::Serialize;
 
 use super::overview::choice::Choice;
-use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
+use crate::run_directory::selected;
 use crate::run_directory::table::Table;
 use crate::run_directory::units::{Part, UnitRecord};
 
@@ -116,9 +115,8 @@ struct Records<'a> {
     scores: RunDirectory,
     /// Work units by input file, in the order of the manifest.
     units: BTreeMap<&'a str, Vec<&'a UnitRecord>>,
-    /// Tables of samples that were not selected, by path.
-    dropped: HashMap<&'a str, &'a Part>,
-    kept: KeptScores<'a>,
+    /// Tables of the selection, by path.
+    selection: HashMap<&'a str, &'a Part>,
     choice: Choice,
 }
 
@@ -129,10 +127,10 @@ impl<'a> Records<'a> {
         for record in &manifest.units {
             units.entry(&record.file).or_default().push(record);
         }
-        let dropped = manifest.dropped.iter().map(|part| (part.path.as_str(), part)).collect();
+        let selection = manifest.selection.iter().map(|part| (part.path.as_str(), part)).collect();
         let scores = manifest.scores_directory(directory)?;
         let choice = Choice::from_manifest(manifest, &scores)?;
-        Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run), choice })
+        Ok(Self { run, scores, units, selection, choice })
     }
 
     /// Returns whether a statistic belongs to a measure that runs after a guard.
@@ -144,7 +142,7 @@ impl<'a> Records<'a> {
 
 /// Compares documents file by file. Memory: the documents of one input file.
 pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentChanges> {
-    let (mut a, mut b) = (Records::new(a)?, Records::new(b)?);
+    let (a, b) = (Records::new(a)?, Records::new(b)?);
     let mut changes = DocumentChanges::default();
     let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
     // Output files are in the order of the units, which are sorted by input file name.
@@ -156,8 +154,8 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
             (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
             _ => Vec::new(),
         };
-        let mut of_b = outcomes_of_file(&mut b, file, &both)?;
-        for (row, first) in outcomes_of_file(&mut a, file, &both)? {
+        let mut of_b = outcomes_of_file(&b, file, &both)?;
+        for (row, first) in outcomes_of_file(&a, file, &both)? {
             let second = of_b.remove(&row);
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
@@ -175,63 +173,13 @@ pub(crate) fn document_outcomes(
     directory: &RunDirectory,
     manifest: &Manifest,
 ) -> Result<BTreeMap<i64, DocumentOutcome>> {
-    let mut records = Records::new((directory, manifest))?;
+    let records = Records::new((directory, manifest))?;
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut outcomes_of_file(&mut records, file, &[])?);
+        all.append(&mut outcomes_of_file(&records, file, &[])?);
     }
     Ok(all)
-}
-
-/// Scores of the kept samples in input order, the order of the output's rows.
-struct KeptScores<'a> {
-    run: Run<'a>,
-    /// Remaining output files, the next one last.
-    files: Vec<&'a str>,
-    scores: std::vec::IntoIter<f64>,
-}
-
-impl<'a> KeptScores<'a> {
-    fn new(run: Run<'a>) -> Self {
-        let files = run.1.data.iter().rev().map(|part| part.path.as_str()).collect();
-        Self { run, files, scores: Vec::new().into_iter() }
-    }
-
-    fn next(&mut self) -> Result<Option<f64>> {
-        loop {
-            if let Some(score) = self.scores.next() {
-                return Ok(Some(score));
-            }
-            let Some(file) = self.files.pop() else { return Ok(None) };
-            if !file.ends_with(".parquet") {
-                let message = format!(
-                    "`{}` contains `{file}`: only Parquet outputs can be compared",
-                    self.run.0.data().display()
-                );
-                return Err(Diagnostic::error(Blame::Pipeline, message)
-                    .hint("compare their tables in `selection/`, or runs with `format: parquet`")
-                    .into());
-            }
-            let path = self.run.0.data().join(file);
-            let mut scores = Vec::new();
-            if self.run.1.mark_only {
-                read(&path, &["longsift_score", "longsift_kept"], |columns| {
-                    let column: &Float64Array = columns[0].as_primitive();
-                    let rows = column.values().iter().zip(columns[1].as_boolean());
-                    scores.extend(
-                        rows.filter(|(_, kept)| *kept == Some(true)).map(|(score, _)| score),
-                    );
-                })?;
-            } else {
-                read(&path, &["longsift_score"], |columns| {
-                    let column: &Float64Array = columns[0].as_primitive();
-                    scores.extend(column.values());
-                })?;
-            }
-            self.scores = scores.into_iter();
-        }
-    }
 }
 
 /// Returns the statistics that a run has for all windows of a file; `None` if it has no scores of the file.
@@ -250,49 +198,35 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
 
 /// Returns the outcomes of the documents of a file, by row. `compared`: statistics that are compared.
 fn outcomes_of_file(
-    records: &mut Records<'_>,
+    records: &Records<'_>,
     file: &str,
     compared: &[&str],
 ) -> Result<BTreeMap<i64, DocumentOutcome>> {
     let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
-    let Records {
-        run: (directory, manifest),
-        scores: of_units,
-        units,
-        dropped: not_kept,
-        kept,
-        choice,
-    } = records;
+    let Records { run: (directory, manifest), scores: of_units, units, selection, choice } =
+        records;
     let mut outcomes: BTreeMap<i64, DocumentOutcome> = BTreeMap::new();
     let documents = manifest.lock.settings["output"]["samples"] == "documents";
     for record in units.get(file).into_iter().flatten() {
-        if let Some(part) = &record.quarantine {
-            let names = ["longsift_row", "longsift_code"];
-            read(&of_units.root.join(&part.path), &names, |columns| {
-                let rows: &Int64Array = columns[0].as_primitive();
-                let codes: &StringArray = columns[1].as_string();
-                for (row, code) in rows.iter().zip(codes) {
-                    let fate = format!("quarantined: {}", code.unwrap_or_default());
-                    outcomes.insert(
-                        row.unwrap_or(-1),
-                        DocumentOutcome { fate, ..DocumentOutcome::default() },
-                    );
-                }
+        let quarantined = record.quarantine.iter();
+        let quarantined =
+            quarantined.map(|part| (part, ["longsift_row", "longsift_code"], "quarantined: "));
+        let dropped = record.dropped.iter().map(|part| (part, ["input_row", "reason"], ""));
+        for (part, names, prefix) in quarantined.chain(dropped) {
+            read_reasons(&of_units.root.join(&part.path), names, |row, reason| {
+                let fate = format!("{prefix}{reason}");
+                outcomes.insert(row, DocumentOutcome { fate, ..DocumentOutcome::default() });
             })?;
         }
-        if let Some(part) = &record.dropped {
-            dropped(&of_units.root.join(&part.path), |row, _, reason, _| {
-                outcomes.insert(
-                    row,
-                    DocumentOutcome { fate: reason.to_owned(), ..DocumentOutcome::default() },
-                );
-            })?;
-        }
-        let mut not_selected = BTreeMap::new();
-        let select = format!("dropped/select-{}.parquet", record.unit);
-        if let Some(part) = not_kept.get(select.as_str()) {
-            dropped(&directory.root.join(&part.path), |row, window, reason, score| {
-                not_selected.insert((row, window), (reason.to_owned(), score));
+        let mut decisions = HashMap::new();
+        let path = format!("selection/part-{}.parquet", record.unit);
+        if let Some(part) = selection.get(path.as_str()) {
+            selected::read(&directory.root.join(&part.path), |sample| {
+                let score = Some(sample.score).filter(|score| !score.is_nan());
+                let window = sample.window.map(|window| window as i32);
+                let reason = sample.reason.map(Box::from);
+                decisions.insert((sample.input_row as i64, window), (reason, score));
+                Ok(())
             })?;
         }
         let mut document = -1;
@@ -302,10 +236,10 @@ fn outcomes_of_file(
             let fate = outcomes.entry(row).or_default();
             fate.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
-            let decided = not_selected.get(&(row, sample));
+            let Some((reason, score)) = decisions.get(&(row, sample)) else { return Ok(()) };
             // Another run of the same scores with other guards may have measured some skipped windows; nothing depends
             // on them.
-            let skipped = decided.is_some_and(|(reason, _)| choice.is_early_rejection(reason));
+            let skipped = reason.as_ref().is_some_and(|reason| choice.is_early_rejection(reason));
             let figures = window.statistics.iter().zip(&guarded);
             fate.figures.extend(figures.map(|(figure, guarded)| match figure {
                 Some(figure) if !(skipped && *guarded) => figure.to_bits(),
@@ -315,21 +249,18 @@ fn outcomes_of_file(
             if documents && std::mem::replace(&mut document, row) == row {
                 return Ok(());
             }
-            let reason = decided.map(|(reason, _)| reason.as_str());
-            fate.samples.push(SampleDecision { window: sample, reason: reason.map(Box::from) });
-            let score = if let Some((reason, score)) = decided {
+            fate.samples.push(SampleDecision { window: sample, reason: reason.clone() });
+            if let Some(reason) = reason {
                 // A row without kept samples counts as ranked if any of its samples was ranked.
-                if fate.kept == 0 && (fate.fate.is_empty() || reason == NOT_SELECTED) {
-                    fate.fate.clone_from(reason);
+                if fate.kept == 0 && (fate.fate.is_empty() || **reason == *NOT_SELECTED) {
+                    fate.fate = reason.to_string();
                 }
-                *score
             } else {
                 fate.kept += 1;
                 "kept".clone_into(&mut fate.fate);
-                kept.next()?
-            };
+            }
             fate.figures.push(score.map_or(NONE, f64::to_bits));
-            fate.score = match (fate.score, score) {
+            fate.score = match (fate.score, *score) {
                 (Some(before), Some(now)) => Some(before.max(now)),
                 (before, now) => before.or(now),
             };
@@ -339,52 +270,24 @@ fn outcomes_of_file(
     Ok(outcomes)
 }
 
-/// Reads a table of dropped rows: row, window, reason, score.
-fn dropped(path: &Path, mut each: impl FnMut(i64, Option<i32>, &str, Option<f64>)) -> Result<()> {
-    read(path, &["input_row", "window", "reason", "score"], |columns| {
-        let rows: &Int64Array = columns[0].as_primitive();
-        let windows: &Int32Array = columns[1].as_primitive();
-        let reasons: &StringArray = columns[2].as_string();
-        let scores: &Float64Array = columns[3].as_primitive();
-        for row in 0..rows.len() {
-            let window = windows.is_valid(row).then(|| windows.value(row));
-            let score = scores.is_valid(row).then(|| scores.value(row));
-            each(rows.value(row), window, reasons.value(row), score);
-        }
-    })
-}
-
-/// Reads columns of a table of a run directory in the order of `names`, and checks their types.
-fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Result<()> {
+/// Reads the rows of a table of a run directory and their reasons.
+fn read_reasons(path: &Path, names: [&str; 2], mut each: impl FnMut(i64, &str)) -> Result<()> {
     let table = Table { path, what: "table", hint: "`longsift verify` lists all damaged files" };
     table.read(
         |name| names.contains(&name),
         |batch| {
-            let columns: Option<Vec<&dyn Array>> =
-                names.iter().map(|name| Some(batch.column_by_name(name)?.as_ref())).collect();
-            let right = |columns: &Vec<&dyn Array>| {
-                columns.iter().zip(names).all(|(column, name)| *column.data_type() == type_of(name))
+            let [rows, reasons] = names.map(|name| batch.column_by_name(name));
+            let rows = rows.and_then(|column| column.as_primitive_opt::<Int64Type>());
+            let reasons = reasons.and_then(|column| column.as_string_opt::<i32>());
+            let Some((rows, reasons)) = rows.zip(reasons) else {
+                return Err(table.damaged(&"expected the columns that longsift writes"));
             };
-            match columns.filter(right) {
-                Some(columns) => {
-                    each(&columns);
-                    Ok(())
-                }
-                None => Err(table.damaged(&"expected the columns that longsift writes")),
+            for (row, reason) in rows.iter().zip(reasons) {
+                each(row.unwrap_or(-1), reason.unwrap_or_default());
             }
+            Ok(())
         },
     )
-}
-
-/// Returns the expected type of a column.
-fn type_of(name: &str) -> DataType {
-    match name {
-        "input_row" | "longsift_row" => DataType::Int64,
-        "window" => DataType::Int32,
-        "reason" | "longsift_code" => DataType::Utf8,
-        "longsift_kept" => DataType::Boolean,
-        _ => DataType::Float64,
-    }
 }
 
 impl fmt::Display for DocumentChanges {
