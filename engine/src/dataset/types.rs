@@ -106,36 +106,20 @@ fn output_type(data_type: &DataType) -> DataType {
 /// A column of days can be declared as `date64`, but other readers would read `date64` as plain numbers.
 pub(super) fn reconcile(hinted: &DataType, parquet: &DataType) -> DataType {
     let field = |hinted: &FieldRef, parquet: &FieldRef| {
-        Arc::new(
-            hinted
-                .as_ref()
-                .clone()
-                .with_data_type(reconcile(hinted.data_type(), parquet.data_type())),
-        )
+        let data_type = reconcile(hinted.data_type(), parquet.data_type());
+        Some(Arc::new(hinted.as_ref().clone().with_data_type(data_type)))
     };
     match (hinted, parquet) {
-        (DataType::Date64, DataType::Date32) => DataType::Date32,
-        (DataType::Struct(hinted), DataType::Struct(parquet)) if hinted.len() == parquet.len() => {
-            DataType::Struct(
-                hinted
-                    .iter()
-                    .zip(parquet)
-                    .map(|(hinted, parquet)| field(hinted, parquet))
-                    .collect(),
-            )
-        }
-        (DataType::Map(hinted, sorted), DataType::Map(parquet, _)) => {
-            DataType::Map(field(hinted, parquet), *sorted)
-        }
-        (DataType::List(hinted), DataType::List(parquet)) => DataType::List(field(hinted, parquet)),
+        (DataType::Date64, DataType::Date32) => Some(DataType::Date32),
         (DataType::LargeList(hinted), DataType::List(parquet)) => {
-            DataType::LargeList(field(hinted, parquet))
+            field(hinted, parquet).map(DataType::LargeList)
         }
         (DataType::FixedSizeList(hinted, size), DataType::List(parquet)) => {
-            DataType::FixedSizeList(field(hinted, parquet), *size)
+            field(hinted, parquet).map(|item| DataType::FixedSizeList(item, *size))
         }
-        _ => hinted.clone(),
+        _ => zip_children(hinted, parquet, field),
     }
+    .unwrap_or_else(|| hinted.clone())
 }
 
 /// Returns the type in which a column is written: dictionaries become plain, views become large, list views become
@@ -186,6 +170,39 @@ pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataTy
     }
 }
 
+/// Combines the child fields of two nested types of one kind; `None` for other types, or if a pair cannot be combined.
+fn zip_children(
+    left: &DataType,
+    right: &DataType,
+    combine: impl Fn(&FieldRef, &FieldRef) -> Option<FieldRef>,
+) -> Option<DataType> {
+    Some(match (left, right) {
+        (DataType::List(left), DataType::List(right)) => DataType::List(combine(left, right)?),
+        (DataType::LargeList(left), DataType::LargeList(right)) => {
+            DataType::LargeList(combine(left, right)?)
+        }
+        (DataType::ListView(left), DataType::ListView(right)) => {
+            DataType::ListView(combine(left, right)?)
+        }
+        (DataType::LargeListView(left), DataType::LargeListView(right)) => {
+            DataType::LargeListView(combine(left, right)?)
+        }
+        (DataType::FixedSizeList(left, size), DataType::FixedSizeList(right, other))
+            if size == other =>
+        {
+            DataType::FixedSizeList(combine(left, right)?, *size)
+        }
+        (DataType::Map(left, sorted), DataType::Map(right, _)) => {
+            DataType::Map(combine(left, right)?, *sorted)
+        }
+        (DataType::Struct(left), DataType::Struct(right)) if left.len() == right.len() => {
+            let fields = left.iter().zip(right).map(|(left, right)| combine(left, right));
+            DataType::Struct(fields.collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
+}
+
 /// Applies `change` to the type of a field; name, nullability and metadata stay.
 pub(super) fn map_field(field: &FieldRef, change: fn(&DataType) -> DataType) -> FieldRef {
     Arc::new(field.as_ref().clone().with_data_type(change(field.data_type())))
@@ -210,21 +227,6 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
         (DataType::Dictionary(_, value), plain) | (plain, DataType::Dictionary(_, value)) => {
             widest(value, plain)?
         }
-        (DataType::List(left), DataType::List(right)) => DataType::List(widest_field(left, right)?),
-        (DataType::LargeList(left), DataType::LargeList(right)) => {
-            DataType::LargeList(widest_field(left, right)?)
-        }
-        (DataType::ListView(left), DataType::ListView(right)) => {
-            DataType::ListView(widest_field(left, right)?)
-        }
-        (DataType::LargeListView(left), DataType::LargeListView(right)) => {
-            DataType::LargeListView(widest_field(left, right)?)
-        }
-        (DataType::FixedSizeList(left, size), DataType::FixedSizeList(right, other))
-            if size == other =>
-        {
-            DataType::FixedSizeList(widest_field(left, right)?, *size)
-        }
         (DataType::Map(left, sorted), DataType::Map(right, also)) => {
             DataType::Map(widest_entries(left, right)?, *sorted && *also)
         }
@@ -233,8 +235,8 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
                 left.iter().map(|field| field.name()).eq(right.iter().map(|field| field.name()));
             DataType::Struct(if same_names { widest_fields(left, right)? } else { return None })
         }
-        _ if left == right => left.clone(),
-        _ => return None,
+        _ => zip_children(left, right, widest_field)
+            .or_else(|| (left == right).then(|| left.clone()))?,
     })
 }
 
@@ -288,38 +290,22 @@ fn widest_entries(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
 /// The reader accepts only the file's own names, nullability and metadata.
 pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
     let field = |file: &FieldRef, wanted: &FieldRef| {
-        Arc::new(
-            file.as_ref().clone().with_data_type(request(file.data_type(), wanted.data_type())),
-        )
+        let data_type = request(file.data_type(), wanted.data_type());
+        Some(Arc::new(file.as_ref().clone().with_data_type(data_type)))
     };
     match (file, wanted) {
-        (DataType::List(inner), DataType::List(item)) => DataType::List(field(inner, item)),
         (list, DataType::LargeList(item)) if list_item(list).is_some() => {
-            DataType::LargeList(field(list_item(list).expect("the guard found it"), item))
+            list_item(list).and_then(|inner| field(inner, item)).map(DataType::LargeList)
         }
-        (DataType::FixedSizeList(inner, size), DataType::FixedSizeList(item, _)) => {
-            DataType::FixedSizeList(field(inner, item), *size)
+        (DataType::Dictionary(_, value), DataType::Dictionary(_, wanted)) => {
+            Some(request(value, wanted))
         }
-        (DataType::ListView(inner), DataType::ListView(item)) => {
-            DataType::ListView(field(inner, item))
-        }
-        (DataType::LargeListView(inner), DataType::LargeListView(item)) => {
-            DataType::LargeListView(field(inner, item))
-        }
-        (DataType::Map(inner, sorted), DataType::Map(entries, _)) => {
-            DataType::Map(field(inner, entries), *sorted)
-        }
-        (DataType::Struct(inner), DataType::Struct(fields)) if inner.len() == fields.len() => {
-            DataType::Struct(
-                inner.iter().zip(fields).map(|(inner, wanted)| field(inner, wanted)).collect(),
-            )
-        }
-        (DataType::Dictionary(_, value), DataType::Dictionary(_, wanted)) => request(value, wanted),
-        (file, DataType::Dictionary(_, wanted)) => request(file, wanted),
-        (DataType::Dictionary(_, value), wanted) => request(value, wanted),
-        (file, wanted) if width(file).is_some() && width(wanted).is_some() => wanted.clone(),
-        (file, _) => file.clone(),
+        (file, DataType::Dictionary(_, wanted)) => Some(request(file, wanted)),
+        (DataType::Dictionary(_, value), wanted) => Some(request(value, wanted)),
+        (file, wanted) if width(file).is_some() && width(wanted).is_some() => Some(wanted.clone()),
+        _ => zip_children(file, wanted, field),
     }
+    .unwrap_or_else(|| file.clone())
 }
 
 /// Returns the item of a list of any kind.
