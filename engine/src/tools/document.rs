@@ -23,11 +23,24 @@ pub(crate) struct DocumentLocation {
     pub(crate) id: String,
 }
 
-/// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`. Cost: one pass over the id column.
+/// Finds the document with this id, at `<file>:<row>`, or with a repeated id at `<id>@<file>:<row>`, and reads its row with all
+/// columns. Cost: one pass over the id column.
 ///
 /// # Errors
-/// Fails if no document matches or several have the id.
-pub(crate) fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
+/// Fails if no document matches, several have the id, or the row cannot be read.
+pub(crate) fn read(plan: &Plan, id: &str) -> Result<(DocumentLocation, RecordBatch)> {
+    let location = find(plan, id)?;
+    let unit = &plan.units[location.unit];
+    match read_row(&plan.dataset, unit, location.row)? {
+        Ok(batch) => Ok((location, batch)),
+        Err(problem) => {
+            let message = format!("{}, row {}: {}", unit.file_path, location.row, problem.message);
+            Err(Diagnostic::error(Blame::Data, message).into())
+        }
+    }
+}
+
+fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at_place = None;
     let location =
@@ -85,21 +98,6 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<DocumentLocation> {
             let message = format!("{number} documents have the id {}", quoted(id));
             let hint = format!("use FILE:ROW instead: {}", locations.join(", "));
             Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
-        }
-    }
-}
-
-/// Reads a document's row with all columns.
-///
-/// # Errors
-/// Fails if the row cannot be read.
-pub(crate) fn row(plan: &Plan, location: &DocumentLocation) -> Result<RecordBatch> {
-    let unit = &plan.units[location.unit];
-    match read_row(&plan.dataset, unit, location.row)? {
-        Ok(batch) => Ok(batch),
-        Err(problem) => {
-            let message = format!("{}, row {}: {}", unit.file_path, location.row, problem.message);
-            Err(Diagnostic::error(Blame::Data, message).into())
         }
     }
 }

@@ -19,7 +19,7 @@ use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
 use super::document::{self, DocumentLocation};
-use super::map::blocks::Cutting;
+use super::map::blocks::{BlockMatrix, Cutting};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -154,10 +154,9 @@ pub(crate) struct Explanation {
     links: Vec<Link>,
     /// Layer of the blocks; null without blocks.
     layer: Option<u32>,
-    block_boundaries: Vec<u64>,
-    /// `[blocks][blocks]`: attention between blocks, as `longsift map` reports it.
-    block_attention: Vec<Vec<Option<f64>>>,
-    lift: Vec<Vec<Option<f64>>>,
+    /// Attention between blocks, as in `longsift map`.
+    #[serde(flatten)]
+    matrix: BlockMatrix,
     /// Text of each token, BOS first; ids if documents are token ids.
     #[serde(skip)]
     pieces: Vec<String>,
@@ -177,8 +176,7 @@ pub(crate) fn explain(
 ) -> Result<Explanation> {
     let mapped = blocks_of.map(|layer| MappedLayer::open(plan, Some(layer))).transpose()?;
     let (id, number) = parts(sample)?;
-    let location = document::find(plan, id)?;
-    let row = document::row(plan, &location)?;
+    let (location, row) = document::read(plan, id)?;
     let content = document_contents(&plan.dataset, &row, &plan.columns)?.remove(0);
     let text = match &content {
         Ok(DocumentContent::Text(text)) => Some(text.clone()),
@@ -213,9 +211,7 @@ pub(crate) fn explain(
         token_gains: Vec::new(),
         layer: None,
         links: links(plan, &ids),
-        block_boundaries: Vec::new(),
-        block_attention: Vec::new(),
-        lift: Vec::new(),
+        matrix: BlockMatrix::default(),
         pieces: pieces(&cut, &window, text.as_deref(), bos),
         input_file: file,
     };
@@ -230,13 +226,13 @@ pub(crate) fn explain(
             let ends = Cutting::Even.ends(ids.len())?;
             let shares =
                 layer.block_attention(processor_kernel(attention), &ids, &ends, None, None);
-            found.blocks(0, &ends, &shares);
+            found.set_blocks(0, &ends, &shares);
         }
     }
     if let Some(mapped) = &mapped {
         let ends = Cutting::Even.ends(ids.len())?;
         let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
-        found.blocks(mapped.number(), &ends, &shares);
+        found.set_blocks(mapped.number(), &ends, &shares);
     }
     if let Some(run) = run {
         found.compare(plan, run, &location, &cut.content_hash)?;
@@ -403,17 +399,10 @@ impl Explanation {
     }
 
     /// Records the attention of a layer by block.
-    fn blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
-        let blocks = ends.len();
+    fn set_blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
         self.layer = Some(layer);
-        let lift = shares.shares.iter().zip(&shares.uniform).map(|(share, uniform)| {
-            let uniform = (*uniform)?;
-            if uniform > 0.0 { Some((*share)? / uniform) } else { None }
-        });
-        let lift: Vec<Option<f64>> = lift.collect();
-        self.block_boundaries = [0].into_iter().chain(ends.iter().map(|end| *end as u64)).collect();
-        self.block_attention = shares.shares.chunks(blocks).map(<[_]>::to_vec).collect();
-        self.lift = lift.chunks(blocks).map(<[_]>::to_vec).collect();
+        let uniform_attention = Vec::new();
+        self.matrix = BlockMatrix { uniform_attention, ..BlockMatrix::new(ends, shares) };
     }
 
     /// Adds the recorded statistics, and the outcome of the sample in the run.

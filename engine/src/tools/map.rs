@@ -30,7 +30,7 @@ use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
-use blocks::Cutting;
+use blocks::{BlockMatrix, Cutting};
 use layer::MappedLayer;
 
 /// Maximum characters shown of a block.
@@ -104,15 +104,8 @@ pub(crate) struct Map {
     seconds: f64,
     notes: Vec<String>,
     blocks: Vec<Block>,
-    /// First tokens of the blocks, and the end of the last.
-    block_boundaries: Vec<u64>,
-    /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block, 0 to 1; null
-    /// if no row of the query block was sampled.
-    block_attention: Vec<Vec<Option<f64>>>,
-    /// `[blocks][blocks]`: the shares for attention that is spread evenly over all visible tokens.
-    uniform_attention: Vec<Vec<Option<f64>>>,
-    /// Ratio of the two; null if no token of the key block is visible.
-    lift: Vec<Vec<Option<f64>>>,
+    #[serde(flatten)]
+    matrix: BlockMatrix,
 }
 
 /// Tokens of a document and their division into blocks.
@@ -138,8 +131,7 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     let bos = bos(plan, &mapped, options.bos)?;
-    let location = document::find(plan, &options.document)?;
-    let row = document::row(plan, &location)?;
+    let (location, row) = document::read(plan, &options.document)?;
     let mut cut = cut(plan, options, &location, &row)?;
     cut.prepend_bos(&bos);
     let tokens = cut.ids.len();
@@ -168,13 +160,6 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
             text,
         })
         .collect();
-    let number = blocks.len();
-    let rows = |cells: &[Option<f64>]| cells.chunks(number).map(<[_]>::to_vec).collect();
-    let lift = |(share, uniform): (&Option<f64>, &Option<f64>)| match (share, uniform) {
-        (Some(share), Some(uniform)) if *uniform > 0.0 => Some(share / uniform),
-        _ => None,
-    };
-    let lift: Vec<Option<f64>> = shares.shares.iter().zip(&shares.uniform).map(lift).collect();
     Ok(Map {
         version: 1,
         longsift: env!("CARGO_PKG_VERSION").to_owned(),
@@ -192,11 +177,8 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         memory_bytes,
         seconds,
         notes: cut.notes,
-        block_boundaries: [0].into_iter().chain(blocks.iter().map(|block| block.end)).collect(),
+        matrix: BlockMatrix::new(&cut.ends, &shares),
         blocks,
-        block_attention: rows(&shares.shares),
-        uniform_attention: rows(&shares.uniform),
-        lift: rows(&lift),
     })
 }
 
@@ -485,7 +467,9 @@ impl Map {
     fn strongest(&self) -> Vec<(usize, usize, f64, f64)> {
         let apart = if self.blocks.len() > MAX_MATRIX_BLOCKS { 2 } else { 1 };
         let mut pairs = Vec::new();
-        for (query, (shares, lifts)) in self.block_attention.iter().zip(&self.lift).enumerate() {
+        for (query, (shares, lifts)) in
+            self.matrix.block_attention.iter().zip(&self.matrix.lift).enumerate()
+        {
             for (key, (share, lift)) in shares.iter().zip(lifts).enumerate() {
                 if let (Some(share), Some(lift)) = (share, lift)
                     && query.abs_diff(key) >= apart
@@ -537,9 +521,9 @@ impl fmt::Display for Map {
             for (title, cells) in [
                 (
                     "share of a block's attention (rows) that goes to each block (columns)",
-                    &self.block_attention,
+                    &self.matrix.block_attention,
                 ),
-                ("lift over even attention", &self.lift),
+                ("lift over even attention", &self.matrix.lift),
             ] {
                 writeln!(formatter, "\n{title}")?;
                 let header =

@@ -43,16 +43,16 @@ impl Explanation {
                 vec![Block::Figures(figures)],
             ));
         }
-        if !self.lift.is_empty() {
-            let number = self.lift.len();
+        if !self.matrix.lift.is_empty() {
+            let number = self.matrix.lift.len();
             let names: Vec<String> =
-                (0..number).map(|block| count(self.block_boundaries[block])).collect();
+                (0..number).map(|block| count(self.matrix.block_boundaries[block])).collect();
             let columns: Vec<String> = (0..number).map(|block| block.to_string()).collect();
             let drawing = heat_map(
                 "attention relative to even attention",
                 &names,
                 &columns,
-                &self.lift,
+                &self.matrix.lift,
                 ColourScale::Lift,
             );
             let lead = format!(

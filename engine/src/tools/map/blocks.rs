@@ -1,6 +1,7 @@
 //! Division of a document into blocks of tokens.
 
-use longsift_kernels::MAX_BLOCKS;
+use longsift_kernels::{BlockShares, MAX_BLOCKS};
+use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -10,6 +11,42 @@ use crate::base::text::count;
 const DEFAULT_BLOCKS: usize = 64;
 /// Minimum tokens of a block by default.
 const MIN_BLOCK_TOKENS: usize = 16;
+
+/// Attention between blocks.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct BlockMatrix {
+    /// First tokens of the blocks, and the end of the last.
+    pub(crate) block_boundaries: Vec<u64>,
+    /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block, 0 to 1; null
+    /// if no row of the query block was sampled.
+    pub(crate) block_attention: Vec<Vec<Option<f64>>>,
+    /// `[blocks][blocks]`: the shares for attention that is spread evenly over all visible tokens.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uniform_attention: Vec<Vec<Option<f64>>>,
+    /// Ratio of the two; null if no token of the key block is visible.
+    pub(crate) lift: Vec<Vec<Option<f64>>>,
+}
+
+impl BlockMatrix {
+    /// Creates the matrix of blocks that end at these tokens.
+    pub(crate) fn new(ends: &[usize], shares: &BlockShares) -> Self {
+        let BlockShares { shares, uniform, .. } = shares;
+        let rows = |cells: &[Option<f64>]| cells.chunks(ends.len()).map(<[_]>::to_vec).collect();
+        let lift = |(share, uniform): (&Option<f64>, &Option<f64>)| {
+            uniform
+                .filter(|uniform| *uniform > 0.0)
+                .zip(*share)
+                .map(|(uniform, share)| share / uniform)
+        };
+        let lift: Vec<Option<f64>> = shares.iter().zip(uniform).map(lift).collect();
+        Self {
+            block_boundaries: [0].into_iter().chain(ends.iter().map(|end| *end as u64)).collect(),
+            block_attention: rows(shares),
+            uniform_attention: rows(uniform),
+            lift: rows(&lift),
+        }
+    }
+}
 
 /// Division of a document into blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -138,7 +138,7 @@ impl Map {
                         rows += tokens;
                     }
                     for key in of(keys) {
-                        if let (Some(share), Some(_)) = (row[key], self.lift[query][key]) {
+                        if let (Some(share), Some(_)) = (row[key], self.matrix.lift[query][key]) {
                             sum += tokens * share;
                             any = true;
                         }
@@ -151,7 +151,8 @@ impl Map {
                 .map(|query| starts.iter().map(|key| cell(*query, *key)).collect())
                 .collect()
         };
-        let (shares, uniform) = (merged(&self.block_attention), merged(&self.uniform_attention));
+        let (shares, uniform) =
+            (merged(&self.matrix.block_attention), merged(&self.matrix.uniform_attention));
         let lift = shares.iter().zip(&uniform).map(|(shares, uniform)| {
             let cells = shares.iter().zip(uniform);
             cells.map(|(share, uniform)| Some((*share)? / (*uniform)?)).collect()

@@ -21,10 +21,11 @@ impl Map {
     pub(crate) fn png(&self) -> Vec<u8> {
         let blocks = self.blocks.len();
         let each = MIN_SIDE.div_ceil(blocks);
-        let scale = ColourScale::shares(self.block_attention.iter().flatten().flatten().copied());
+        let scale =
+            ColourScale::shares(self.matrix.block_attention.iter().flatten().flatten().copied());
         let side = blocks * each;
         let mut pixels = Vec::with_capacity(side * (3 * side + 1));
-        for (shares, seen) in self.block_attention.iter().zip(&self.lift) {
+        for (shares, seen) in self.matrix.block_attention.iter().zip(&self.matrix.lift) {
             let cells = shares.iter().zip(seen).map(|(share, lift)| match (share, lift) {
                 (Some(share), Some(_)) => scale.rgb(*share),
                 _ => INVISIBLE,

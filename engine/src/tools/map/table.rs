@@ -45,9 +45,9 @@ impl Map {
             ("key_end", end(&keys)),
             ("query_label", label(&queries)),
             ("key_label", label(&keys)),
-            ("share", cells(&self.block_attention)),
-            ("uniform_share", cells(&self.uniform_attention)),
-            ("lift", cells(&self.lift)),
+            ("share", cells(&self.matrix.block_attention)),
+            ("uniform_share", cells(&self.matrix.uniform_attention)),
+            ("lift", cells(&self.matrix.lift)),
         ];
         let field = |(name, column): &(&str, ArrayRef)| {
             let nullable = !matches!(column.data_type(), DataType::UInt64);
