@@ -25,6 +25,10 @@ use clap_complete::Shell;
 
 use crate::plan::shard::Shard;
 use crate::run::Phase;
+use crate::spec::Overrides;
+use crate::tools::bench::figures::BenchOptions;
+use crate::tools::evaluate::EvaluateOptions;
+use crate::tools::map::MapOptions;
 
 /// Select long documents whose parts belong together from a corpus.
 #[derive(Debug, Parser)]
@@ -257,12 +261,9 @@ pub enum Command {
 pub struct PipelineArguments {
     /// Pipeline file, or the run directory of a run to repeat.
     pub pipeline: PathBuf,
-    /// Change a setting by its path: `--set stages.filter.keep_fraction=0.25`.
-    #[arg(long, value_name = "PATH=VALUE")]
-    pub set: Vec<String>,
-    /// Set a parameter that the pipeline declares: `--param date=2026-11-20`.
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub param: Vec<String>,
+    /// Overrides of the file.
+    #[command(flatten)]
+    pub overrides: Overrides,
 }
 
 /// A pipeline and options of its plan.
@@ -316,38 +317,9 @@ pub struct EvaluateArguments {
     /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// Window lengths in tokens: `2048,8192`; by default the pipeline's, and a quarter as many.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
-    pub windows: Vec<u32>,
-    /// Seed of the sample of documents and of all random steps.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Documents per category and length.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub documents_per_category: u32,
-    /// Maximum number of categories (values of `score.within`) to sample.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub max_categories: u32,
-    /// Construct only these kinds of windows, in addition to whole ones: `pieces_8,dup`.
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Columns of the input with scores of other tools.
-    #[arg(long, value_name = "COLUMN", num_args = 1..)]
-    pub scores: Vec<String>,
-    /// Evaluate natural windows of documents whose class is in this column of the input; others are constructed only
-    /// for `--only` and `--heads`.
-    #[arg(long, value_name = "COLUMN", requires = "good")]
-    pub labels: Option<String>,
-    /// Values of the label column that are worth keeping: `books papers`.
-    #[arg(long, value_name = "VALUE", num_args = 1.., requires = "labels")]
-    pub good: Vec<String>,
-    /// Also evaluate every head of a whole model: layers × heads of the `attention_layers` of a stage
-    /// `language-model`.
-    #[arg(long)]
-    pub heads: bool,
-    /// Folder for cached measurements and `evaluation.json`; by default `<output.path>.evaluate`.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
+    /// The windows to evaluate.
+    #[command(flatten)]
+    pub options: EvaluateOptions,
     /// Also write an HTML page: one file without scripts that works offline.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -450,32 +422,9 @@ pub struct MapArguments {
     /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// Document: its id, or `FILE:ROW`. The whole document is measured; the pipeline's windows do not apply.
-    #[arg(long, value_name = "ID")]
-    pub document: String,
-    /// Cut into blocks of N tokens; by default into about 64 blocks, and a conversation into its messages.
-    #[arg(long, value_name = "N", conflicts_with = "block_boundaries", value_parser = clap::value_parser!(u32).range(1..))]
-    pub block_tokens: Option<u32>,
-    /// Cut before these tokens: `0,10,29`. The end of the document may be the last boundary.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
-    pub block_boundaries: Option<Vec<usize>>,
-    /// Column of conversations, lists of `{role, content}` or `{from, value}`: contents are joined by line breaks, and
-    /// each message is a block.
-    #[arg(long, value_name = "COLUMN")]
-    pub messages: Option<String>,
-    /// Render the messages with the tokenizer's chat template instead.
-    #[arg(long, requires = "messages")]
-    pub chat_template: bool,
-    /// Number of BOS tokens before the document, which form a block.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=16))]
-    pub bos: u8,
-    /// Layer of the whole model of a stage `language-model`, numbered from 0; by default the first layer, from its
-    /// table.
-    #[arg(long, value_name = "N")]
-    pub layer: Option<u32>,
-    /// Query head, numbered from 0; by default the mean of all.
-    #[arg(long, value_name = "H")]
-    pub head: Option<u32>,
+    /// The document and its division.
+    #[command(flatten)]
+    pub options: MapOptions,
     /// Also write an HTML page: one file without scripts that works offline.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -585,27 +534,9 @@ pub struct RunArguments {
 /// Options of `longsift bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArguments {
-    /// Pipeline to measure in addition: tokenization, the table, and whole runs into a temporary folder.
-    pub pipeline: Option<PathBuf>,
-    /// Change a setting of the pipeline by its path.
-    #[arg(long, value_name = "PATH=VALUE")]
-    pub set: Vec<String>,
-    /// Set a parameter that the pipeline declares.
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub param: Vec<String>,
-    /// Window lengths in tokens; whole runs skip those beyond the model's positions.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [4096, 8192, 16_384, 32_768])]
-    pub windows: Vec<usize>,
-    /// Head widths.
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
-    pub head_dims: Vec<usize>,
-    /// Repetitions of each measurement; the median is shown. By default three, and fewer for long windows, so
-    /// that kernels take less than a minute.
-    #[arg(long, value_name = "N")]
-    pub repeats: Option<usize>,
-    /// Measure every kernel that this processor supports instead of those that a run would select. Takes many minutes.
-    #[arg(long)]
-    pub all_kernels: bool,
+    /// The measurements.
+    #[command(flatten)]
+    pub options: BenchOptions,
     /// Write the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

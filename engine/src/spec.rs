@@ -40,12 +40,14 @@ use pipeline::Pipeline;
 use source::{Problems, Sources, Span};
 use yaml::Origin;
 
-/// Changes of the command line to a pipeline.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Changes of the command line to a pipeline. The last one for a path or a name counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Overrides {
-    /// `--set` as given: `stages.filter.keep_fraction=0.25`. The last one for a path counts.
+    /// Change a setting by its path: `--set stages.filter.keep_fraction=0.25`.
+    #[arg(long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// `--param` as given: `date=2026-11-20`. The last one for a name counts.
+    /// Set a parameter that the pipeline declares: `--param date=2026-11-20`.
+    #[arg(long, value_name = "NAME=VALUE")]
     pub param: Vec<String>,
 }
 

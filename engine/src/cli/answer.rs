@@ -1,9 +1,11 @@
 //! Output of commands: answers on standard output, failures and warnings on standard error.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use clap::ColorChoice;
+use serde::Serialize;
 
 use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -14,16 +16,21 @@ use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 use crate::storage::marked::{self, Mark};
 
-pub(super) fn answer(
+pub(super) fn answer<T: Display + Serialize>(format: AnswerFormat, value: &T) -> Result<u8> {
+    answer_with(format, || value.to_string(), value)
+}
+
+/// Prints an answer whose text is not that of its value.
+pub(super) fn answer_with(
     format: AnswerFormat,
     text: impl FnOnce() -> String,
-    json: impl FnOnce() -> serde_json::Value,
+    value: &impl Serialize,
 ) -> Result<u8> {
     match format {
         AnswerFormat::Text => print(&terminal::text(&text()))?,
         AnswerFormat::Json => {
-            let json = serde_json::to_string_pretty(&json()).expect("plain data");
-            print_line(&json_safe(&json))?;
+            let json = serde_json::to_value(value).expect("plain data");
+            print_line(&json_safe(&format!("{json:#}")))?;
         }
     }
     Ok(DONE)

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{bytes, count, line_safe, table};
+use crate::cli::CacheArguments;
 use crate::run_directory::layout::RunDirectory;
 use crate::storage::files::{self, EntryKind};
 use crate::storage::marked::{self, Mark};
@@ -69,40 +70,28 @@ pub(super) struct ListedRun {
     state: &'static str,
 }
 
-/// Entries to remove.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Clear {
-    /// Kinds of the cache folder, or `runs`.
-    pub(super) kinds: Vec<String>,
-    /// Minimum number of days for which an entry has not been used.
-    pub(super) unused_days: u64,
-}
-
 /// Lists the entries of a cache folder (by default this user's) and the run directories below `runs`, and removes
 /// those that `clear` selects. Only finished runs that no process works in are removed, and their output stays. Files
 /// that longsift did not write are kept and reported.
 ///
 /// # Errors
 /// Fails if a kind is unknown, or a folder cannot be read or removed.
-pub(super) fn cache(
-    folder: Option<&Path>,
-    runs: Option<&Path>,
-    clear: &Clear,
-) -> Result<CacheListing> {
+pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
+    let CacheArguments { folder, runs, clear, .. } = arguments;
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);
-    if let Some(unknown) = clear.kinds.iter().find(|kind| !names().any(|name| name == *kind)) {
+    if let Some(unknown) = clear.iter().find(|kind| !names().any(|name| name == *kind)) {
         let message = format!("unknown kind `{unknown}`");
         let hint = format!("expected one of: {}", names().collect::<Vec<_>>().join(", "));
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
-    if runs.is_none() && clear.kinds.iter().any(|kind| kind == RUNS) {
+    if runs.is_none() && clear.iter().any(|kind| kind == RUNS) {
         let problem = Diagnostic::error(Blame::Pipeline, "`--clear runs` requires `--runs`");
         return Err(problem
             .hint("add `--runs FOLDER`, the folder that contains the run directories")
             .into());
     }
     let folder = match folder {
-        Some(folder) => folder.to_owned(),
+        Some(folder) => folder.clone(),
         None => files::user_cache_folder()?,
     };
     let now = SystemTime::now();
@@ -118,7 +107,7 @@ pub(super) fn cache(
         let mut entries = Vec::new();
         for path in files::list_if_present(&kept.folder.join(kind))? {
             let entry = CacheEntry::measure(path, now)?;
-            if clear.selects(kind, &entry) {
+            if arguments.selects(kind, &entry) {
                 if is_own(kind, &entry.path)? {
                     remove(&entry.path)?;
                     kept.removed.push(entry);
@@ -142,7 +131,7 @@ pub(super) fn cache(
                 (None, false) => "unfinished",
             };
             let entry = CacheEntry::measure(path, now)?;
-            if state == "finished" && clear.selects(RUNS, &entry) {
+            if state == "finished" && arguments.selects(RUNS, &entry) {
                 // Fails if a process has started to work in the directory in the meantime.
                 match directory.lock_exclusive() {
                     Ok(_alone) => {
@@ -164,9 +153,10 @@ pub(super) fn cache(
     Ok(kept)
 }
 
-impl Clear {
+impl CacheArguments {
+    /// Whether an entry is to be removed.
     fn selects(&self, kind: &str, entry: &CacheEntry) -> bool {
-        self.kinds.iter().any(|name| name == kind) && entry.unused_days >= self.unused_days
+        self.clear.iter().any(|name| name == kind) && entry.unused_days >= self.unused_days
     }
 }
 

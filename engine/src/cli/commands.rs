@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, check_output_paths, color, command_line, eprint, is_reader_open, print, print_line,
-    report_failure, report_warnings,
+    answer, answer_with, check_output_paths, color, command_line, eprint, is_reader_open, print,
+    print_line, report_failure, report_warnings,
 };
 use super::planned::{make_plan, make_plan_with, plan_options, start_threads};
 use super::run::run;
@@ -36,7 +36,6 @@ use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::spec::Overrides;
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
-use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
 use crate::tools::{forward, inspect, lengths, reference, reference_pages, tokens, tune};
 
@@ -78,35 +77,23 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Status(arguments) if arguments.watch => super::status::watch(arguments),
         Command::Status(arguments) => {
             let status = status::read(&RunDirectory::open(&arguments.run_dir)?)?;
-            answer(
-                arguments.format,
-                || status.to_string(),
-                || serde_json::to_value(&status).expect("plain data"),
-            )
+            answer(arguments.format, &status)
         }
         Command::Verify { run_dir, format } => {
             let found = verify(&RunDirectory::open(run_dir)?)?;
-            answer(
-                *format,
-                || found.to_string(),
-                || serde_json::to_value(&found).expect("plain data"),
-            )?;
+            answer(*format, &found)?;
             Ok(found.exit_code())
         }
         Command::Diff { first, second, documents, format } => {
             let (first, second) = (RunDirectory::open(first)?, RunDirectory::open(second)?);
             let difference = diff(&first, &second, *documents)?;
-            answer(
-                *format,
-                || difference.to_string(),
-                || serde_json::to_value(&difference).expect("plain data"),
-            )?;
+            answer(*format, &difference)?;
             Ok(difference.exit_code())
         }
         Command::Report { run_dir, html, no_text, format } => {
             check_output_paths([(html.as_deref(), Mark::PAGE)])?;
             let overview = overview::read(&RunDirectory::open(run_dir)?, !no_text)?;
-            answer(*format, || overview.to_string(), || overview.json())?;
+            answer_with(*format, || overview.to_string(), &overview.json())?;
             // Last, so that the answer is printed even if the page cannot be written.
             if let Some(path) = html {
                 marked::write(path, Mark::PAGE, overview.page().as_bytes())?;
@@ -118,11 +105,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             let stop = Stop::on_signals()?;
             let found = whatif(&RunDirectory::open(run_dir)?, &overrides, *list, &stop)?;
             report_warnings(cli, found.warnings.iter());
-            answer(
-                *format,
-                || found.to_string(),
-                || serde_json::to_value(&found).expect("plain data"),
-            )
+            answer(*format, &found)
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
@@ -131,19 +114,11 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             let text = files::read_limited(ids, MAX_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
             let figures = forward::forward(model_dir, &ids)?;
-            answer(
-                *format,
-                || figures.to_string(),
-                || serde_json::to_value(&figures).expect("plain data"),
-            )
+            answer(*format, &figures)
         }
         Command::Inspect { model_dir, forward: None, format } => {
             let page = inspect::inspect(model_dir)?;
-            answer(
-                *format,
-                || page.to_string(),
-                || serde_json::to_value(&page).expect("plain data"),
-            )
+            answer(*format, &page)
         }
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -151,17 +126,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             print(&String::from_utf8_lossy(&script))?;
             Ok(DONE)
         }
-        Command::Cache(arguments) => {
-            let clear =
-                cache::Clear { kinds: arguments.clear.clone(), unused_days: arguments.unused_days };
-            let folder = arguments.folder.as_deref();
-            let kept = cache::cache(folder, arguments.runs.as_deref(), &clear)?;
-            answer(
-                arguments.format,
-                || kept.to_string(),
-                || serde_json::to_value(&kept).expect("plain data"),
-            )
-        }
+        Command::Cache(arguments) => answer(arguments.format, &cache::cache(arguments)?),
         Command::Manual { folder, format } => manual(folder, *format),
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Bench(arguments) => bench(cli, arguments, bars),
@@ -200,7 +165,7 @@ fn plan(
         plan.check_space()?;
     }
     let explanation = PlanExplanation { plan: &plan, done, sizing, sample };
-    answer(format, || explanation.to_string(), || explain::json(&explanation))
+    answer_with(format, || explanation.to_string(), &explain::json(&explanation))
 }
 
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
@@ -226,15 +191,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
 }
 
 fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
-    let options = BenchOptions {
-        pipeline: arguments.pipeline.clone(),
-        overrides: Overrides { set: arguments.set.clone(), param: arguments.param.clone() },
-        windows: arguments.windows.clone(),
-        head_dims: arguments.head_dims.clone(),
-        repeats: arguments.repeats,
-        all_kernels: arguments.all_kernels,
-    };
-    if let Some(problem) = options.problem() {
+    if let Some(problem) = arguments.options.problem() {
         return Err(problem.into());
     }
     check_output_paths([
@@ -242,7 +199,7 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
         (arguments.chart.as_deref(), Mark::DRAWING),
         (arguments.html.as_deref(), Mark::PAGE),
     ])?;
-    let bench = bench::bench(&options, &Progress::new(bars), &|figure| {
+    let bench = bench::bench(&arguments.options, &Progress::new(bars), &|figure| {
         if !cli.quiet {
             eprint(&format!("{figure}\n"));
         }
@@ -355,5 +312,5 @@ fn tune(
     if let Some(path) = html {
         marked::write(path, Mark::PAGE, tuned.page(&command_line()).as_bytes())?;
     }
-    answer(format, || tuned.to_string(), || serde_json::to_value(&tuned).expect("plain data"))
+    answer(format, &tuned)
 }

@@ -21,11 +21,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     ])?;
     if !arguments.watch {
         let survey = poll(arguments)?;
-        return answer(
-            arguments.format,
-            || survey.to_string(),
-            || serde_json::to_value(&survey).expect("plain data"),
-        );
+        return answer(arguments.format, &survey);
     }
     let stop = Stop::on_signals()?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };

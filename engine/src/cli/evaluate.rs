@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::answer::{answer, check_output_paths, command_line};
+use super::answer::{answer_with, check_output_paths, command_line};
 use super::planned::{make_plan, refuse_without_effect, start_threads};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
@@ -13,7 +13,7 @@ use crate::cli::{Cli, EvaluateArguments};
 use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 use crate::storage::store::is_address;
-use crate::tools::evaluate::{self, DryRun, EvaluateOptions, LabelOptions};
+use crate::tools::evaluate::{self, DryRun};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
     refuse_without_effect(
@@ -23,23 +23,10 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     )?;
     start_threads(&arguments.plan)?;
     let plan = make_plan(cli, &arguments.plan)?;
-    let options = EvaluateOptions {
-        windows: arguments.windows.clone(),
-        seed: arguments.seed,
-        documents_per_category: arguments.documents_per_category as usize,
-        max_categories: arguments.max_categories as usize,
-        only: arguments.only.clone(),
-        scores: arguments.scores.clone(),
-        heads: arguments.heads,
-        labels: arguments
-            .labels
-            .as_ref()
-            .map(|column| LabelOptions { column: column.clone(), good: arguments.good.clone() }),
-        folder: arguments.out.clone(),
-    };
+    let options = &arguments.options;
     let stop = Stop::on_signals()?;
     let progress = Progress::new(bars);
-    let folder = evaluate::folder(&plan, &options)?;
+    let folder = evaluate::folder(&plan, options)?;
     if is_address(&folder) {
         let message = format!("`{}` is not a folder on this machine", folder.display());
         return Err(Diagnostic::error(Blame::Pipeline, message)
@@ -52,19 +39,15 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
     files::create_folder(&folder)?;
     if arguments.dry_run {
-        let would = evaluate::dry_run(&plan, &options, &progress, &stop)?;
+        let would = evaluate::dry_run(&plan, options, &progress, &stop)?;
         progress.finish();
-        return answer(
-            arguments.format,
-            || dry(&would),
-            || serde_json::to_value(&would).expect("plain data"),
-        );
+        return answer_with(arguments.format, || dry(&would), &would);
     }
-    let found = evaluate::evaluate(&plan, &options, &progress, &stop)?;
+    let found = evaluate::evaluate(&plan, options, &progress, &stop)?;
     progress.finish();
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
-    answer(arguments.format, || found.text(arguments.details), || json)?;
+    answer_with(arguments.format, || found.text(arguments.details), &json)?;
     // Last, so that the answer is printed even if the page cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;

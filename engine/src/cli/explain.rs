@@ -17,11 +17,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let path = &arguments.plan.pipeline.pipeline;
     let run = if RunDirectory::exists_at(path) { Some(RunDirectory::open(path)?) } else { None };
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
-    answer(
-        arguments.format,
-        || found.to_string(),
-        || serde_json::to_value(&found).expect("plain data"),
-    )?;
+    answer(arguments.format, &found)?;
     // Last, so that the answer is printed even if the page cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;

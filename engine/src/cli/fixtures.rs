@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::answer::answer;
-use super::planned::overrides;
+use super::answer::answer_with;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{CHECK, DONE, Failure, Result};
 use crate::base::progress::Progress;
@@ -85,19 +84,20 @@ struct UnexpectedRow {
 /// Fails if the pipeline or the tests file is wrong.
 pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     let pipeline = &arguments.pipeline.pipeline;
-    let overrides = overrides(&arguments.pipeline);
-    let (spec, _) = Spec::read(pipeline, &overrides)?;
+    let overrides = &arguments.pipeline.overrides;
+    let (spec, _) = Spec::read(pipeline, overrides)?;
     let path = arguments.tests.clone().unwrap_or_else(|| pipeline.with_extension("tests.yaml"));
     let tests = read(&path)?;
     let stop = Stop::on_signals()?;
     let mut found = Vec::new();
     for (test, location) in &tests {
-        let tested = run(pipeline, &spec, &overrides, test, &path, &stop);
+        let tested = run(pipeline, &spec, overrides, test, &path, &stop);
         found.push(tested.map_err(|failure| with_test(failure, &test.name, location))?);
     }
     let all = TestReport(found);
     let passed = all.0.iter().all(|test| test.passed);
-    answer(arguments.format, || all.to_string(), || json!({ "passed": passed, "tests": all.0 }))?;
+    let json = json!({ "passed": passed, "tests": all.0 });
+    answer_with(arguments.format, || all.to_string(), &json)?;
     Ok(if passed { DONE } else { CHECK })
 }
 

@@ -7,8 +7,7 @@ use crate::base::progress::Progress;
 use crate::cli::{Cli, MapArguments};
 use crate::plan::options::{PlanOptions, Subject};
 use crate::storage::marked::{self, Mark};
-use crate::tools::map::blocks::Cutting;
-use crate::tools::map::{self, MapOptions};
+use crate::tools::map;
 
 pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
     let needless =
@@ -17,7 +16,11 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     start_threads(&arguments.plan)?;
     // Signals are not caught: one pass leaves nothing to resume.
     let options = PlanOptions {
-        subject: arguments.messages.clone().map_or(Subject::Document, Subject::Conversation),
+        subject: arguments
+            .options
+            .messages
+            .clone()
+            .map_or(Subject::Document, Subject::Conversation),
         ..plan_options(&arguments.plan)
     };
     check_output_paths([
@@ -26,25 +29,10 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
         (arguments.parquet.as_deref(), Mark::TABLE),
     ])?;
     let plan = make_plan_with(cli, &arguments.plan, options)?;
-    let boundaries = arguments.block_boundaries.clone().map(Cutting::Boundaries);
-    let tokens = arguments.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize));
-    let options = MapOptions {
-        document: arguments.document.clone(),
-        cutting: boundaries.or(tokens),
-        messages: arguments.messages.clone(),
-        chat_template: arguments.chat_template,
-        bos: arguments.bos,
-        layer: arguments.layer,
-        head: arguments.head,
-    };
     let progress = Progress::new(bars);
-    let map = map::map(&plan, &options, &progress)?;
+    let map = map::map(&plan, &arguments.options, &progress)?;
     progress.finish();
-    answer(
-        arguments.format,
-        || map.to_string(),
-        || serde_json::to_value(&map).expect("plain data"),
-    )?;
+    answer(arguments.format, &map)?;
     // Last, so that the answer is printed even if a file cannot be written.
     if let Some(path) = &arguments.html {
         marked::write(path, Mark::PAGE, map.page(&command_line()).as_bytes())?;

@@ -6,7 +6,6 @@ use crate::base::error::Result;
 use crate::cli::{Cli, PipelineArguments, PlanArguments};
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
-use crate::spec::Overrides;
 
 pub(super) fn make_plan(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
     make_plan_with(cli, arguments, plan_options(arguments))
@@ -17,14 +16,10 @@ pub(super) fn make_plan_with(
     arguments: &PlanArguments,
     options: PlanOptions,
 ) -> Result<Plan> {
-    let overrides = overrides(&arguments.pipeline);
-    let plan = crate::plan(&arguments.pipeline.pipeline, &overrides, options)?;
+    let PipelineArguments { pipeline, overrides } = &arguments.pipeline;
+    let plan = crate::plan(pipeline, overrides, options)?;
     report_warnings(cli, plan.warnings.iter());
     Ok(plan)
-}
-
-pub(super) fn overrides(arguments: &PipelineArguments) -> Overrides {
-    Overrides { set: arguments.set.clone(), param: arguments.param.clone() }
 }
 
 pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {

@@ -72,8 +72,8 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         footers: _,
     } = arguments;
     let mut flags: Vec<String> = Vec::new();
-    flags.extend(pipeline.set.iter().map(|set| format!("--set={set}")));
-    flags.extend(pipeline.param.iter().map(|param| format!("--param={param}")));
+    flags.extend(pipeline.overrides.set.iter().map(|set| format!("--set={set}")));
+    flags.extend(pipeline.overrides.param.iter().map(|param| format!("--param={param}")));
     flags.extend(limit.map(|rows| format!("--limit={rows}")));
     flags.extend(run_id.as_ref().map(|name| format!("--run-id={name}")));
     flags.extend(remeasure.iter().map(|measure| format!("--remeasure={measure}")));

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::answer::{print, print_line, report_warnings};
-use super::planned::overrides;
 use crate::base::diagnostic::{Diagnostic, Place};
 use crate::base::error::{DONE, Failure, Result};
 use crate::base::text::{json_safe, line_safe, quoted};
@@ -18,7 +17,7 @@ pub(super) fn validate(
     arguments: &PipelineArguments,
     format: ValidateFormat,
 ) -> Result<u8> {
-    let read = Spec::read(&arguments.pipeline, &overrides(arguments));
+    let read = Spec::read(&arguments.pipeline, &arguments.overrides);
     let read = read.and_then(|(spec, warnings)| match Plan::check_measures(&spec) {
         problems if problems.is_empty() => Ok((spec, warnings)),
         problems => Err(problems),

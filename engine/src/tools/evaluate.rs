@@ -48,7 +48,6 @@ use evaluation::{KindOf, OfLength};
 use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::Classes;
-pub use labels::classes::LabelOptions;
 use labels::report::LabelFigures;
 use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
@@ -69,26 +68,40 @@ const TIMED_WINDOWS: usize = 16;
 const LONG_WINDOW: Duration = Duration::from_secs(1);
 
 /// Options of an evaluation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct EvaluateOptions {
-    /// Window lengths in tokens; empty for the pipeline's own and a quarter of it.
+    /// Window lengths in tokens: `2048,8192`; by default the pipeline's, and a quarter as many.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub windows: Vec<u32>,
     /// Seed of the sample of documents and of all random steps.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Documents per category and length.
-    pub documents_per_category: usize,
-    /// Maximum number of categories.
-    pub max_categories: usize,
-    /// Kinds of windows; empty for all.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub documents_per_category: u32,
+    /// Maximum number of categories (values of `score.within`) to sample.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_categories: u32,
+    /// Construct only these kinds of windows, in addition to whole ones: `pieces_8,dup`.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Columns of the input that are document scores.
+    /// Columns of the input with scores of other tools.
+    #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
-    /// Whether to evaluate each head of whole models separately.
+    /// Evaluate natural windows of documents whose class is in this column of the input; others are constructed only
+    /// for `--only` and `--heads`.
+    #[arg(long, value_name = "COLUMN", requires = "good")]
+    pub labels: Option<String>,
+    /// Values of the label column that are worth keeping: `books papers`.
+    #[arg(long, value_name = "VALUE", num_args = 1.., requires = "labels")]
+    pub good: Vec<String>,
+    /// Also evaluate every head of a whole model: layers × heads of the `attention_layers` of a stage
+    /// `language-model`.
+    #[arg(long)]
     pub heads: bool,
-    /// Evaluates natural windows of labelled documents; others are constructed only for `only` and `heads`.
-    pub labels: Option<LabelOptions>,
-    /// Folder of the evaluation; `None` for one next to the output.
-    pub folder: Option<PathBuf>,
+    /// Folder for cached measurements and `evaluation.json`; by default `<output.path>.evaluate`.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 /// Evaluates the statistics of a plan.
@@ -127,7 +140,7 @@ pub fn dry_run(
 
 /// Returns the folder of the evaluation.
 pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
-    if let Some(folder) = &options.folder {
+    if let Some(folder) = &options.out {
         return Ok(folder.clone());
     }
     let output = plan.directory.data();
@@ -153,8 +166,10 @@ fn with_evaluator<T>(
     let wanted = wanted(plan, options)?;
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
-    let classes =
-        options.labels.as_ref().map(|labels| labels::classes::classes(plan, labels, stop));
+    let classes = options
+        .labels
+        .as_ref()
+        .map(|column| labels::classes::classes(plan, column, &options.good, stop));
     let classes = classes.transpose()?;
     let heads = if options.heads { heads::head_columns(plan)? } else { Vec::new() };
     let folder = folder(plan, options)?;
@@ -215,8 +230,8 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<SampleOptions> {
     }
     Ok(SampleOptions {
         lengths,
-        documents: options.documents_per_category,
-        categories: options.max_categories,
+        documents: options.documents_per_category as usize,
+        categories: options.max_categories as usize,
         seed: options.seed,
         by: plan.spec.score().within.clone(),
         null_is_category: true,
@@ -296,7 +311,7 @@ impl Evaluator<'_> {
         let mut evaluation = Evaluation {
             pipeline: self.plan.spec.pipeline.name.clone(),
             seed: self.options.seed,
-            documents_per_category: self.options.documents_per_category,
+            documents_per_category: self.options.documents_per_category as usize,
             equal_ids_left_out: 0,
             categories_left_out: sample::LeftOut::default(),
             labels: None,

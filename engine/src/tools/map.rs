@@ -41,22 +41,42 @@ const MAX_MATRIX_BLOCKS: usize = 12;
 const MAX_PAIRS: usize = 12;
 
 /// Document of a map and its division.
-#[derive(Clone, Debug)]
-pub(crate) struct MapOptions {
-    /// Id, or `<file>:<row>`.
-    pub(crate) document: String,
-    /// Division into blocks; by default even blocks, or the messages of a conversation.
-    pub(crate) cutting: Option<Cutting>,
-    /// Column of messages, if the document is a conversation.
-    pub(crate) messages: Option<String>,
-    /// Whether messages are rendered by the tokenizer's template instead of joined by line breaks.
-    pub(crate) chat_template: bool,
+#[derive(Clone, Debug, clap::Args)]
+pub struct MapOptions {
+    /// Document: its id, or `FILE:ROW`. The whole document is measured; the pipeline's windows do not apply.
+    #[arg(long, value_name = "ID")]
+    pub document: String,
+    /// Cut into blocks of N tokens; by default into about 64 blocks, and a conversation into its messages.
+    #[arg(long, value_name = "N", conflicts_with = "block_boundaries", value_parser = clap::value_parser!(u32).range(1..))]
+    pub block_tokens: Option<u32>,
+    /// Cut before these tokens: `0,10,29`. The end of the document may be the last boundary.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    pub block_boundaries: Option<Vec<usize>>,
+    /// Column of conversations, lists of `{role, content}` or `{from, value}`: contents are joined by line breaks, and
+    /// each message is a block.
+    #[arg(long, value_name = "COLUMN")]
+    pub messages: Option<String>,
+    /// Render the messages with the tokenizer's chat template instead.
+    #[arg(long, requires = "messages")]
+    pub chat_template: bool,
     /// Number of BOS tokens before the document, which form a block.
-    pub(crate) bos: u8,
-    /// Layer of the pipeline's whole model; `None` for the first layer, from its table.
-    pub(crate) layer: Option<u32>,
-    /// Query head; `None` for the mean of all.
-    pub(crate) head: Option<u32>,
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=16))]
+    pub bos: u8,
+    /// Layer of the whole model of a stage `language-model`, numbered from 0; by default the first layer, from its
+    /// table.
+    #[arg(long, value_name = "N")]
+    pub layer: Option<u32>,
+    /// Query head, numbered from 0; by default the mean of all.
+    #[arg(long, value_name = "H")]
+    pub head: Option<u32>,
+}
+
+impl MapOptions {
+    /// Division into blocks; `None` for even blocks, or the messages of a conversation.
+    fn cutting(&self) -> Option<Cutting> {
+        let boundaries = self.block_boundaries.clone().map(Cutting::Boundaries);
+        boundaries.or(self.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize)))
+    }
 }
 
 /// A block of tokens.
@@ -191,7 +211,7 @@ fn cut(
 ) -> Result<DocumentBlocks> {
     let Some(column) = &options.messages else {
         let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
-        let cutting = options.cutting.as_ref().unwrap_or(&Cutting::Even);
+        let cutting = options.cutting().unwrap_or(Cutting::Even);
         return match content {
             Err(problem) => Err(unusable(plan, location, &problem.message)),
             Ok(DocumentContent::Tokens(ids)) => {
@@ -218,7 +238,7 @@ fn cut(
         joined(&messages)
     };
     let encoded = encode(plan, location, &text)?;
-    match &options.cutting {
+    match options.cutting() {
         Some(cutting) => {
             let ends = cutting.ends(encoded.ids.len())?;
             Ok(DocumentBlocks::from_text(&encoded, &text, &ends))

@@ -12,20 +12,25 @@ use crate::base::text::count;
 use crate::spec::Overrides;
 
 /// Benchmark options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct BenchOptions {
-    /// Pipeline whose tokenizer, model and runs are measured; `None` for kernels only.
+    /// Pipeline to measure in addition: tokenization, the table, and whole runs into a temporary folder.
     pub pipeline: Option<PathBuf>,
     /// Overrides of the pipeline.
+    #[command(flatten)]
     pub overrides: Overrides,
-    /// Window lengths in tokens.
+    /// Window lengths in tokens; whole runs skip those beyond the model's positions.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [4096, 8192, 16_384, 32_768])]
     pub windows: Vec<usize>,
     /// Head widths.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
     pub head_dims: Vec<usize>,
-    /// Repetitions of each measurement, of which the median is reported. By default at most [`DEFAULT_REPEATS`]; kernels
-    /// fewer times, so that they finish in a minute.
+    /// Repetitions of each measurement; the median is shown. By default three, and fewer for long windows, so
+    /// that kernels take less than a minute.
+    #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
-    /// Whether to include kernels that no run on this machine would select.
+    /// Measure every kernel that this processor supports instead of those that a run would select. Takes many minutes.
+    #[arg(long)]
     pub all_kernels: bool,
 }
 

@@ -16,13 +16,6 @@ const MAX_COUNTED: usize = 10_000;
 /// Maximum number of values in a message.
 const MAX_LISTED: usize = 64;
 
-/// A column of class labels, with the values that are worth keeping.
-#[derive(Clone, Debug)]
-pub struct LabelOptions {
-    pub column: String,
-    pub good: Vec<String>,
-}
-
 /// The classes of a column.
 #[derive(Clone, Debug)]
 pub(crate) struct Classes {
@@ -34,18 +27,18 @@ pub(crate) struct Classes {
     pub(crate) null_rows: u64,
 }
 
-/// Reads the labels of all rows.
+/// Reads the labels of all rows. `good`: values that are worth keeping.
 ///
 /// # Errors
 /// Fails if the column does not exist or holds lists or structs, or its labels do not allow a comparison of good
 /// windows.
-pub(crate) fn classes(plan: &Plan, options: &LabelOptions, stop: &Stop) -> Result<Classes> {
-    plan.dataset.check_label_column(&options.column)?;
+pub(crate) fn classes(plan: &Plan, column: &str, good: &[String], stop: &Stop) -> Result<Classes> {
+    plan.dataset.check_label_column(column)?;
     let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
     for unit in &plan.units {
         stop.check()?;
         let (labels, unreadable) = plan.read_usable(unit, |lost| {
-            let labels = read_labels(&plan.dataset, unit, &options.column, &lost.rows())?;
+            let labels = read_labels(&plan.dataset, unit, column, &lost.rows())?;
             Ok((labels, lost.rows()))
         })?;
         for (row, label) in (unit.first_row..).zip(labels) {
@@ -59,8 +52,8 @@ pub(crate) fn classes(plan: &Plan, options: &LabelOptions, stop: &Stop) -> Resul
             break;
         }
     }
-    let good = options.good.iter().cloned().collect();
-    let classes = Classes { column: options.column.clone(), good, rows, null_rows };
+    let (column, good) = (column.to_owned(), good.iter().cloned().collect());
+    let classes = Classes { column, good, rows, null_rows };
     let problems = classes.problems();
     if problems.is_empty() { Ok(classes) } else { Err(Failure::Problems(problems)) }
 }
