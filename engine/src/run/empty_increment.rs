@@ -8,7 +8,6 @@ use crate::run::{Run, RunOptions};
 use crate::run_directory::calibration;
 use crate::run_directory::manifest::Manifest;
 use crate::score::context::Scored;
-use crate::storage::files;
 use crate::write::staged::Staged;
 
 impl Run<'_> {
@@ -32,7 +31,7 @@ impl Run<'_> {
         let manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
         calibration::put(directory, &calibration)?;
-        files::create_folder(&directory.data())?;
+        directory.create_data()?;
         directory.write_json(&directory.summary(), &self.base_summary("done"))?;
         directory.write_json(&directory.manifest(), &manifest)?;
         directory.mark_finished()

@@ -191,6 +191,9 @@ impl RunDirectory {
     pub fn data(&self) -> PathBuf {
         self.output.join("data")
     }
+    pub fn create_data(&self) -> Result<()> {
+        Ok(files::create_folder(&self.data())?)
+    }
     pub fn scores(&self) -> PathBuf {
         self.root.join("scores")
     }
