@@ -19,7 +19,7 @@ use rotary_tables::RotaryTables;
 pub use sampling::{RowEstimate, SampledRows};
 
 use crate::contract::Decimal;
-use crate::model::{AuxTensor, LayerZeroSpec, LayerZeroTable, PackedProjections, WindowParts};
+use crate::model::{AttentionSpec, AuxTensor, LayerZeroTable, PackedProjections, WindowParts};
 
 /// Measures how much the tokens of a window attend, in the first layer and by head, to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -214,7 +214,7 @@ fn mean(figures: &[f64]) -> f64 {
 /// First layer of a model, ready to measure windows: the table, its specification and cached rotary tables.
 #[derive(Debug)]
 pub struct FirstLayer {
-    spec: LayerZeroSpec,
+    spec: AttentionSpec,
     table: LayerZeroTable,
     mask: Mask,
     /// Longest expected window: the rotary table is computed once for this length.
@@ -230,7 +230,7 @@ impl FirstLayer {
     /// Creates a layer that measures windows of up to `longest_window` tokens without recomputing its rotary table.
     /// Longer windows work as well.
     pub fn new(
-        spec: LayerZeroSpec,
+        spec: AttentionSpec,
         table: LayerZeroTable,
         mask: Mask,
         longest_window: usize,
@@ -261,7 +261,7 @@ impl FirstLayer {
     }
 
     /// Returns the specification of the first layer.
-    pub fn spec(&self) -> &LayerZeroSpec {
+    pub fn spec(&self) -> &AttentionSpec {
         &self.spec
     }
 
@@ -321,7 +321,7 @@ impl FirstLayer {
     /// Returns an upper bound of the memory for [`FirstLayer::block_attention`] with `tokens` tokens and `blocks`
     /// blocks, without the mapped table.
     pub fn block_attention_bytes(
-        spec: &LayerZeroSpec,
+        spec: &AttentionSpec,
         kernel: Kernel,
         tokens: usize,
         blocks: usize,

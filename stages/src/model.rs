@@ -1,7 +1,7 @@
 //! Model folders: from a checkpoint of any size to the layer-zero table.
 //!
 //! Before the rotary embedding, the queries and keys of a model's first layer depend on the token id alone. The table
-//! holds them for every id; everything that differs between families ends in it and in the [`LayerZeroSpec`]:
+//! holds them for every id; everything that differs between families ends in it and in the [`AttentionSpec`]:
 //!
 //! ```text
 //! config.json ──▶ ModelConfig ──▶ ModelFolder ──▶ LayerZeroTable
@@ -95,7 +95,7 @@ pub use remote::{Sliced, SlicedFile, slice};
 pub use remote_weights::RemoteWeights;
 pub use rope::{Pairing, RopeScaling, RopeSpec};
 pub(crate) use side::AuxTensor;
-pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
+pub use spec::{AttentionSpec, EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
 pub use whole::{
     FORWARD_VERSION, ForwardMemory, ForwardOutput, ShortWindow, WholeModel, short_stride,

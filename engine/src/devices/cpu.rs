@@ -3,7 +3,7 @@ use std::ops::Range;
 use longsift_kernels::{HeadSums, Kernel};
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
-use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::model::AttentionSpec;
 
 /// The processor: distributes windows, heads and blocks of rows over one thread pool.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Compute for Cpu {
     }
 
     /// 0: the table is memory-mapped.
-    fn resident_bytes(&self, _: &LayerZeroSpec, _: u64) -> u64 {
+    fn resident_bytes(&self, _: &AttentionSpec, _: u64) -> u64 {
         0
     }
 
@@ -37,7 +37,7 @@ impl Compute for Cpu {
     }
 
     /// Independent of the number of heads, which are processed in turn.
-    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, _: Range<usize>) -> u64 {
+    fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, _: Range<usize>) -> u64 {
         longsift_kernels::window_bytes(self.kernel, &layer.attention_shape(tokens), self.threads)
             + layer.source_bytes(tokens as u64)
     }

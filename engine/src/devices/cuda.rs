@@ -9,7 +9,7 @@ use longsift_kernels::{ElementType, HeadSums, Kernel, StatisticsRequest};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
-use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::model::AttentionSpec;
 
 use super::device::{Choice, Device, GPU_WORKERS};
 use super::ledger::{Ledger, Memory, MemorySource};
@@ -108,7 +108,7 @@ impl Compute for Cuda {
     }
 
     /// Rows of the table, if the device gathers from them.
-    fn resident_bytes(&self, layer: &LayerZeroSpec, _: u64) -> u64 {
+    fn resident_bytes(&self, layer: &AttentionSpec, _: u64) -> u64 {
         let rows = layer.vocabulary_size * layer.row_width() * self.number_bytes;
         if layer.gathers_on_device() { rows } else { 0 }
     }
@@ -127,7 +127,7 @@ impl Compute for Cuda {
         device.load_table(layer.table().view(), layer.table().row_width()).map_err(failure)
     }
 
-    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
+    fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
         let (shape, sizes) = layer.device_window(tokens);
         cuda::window_bytes(self.kernel, &shape, &sizes, &(0..key_heads.len()))
     }

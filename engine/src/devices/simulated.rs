@@ -23,7 +23,7 @@ use std::time::Duration;
 use longsift_kernels::{HeadSums, Kernel};
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
-use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::model::AttentionSpec;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::ledger::{Memory, MemorySource};
@@ -212,7 +212,7 @@ impl Compute for Simulated {
         self.kernel
     }
 
-    fn resident_bytes(&self, _: &LayerZeroSpec, table_bytes: u64) -> u64 {
+    fn resident_bytes(&self, _: &AttentionSpec, table_bytes: u64) -> u64 {
         table_bytes
     }
 
@@ -220,7 +220,7 @@ impl Compute for Simulated {
         self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
     }
 
-    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
+    fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
         size::window_bytes(layer, self.number_bytes, tokens, key_heads.len())
     }
 

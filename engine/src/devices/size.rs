@@ -1,6 +1,6 @@
 //! Memory of a window on a simulated device: about that on a GPU, without padding.
 
-use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::model::AttentionSpec;
 
 /// Rows per block of a GPU kernel: sums are kept per block until they are added in order.
 const BLOCK_ROWS: u64 = 128;
@@ -8,7 +8,7 @@ const BLOCK_ROWS: u64 = 128;
 /// Bytes of a window of `tokens` tokens while `key_heads` of its key heads are measured: token ids and row factors, rotated
 /// queries and keys with numbers of `number_bytes` bytes, and the sums of each block of rows.
 pub fn window_bytes(
-    layer: &LayerZeroSpec,
+    layer: &AttentionSpec,
     number_bytes: u64,
     tokens: usize,
     key_heads: usize,

@@ -18,7 +18,7 @@ use longsift_kernels::Kernel;
 use longsift_kernels::cuda::{self, Support};
 use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::model::AttentionSpec;
 use longsift_stages::shard_across_devices::WorkersPerDevice;
 use serde::Serialize;
 
@@ -123,7 +123,7 @@ fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> GpuP
 /// Returns the memory of a window as a function of the key heads measured at a time, for the kernels of this number
 /// type; all of them if no kernel fits.
 fn window_bytes(
-    layer: &LayerZeroSpec,
+    layer: &AttentionSpec,
     number_bytes: u64,
     tokens: usize,
 ) -> impl Fn(usize) -> u64 + use<> {

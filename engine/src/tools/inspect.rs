@@ -8,7 +8,7 @@ use std::path::Path;
 use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::model::{LayerZeroSpec, ModelConfig, ModelFolder};
+use longsift_stages::model::{AttentionSpec, ModelConfig, ModelFolder};
 use serde::Serialize;
 
 use crate::base::diagnostic::Diagnostic;
@@ -28,7 +28,7 @@ const HEADROOM: f64 = 0.15;
 /// Properties of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelReport {
-    pub layer: LayerZeroSpec,
+    pub layer: AttentionSpec,
     /// Number format stated in the config.
     pub stated_dtype: Option<String>,
     /// Quantisation method stated in the config: `gptq`, `mlx`, ….
@@ -154,7 +154,7 @@ struct MemoryInUse {
     here: Option<u64>,
 }
 
-fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMemory {
+fn window(layer: &AttentionSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMemory {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use longsift_kernels::{HeadSums, Kernel};
 
 use crate::first_layer_attention::{FirstLayer, WindowTokens};
-use crate::model::LayerZeroSpec;
+use crate::model::AttentionSpec;
 
 /// Hardware that measures windows: the CPU or a GPU.
 ///
@@ -17,12 +17,12 @@ pub trait Compute: Send + Sync {
     fn kernel(&self) -> Kernel;
     /// Returns the bytes of device memory that stay allocated while windows of a layer are measured: the device's
     /// copy of the table, if it has one. `table_bytes`: size of the table with its auxiliary tensors.
-    fn resident_bytes(&self, layer: &LayerZeroSpec, table_bytes: u64) -> u64;
+    fn resident_bytes(&self, layer: &AttentionSpec, table_bytes: u64) -> u64;
     /// Loads the resident data. Called once before the first window, and again after a failure.
     fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure>;
     /// Returns an upper bound of the device memory that a window of `tokens` tokens takes while these key heads are
     /// measured, in addition to the resident bytes.
-    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64;
+    fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64;
     /// Bytes of device memory that this process holds now: resident data, windows in progress and cached buffers. The
     /// rest of the memory in use belongs to other processes.
     fn held_bytes(&self) -> u64;

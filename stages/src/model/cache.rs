@@ -129,7 +129,7 @@ impl LayerZeroTable {
 /// Returns the digest of a model whose weights have not changed since they were cached. Reads no weights.
 ///
 /// It is a SHA-256 over the digests of the weights ([`known_weights_digest`]) and of the layer
-/// ([`LayerZeroSpec::digest`](super::LayerZeroSpec::digest)). It depends on no time, path or machine.
+/// ([`AttentionSpec::digest`](super::AttentionSpec::digest)). It depends on no time, path or machine.
 pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
     known_weights_digest(model, cache_folder).map(|weights| model_digest(model, &weights))
 }

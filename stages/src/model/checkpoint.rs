@@ -11,7 +11,7 @@ use super::config::ModelConfig;
 use super::forms::{self, Finder, Method, StorageFormat, StoredMatrix};
 use super::problem::{ModelProblem, with_remedies};
 use super::shard::WeightShard;
-use super::spec::LayerZeroSpec;
+use super::spec::AttentionSpec;
 use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
 use super::unread::{self, ReadScope};
@@ -76,7 +76,7 @@ impl ModelFolder {
     }
 
     /// The first layer.
-    pub fn spec(&self) -> &LayerZeroSpec {
+    pub fn spec(&self) -> &AttentionSpec {
         self.config.spec()
     }
 
@@ -105,7 +105,7 @@ impl ModelFolder {
     }
 
     /// Returns a SHA-256 that detects a changed model without reading its weights. It covers the location of the
-    /// weights (`ModelFolder::weights_identity`) and the first layer's computation ([`LayerZeroSpec::digest`]).
+    /// weights (`ModelFolder::weights_identity`) and the first layer's computation ([`AttentionSpec::digest`]).
     ///
     /// It changes when a file is copied or touched, and is valid on this machine only. The digests of the layer and of
     /// the weights can be compared between machines.

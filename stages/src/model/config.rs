@@ -16,7 +16,7 @@ use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
 use super::shard::WeightShard;
 use super::side::{aux_tensors, packed_bytes};
-use super::spec::LayerZeroSpec;
+use super::spec::AttentionSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
 use crate::load_partial_model::Precision;
@@ -30,7 +30,7 @@ pub struct ModelConfig {
     files: WeightFiles,
     bytes: Vec<u8>,
     map: Map<String, Value>,
-    spec: LayerZeroSpec,
+    spec: AttentionSpec,
     tensors: LayerZeroTensors,
     rope_theta: Option<f64>,
 }
@@ -160,7 +160,7 @@ impl ModelConfig {
         ))
     }
 
-    pub fn spec(&self) -> &LayerZeroSpec {
+    pub fn spec(&self) -> &AttentionSpec {
         &self.spec
     }
 

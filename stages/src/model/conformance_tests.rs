@@ -34,7 +34,7 @@ pub(crate) fn built(model: &ModelFolder, precision: Precision, cache: &Path) -> 
 }
 
 /// Computes queries or keys of one head after the rotary embedding, `[tokens][head_dim]`, in f64.
-fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> Vec<Vec<f64>> {
+fn rotated(spec: &AttentionSpec, table: &[f32], ids: &[usize], first: usize) -> Vec<Vec<f64>> {
     let (width, dims) = (spec.row_width() as usize, spec.head_dim as usize);
     let rope = spec.rope.as_ref().unwrap();
     let frequencies = rope.inverse_frequencies(ids.len() as u64);
@@ -55,7 +55,7 @@ fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> 
 }
 
 /// Computes dependency strength and far variance of each head by definition.
-fn dense(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], causal: bool) -> (Vec<f64>, Vec<f64>) {
+fn dense(spec: &AttentionSpec, table: &[f32], ids: &[usize], causal: bool) -> (Vec<f64>, Vec<f64>) {
     let (tokens, dims) = (ids.len(), spec.head_dim as usize);
     let distance = tokens - 3 * (tokens / 4);
     let rules = spec.logit_rules(causal);
@@ -176,7 +176,7 @@ fn near_rounded(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
 }
 
 /// Whether the dense loop above covers the model.
-fn is_plain(spec: &LayerZeroSpec) -> bool {
+fn is_plain(spec: &AttentionSpec) -> bool {
     let half = spec
         .rope
         .as_ref()

@@ -8,7 +8,7 @@ use super::rope::RopeSpec;
 use super::spec::Norm;
 use super::tensors::Projection;
 
-/// Properties of a model that its [`LayerZeroSpec`](super::LayerZeroSpec) does not describe.
+/// Properties of a model that its [`AttentionSpec`](super::AttentionSpec) does not describe.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Decoder {
     pub(crate) order: Order,

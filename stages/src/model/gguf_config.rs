@@ -12,7 +12,7 @@ use super::gguf::GgufMetadata;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
 use super::shard::WeightShard;
-use super::spec::{LayerZeroSpec, Norm};
+use super::spec::{AttentionSpec, Norm};
 
 const MAX_FREQUENCIES: u64 = 1 << 12;
 
@@ -186,7 +186,7 @@ impl StatedNumber {
     /// Returns the problem if the model is to be scored with another number.
     pub(crate) fn contradiction(
         &self,
-        spec: &LayerZeroSpec,
+        spec: &AttentionSpec,
         rope_theta: Option<f64>,
     ) -> Option<ModelProblem> {
         let rope = spec.rope.as_ref();

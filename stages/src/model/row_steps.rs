@@ -6,7 +6,7 @@ use longsift_kernels::{Kernel, PackedWeights};
 use rayon::prelude::*;
 
 use super::norm::normalise;
-use super::spec::{LayerZeroSpec, Norm, NormScope, RowContent};
+use super::spec::{AttentionSpec, Norm, NormScope, RowContent};
 use super::tensors::TensorRole;
 use super::weights::LayerWeights;
 
@@ -65,7 +65,7 @@ impl SliceNorm {
 }
 
 impl RowSteps {
-    pub(crate) fn new(spec: &LayerZeroSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
+    pub(crate) fn new(spec: &AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden_size = spec.hidden_size as usize;
         let embedding_width = spec.embedding_width() as usize;
         let projected = spec.row_content() != RowContent::Embedding;
@@ -140,7 +140,7 @@ impl RowSteps {
 }
 
 /// Returns the projections of the hidden state (weight, bias) that form a row.
-fn first_projections(spec: &LayerZeroSpec) -> ((TensorRole, TensorRole), (TensorRole, TensorRole)) {
+fn first_projections(spec: &AttentionSpec) -> ((TensorRole, TensorRole), (TensorRole, TensorRole)) {
     let query = (TensorRole::QueryWeight, TensorRole::QueryBias);
     match &spec.latent {
         None => (query, (TensorRole::KeyWeight, TensorRole::KeyBias)),
@@ -152,7 +152,7 @@ fn first_projections(spec: &LayerZeroSpec) -> ((TensorRole, TensorRole), (Tensor
     }
 }
 
-fn slice_norms(spec: &LayerZeroSpec, weights: &mut LayerWeights) -> Vec<SliceNorm> {
+fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<SliceNorm> {
     if let Some(latent) = &spec.latent {
         let query = spec.latent_query_width(latent) as usize;
         let key = query..query + latent.key_rank as usize;

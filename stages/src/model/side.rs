@@ -1,7 +1,7 @@
 //! Auxiliary tensors in a table file, next to its rows.
 
 use super::norm::normalise;
-use super::spec::{LayerZeroSpec, Norm};
+use super::spec::{AttentionSpec, Norm};
 
 /// Small f32 arrays in a table file that are used for each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl AuxTensor {
 }
 
 /// Lists the arrays of a model's table and their lengths, in the order of the file.
-pub(crate) fn aux_tensors(spec: &LayerZeroSpec) -> Vec<(AuxTensor, u64)> {
+pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(AuxTensor, u64)> {
     let mut arrays = Vec::new();
     if spec.sinks {
         arrays.push((AuxTensor::Sinks, spec.query_heads));
@@ -83,7 +83,7 @@ pub(crate) fn aux_tensors(spec: &LayerZeroSpec) -> Vec<(AuxTensor, u64)> {
 }
 
 /// Bytes of the projections that are packed for the kernel with the first window.
-pub(crate) fn packed_bytes(spec: &LayerZeroSpec) -> u64 {
+pub(crate) fn packed_bytes(spec: &AttentionSpec) -> u64 {
     let projections = |(array, _): &(AuxTensor, u64)| {
         matches!(array, AuxTensor::QueryWeight | AuxTensor::KeyWeight)
     };

@@ -1,13 +1,13 @@
 //! Creates the auxiliary tensors of a table from the weights.
 
 use super::side::{AuxTensor, aux_tensors};
-use super::spec::{LayerZeroSpec, Norm};
+use super::spec::{AttentionSpec, Norm};
 use super::tensors::TensorRole;
 use super::weights::LayerWeights;
 
 /// Takes the auxiliary tensors from the weights, in the order of [`aux_tensors`]. Missing weights are 1, missing biases
 /// 0.
-pub(crate) fn collect(spec: &LayerZeroSpec, weights: &mut LayerWeights) -> Vec<Vec<f32>> {
+pub(crate) fn collect(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<Vec<f32>> {
     let take = |(array, length): (AuxTensor, u64)| {
         let (role, absent) = match array {
             AuxTensor::Sinks => (TensorRole::Sinks, 0.0),

@@ -1,4 +1,4 @@
-//! The layer-zero specification: a model's first layer, independent of its family.
+//! Specification of one layer of attention, independent of its family. That of layer 0 describes the whole first layer.
 
 use longsift_kernels::cuda::SourceSizes;
 use longsift_kernels::{AttentionShape, GatedLinearShape, LogitRules, Rotation};
@@ -17,7 +17,7 @@ use crate::contract::hex;
 ///
 /// It depends on `config.json` and the setting `rope_theta` only, and enters fingerprints as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LayerZeroSpec {
+pub struct AttentionSpec {
     /// Model type in `config.json`.
     pub model_type: String,
     /// Layers of the whole model.
@@ -91,7 +91,7 @@ pub(crate) enum RowContent {
     Embedding,
 }
 
-impl LayerZeroSpec {
+impl AttentionSpec {
     /// Creates a specification in which every optional field has its neutral value. The model type is set last, after
     /// the family's fields.
     pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
@@ -354,14 +354,14 @@ mod tests {
         max_positions: Some(1024),
     };
 
-    fn spec(window: Option<u64>, scaling: RopeScaling) -> LayerZeroSpec {
+    fn spec(window: Option<u64>, scaling: RopeScaling) -> AttentionSpec {
         let rope = RopeSpec { pairing: Pairing::Half, rotary_dims: 16, theta: 1e4, scaling };
-        LayerZeroSpec {
+        AttentionSpec {
             window,
             rope: Some(rope),
             first_layer_that_sees_all: None,
             model_type: "llama".to_owned(),
-            ..LayerZeroSpec::plain(&SIZES, Norm::Rms { eps: 1e-6, offset: 0.0 })
+            ..AttentionSpec::plain(&SIZES, Norm::Rms { eps: 1e-6, offset: 0.0 })
         }
     }
 
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn the_digest_does_not_depend_on_verification() {
         let plain = spec(None, RopeScaling::Default);
-        let verified = LayerZeroSpec { unverified: true, ..plain.clone() };
+        let verified = AttentionSpec { unverified: true, ..plain.clone() };
         assert_eq!(verified.digest(), plain.digest());
         let mut other = plain.clone();
         other.rope.as_mut().unwrap().theta = 5e5;

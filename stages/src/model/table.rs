@@ -183,7 +183,7 @@ fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
 
 /// The layer-zero table of a model, memory-mapped: for each token id its queries and keys before the rotary embedding,
 /// `[vocabulary_size, (query_heads + key_heads) · head_dim]`, or the vectors that they are projected from
-/// ([`LayerZeroSpec::row_width`](super::LayerZeroSpec::row_width)).
+/// ([`AttentionSpec::row_width`](super::AttentionSpec::row_width)).
 pub struct LayerZeroTable {
     file: MappedFile,
     header: TableHeader,

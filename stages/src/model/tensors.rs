@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::spec::LayerZeroSpec;
+use super::spec::AttentionSpec;
 
 /// Tensors of a family's first layer, named without the prefix that checkpoints may add.
 #[derive(Clone, Debug)]
@@ -254,7 +254,7 @@ impl LayerZeroTensors {
     }
 
     /// Lists everything the builder reads.
-    pub(crate) fn needed(&self, spec: &LayerZeroSpec) -> Vec<NeededTensor> {
+    pub(crate) fn needed(&self, spec: &AttentionSpec) -> Vec<NeededTensor> {
         let hidden = spec.hidden_size;
         let mut needed = Vec::new();
         let whole = |role, name: &String, shape: &[u64], first: u64| NeededTensor {

@@ -4,22 +4,17 @@
 //! weights, keys and values, regardless of the number of layers. Each layer's weights are read once for several
 //! windows.
 
+mod backend;
+mod cpu;
 mod embedding;
-mod feed_forward;
 mod figures;
 mod forward;
-mod gated_linear;
-mod head;
 mod identity;
-mod layer;
 mod layer_blocks;
 mod located;
 mod measured;
 mod memory;
-mod norms;
-mod packed;
-mod pieces;
-mod query_keys;
+mod pass;
 mod ropes;
 mod sequences;
 

@@ -6,7 +6,7 @@ use longsift_kernels::{
 };
 
 use super::side::{AuxTensor, hidden_states};
-use super::spec::{LayerZeroSpec, Norm, RowContent};
+use super::spec::{AttentionSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
 
 /// Parts of a table that all windows share, in the kernel's layout.
@@ -21,7 +21,7 @@ pub(crate) struct PackedProjections {
 
 impl PackedProjections {
     /// Memory: one more copy of the projection weights in the table's auxiliary tensors.
-    pub(crate) fn new(spec: &LayerZeroSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
+    pub(crate) fn new(spec: &AttentionSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
         let pack = |weight, bias, inputs: u64, heads: u64| {
             let (inputs, heads) = (inputs as usize, heads as usize);
             let (weight, bias) = (table.aux(weight)?, table.aux(bias));
@@ -50,7 +50,7 @@ impl PackedProjections {
     }
 }
 
-fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms> {
+fn head_norms(spec: &AttentionSpec, table: &LayerZeroTable) -> Option<HeadNorms> {
     let norm = spec.head_norm.as_ref().filter(|norm| norm.after_rope)?;
     let Norm::Rms { eps, offset } = norm.norm else { return None };
     let weight = |array| {
@@ -63,7 +63,7 @@ fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms>
 
 /// A window of a model: inputs of its queries and keys.
 pub(crate) struct WindowParts<'a> {
-    pub(crate) spec: &'a LayerZeroSpec,
+    pub(crate) spec: &'a AttentionSpec,
     pub(crate) table: &'a LayerZeroTable,
     pub(crate) projections: &'a PackedProjections,
     pub(crate) rope: Option<&'a Rope>,

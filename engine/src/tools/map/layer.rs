@@ -2,7 +2,7 @@
 
 use longsift_kernels::{BlockShares, Kernel};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
-use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
+use longsift_stages::model::{AttentionSpec, ModelConfig, WholeModel};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -56,7 +56,7 @@ impl<'a> MappedLayer<'a> {
         }
     }
 
-    pub(super) fn spec(&self) -> &LayerZeroSpec {
+    pub(super) fn spec(&self) -> &AttentionSpec {
         match self {
             Self::First(attention) => attention.model.spec(),
             Self::Whole { model, .. } => model.spec(),

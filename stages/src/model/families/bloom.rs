@@ -5,7 +5,7 @@ use super::first_layer::FirstLayer;
 use super::llama_like::named;
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
 const NAMES: SizeNames = SizeNames {
@@ -22,10 +22,10 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let sizes = sizes(config, &NAMES, &SizeDefaults::default());
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
     let norm = Norm::Layer { eps, offset: 0.0 };
-    let mut spec = LayerZeroSpec {
+    let mut spec = AttentionSpec {
         bias: true,
         alibi_slopes: Some(slopes(sizes.query_heads)),
-        ..LayerZeroSpec::plain(&sizes, norm.clone())
+        ..AttentionSpec::plain(&sizes, norm.clone())
     };
     spec.embedding.norm = norm;
     let name = "h.0.self_attention.query_key_value";

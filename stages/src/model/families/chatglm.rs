@@ -6,7 +6,7 @@ use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 const NAMES: SizeNames = SizeNames {
@@ -46,7 +46,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let theta = 1e4 * config.optional_positive("rope_ratio").unwrap_or(1.0);
     let theta = rope_theta.unwrap_or(theta);
     let rope = Some(plain_rope(Pairing::Interleaved, head_dim / 2, theta));
-    let spec = LayerZeroSpec { bias, rope, ..LayerZeroSpec::plain(&sizes, norm) };
+    let spec = AttentionSpec { bias, rope, ..AttentionSpec::plain(&sizes, norm) };
     let names = ("embedding.word_embeddings", "encoder.layers.0.input_layernorm", !rms);
     named(spec, &["transformer.", ""], names, projections)
 }

@@ -7,7 +7,7 @@ use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::{Pairing, RopeScaling};
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{Latent, LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Latent, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
 /// Differences between the families with latent attention: defaults of their configuration classes.
@@ -95,8 +95,8 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
         alpha: false,
     };
     let rope = rope_config::read(config, &rope, rope_theta);
-    let plain = LayerZeroSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
-    let mut spec = LayerZeroSpec {
+    let plain = AttentionSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
+    let mut spec = AttentionSpec {
         scale: plain.scale * mscale(config, &rope.scaling).powi(2),
         // The norms of the latent vectors use the library's default, regardless of config.json.
         latent: Some(Latent { query_rank, key_rank, rotary_dims: rotary, eps: 1e-6 }),
@@ -122,7 +122,7 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
 
 /// Returns the projections from the latent vectors to the heads. Queries without a low rank are projected from the
 /// hidden state.
-fn up_projections(spec: &LayerZeroSpec, own: u64, value: u64) -> (Projection, Projection) {
+fn up_projections(spec: &AttentionSpec, own: u64, value: u64) -> (Projection, Projection) {
     let latent = spec.latent.as_ref().expect("latent attention has latent numbers");
     let name = if latent.query_rank.is_some() { "q_b_proj" } else { "q_proj" };
     let queries = spec.query_heads * spec.head_dim;

@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 const NAMES: SizeNames = SizeNames {
@@ -40,8 +40,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         Projection::grouped(name, bias, heads, 1, head_dim)
     };
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
-    let mut spec = LayerZeroSpec { bias, ..plain };
+    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let mut spec = AttentionSpec { bias, ..plain };
     if config.flag("alibi", false) {
         config.note(
             ModelProblem::settings(

@@ -1,11 +1,11 @@
 //! The first layer of a family: its computation and its tensors.
 
-use crate::model::spec::LayerZeroSpec;
+use crate::model::spec::AttentionSpec;
 use crate::model::tensors::{LayerZeroTensors, Projection};
 
 /// The first layer that a `config.json` describes.
 pub(crate) struct FirstLayer {
-    pub(crate) spec: LayerZeroSpec,
+    pub(crate) spec: AttentionSpec,
     pub(crate) tensors: LayerZeroTensors,
     /// Layers with a sliding window; `None` if all see every token.
     pub(crate) sliding: Option<SlidingLayers>,
@@ -16,7 +16,7 @@ pub(crate) struct FirstLayer {
 /// Layers with softmax attention, with the names of layer 0.
 pub(crate) struct SoftmaxLayers {
     pub(crate) layers: Vec<u64>,
-    pub(crate) spec: LayerZeroSpec,
+    pub(crate) spec: AttentionSpec,
     pub(crate) tensors: LayerZeroTensors,
     pub(crate) value: Projection,
     pub(crate) output: Projection,
@@ -31,7 +31,7 @@ pub(crate) struct SlidingLayers {
 }
 
 impl FirstLayer {
-    pub(crate) fn new(spec: LayerZeroSpec, tensors: LayerZeroTensors) -> Self {
+    pub(crate) fn new(spec: AttentionSpec, tensors: LayerZeroTensors) -> Self {
         Self { spec, tensors, sliding: None, softmax: Vec::new() }
     }
 

@@ -10,7 +10,7 @@ use crate::model::decoder::{Activation, Decoder, NamedNorm, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
-use crate::model::spec::{GatedLinear, LayerZeroSpec, Norm, Sizes};
+use crate::model::spec::{AttentionSpec, GatedLinear, Norm, Sizes};
 use crate::model::tensors::{Projection, TensorRole};
 
 /// Rank of the log decays.
@@ -67,10 +67,10 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
         output_gate: config.flag("use_output_gate", true),
     };
     let norm = Norm::Rms { eps: config.optional_positive("norm_eps").unwrap_or(1e-6), offset: 0.0 };
-    let spec = LayerZeroSpec {
+    let spec = AttentionSpec {
         gated_linear: Some(gated),
         first_layer_that_sees_all: None,
-        ..LayerZeroSpec::plain(&sizes, norm.clone())
+        ..AttentionSpec::plain(&sizes, norm.clone())
     };
     let softmax = softmax_layers(config, &sizes, &norm);
     let mut first = with_projections(spec, (false, sizes.head_dim));
@@ -171,7 +171,7 @@ fn head_width(
 }
 
 /// The query and key projections of a layer.
-fn with_projections(spec: LayerZeroSpec, (bias, head_dim): (bool, u64)) -> FirstLayer {
+fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> FirstLayer {
     let projection = |name: &str, heads: u64| {
         Projection::whole(&format!("{ATTENTION}.{name}"), bias, heads * head_dim)
     };
@@ -260,12 +260,12 @@ fn softmax_group(
     let sizes = Sizes { query_heads, key_heads, head_dim, ..sizes.clone() };
     let bias = fields.flag("qkv_bias", false);
     let theta = fields.optional_positive("rope_theta").unwrap_or(10_000.0);
-    let spec = LayerZeroSpec {
+    let spec = AttentionSpec {
         model_type: "gla".to_owned(),
         bias,
         window: fields.optional_size("window_size", 1 << 32),
         rope: Some(plain_rope(Pairing::Half, head_dim, theta)),
-        ..LayerZeroSpec::plain(&sizes, norm.clone())
+        ..AttentionSpec::plain(&sizes, norm.clone())
     };
     let FirstLayer { spec, tensors, .. } = with_projections(spec, (bias, head_dim));
     let value = Projection::whole(&format!("{ATTENTION}.v_proj"), bias, key_heads * head_dim);

@@ -8,7 +8,7 @@ use super::sizes::{MAX_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
 pub(super) const GPT_NAMES: SizeNames = SizeNames {
@@ -87,13 +87,13 @@ fn local_layers(config: &Fields<'_>) -> Option<Vec<bool>> {
     Some(layers)
 }
 
-fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> LayerZeroSpec {
+fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> AttentionSpec {
     let defaults = SizeDefaults { positions: Some(positions), ..SizeDefaults::default() };
     let sizes = sizes(config, names, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let scaled = config.flag("scale_attn_weights", true);
-    LayerZeroSpec {
+    AttentionSpec {
         bias: true,
         scale: if scaled { plain.scale } else { 1.0 },
         learned_positions: sizes.max_positions,
@@ -101,7 +101,7 @@ fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> LayerZeroSpec
     }
 }
 
-fn finished(spec: LayerZeroSpec, projections: (Projection, Projection)) -> FirstLayer {
+fn finished(spec: AttentionSpec, projections: (Projection, Projection)) -> FirstLayer {
     let positions = [spec.learned_positions.unwrap_or(1), spec.hidden_size];
     let prefixes = &["transformer.", ""];
     let mut first = named(spec, prefixes, ("wte", "h.0.ln_1", true), projections);

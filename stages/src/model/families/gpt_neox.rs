@@ -8,7 +8,7 @@ use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
+use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
 use crate::model::tensors::Projection;
 
 /// The rotating fraction and the base have different keys: `rotary_pct`, `rotary_emb_base`.
@@ -26,10 +26,10 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
         alpha: false,
     };
     let eps = config.optional_positive("layer_norm_eps").unwrap_or(1e-5);
-    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let bias = config.flag("attention_bias", true);
     let rope = Some(rope_config::read(config, &rope, rope_theta));
-    let spec = LayerZeroSpec { bias, rope, ..plain };
+    let spec = AttentionSpec { bias, rope, ..plain };
     let name = "layers.0.attention.query_key_value";
     let projections = Projection::grouped(name, bias, sizes.query_heads, 1, sizes.head_dim);
     named(spec, &["gpt_neox.", ""], ("embed_in", "layers.0.input_layernorm", true), projections)

@@ -7,7 +7,7 @@ use super::sizes::{MAX_HEADS, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 /// No biases on queries and keys.
@@ -23,8 +23,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     }
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
     let rope = plain_rope(Pairing::Interleaved, rotary, rope_theta.unwrap_or(1e4));
-    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
-    let spec = LayerZeroSpec { rope: Some(rope), ..plain };
+    let plain = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let spec = AttentionSpec { rope: Some(rope), ..plain };
     let projection = |name: &str| {
         let outputs = sizes.query_heads * sizes.head_dim;
         Projection::whole(&format!("h.0.attn.{name}"), false, outputs)

@@ -5,7 +5,7 @@ use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
 use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling, RopeSpec};
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
+use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
 use crate::model::tensors::{LayerZeroTensors, Projection, TensorRole};
 
 /// Differences between the families built like Llama.
@@ -111,10 +111,10 @@ pub(super) fn llama_like_with(
     let layer = "layers.0.input_layernorm";
     let norm_weight = (norm != Norm::None).then(|| format!("{layer}.weight"));
     let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
-    let spec = LayerZeroSpec {
+    let spec = AttentionSpec {
         bias: family.bias,
         rope: Some(rope_config::read(config, &rope, rope_theta)),
-        ..LayerZeroSpec::plain(&sizes, norm)
+        ..AttentionSpec::plain(&sizes, norm)
     };
     let projection = |name: &str, heads: u64| {
         let name = format!("layers.0.self_attn.{name}");
@@ -136,7 +136,7 @@ pub(super) fn llama_like_with(
 /// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
 /// `{norm}.bias`.
 pub(super) fn named(
-    spec: LayerZeroSpec,
+    spec: AttentionSpec,
     prefixes: &'static [&'static str],
     (embedding, norm, norm_bias): (&str, &str, bool),
     (query, key): (Projection, Projection),

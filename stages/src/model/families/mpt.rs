@@ -6,7 +6,7 @@ use super::llama_like::named;
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole};
 
 const NAMES: SizeNames = SizeNames {
@@ -23,7 +23,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
-    let mut spec = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let mut spec = AttentionSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let attention = config.optional_object("attn_config");
     let mut alibi = true;
     if let Some(attention) = &attention {

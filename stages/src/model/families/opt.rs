@@ -6,7 +6,7 @@ use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{Projection, TensorRole, WholeTensor};
 
 /// First row of the position tensor that is used.
@@ -22,10 +22,10 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     // `eps` is fixed in the library: config.json has no key for it.
     let norm = if before { Norm::Layer { eps: 1e-5, offset: 0.0 } } else { Norm::None };
     let bias = config.flag("enable_bias", true);
-    let mut spec = LayerZeroSpec {
+    let mut spec = AttentionSpec {
         bias,
         learned_positions: Some(positions),
-        ..LayerZeroSpec::plain(&sizes, norm)
+        ..AttentionSpec::plain(&sizes, norm)
     };
     let width = config.optional_size("word_embed_proj_dim", MAX_ENTRIES);
     spec.embedding.width = width.filter(|width| *width != hidden);

@@ -5,7 +5,7 @@ use super::llama_like::{named, plain_rope};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling};
-use crate::model::spec::{LayerZeroSpec, Norm, QueryScale};
+use crate::model::spec::{AttentionSpec, Norm, QueryScale};
 use crate::model::tensors::Projection;
 
 const NAMES: SizeNames = SizeNames {
@@ -26,7 +26,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     };
     let sizes = sizes(config, &NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-6);
-    let mut spec = LayerZeroSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
+    let mut spec = AttentionSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
     let trained = config.optional_size("seq_length", 1 << 32).unwrap_or(2048).max(2);
     let theta = config.optional_positive("rotary_emb_base").unwrap_or(1e4);
     let share = config.optional_positive("rotary_pct").unwrap_or(1.0).min(1.0);

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use longsift_kernels::{Kernel, PackedWeights, return_freed_arrays};
+use longsift_kernels::{PackedWeights, return_freed_arrays};
 
+use super::cpu::RowNorm;
 use super::located::WholeModel;
-use super::norms::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::Norm;
 use crate::model::tensors::TensorRole;
@@ -22,7 +22,6 @@ pub(super) const ROWS: u64 = 1 << 12;
 pub(super) fn hidden_states(
     model: &WholeModel,
     windows: &[&[u32]],
-    kernel: Kernel,
 ) -> Result<Vec<Vec<f32>>, ModelProblem> {
     return_freed_arrays();
     let spec = model.spec();
@@ -40,7 +39,7 @@ pub(super) fn hidden_states(
     };
     let projection = weights.take(TensorRole::EmbeddingProjection);
     let projection =
-        spec.embedding.width.map(|_| PackedWeights::new(kernel, &projection, None, width));
+        spec.embedding.width.map(|_| PackedWeights::new(model.kernel, &projection, None, width));
     let positions = weights.take(TensorRole::Positions);
     let of_window = |ids_of: &&[u32]| {
         let mut state = Vec::with_capacity(ids_of.len() * width);

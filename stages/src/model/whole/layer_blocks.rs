@@ -2,12 +2,14 @@
 
 use longsift_kernels::{BlockAttention, BlockShares};
 
-use super::embedding;
-use super::layer::Layer;
+use super::backend::Backend;
+use super::cpu::{Cpu, QueryKeys};
 use super::located::WholeModel;
-use super::query_keys::QueryKeys;
+use super::memory::Sequences;
+use super::pass::{HeadRequest, Visit};
 use super::ropes::Ropes;
 use crate::model::problem::ModelProblem;
+use crate::model::spec::AttentionSpec;
 
 impl WholeModel {
     /// Returns the attention in layer `index` between the blocks of a window that end before the tokens `ends`: the
@@ -29,20 +31,21 @@ impl WholeModel {
         head: Option<usize>,
     ) -> Result<BlockShares, ModelProblem> {
         self.check(ids)?;
-        let kernel = self.kernel;
-        let mut states = embedding::hidden_states(self, &[ids], kernel)?;
-        let ropes = Ropes::new(self, index + 1, [ids.len()].into_iter());
-        for below in 0..index {
-            let layer = Layer::read(self, below, kernel)?;
-            let passed = self.pass(below, &layer, &ropes, (&mut states, &mut [None]), &|| true)?;
-            passed.expect("the callback never stops");
-        }
-        let query_keys = QueryKeys::read(self, index, kernel)?;
-        let rope = ropes.get(query_keys.spec.rope.as_ref(), ids.len());
-        Ok(query_keys.with_source(rope, &states[0], &mut |shape, rules, source| {
-            let blocks = BlockAttention::new(ends, None);
-            BlockShares::for_window(kernel, shape, rules, source, blocks, head)
-        }))
+        let mut shares = None;
+        let mut with = |spec: &AttentionSpec,
+                        query_keys: &QueryKeys<'_>,
+                        ropes: &Ropes<'_>,
+                        states: &[Vec<f32>]| {
+            let rope = ropes.get(spec.rope.as_ref(), ids.len());
+            shares = Some(query_keys.with_source(rope, &states[0], &mut |shape, rules, source| {
+                let blocks = BlockAttention::new(ends, None);
+                BlockShares::for_window(self.kernel, shape, rules, source, blocks, head)
+            }));
+            Ok(true)
+        };
+        let mut visit = Visit { layers: &[index as u32], with: &mut with };
+        self.run(&Cpu(self), &[HeadRequest::losses(ids, 0)], false, &mut visit, &|| true)?;
+        Ok(shares.expect("the layer is visited"))
     }
 
     /// Peak heap memory of [`Self::layer_blocks`] for a window of `tokens` tokens in `blocks` blocks.
@@ -51,7 +54,8 @@ impl WholeModel {
         let shape = spec.attention_shape(tokens as usize);
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
-        let passing = self.memory_for(&[tokens], None, false, threads as u64).peak_bytes;
+        let window = Sequences { lengths: &[tokens], attention: None, losses: false };
+        let passing = Cpu(self).memory(&window, threads as u64).peak_bytes;
         passing + rows + attending
     }
 }

@@ -10,9 +10,10 @@ use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projectio
 use crate::model::families::FirstLayer;
 use crate::model::problem::ModelProblem;
 use crate::model::shard::WeightShard;
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, TensorRole};
 use crate::model::unread::ReadScope;
+use crate::model::weights::TensorReader;
 
 /// Maximum number of layers: more than any model has, as a hostile config.json may claim any number.
 const MAX_LAYERS: u64 = 1 << 10;
@@ -39,13 +40,13 @@ pub struct WholeModel {
 #[derive(Debug)]
 pub(super) struct LocatedLayer {
     /// Computation of the layer up to its logits.
-    pub(super) spec: LayerZeroSpec,
+    pub(super) spec: AttentionSpec,
     pub(super) parts: Vec<LocatedTensor>,
 }
 
 impl WholeModel {
     /// The first layer, and properties that all layers share.
-    pub fn spec(&self) -> &LayerZeroSpec {
+    pub fn spec(&self) -> &AttentionSpec {
         self.config.spec()
     }
 
@@ -71,6 +72,34 @@ impl WholeModel {
     /// The head, or the embedding if they are tied.
     pub(super) fn head(&self) -> &LocatedTensor {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Reads the head in pieces of `rows` rows, each passed to `with` after the index of its first row.
+    pub(super) fn read_head(
+        &self,
+        rows: u64,
+        with: &mut dyn FnMut(usize, Vec<f32>) -> Result<(), ModelProblem>,
+    ) -> Result<(), ModelProblem> {
+        let mut reader = TensorReader::new(&self.shards, self.head())?;
+        let mut first = 0;
+        loop {
+            let piece = reader.next(rows)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            if let Some(wrong) = piece.iter().find(|x| !x.is_finite()) {
+                let message = format!(
+                    "`{}` holds {wrong}: every loss would be undefined",
+                    self.head().name()
+                );
+                return Err(
+                    ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
+                );
+            }
+            let count = piece.len() / self.spec().embedding_width() as usize;
+            with(first, piece)?;
+            first += count;
+        }
     }
 }
 
@@ -147,7 +176,7 @@ fn is_before_layers(role: TensorRole) -> bool {
 }
 
 /// Returns the specification of a layer up to its logits.
-fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
+fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> AttentionSpec {
     if let Some(softmax) = first.softmax(layer) {
         return softmax.spec.clone();
     }

@@ -1,17 +1,15 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
-use super::embedding;
-use super::gated_linear::Carried;
-use super::head::HeadRequest;
-use super::layer::Layer;
+use super::backend::Backend;
+use super::cpu::Cpu;
 use super::located::WholeModel;
-use super::memory::ForwardMemory;
-use super::pieces::Run;
-use super::query_keys::QueryKeys;
+use super::memory::{ForwardMemory, Sequences};
+use super::pass::{HeadRequest, Run, Visit};
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
-use crate::contract::{ForwardFigures, ForwardRequest, LayersRequest};
+use crate::contract::{ForwardFigures, ForwardRequest};
 use crate::model::problem::ModelProblem;
+use crate::model::spec::AttentionSpec;
 
 /// A sequence that the model runs.
 struct Sequence<'a> {
@@ -25,8 +23,7 @@ struct Sequence<'a> {
 impl<'a> Sequence<'a> {
     /// Returns the losses that count.
     fn end(&self) -> HeadRequest<'a> {
-        let from = self.first_scored.map_or(0, |token| token - 1);
-        HeadRequest { ids: self.ids, rows: 0..self.ids.len(), from, last_logits: false }
+        HeadRequest::losses(self.ids, self.first_scored.map_or(0, |token| token - 1))
     }
 }
 
@@ -52,41 +49,24 @@ impl WholeModel {
         }
         let sequences = sequences(request, windows);
         let mut figures = vec![ForwardFigures::default(); windows.len()];
-        let asked = |index: usize| {
-            let attention = request.attention.as_ref();
-            attention.filter(|attention| attention.layers.contains(&(index as u32)))
-        };
-        if request.losses.is_none() {
-            let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids).collect();
-            let depth = request.depth(self.layers.len() as u64) as usize;
-            let attention = |index: usize,
-                             query_keys: &QueryKeys<'_>,
-                             ropes: &Ropes<'_>,
-                             states: &[_]| {
-                let asked = asked(index);
-                asked.is_none_or(|asked| {
-                    add_attention(query_keys, ropes, asked, states, &mut figures, should_continue)
-                })
-            };
-            return Ok(self
-                .attention_only(&ids, depth, attention, should_continue)?
-                .then_some(figures));
-        }
         let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
-        let mut before_layer =
-            |index: usize, layer: &Layer<'_>, ropes: &Ropes<'_>, states: &[Vec<f32>]| {
-                asked(index).is_none_or(|asked| {
-                    add_attention(
-                        layer.query_keys(),
-                        ropes,
-                        asked,
-                        states,
-                        &mut figures,
-                        should_continue,
-                    )
-                })
-            };
-        let Some(run) = self.run(&ends, &mut before_layer, should_continue)? else {
+        let backend = Cpu(self);
+        let layers = request.attention.as_ref().map_or(&[][..], |attention| &attention.layers);
+        let mut with = |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
+            let asked = request.attention.as_ref().expect("only its layers are visited");
+            // Whole windows come first.
+            for ((figures, ids), state) in figures.iter_mut().zip(windows).zip(states) {
+                if !should_continue() {
+                    return Ok(false);
+                }
+                let rope = ropes.get(spec.rope.as_ref(), ids.len());
+                figures.layers.push(backend.attention(query_keys, rope, state, asked)?);
+            }
+            Ok(true)
+        };
+        let mut visit = Visit { layers, with: &mut with };
+        let losses = request.losses.is_some();
+        let Some(run) = self.run(&backend, &ends, losses, &mut visit, should_continue)? else {
             return Ok(None);
         };
         for (sequence, Run { ended, .. }) in sequences.iter().zip(run) {
@@ -97,33 +77,6 @@ impl WholeModel {
             }
         }
         Ok(Some(figures))
-    }
-
-    /// Runs windows through the layers below the highest whose attention is requested, and reads only
-    /// queries and keys of that layer. `false` if `attention` or `should_continue` returns `false` meanwhile.
-    fn attention_only(
-        &self,
-        ids: &[&[u32]],
-        depth: usize,
-        mut attention: impl FnMut(usize, &QueryKeys<'_>, &Ropes<'_>, &[Vec<f32>]) -> bool,
-        should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<bool, ModelProblem> {
-        let Some(last) = depth.checked_sub(1) else { return Ok(true) };
-        let kernel = self.kernel;
-        let ropes = Ropes::new(self, depth, ids.iter().map(|ids| ids.len()));
-        let mut states = embedding::hidden_states(self, ids, kernel)?;
-        let mut carried: Vec<Option<Carried>> = ids.iter().map(|_| None).collect();
-        for index in 0..last {
-            let layer = Layer::read(self, index, kernel)?;
-            let states = (&mut *states, &mut *carried);
-            if !attention(index, layer.query_keys(), &ropes, states.0)
-                || self.pass(index, &layer, &ropes, states, should_continue)?.is_none()
-            {
-                return Ok(false);
-            }
-        }
-        let query_keys = QueryKeys::read(self, last, kernel)?;
-        Ok(attention(last, &query_keys, &ropes, &states))
     }
 
     /// Peak heap memory of [`Self::measure`] for `windows` windows of `tokens` tokens on `threads` threads. Independent
@@ -141,29 +94,9 @@ impl WholeModel {
         let (long, short) = of_window.split_at(1);
         let times = |lengths: &[u64]| lengths.repeat(windows as usize);
         let lengths = [times(long), times(short)].concat();
-        self.memory_for(&lengths, request.attention.as_ref(), request.losses.is_some(), threads)
+        let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
+        self.memory_for(&Sequences { lengths: &lengths, attention, losses }, threads)
     }
-}
-
-/// Adds a layer's attention sums to each window's statistics; `false` if `should_continue` returns `false` meanwhile.
-fn add_attention(
-    query_keys: &QueryKeys<'_>,
-    ropes: &Ropes<'_>,
-    request: &LayersRequest,
-    states: &[Vec<f32>],
-    figures: &mut [ForwardFigures],
-    should_continue: &(dyn Fn() -> bool + Sync),
-) -> bool {
-    let hidden = query_keys.spec.hidden_size as usize;
-    // Whole windows come first.
-    for (figures, state) in figures.iter_mut().zip(states) {
-        if !should_continue() {
-            return false;
-        }
-        let rope = ropes.get(query_keys.spec.rope.as_ref(), state.len() / hidden);
-        figures.layers.push(query_keys.attention(rope, state, request));
-    }
-    true
 }
 
 /// Returns the windows, then the short windows of each, in order.

@@ -8,20 +8,17 @@ use longsift_kernels::{
 };
 use rayon::prelude::*;
 
-use super::located::WholeModel;
 use super::norms::{HeadsNorm, RowNorm};
 use super::packed::{BLOCK_ROWS, packed};
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::NamedNorm;
-use crate::model::problem::ModelProblem;
-use crate::model::spec::LayerZeroSpec;
+use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 
 /// Norm and projections of a layer's queries and keys.
-pub(super) struct QueryKeys<'a> {
-    pub(super) spec: &'a LayerZeroSpec,
+pub(crate) struct QueryKeys<'a> {
+    pub(super) spec: &'a AttentionSpec,
     pub(super) kernel: Kernel,
     pub(super) norm: RowNorm,
     query: PackedWeights,
@@ -30,38 +27,9 @@ pub(super) struct QueryKeys<'a> {
     key_norm: Option<HeadsNorm>,
 }
 
-/// Whether a part is needed for queries and keys.
-fn is_for_query_keys(part: &LocatedTensor) -> bool {
-    matches!(
-        part.needed.role,
-        TensorRole::NormWeight
-            | TensorRole::NormBias
-            | TensorRole::QueryWeight
-            | TensorRole::QueryBias
-            | TensorRole::KeyWeight
-            | TensorRole::KeyBias
-            | TensorRole::QueryNormWeight
-            | TensorRole::QueryNormBias
-            | TensorRole::KeyNormWeight
-            | TensorRole::KeyNormBias
-    )
-}
-
 impl<'a> QueryKeys<'a> {
-    /// Reads only the queries' and keys' weights of layer `index`.
-    pub(super) fn read(
-        model: &'a WholeModel,
-        index: usize,
-        kernel: Kernel,
-    ) -> Result<Self, ModelProblem> {
-        let layer = &model.layers[index];
-        let parts = layer.parts.iter().filter(|part| is_for_query_keys(part));
-        let mut weights = LayerWeights::read_tensors(&model.shards, parts)?;
-        Ok(Self::new(&layer.spec, kernel, &mut weights))
-    }
-
     /// Takes the required weights out of a layer's weights.
-    pub(super) fn new(spec: &'a LayerZeroSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
+    pub(super) fn new(spec: &'a AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden = spec.hidden_size as usize;
         let own = NamedNorm::bare(spec.norm.clone());
         let norm = RowNorm {
@@ -155,7 +123,7 @@ impl<'a> QueryKeys<'a> {
     }
 
     /// Passes shape, rules, queries and keys of such a window to `of`.
-    pub(super) fn with_source<T>(
+    pub(crate) fn with_source<T>(
         &self,
         rope: Option<&Rope>,
         state: &[f32],

@@ -1,23 +1,22 @@
 //! One layer: its weights, and its effect on the hidden states of a window.
 
-use longsift_kernels::{
-    AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope,
-};
+use longsift_kernels::{AttendScratch, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope};
 use rayon::prelude::*;
 
 use super::feed_forward::FeedForwardWeights;
 use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
-use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
-use crate::model::problem::ModelProblem;
+use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::located::WholeModel;
 
 /// A layer with its weights in memory, as float32.
-pub(super) struct Layer<'a> {
+pub(crate) struct Layer<'a> {
+    spec: &'a AttentionSpec,
     mixer: Mixer<'a>,
     hidden: usize,
     order: Order,
@@ -36,15 +35,9 @@ enum Mixer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    /// Reads the weights of layer `index`.
-    pub(super) fn read(
-        model: &'a WholeModel,
-        index: usize,
-        kernel: Kernel,
-    ) -> Result<Self, ModelProblem> {
-        let (layer, decoder) = (&model.layers[index], &model.decoder);
-        let spec = &layer.spec;
-        let mut weights = LayerWeights::read_tensors(&model.shards, &layer.parts)?;
+    /// Takes the weights of layer `index`.
+    pub(super) fn new(model: &'a WholeModel, index: usize, mut weights: LayerWeights) -> Self {
+        let (spec, decoder, kernel) = (&model.layers[index].spec, &model.decoder, model.kernel);
         let hidden = spec.hidden_size as usize;
         let mut norm = |named: &NamedNorm, weight, bias| RowNorm {
             norm: named.norm.clone(),
@@ -79,7 +72,8 @@ impl<'a> Layer<'a> {
                 width,
             )
         };
-        Ok(Self {
+        Self {
+            spec,
             mixer,
             hidden,
             order: decoder.order,
@@ -99,7 +93,11 @@ impl<'a> Layer<'a> {
                 hidden,
             ),
             after_feed_forward,
-        })
+        }
+    }
+
+    pub(super) fn spec(&self) -> &AttentionSpec {
+        self.spec
     }
 
     /// Norm and projections of its queries and keys.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
-use crate::model::spec::{GatedLinear, LayerZeroSpec};
+use crate::model::spec::{AttentionSpec, GatedLinear};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 
@@ -37,7 +37,7 @@ pub(super) struct GatedLinearLayer<'a> {
 }
 
 /// State of a sequence after one of its pieces.
-pub(super) struct Carried {
+pub(crate) struct Carried {
     matrices: GatedLinearState,
     /// Last inputs of the convolutions.
     inputs: [Vec<f32>; 3],
@@ -46,7 +46,7 @@ pub(super) struct Carried {
 impl<'a> GatedLinearLayer<'a> {
     /// Takes its weights from those of a layer. `None` if the layer has softmax attention.
     pub(super) fn new(
-        spec: &'a LayerZeroSpec,
+        spec: &'a AttentionSpec,
         kernel: Kernel,
         weights: &mut LayerWeights,
     ) -> Option<Self> {
@@ -197,7 +197,7 @@ fn log_decay(x: f32, min: Option<f64>) -> f32 {
 
 /// Peak heap memory of [`GatedLinearLayer::mix`] for `tokens` tokens on `threads` threads, states not included, and of a
 /// sequence's state.
-pub(super) fn bytes(spec: &LayerZeroSpec, tokens: u64, threads: u64) -> (u64, u64) {
+pub(super) fn bytes(spec: &AttentionSpec, tokens: u64, threads: u64) -> (u64, u64) {
     let Some((settings, shape)) = spec.gated_linear.as_ref().zip(spec.gated_linear_shape()) else {
         return (0, 0);
     };

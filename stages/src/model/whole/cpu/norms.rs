@@ -4,11 +4,11 @@ use crate::model::norm::normalise;
 use crate::model::spec::{HeadNorm, Norm, NormScope};
 
 /// A norm over whole rows.
-pub(super) struct RowNorm {
-    pub(super) norm: Norm,
+pub(crate) struct RowNorm {
+    pub(crate) norm: Norm,
     /// Weight and bias are as long as a row, or empty for 1 and 0.
-    pub(super) weight: Vec<f32>,
-    pub(super) bias: Vec<f32>,
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
 }
 
 impl RowNorm {
@@ -16,7 +16,7 @@ impl RowNorm {
         self.norm == Norm::None
     }
 
-    pub(super) fn apply(&self, width: usize, rows: &mut [f32]) {
+    pub(crate) fn apply(&self, width: usize, rows: &mut [f32]) {
         if !self.is_none() {
             rows.chunks_exact_mut(width)
                 .for_each(|row| normalise(&self.norm, &self.weight, &self.bias, row));

@@ -1,18 +1,17 @@
 //! Computes losses from the last hidden states. The vocabulary is processed in pieces, so that only the last token's
 //! logits are held completely.
 
-use std::ops::Range;
-
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
-use super::figures::Squares;
-use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::BLOCK_ROWS;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
-use crate::model::weights::{LayerWeights, TensorReader};
+use crate::model::weights::LayerWeights;
+use crate::model::whole::figures::Squares;
+use crate::model::whole::located::WholeModel;
+use crate::model::whole::pass::{HeadOutput, HeadRequest};
 
 /// Bytes of the head's rows, as float32, that are read at a time.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -37,37 +36,13 @@ struct TokenBlock<'a> {
     last: Option<Vec<f32>>,
 }
 
-/// Results requested from the head for one window, or for one of its pieces.
-#[derive(Clone)]
-pub(super) struct HeadRequest<'a> {
-    /// All tokens of the window.
-    pub(super) ids: &'a [u32],
-    /// Tokens that the piece has states of.
-    pub(super) rows: Range<usize>,
-    /// First row whose next token's loss is requested.
-    pub(super) from: usize,
-    /// Whether the logits after the last token are requested.
-    pub(super) last_logits: bool,
-}
-
-/// Results of the head for one window, or for one of its pieces.
-#[derive(Default)]
-pub(super) struct HeadOutput {
-    /// Losses of the tokens after the requested rows, in nats.
-    pub(super) losses: Vec<f64>,
-    /// Squares of the head's input.
-    pub(super) squares: Squares,
-    pub(super) last_logits: Vec<f32>,
-}
-
 /// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
     requests: &[HeadRequest<'_>],
     mut states: Vec<Vec<f32>>,
-    kernel: Kernel,
 ) -> Result<Vec<HeadOutput>, ModelProblem> {
-    let (spec, decoder) = (model.spec(), &model.decoder);
+    let (spec, decoder, kernel) = (model.spec(), &model.decoder, model.kernel);
     let (hidden, width) = (spec.hidden_size as usize, spec.embedding_width() as usize);
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
     let norm = RowNorm {
@@ -92,32 +67,16 @@ pub(super) fn finish(
     }
     let mut blocks: Vec<Vec<TokenBlock<'_>>> =
         requests.iter().zip(&states).map(|(end, state)| token_blocks(end, state, width)).collect();
-    let mut reader = TensorReader::new(&model.shards, model.head())?;
-    let mut first = 0;
-    loop {
-        let piece = reader.next(piece_rows(width as u64))?;
-        if piece.is_empty() {
-            break;
-        }
-        if let Some(wrong) = piece.iter().find(|x| !x.is_finite()) {
-            let message =
-                format!("`{}` holds {wrong}: every loss would be undefined", model.head().name());
-            return Err(
-                ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
-            );
-        }
-        let rows = piece.len() / width;
-        let bias = bias.get(first..first + rows);
+    model.read_head(piece_rows(width as u64), &mut |first, piece| {
+        let bias = bias.get(first..first + piece.len() / width);
         let packed = PackedWeights::new(kernel, &piece, bias, width);
         drop(piece);
-        blocks
-            .par_iter_mut()
-            .flatten()
-            .for_each(|block| block.accumulate(model, &packed, first, kernel));
-        first += rows;
-    }
+        let blocks = blocks.par_iter_mut().flatten();
+        blocks.for_each(|block| block.accumulate(model, &packed, first, kernel));
+        Ok(())
+    })?;
     let outputs = blocks.into_iter().zip(squares).zip(requests);
-    outputs.map(|((blocks, squares), end)| collect_output(blocks, squares, end.first())).collect()
+    outputs.map(|((blocks, squares), end)| end.checked(collect_output(blocks, squares))).collect()
 }
 
 fn token_blocks<'a>(end: &HeadRequest<'a>, state: &'a [f32], width: usize) -> Vec<TokenBlock<'a>> {
@@ -137,13 +96,6 @@ fn token_blocks<'a>(end: &HeadRequest<'a>, state: &'a [f32], width: usize) -> Ve
         }
     };
     state.chunks(BLOCK_ROWS * width).enumerate().map(block).collect()
-}
-
-impl HeadRequest<'_> {
-    /// First row of the piece whose next token's loss is requested; otherwise the piece's end.
-    fn first(&self) -> usize {
-        self.from.clamp(self.rows.start, self.rows.end)
-    }
 }
 
 impl TokenBlock<'_> {
@@ -180,24 +132,13 @@ impl TokenBlock<'_> {
     }
 }
 
-fn collect_output(
-    blocks: Vec<TokenBlock<'_>>,
-    squares: Squares,
-    from: usize,
-) -> Result<HeadOutput, ModelProblem> {
-    let mut outputs = HeadOutput { squares, ..HeadOutput::default() };
+fn collect_output(blocks: Vec<TokenBlock<'_>>, squares: Squares) -> HeadOutput {
+    let mut output = HeadOutput { squares, ..HeadOutput::default() };
     for block in blocks {
         let losses = block.sums.finish().zip(&block.found);
         let losses = losses.map(|(sum, found)| sum - f64::from(*found));
-        outputs.losses.extend(losses.take(block.targets.len()));
-        outputs.last_logits.extend(block.last.into_iter().flatten());
+        output.losses.extend(losses.take(block.targets.len()));
+        output.last_logits.extend(block.last.into_iter().flatten());
     }
-    match outputs.losses.iter().position(|loss| !loss.is_finite()) {
-        None => Ok(outputs),
-        Some(at) => Err(ModelProblem::checkpoint(format!(
-            "the loss of token {} is {}: the head or the last norm is damaged, or too large for float32",
-            from + at + 1,
-            outputs.losses[at]
-        ))),
-    }
+    output
 }

@@ -1,0 +1,144 @@
+//! Peak memory of this backend, computed before any weight is read.
+
+use longsift_kernels::{GatedLinearState, KeyValues, PackedWeights, span_bytes};
+
+use super::gated_linear::{self, PIECE_TOKENS};
+use super::packed::BLOCK_ROWS;
+use super::{head, parallel_groups};
+use crate::model::checkpoint::LocatedTensor;
+use crate::model::decoder::FeedForward;
+use crate::model::spec::AttentionSpec;
+use crate::model::weights::chunk_bytes;
+use crate::model::whole::embedding;
+use crate::model::whole::located::WholeModel;
+use crate::model::whole::memory::{
+    ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes,
+};
+use crate::model::whole::pass::ROUND_TOKENS;
+use crate::model::whole::ropes::Ropes;
+
+/// Estimates the memory of a run.
+pub(super) fn estimate(
+    model: &WholeModel,
+    &Sequences { lengths, attention, losses }: &Sequences<'_>,
+    threads: u64,
+) -> ForwardMemory {
+    let spec = model.spec();
+    let (hidden, width, block) = (spec.hidden_size, spec.embedding_width(), BLOCK_ROWS as u64);
+    let (longest, tokens) = (lengths.iter().copied().max(), lengths.iter().sum::<u64>());
+    let longest = longest.unwrap_or(0);
+    let (shape, kernel) = (spec.attention_shape(longest as usize), model.kernel);
+    // Longer sequences run in pieces.
+    let scored = tokens;
+    let tokens = if model.runs_in_pieces() { tokens.min(ROUND_TOKENS as u64) } else { tokens };
+    let mut mixers: Vec<&AttentionSpec> = model.layers.iter().map(|layer| &layer.spec).collect();
+    let heads_of = |spec: &AttentionSpec| {
+        (spec.query_heads, spec.key_heads, spec.head_dim, spec.gated_linear.is_some())
+    };
+    mixers.dedup_by_key(|spec| heads_of(spec));
+    let mut mixing = Mixing::default();
+    for spec in mixers {
+        mixing.raise_to(&mixing_of(model, spec, lengths, threads));
+    }
+    let Mixing { windows: keys_and_values_bytes, thread: attending, width: heads, state } = mixing;
+    let carried = if scored > tokens { 2 * state * model.layers.len() as u64 } else { 0 };
+    let window_bytes = 4 * tokens * hidden + Ropes::bytes(model, lengths) + carried;
+    let layer_bytes = model.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
+    let scratch = PackedWeights::scratch_bytes();
+
+    // 1. Embedding: rows of the distinct ids, then the states computed from them.
+    let rows = 4 * tokens.min(spec.vocabulary_size) * width;
+    let (stored, chunk) = chunk_bytes(&model.embedding, embedding::ROWS.min(tokens));
+    let before: u64 = total_float_bytes(&model.before);
+    let projected = if width == hidden { 0 } else { 4 * tokens * width };
+    let states = 4 * tokens * hidden + projected + before.max(peak_while_reading(&model.before));
+    let starting = 4 * tokens + rows + states.max(stored + chunk);
+    // 2. Reading a layer, one array after the other. Each array exists twice while it is packed; experts are packed
+    //    all at once.
+    let experts = matches!(model.decoder.feed_forward, FeedForward::Experts { .. });
+    let packing = |parts: &[LocatedTensor]| {
+        let all = total_float_bytes(parts);
+        all + if experts { all } else { parts.iter().map(float_bytes).max().unwrap_or(0) }
+    };
+    let layers =
+        model.layers.iter().map(|of| peak_while_reading(&of.parts).max(packing(&of.parts)));
+    let reading = window_bytes + layers.max().unwrap_or(0);
+    // 3. Applying the layer; before that, attention of whole windows is summed, one after the other.
+    let wide = model.decoder.feed_forward.perceptrons();
+    let wide = wide.iter().map(|part| 2 * part.up.outputs).max().unwrap_or(0);
+    let of_block = 4 * block * (2 * hidden + (2 * heads).max(wide + 2 * hidden));
+    let threads_bytes = threads * (attending + of_block + scratch);
+    let summing = attention.map_or(0, |attention| {
+        let rows = 4 * longest * (spec.query_heads + spec.key_heads) * spec.head_dim;
+        let spans = attention.ladm.as_ref().map_or(0, |_| threads * span_bytes(&shape));
+        rows + spans.max(longsift_kernels::window_bytes(kernel, &shape, threads as usize))
+    });
+    let applying = (keys_and_values_bytes + threads_bytes).max(summing);
+    let applying = window_bytes + layer_bytes + applying;
+    // 4. The head, in pieces: stored, as floats and packed; then packed, with the logits of one block per thread.
+    let ending = if losses {
+        let (stored, chunk) = chunk_bytes(model.head(), head::piece_rows(width));
+        let piece = head::piece_rows(width).min(spec.vocabulary_size);
+        let logits = threads * (4 * block * piece + scratch);
+        let meeting = stored + chunk + chunk.max(logits);
+        window_bytes + projected + meeting + 16 * tokens + 8 * scored + 4 * spec.vocabulary_size
+    } else {
+        0
+    };
+    let peak_bytes = starting.max(reading).max(applying).max(ending);
+    ForwardMemory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes }
+}
+
+/// Memory of attention in a layer, for sequences of these lengths.
+fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads: u64) -> Mixing {
+    let piece = spec.gated_linear.as_ref().map(|_| PIECE_TOKENS);
+    let numbers: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
+    let mut rest = lengths;
+    let groups = parallel_groups(&numbers, piece).into_iter().map(|count| {
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        now
+    });
+    if let (Some(piece), Some(gated)) = (piece, &spec.gated_linear) {
+        let (chunk, mut windows) = (GatedLinearState::CHUNK as u64, 0);
+        for group in groups {
+            let (tokens, count) = (group.iter().sum::<u64>().min(piece as u64), group.len() as u64);
+            // Each sequence has chunks of its own.
+            let (rows, state) = gated_linear::bytes(spec, tokens + (count - 1) * chunk, threads);
+            windows = windows.max(rows + count * state);
+        }
+        let (_, state) = gated_linear::bytes(spec, 0, threads);
+        return Mixing { windows, thread: 0, width: spec.query_heads * gated.value_dim, state };
+    }
+    let of_length = |length: &u64| {
+        let shape = spec.attention_shape(*length as usize);
+        KeyValues::bytes(model.kernel, &shape, BLOCK_ROWS)
+    };
+    let windows = groups.map(|group| group.iter().map(|length| of_length(length).0).sum());
+    let longest = lengths.iter().max().map_or(0, |longest| of_length(longest).1);
+    let width = spec.query_heads * spec.head_dim;
+    Mixing { windows: windows.max().unwrap_or(0), thread: longest, width, state: 0 }
+}
+
+/// Memory of attention in a layer.
+#[derive(Default)]
+struct Mixing {
+    /// Keys and values, or rows and states, of the windows that run in parallel.
+    windows: u64,
+    /// Buffers of a thread.
+    thread: u64,
+    /// Numbers in a row of the output.
+    width: u64,
+    /// State of a sequence.
+    state: u64,
+}
+
+impl Mixing {
+    /// Raises every field to that of another layer.
+    fn raise_to(&mut self, other: &Self) {
+        self.windows = self.windows.max(other.windows);
+        self.thread = self.thread.max(other.thread);
+        self.width = self.width.max(other.width);
+        self.state = self.state.max(other.state);
+    }
+}
