@@ -627,7 +627,8 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
     let table = page.split("id=\"figures\"").nth(1).unwrap();
     assert_eq!(table.matches("<tr><td>").count(), figures.len());
     let drawn = page.split("id=\"figures\"").next().unwrap();
-    assert!(drawn.matches("<circle").count() + drawn.matches("<rect").count() >= figures.len());
+    let dots = drawn.matches("stroke-width=\"7\"").count();
+    assert!(dots + drawn.matches("<rect").count() >= figures.len());
     assert!(!workspace.path("out").exists() && !workspace.path("out.run").exists());
     workspace.longsift(&["bench", "--windows", "0"]).expect(2);
 }

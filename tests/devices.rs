@@ -129,7 +129,7 @@ fn tuning_prints_a_curve_and_a_valid_stage() {
         let rows = text[..text.find("  - stage").unwrap()].lines();
         let rows =
             rows.filter(|line| line.trim_start().starts_with(|of: char| of.is_ascii_digit()));
-        assert_eq!(page.matches("<circle").count(), 2 * rows.count());
+        assert_eq!(page.matches("stroke-width=\"7\"").count(), 2 * rows.count());
         assert!(page.contains("- stage: shard-across-devices"), "{page}");
     }
 }

@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use serde_json::{Value, json};
 
-use crate::support::pages::{check_harmless, check_opened, hostile};
+use crate::support::pages::{beyond_a_screen, check_harmless, check_opened, hostile};
 use crate::support::tables::{read_scores, strings, table, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, numbers};
 
@@ -274,7 +274,7 @@ fn every_kind_of_hostile_text_is_shown_as_text() {
         let page = fs::read_to_string(workspace.path("page.html")).unwrap();
         check_harmless(&page, 0);
         assert!(
-            page.contains("class=\"shaded\"") && page.len() < 1_500_000,
+            page.contains("class=\"shaded ") && page.len() < 1_500_000,
             "{kind}: {}",
             page.len()
         );
@@ -292,5 +292,9 @@ fn an_explanation_opens_in_a_browser_without_network() {
         let sections = ["text", "along", "lists", "blocks", "figures", "repeat"];
         let elements = check_opened(&workspace.path("page.html"), &sections);
         assert!(elements.matches("<span").count() > 100 && !elements.contains("<script"));
+        assert!(elements.contains("tokens cannot be shaded: no token lies "), "{sample}");
+        let names = "main,summary,svg,table,.shaded,pre";
+        let beyond = beyond_a_screen(&workspace.path("page.html"), 400, names);
+        assert!(beyond.len() > "of 9:".len() && beyond.ends_with(':'), "{sample}: {beyond}");
     }
 }

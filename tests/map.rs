@@ -9,7 +9,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field, Fields};
 use serde_json::Value;
 
-use crate::support::pages::{check_harmless, check_opened, hostile};
+use crate::support::pages::{beyond_a_screen, check_harmless, check_opened, hostile};
 use crate::support::tables::{
     floats, footer_value, integers, read_parquet, strings, table, token_lists, write_parquet,
 };
@@ -165,7 +165,7 @@ fn every_format_of_a_map_has_the_same_numbers() {
     );
     let page = fs::read_to_string(workspace.path("map.html")).unwrap();
     check_harmless(&page, 0);
-    assert!(page.contains("300") && page.matches("<svg").count() == 2);
+    assert!(page.contains("300") && page.matches("<table class=\"heat").count() == 2);
     // The mean over heads equals the heads one by one, with the same bits on any number of threads.
     let heads = found["query_heads"].as_u64().unwrap();
     let mut mean = vec![0.0; 81];
@@ -450,5 +450,8 @@ fn a_map_opens_in_a_browser_without_network() {
         let elements =
             check_opened(&workspace.path("map.html"), &["shares", "lift", "blocks", "repeat"]);
         assert!(!elements.contains("<script"));
+        let beyond =
+            beyond_a_screen(&workspace.path("map.html"), 400, "main,table.heat,table.heat td,pre");
+        assert!(beyond.len() > "of 99:".len() && beyond.ends_with(':'), "{document}: {beyond}");
     }
 }

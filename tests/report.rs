@@ -4,7 +4,6 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::external::child::write_program;
 use crate::support::pages::{self, hostile, opened};
 use crate::support::tables::{labels, strings, table, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, repository};
@@ -36,12 +35,9 @@ fn recurring() -> Pipeline {
     Pipeline::text("", 64).without_model(Some(demo_model().to_str().unwrap())).measure("recurrence")
 }
 
-/// Checks that a page loads nothing and runs only the script of its panel.
+/// Checks that a page loads nothing and runs no scripts.
 fn check_harmless(page: &str) {
-    let own = ["<script>\n\"use strict\"", "<script type=\"application/json\" id=\"whatif-data\">"];
-    let own = own.map(|script| page.matches(script).count());
-    assert_eq!(own, [1, 1]);
-    pages::check_harmless(page, 2);
+    pages::check_harmless(page, 0);
 }
 
 #[test]
@@ -120,7 +116,8 @@ fn a_report_without_texts_states_the_reason() {
     assert!(!figures.to_string().contains("secret"));
     let why = "1 of 1 input files changed after they were scored, the first is `a.parquet`";
     assert_eq!(figures["without_input"], why);
-    let said = format!("Texts are missing: {why}");
+    let said =
+        format!("Texts are missing: {}", why.replace("`a.parquet`", "<code>a.parquet</code>"));
     assert!(page(&workspace, &[]).contains(&said));
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
     let figures = report(&workspace, &[]);
@@ -257,20 +254,6 @@ fn long_and_empty_names_fit_the_page() {
 }
 
 #[test]
-fn the_panel_names_omitted_groups() {
-    let workspace = Workspace::new();
-    let ids = || (0..4100).map(|row| format!("d{row}"));
-    let texts = ids().map(|id| format!("{id} says {}", "this and that ".repeat(30)));
-    let input = table(&[("id", strings(ids())), ("text", strings(texts))]);
-    write_parquet(&workspace.path("input/a.parquet"), &input, 4100);
-    let pipeline =
-        recurring().score("terms: [{statistic: copy_share}], within: id").output("report: true");
-    workspace.run(&pipeline);
-    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
-    assert!(page.contains("4,076 groups are left out of this panel"), "{}", page.len());
-}
-
-#[test]
 fn many_groups_share_one_picture() {
     let workspace = Workspace::new();
     let groups: Vec<Option<String>> =
@@ -337,13 +320,19 @@ fn every_page_opens_in_a_browser_without_network() {
         for id in ["rows", "groups", "read", "machine", "repeat"] {
             assert!(elements.contains(&format!("<h2 id=\"{id}\"")), "{id}");
         }
-        assert!(elements.contains("<button>reset</button>"), "the panel is there");
         assert!(elements.matches("<svg").count() > 8);
+        let names = "main,summary,svg,blockquote,.bars,pre";
+        let beyond = pages::beyond_a_screen(&of.path(page), 400, names);
+        assert!(beyond.len() > "of 9:".len() && beyond.ends_with(':'), "{beyond}");
         assert!(elements.trim_end().ends_with("</main></body></html>"));
     }
-    // Before any change the panel shows the kept samples.
-    let (elements, _) = opened(&workspace.path("out.run/report.html"), &workspace.path("browser"));
-    assert!(elements.contains("<td>all</td><td>192</td><td>192</td>"), "{elements}");
+    // The contents stay in view on a wide screen and on a phone.
+    for pixels in [1280, 400] {
+        let top = "(frame.scrollTo(0, 3000), frame.scrollY + ' ' + \
+                   frame.document.querySelector('nav').getBoundingClientRect().top)";
+        let found = pages::in_a_frame(&workspace.path("out.run/report.html"), pixels, top);
+        assert_eq!(found, "3000 0", "{pixels}");
+    }
     // The check detects a broken page.
     let broken = workspace.path("broken.html");
     let text = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
@@ -353,8 +342,8 @@ fn every_page_opens_in_a_browser_without_network() {
     assert!(console.len() >= 2, "{console:?}");
 }
 
-/// Windows of three groups, with three guards: two by value and one by quantile.
-fn guarded() -> Workspace {
+/// Windows of three groups, with three guards and this amount.
+fn guarded(amount: &str, score: &str) -> Workspace {
     let workspace = Workspace::new();
     let groups: Vec<Option<&str>> = (0..300).map(|row| Some(["a", "b", "c"][row % 3])).collect();
     let text = |row: usize| {
@@ -373,107 +362,105 @@ fn guarded() -> Workspace {
                   {statistic: gzip_ratio, max_quantile: 0.9}]";
     let pipeline = recurring()
         .measure("compression")
-        .score("formula: balanced-recurrence, within: group")
-        .filter(&format!("keep_fraction: 0.3, {guards}"))
-        .output("report: true");
+        .score(score)
+        .filter(&format!("{amount}{guards}"))
+        .output("report: true, samples: documents");
     workspace.run(&pipeline);
     workspace
 }
 
-/// Values of the panel after these moves of its sliders, by label: samples and tokens kept in all groups, and the
-/// YAML to paste.
-fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
-    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
-    let moves: Vec<String> =
-        moves.iter().map(|(slider, value)| format!("move('{slider}', {value});")).collect();
-    let script = format!(
-        "<script>function move(label, value) {{ document.querySelectorAll('#whatif-panel label').forEach(of => {{ \
-         if (of.textContent.trim() !== label) return; \
-         const input = of.querySelector('input'); if (input.type === 'checkbox') {{ input.click(); return; }} \
-         input.value = value; input.dispatchEvent(new Event('input')); }}); }} \
-         {}</script></main>",
-        moves.concat()
-    );
-    fs::write(workspace.path("moved.html"), page.replace("</main>", &script)).unwrap();
-    let (elements, console) = opened(&workspace.path("moved.html"), &workspace.path("browser"));
-    assert_eq!(console, Vec::<String>::new());
-    let all = elements.split("<td>all</td>").nth(1).unwrap();
-    let cells: Vec<u64> = all
-        .split("<td>")
-        .skip(1)
-        .take(4)
-        .map(|cell| cell.split('<').next().unwrap().replace(',', "").parse().unwrap())
-        .collect();
-    let yaml = elements.split("<pre>").skip(1).find(|text| text.contains("stage: filter")).unwrap();
-    let yaml = yaml.split("</pre>").next().unwrap().replace("&amp;", "&");
-    (cells[0], cells[2], yaml)
-}
-
-/// Result of `whatif` for the guards of this YAML and a fraction: samples and tokens that would be kept.
-fn whatif(workspace: &Workspace, yaml: &str, fraction: &str) -> (u64, u64) {
-    let guards = yaml.split("guards: ").nth(1).unwrap();
-    let guards = format!("stages.filter.guards={}", guards.lines().next().unwrap());
-    let fraction = format!("stages.filter.keep_fraction={fraction}");
-    let all = ["whatif", "out.run", "--set", &fraction, "--set", &guards, "--format", "json"];
-    let found: Value = serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap();
-    let then = &found["total"]["then"];
-    (then["samples"].as_u64().unwrap(), then["tokens"].as_u64().unwrap())
+/// Cells of the row of a table that begins with this text.
+fn cells(page: &str, first: &str) -> Vec<String> {
+    let row = page.split(&format!("<tr><td>{first}</td>")).nth(1).unwrap();
+    let cells = row.split("</tr>").next().unwrap().split("<td>").skip(1);
+    cells.map(|cell| cell.trim_end_matches("</td>").to_owned()).collect()
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn the_panel_counts_samples_without_the_statistic_of_a_guard() {
+fn other_amounts_are_exact_for_every_kind_of_amount() {
+    let balanced = "formula: balanced-recurrence";
+    let grouped = "formula: balanced-recurrence, within: group";
+    for (amount, score) in [
+        ("keep_fraction: 0.3, ", grouped),
+        ("keep_fraction: 0.3, ", balanced),
+        ("keep_tokens: 9000, ", balanced),
+        ("min_score: -0.25, ", grouped),
+        ("keep_fraction: 1, ", balanced),
+    ] {
+        let workspace = guarded(amount, score);
+        let summary = read_json(&workspace.path("out.run/summary.json"));
+        let figures = read_json(&workspace.path("out.run/report.json"));
+        let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+        let now = cells(&page, "this run");
+        assert_eq!(now[0], summary["kept"].to_string(), "{amount}");
+        assert_eq!(now[2].replace(',', ""), figures["kept"]["tokens"].to_string(), "{amount}");
+        let amounts = figures["amounts"].as_array().unwrap();
+        assert!(amounts.len() >= 4, "{amount}: {amounts:?}");
+        // The first, the last and one between.
+        for index in [0, amounts.len() / 2, amounts.len() - 1] {
+            let other = &amounts[index];
+            let set = format!("stages.filter.min_score={}", other["min_score"]);
+            let found =
+                workspace.longsift(&["whatif", "out.run", "--set", &set, "--format", "json"]);
+            let found: Value = serde_json::from_str(&found.success().stdout).unwrap();
+            let then = &found["total"]["then"];
+            assert_eq!((&other["samples"], &other["tokens"]), (&then["samples"], &then["tokens"]));
+            let min_score = other["min_score"].to_string();
+            assert_eq!(cells(&page, &min_score)[0], other["samples"].to_string(), "{amount}");
+        }
+    }
+}
+
+#[test]
+fn amounts_that_cannot_be_counted_exactly_are_not_shown() {
+    let budgets = "budgets: [{min_tokens: 0, keep_tokens: 9000}], ";
+    for (amount, score) in
+        [(budgets, "formula: balanced-recurrence"), ("keep_fraction: 0.3, ", "formula: random")]
+    {
+        let workspace = guarded(amount, score);
+        let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+        assert!(!page.contains("id=\"whatif\"") && page.contains("id=\"groups\""), "{amount}");
+    }
+}
+
+#[test]
+fn texts_keep_their_line_breaks_and_code_is_monospaced() {
     let workspace = Workspace::new();
-    write_program(&workspace);
-    let text = |row: usize| vec!["word"; 100 + row].join(" ");
+    let line =
+        |row: usize, line: usize| format!("\tcall{row}({line}, words, that, come, back);\r\n");
+    let text = |row: usize| (0..60).map(|number| line(row, number)).collect::<String>();
     let input = table(&[
-        ("id", strings((0..60).map(|row| format!("d{row}")))),
-        ("text", strings((0..60).map(text))),
+        ("id", strings((0..12).map(|row| format!("d{row}")))),
+        ("text", strings((0..12).map(text))),
     ]);
-    write_parquet(&workspace.path("input/a.parquet"), &input, 64);
-    let own = "external, name: own, command: [./child.sh, absent], version: \"1\", statistics: [{name: bytes, unit: bytes, \
-               doc: length}, {name: letters, kind: count, unit: letters, doc: letters}]";
-    let pipeline = recurring()
-        .measure(own)
-        .score("formula: far-recurrence")
-        .filter("keep_fraction: 0.3, guards: [{statistic: bytes, min_quantile: 0.2}]")
-        .output("report: true");
-    workspace.run(&pipeline);
-    let summary = read_json(&workspace.path("out.run/summary.json"));
-    assert!(summary["windows_dropped"]["no_bytes"].as_u64().unwrap() > 9, "{summary}");
-    let (samples, _, yaml) = panel(&workspace, &[("guards", 0)]);
-    assert_eq!(samples, whatif(&workspace, &yaml, "0.3").0, "{yaml}");
-    let all = panel(&workspace, &[("guards", 0), ("keep", 0)]);
-    assert_eq!((all.0, all.1), whatif(&workspace, &all.2, "1"));
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    workspace.run(&recurring().score("formula: far-recurrence").output("report: true"));
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    check_harmless(&page);
+    assert!(page.contains("<blockquote class=\"code\"") && !page.contains("class=\"prose\""));
+    assert!(page.contains(" words, that, come, back);\n\tcall"), "tabs and line breaks stay");
+    assert!(!page.contains('⏎') && !page.contains("\\u{9}") && !page.contains("\\u{d}"));
 }
 
 #[test]
-#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
-fn guards_in_the_panel_match_whatif() {
-    let workspace = guarded();
-    let whatif = |yaml: &str| whatif(&workspace, yaml, "1");
-    let summary = read_json(&workspace.path("out.run/summary.json"));
-    let now = summary["kept"].as_u64().unwrap();
-    assert_eq!(panel(&workspace, &[]).0, now);
-    // Everything that passes is kept, so the counts are of what passes.
-    let (copied, far) = ("copy_share at most", "far_recurrence at least");
-    let quantile = "gzip_ratio at most the quantile";
-    let mut different = std::collections::BTreeSet::new();
-    for (guard, step) in [(copied, 0), (copied, 6), (copied, 20), (far, 0), (far, 4), (far, 12)] {
-        let (samples, tokens, yaml) = panel(&workspace, &[("keep", 0), (guard, step)]);
-        assert_eq!((samples, tokens), whatif(&yaml), "{guard} {step}: {yaml}");
-        different.insert(samples);
-    }
-    assert!(different.len() >= 4, "moving guards changes what passes: {different:?}");
-    // A quantile is accurate to a bin, and several at once are an estimate.
-    let several = [("keep", 0), (copied, 10), (far, 6), (quantile, 5)];
-    for (moves, part) in [(&[("keep", 0), (quantile, 8)][..], 12), (&several, 4)] {
-        let (samples, tokens, yaml) = panel(&workspace, moves);
-        let (exact, exact_tokens) = whatif(&yaml);
-        assert!(samples.abs_diff(exact) * part <= exact, "{samples} {exact}: {yaml}");
-        assert!(tokens.abs_diff(exact_tokens) * part <= exact_tokens, "{tokens} {exact_tokens}");
-    }
-    // Accurate to a cell if less is kept than passes.
-    let (samples, _, yaml) = panel(&workspace, &[(copied, 6)]);
-    assert!(samples <= now + 3 && yaml.contains("keep_fraction: 0.3"), "{samples} {now}: {yaml}");
+fn the_tokens_of_short_documents_are_accounted_for() {
+    let workspace = Workspace::new();
+    let text = |row: usize| "words that come back ".repeat(if row < 4 { 3 } else { 40 });
+    let input = table(&[
+        ("id", strings((0..12).map(|row| format!("d{row}")))),
+        ("text", strings((0..12).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    let summary =
+        workspace.run(&recurring().score("formula: far-recurrence").output("report: true"));
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    let (_, bars) = page.split_once("<p>tokens read <span class=\"soft\">").unwrap();
+    let bars = bars.split("</div>").next().unwrap();
+    let numbers: Vec<u64> = bars
+        .split("<span class=\"soft\">")
+        .skip(1)
+        .map(|rest| rest.split(' ').next().unwrap().replace(',', "").parse().unwrap())
+        .collect();
+    assert_eq!(numbers.iter().sum::<u64>(), summary["tokens_total"].as_u64().unwrap(), "{bars}");
+    assert!(bars.contains("outside windows") && numbers.len() >= 2, "{bars}");
 }

@@ -15,7 +15,7 @@ pub(crate) fn check_harmless(page: &str, scripts: usize) {
         let names: String = tag.split('"').step_by(2).collect();
         assert!(!names.contains(" on") && !names.contains("src="), "{tag}");
     }
-    let letters = page.chars().filter(|letter| letter.is_control() && *letter != '\n');
+    let letters = page.chars().filter(|letter| letter.is_control() && !"\n\t".contains(*letter));
     assert_eq!(letters.count(), 0, "control characters");
     assert!(!page.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{feff}', '\u{2028}']));
 }
@@ -59,15 +59,13 @@ pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
 }
 
-/// Number of elements of these names, and the texts of those that extend beyond a screen of so many pixels.
-pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
+/// Value of an expression in a page that is open in a frame of this width; `frame` is its window.
+pub(crate) fn in_a_frame(page: &Path, pixels: u32, expression: &str) -> String {
     let name = page.file_name().unwrap().to_str().unwrap();
     let frame = format!(
         "<iframe src=\"{name}\" width={pixels} height=2000></iframe><pre></pre><script>onload = () => {{\
-           const beyond = element => element.getBoundingClientRect().right > {pixels} || element.scrollWidth > {pixels};\
-           const all = document.querySelector('iframe').contentDocument.querySelectorAll('{names}');\
-           document.querySelector('pre').textContent = 'of ' + all.length + ':' +\
-             [...all].filter(beyond).map(element => element.textContent);\
+           const frame = document.querySelector('iframe').contentWindow;\
+           document.querySelector('pre').textContent = {expression};\
          }}</script>"
     );
     let path = page.with_extension("frame.html");
@@ -75,6 +73,15 @@ pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
     let (elements, _) = opened(&path, &page.with_extension("browser"));
     let found = elements.split("<pre>").nth(1).and_then(|rest| rest.split("</pre>").next());
     found.unwrap().to_owned()
+}
+
+/// Number of elements of these names, and the texts of those that extend beyond a screen of so many pixels.
+pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
+    let expression = format!(
+        "(all => 'of ' + all.length + ':' + all.filter(element => element.getBoundingClientRect().right > {pixels} || \
+         element.scrollWidth > {pixels}).map(element => element.textContent))([...frame.document.querySelectorAll('{names}')])"
+    );
+    in_a_frame(page, pixels, &expression)
 }
 
 /// Checks that a browser reports no problem and finds the named sections and a drawing. Returns the elements.

@@ -37,6 +37,11 @@ pub(crate) fn line_safe(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
+/// Like [`line_safe`], with a sign for each line break.
+pub(crate) fn one_line(text: &str) -> String {
+    line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
+}
+
 /// Formats the value of a group or a label on one line; an empty value becomes `(empty)`.
 pub(crate) fn value_name(value: &str) -> String {
     if value.is_empty() { "(empty)".to_owned() } else { line_safe(value) }

@@ -4,18 +4,15 @@
 //! Built from the records of a run directory and one pass over its selection and scores; the texts of a few samples
 //! are read from the input. `page` renders it as HTML, `report.json` holds the data.
 
+mod amounts;
 mod bins;
-mod cells;
 pub(crate) mod choice;
 mod drawings;
 mod excerpts;
 mod gather;
-mod grid;
 mod groups;
-mod guards;
 mod machine;
 mod page;
-mod panel;
 mod picks;
 mod rejected;
 
@@ -40,12 +37,11 @@ use crate::run_directory::selected;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
+use amounts::OtherAmount;
 use choice::Choice;
-use gather::{Gathering, GroupCounts, GroupRules, Lists, SampleOutcome};
-use grid::Components;
+use gather::{Gathering, GroupRules, Lists};
 use groups::Group;
 use machine::Machine;
-use panel::{MAX_SCORED_GROUPS, Panel};
 use rejected::GuardRejection;
 
 /// Sources of a report.
@@ -112,9 +108,8 @@ pub(crate) struct Overview {
     /// By statistic that is a list: its means over kept windows and over the others.
     lists: BTreeMap<String, Means>,
     machine: Machine,
-    /// Panel for other settings on the page.
-    #[serde(skip)]
-    panel: Option<Panel>,
+    /// Other amounts and what they keep; empty if they cannot be counted exactly.
+    amounts: Vec<OtherAmount>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
     /// Reason for which texts and labels are missing: the input cannot be read, or files have changed since they were
@@ -181,9 +176,6 @@ impl Overview {
             Some(path) => selected::statistics(path)?,
             None => Vec::new(),
         };
-        let measures: Vec<Option<&str>> =
-            choice.terms.iter().map(|term| choice.measure(&term.statistic)).collect();
-        let components = Components::new(choice.combine, &measures);
         let shown = groups::shown(calibration, &summary.drift);
         let plan = sources.input.as_ref().ok().copied();
         let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
@@ -214,14 +206,18 @@ impl Overview {
             shown: shown.len(),
             groups: known(&choice, calibration, &shown),
             lists: choice.lists(),
-            components,
-            bounds: guards::bounds(&choice, &statistics),
-            guards: guards::indices(&choice, &statistics),
+            guards: (choice.filter.guards.iter())
+                .map(|guard| statistics.iter().position(|name| *name == guard.statistic))
+                .collect(),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
-        let mut gathered = gathering.gather()?;
-        let left_out = unscored(calibration, &shown);
-        let panel = panel_of(&gathering, &mut gathered.groups, &shown, left_out);
+        let gathered = gathering.gather()?;
+        let amounts = if amounts::is_exact(&choice) {
+            let outcomes = gathered.groups.iter().flat_map(|group| group.outcomes);
+            gathered.scores.amounts(outcomes.map(|outcome| outcome.samples).sum())
+        } else {
+            Vec::new()
+        };
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
         let rejected = rejected::build(
@@ -272,7 +268,7 @@ impl Overview {
                 .map(|((name, _), of)| means(&choice, name, of))
                 .collect(),
             machine,
-            panel,
+            amounts,
             quarantined: counts.quarantined,
             without_input: sources.input.err().or_else(|| changed(manifest, &by_name)),
         })
@@ -291,25 +287,18 @@ impl Overview {
     }
 }
 
-/// Returns the properties of each group; with too many groups for a panel only of the shown ones.
+/// Returns the properties of each group; only shown ones have a scorer.
 fn known<'a>(
     choice: &Choice,
     calibration: &'a Calibration,
     shown: &[&'a CalibratedGroup],
 ) -> HashMap<Option<&'a str>, GroupRules<'a>> {
-    let scored: Vec<&CalibratedGroup> = match unscored(calibration, shown) {
-        0 => calibration.groups.iter().collect(),
-        _ => shown.to_vec(),
+    let rules = |group: &'a CalibratedGroup| {
+        let index = shown.iter().position(|other| other.value == group.value);
+        let scorer = index.and_then(|_| choice.scorer(group));
+        (group.value.as_deref(), GroupRules { index, scorer, bounds: &group.guards[..] })
     };
-    let scoring = |group: &'a CalibratedGroup| {
-        let (scorer, bounds) = (choice.scorer(group), &group.guards[..]);
-        (group.value.as_deref(), GroupRules { index: None, scorer, bounds })
-    };
-    let mut known: HashMap<_, _> = scored.into_iter().map(scoring).collect();
-    for (index, group) in shown.iter().enumerate() {
-        known.entry(group.value.as_deref()).or_default().index = Some(index);
-    }
-    known
+    calibration.groups.iter().map(rules).collect()
 }
 
 /// Describes input files that changed after they were scored: their number, and the name of the first. `same`:
@@ -323,41 +312,6 @@ fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String>
     Some(format!(
         "{changed} of {all} input files changed after they were scored, the first is `{first}`"
     ))
-}
-
-/// Returns the number of groups that are neither shown nor in the panel, because there are too many.
-fn unscored(calibration: &Calibration, shown: &[&CalibratedGroup]) -> usize {
-    let all = calibration.groups.len();
-    if all <= MAX_SCORED_GROUPS { 0 } else { all - shown.len() }
-}
-
-/// Builds the panel of the shown groups and all others combined.
-fn panel_of(
-    gathering: &Gathering<'_>,
-    gathered: &mut [GroupCounts],
-    shown: &[&CalibratedGroup],
-    left_out: usize,
-) -> Option<Panel> {
-    grid::limit_cells(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
-    let mut guarded: Vec<_> = gathered.iter_mut().map(|group| &mut group.guarded).collect();
-    let (bounds, guarded) = guards::collapse(&gathering.bounds, &mut guarded);
-    let names = shown.iter().map(|known| groups::name(known.value.as_deref()));
-    let names = names.chain(["all other groups".to_owned()]);
-    let groups = gathered.iter_mut().zip(names).zip(guarded);
-    let groups = groups.filter_map(|((group, name), guarded)| {
-        let kept = group.outcomes[SampleOutcome::Kept as usize];
-        Some(panel::PanelGroup {
-            name,
-            counted: group.counted,
-            counted_without_guards: group.counted_without_guards,
-            kept: kept.samples,
-            tokens: kept.tokens,
-            cells: group.grid.cells()?,
-            guarded: guarded.filter(|_| !bounds.is_empty()),
-        })
-    });
-    let groups = groups.collect();
-    Panel::new(gathering.choice, gathering.components.first(), bounds, groups, left_out)
 }
 
 impl Labels {

@@ -1,18 +1,20 @@
-//! HTML pages: single files without external resources that work offline, print, and are legible without style sheet
-//! or scripts.
+//! HTML pages: single files without external resources or scripts that work offline, print, and are legible without
+//! style sheet.
 //!
-//! Callers build sections and blocks; `templates/` defines the layout and escapes all text, which may be arbitrary
-//! data.
+//! A page is a list of sections, a section a list of blocks. Callers build them; `templates/` defines the layout and
+//! escapes all text, which may be arbitrary data.
 
+pub(crate) mod chart;
 pub(crate) mod drawing;
-pub(crate) mod figures;
 pub(crate) mod heat;
-pub(crate) mod lines;
+pub(crate) mod numbers;
 
 use askama::Template;
 
-use crate::base::text::line_safe;
-use drawing::Drawing;
+use crate::base::text::printable;
+use chart::Chart;
+use drawing::{Layer, Swatch};
+use heat::HeatMap;
 
 #[derive(Debug, Template)]
 #[template(path = "page.html")]
@@ -34,13 +36,19 @@ pub(crate) struct Tile {
     pub(crate) label: String,
 }
 
+impl Tile {
+    pub(crate) fn new(figure: impl Into<String>, label: impl Into<String>) -> Self {
+        Self { figure: figure.into(), label: label.into() }
+    }
+}
+
 /// A section of a page, listed in the table of contents.
 #[derive(Debug)]
 pub(crate) struct Section {
     /// Anchor: lower-case letters and digits.
     pub(crate) id: String,
     pub(crate) title: String,
-    /// Explanation of the section.
+    /// Explanation of the section; parts in backticks are code.
     pub(crate) lead: String,
     pub(crate) blocks: Vec<Block>,
 }
@@ -49,6 +57,11 @@ impl Section {
     pub(crate) fn new(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Self {
         Self { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
     }
+
+    /// Creates the section with the command that repeats a page.
+    pub(crate) fn command(command: &str) -> Self {
+        Self::new("repeat", "Command", "", vec![Block::Code(command.to_owned())])
+    }
 }
 
 /// A block of a section.
@@ -56,20 +69,25 @@ impl Section {
 #[template(path = "block.html")]
 pub(crate) enum Block {
     Heading(String),
-    /// A paragraph in small print.
+    /// A paragraph in small print; parts in backticks are code.
     Note(String),
     List(Vec<String>),
     /// Text to copy.
     Code(String),
-    Drawing(Drawing),
-    /// Small charts in a grid.
+    /// Colours with their meanings.
+    Legend(Vec<Swatch>),
+    Chart(Chart),
+    Bars(Bars),
+    Heat(HeatMap),
+    /// Charts and bars side by side.
     Figures(Vec<Figure>),
     /// A text of the corpus with its statistics.
-    Text(Text),
-    /// A text of the corpus with a background colour for each piece.
-    Shaded(Vec<Piece>),
-    /// JSON data of an interactive panel, escaped for a script element.
-    Panel(String),
+    Sample(Sample),
+    /// A text of the corpus with a background colour for each piece; `class` is that of the whole text.
+    Shaded {
+        class: &'static str,
+        pieces: Vec<Piece>,
+    },
     /// A collapsible block.
     Details {
         summary: String,
@@ -91,20 +109,60 @@ impl Block {
     ) -> Self {
         Self::Table { header: header.map(str::to_owned).to_vec(), rows }
     }
+
+    pub(crate) fn details(summary: impl Into<String>, open: bool, blocks: Vec<Self>) -> Self {
+        Self::Details { summary: summary.into(), open, blocks }
+    }
 }
 
-/// A small chart.
+/// A chart with its title and its explanation; both may be empty.
 #[derive(Debug)]
 pub(crate) struct Figure {
     pub(crate) title: String,
-    /// Explanation of the chart.
     pub(crate) caption: String,
-    pub(crate) drawing: Drawing,
+    pub(crate) block: Block,
+}
+
+impl Figure {
+    pub(crate) fn new(title: impl Into<String>, caption: impl Into<String>, block: Block) -> Self {
+        Self { title: title.into(), caption: caption.into(), block }
+    }
+}
+
+/// Horizontal bars, one row below the other.
+#[derive(Debug, Default)]
+pub(crate) struct Bars {
+    pub(crate) legend: Vec<Swatch>,
+    pub(crate) rows: Vec<Bar>,
+    /// Evenly spaced labels below the bars.
+    pub(crate) scale: Vec<&'static str>,
+}
+
+/// A row of [`Bars`]: its name, its value as text, and the drawing of the value.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) layer: Layer,
+}
+
+impl Bar {
+    /// Creates a bar from its colour and the fractions of the width at which it begins and ends.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        value: impl Into<String>,
+        fill: &str,
+        from_to: (f64, f64),
+    ) -> Self {
+        let mut layer = Layer::new(12);
+        layer.bar(from_to, (0.0, 12.0), fill, "");
+        Self { name: name.into(), value: value.into(), layer }
+    }
 }
 
 /// A text of the corpus: arbitrary data, rendered as plain text.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct Sample {
     pub(crate) title: String,
     /// Location of the text.
     pub(crate) place: String,
@@ -130,10 +188,113 @@ pub(crate) struct Piece {
     pub(crate) link: String,
 }
 
+impl Sample {
+    /// Creates a sample that is a title and a text.
+    pub(crate) fn passage(title: String, text: &str) -> Self {
+        let (place, why, figures) = (String::new(), String::new(), Vec::new());
+        let excerpt = Some((text.to_owned(), String::new(), String::new()));
+        Self { title, place, why, figures, excerpt }
+    }
+
+    fn class(&self) -> &'static str {
+        let excerpt = self.excerpt.iter();
+        text_class(&excerpt.flat_map(|(head, _, tail)| [head.as_str(), tail]).collect::<String>())
+    }
+}
+
+/// Returns the class of a text: `code` if at least half of its lines look like code or tables, otherwise `prose`.
+pub(crate) fn text_class(text: &str) -> &'static str {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let is_code = |line: &&&str| {
+        let is_table =
+            line.contains('\t') || line.matches(',').count() > line.matches(", ").count() + 2;
+        let ends = ['{', '}', '[', ']', '(', ')', ';'];
+        line.starts_with(' ') || line.contains(" = ") || line.trim_end().ends_with(ends) || is_table
+    };
+    let code = lines.iter().filter(is_code).count();
+    if lines.len() > 1 && 2 * code >= lines.len() { "code" } else { "prose" }
+}
+
+/// Filters of the templates.
+mod filters {
+    use std::fmt::Display;
+
+    use askama::filters::{Html, escape};
+
+    /// Escapes a text and renders its parts in backticks as code.
+    pub(super) fn prose(text: impl Display, _: &dyn askama::Values) -> askama::Result<String> {
+        let text = escape(text, Html)?.to_string();
+        let mut html = String::with_capacity(text.len());
+        let parts: Vec<&str> = text.split('`').collect();
+        for (index, part) in parts.iter().enumerate() {
+            let is_paired = index % 2 == 1 && index + 1 < parts.len();
+            match (is_paired, index % 2) {
+                (true, _) => html.extend(["<code>", part, "</code>"]),
+                (false, 1) => html.extend(["`", part]),
+                _ => html.push_str(part),
+            }
+        }
+        Ok(html)
+    }
+}
+
 impl Page {
-    /// Renders the file. Control characters and those that change the direction of text are shown as escapes.
+    /// Renders the file. Control characters and those that change the direction of text are shown as escapes; tabs and
+    /// line breaks stay.
     pub(crate) fn html(&self) -> String {
-        let html = self.render().expect("templates write to memory");
-        html.split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
+        let html = self.render().expect("templates write to memory").replace("\r\n", "\n");
+        let mut safe = String::with_capacity(html.len());
+        for character in html.chars() {
+            match character {
+                '\n' | '\t' => safe.push(character),
+                _ => safe.push_str(&printable(character)),
+            }
+        }
+        safe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(blocks: Vec<Block>) -> String {
+        let sections = vec![Section::new("one", "One", "Run `longsift <x>`, not `y.", blocks)];
+        let text = || "a".to_owned();
+        Page { title: text(), kicker: text(), lead: text(), tiles: Vec::new(), sections }.html()
+    }
+
+    fn sample(text: &str) -> Block {
+        Block::Sample(Sample::passage("a".to_owned(), text))
+    }
+
+    #[test]
+    fn code_keeps_its_tabs_and_line_breaks_and_is_monospaced() {
+        let html = page(vec![sample("def f(x):\r\n\treturn {\n\t\t1,\n\n\t}\u{1b}\n")]);
+        assert!(html.contains("<blockquote class=\"code\""), "{html}");
+        assert!(html.contains("def f(x):\n\treturn {\n\t\t1,\n\n\t}\\u{1b}\n"), "{html}");
+        assert!(!html.contains('⏎') && !html.contains("\\u{9}"), "{html}");
+        assert!(html.contains(".code{font:13px/1.5 ui-monospace"), "{html}");
+        let prose = page(vec![sample("She said (once), and\nthat was all.\nThen, later; no.")]);
+        assert!(prose.contains("<blockquote class=\"prose\""), "{prose}");
+        let classes =
+            ["a\tb\nc\td", "x,1,2,3\ny,4,5,6", "a = [\n \"b\",\n]", "one, two, three, four\nfive"];
+        assert_eq!(classes.map(text_class), ["code", "code", "code", "prose"]);
+    }
+
+    #[test]
+    fn text_in_backticks_is_code() {
+        let html = page(Vec::new());
+        assert!(html.contains("Run <code>longsift &#60;x&#62;</code>, not `y."), "{html}");
+    }
+
+    #[test]
+    fn contents_stay_in_view_and_pages_have_a_dark_mode_and_no_scripts() {
+        let html = page(vec![Block::Heading("a".to_owned())]);
+        assert!(html.contains("<a href=\"#one\">One</a>") && html.contains("<h2 id=\"one\">"));
+        let (_, nav) = html.split_once("\nnav{").unwrap();
+        assert!(nav.split('}').next().unwrap().contains("position:sticky"), "{nav}");
+        assert!(html.contains("prefers-color-scheme:dark") && html.contains("max-width:999px"));
+        assert!(!html.contains("<script") && !html.contains("script-src"));
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use longsift_stages::contract::{Passages, Window};
 use serde::Serialize;
 
-use crate::base::text::{count, line_safe};
+use crate::base::text::count;
 use crate::plan::Plan;
 
 /// Maximum number of passages shown.
@@ -23,7 +23,7 @@ pub(crate) struct Passage {
     end: usize,
     /// Number of its tokens or bytes that the statistic counts.
     counted: usize,
-    /// Text on one line, or token ids if documents are token ids.
+    /// Text, or token ids if documents are token ids.
     pub(crate) text: String,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn find_passages(plan: &Plan, statistic: &str, source: &Source<'_>) -
                 .to_owned(),
             _ => text_of(range.clone()),
         };
-        let text = line_safe(text.replace("\r\n", "⏎ ").replace('\n', "⏎ ").trim());
+        let text = text.trim_end().to_owned();
         Passage { unit, start: range.start, end: range.end, counted, text }
     };
     densest(&ranges, length, size).into_iter().map(passage).collect()

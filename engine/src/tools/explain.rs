@@ -25,7 +25,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, line_safe, quoted, quoted_value, table};
+use crate::base::text::{count, line_safe, one_line, quoted, quoted_value, table};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
@@ -575,17 +575,16 @@ impl Explanation {
         all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
         writeln!(formatter, "\n{heading}")?;
         for (token, mean) in all.into_iter().take(MAX_LISTED) {
-            let text = self.text(token..token + PASSAGE_TOKENS);
+            let text = one_line(&self.text(token..token + PASSAGE_TOKENS));
             writeln!(formatter, "  {}  token {:>6}  {text}", shown(mean), count(token as u64))?;
         }
         Ok(())
     }
 
-    /// Returns the text of a token range on one line.
+    /// Returns the text of a token range.
     fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
-        let text: String = self.pieces[tokens.start.min(end)..end].concat();
-        line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
+        self.pieces[tokens.start.min(end)..end].concat()
     }
 
     /// Describes the outcome of the sample in the run.
@@ -656,7 +655,8 @@ impl fmt::Display for Explanation {
             let (statistic, bounds) = (&guard.statistic, &guard.bounds);
             writeln!(formatter, "  guard {statistic} {bounds}: {value}, {says}")?;
             for passage in guard.passages.iter().filter(|_| guard.rejects) {
-                writeln!(formatter, "    {}: {}", passage.in_words(), passage.text)?;
+                let text = one_line(passage.text.trim());
+                writeln!(formatter, "    {}: {text}", passage.in_words())?;
             }
         }
         for note in &self.notes {
@@ -695,7 +695,7 @@ impl fmt::Display for Explanation {
             )?;
             let every = far.len().div_ceil(MAX_LISTED).max(1);
             for link in far.into_iter().step_by(every) {
-                let text = self.text(link.token.saturating_sub(2)..link.token + 1);
+                let text = one_line(&self.text(link.token.saturating_sub(2)..link.token + 1));
                 writeln!(
                     formatter,
                     "  token {:>6} ← {:>6}  {text}",

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::base::text::{bytes, count, line_safe};
 use crate::devices::survey::{Survey, Surveyed};
-use crate::report::page::drawing::{Drawing, colour};
+use crate::report::page::chart::over_time;
 use crate::report::page::{Block, Figure, Page, Section, Tile};
 
 /// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
 const MAX_POLLS: usize = 240;
-/// Size of a chart in pixels.
-const WIDTH: f64 = 340.0;
-const TALL: f64 = 90.0;
 
 /// Polls so far.
 #[derive(Debug, Default)]
@@ -42,38 +39,36 @@ impl Monitor {
 
     /// Renders the charts as one HTML file.
     pub(crate) fn page(&self) -> String {
-        let mut devices: BTreeMap<&str, Vec<&Surveyed>> = BTreeMap::new();
-        for device in self.polls.iter().flat_map(|poll| &poll.devices) {
-            devices.entry(&device.device).or_default().push(device);
-        }
-        let sections = devices.into_iter().enumerate().map(|(place, (device, polls))| {
-            let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
-            let mut figures = vec![figure(
-                "memory",
-                &polls,
-                &[
-                    ("used", colour::BLUE, |poll| poll.used_bytes),
-                    ("reserved", colour::GREEN, |poll| Some(poll.reserved_bytes)),
-                ],
-                bytes,
-            )];
-            let busy = |poll: &Surveyed| poll.utilisation_percent.map(u64::from);
-            if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
-                figures.push(figure("busy, %", &polls, &[("busy", colour::ORANGE, busy)], count));
+        let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&Surveyed>)> = BTreeMap::new();
+        for poll in &self.polls {
+            for device in &poll.devices {
+                let (times, polls) = devices.entry(&device.device).or_default();
+                times.push(&poll.time);
+                polls.push(device);
             }
-            let flight = |poll: &Surveyed| Some(poll.in_flight as u64);
-            figures.push(figure(
-                "windows in flight",
-                &polls,
-                &[("windows", colour::PURPLE, flight)],
-                count,
-            ));
-            Section::new(
-                &format!("device{place}"),
-                &line_safe(device),
-                &name,
-                vec![Block::Figures(figures)],
-            )
+        }
+        let sections = devices.into_iter().enumerate().map(|(index, (device, (times, polls)))| {
+            let name = polls.first().map_or(String::new(), |poll| line_safe(&poll.name));
+            let figure = |title: &str, series: &[Series<'_>], shown: fn(u64) -> String| {
+                let values = series
+                    .iter()
+                    .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
+                let chart = over_time(title, &times, values.collect(), shown);
+                Figure::new(title, "", Block::Chart(chart))
+            };
+            let memory: [Series<'_>; 2] = [
+                ("used", |poll| poll.used_bytes.unwrap_or(0)),
+                ("reserved", |poll| poll.reserved_bytes),
+            ];
+            let busy: Series<'_> = ("busy", |poll| poll.utilisation_percent.unwrap_or(0).into());
+            let flight: Series<'_> = ("windows", |poll| poll.in_flight as u64);
+            let mut figures = vec![figure("memory", &memory, bytes)];
+            if polls.iter().any(|poll| poll.utilisation_percent.is_some()) {
+                figures.push(figure("busy, %", &[busy], count));
+            }
+            figures.push(figure("windows in flight", &[flight], count));
+            let id = format!("device{index}");
+            Section::new(&id, &line_safe(device), &name, vec![Block::Figures(figures)])
         });
         let time = |poll: Option<&Survey>| poll.map_or(String::new(), |poll| poll.time.clone());
         let page = Page {
@@ -85,42 +80,15 @@ impl Monitor {
             ),
             lead: "Memory used by all programs, and memory reserved by longsift processes of this user."
                 .to_owned(),
-            tiles: vec![Tile { figure: count(self.seen), label: "refreshes".to_owned() }],
+            tiles: vec![Tile::new(count(self.seen), "refreshes")],
             sections: sections.collect(),
         };
         page.html()
     }
 }
 
-type Series<'a> = (&'a str, &'static str, fn(&Surveyed) -> Option<u64>);
-
-/// Draws lines over the polls, from 0 to the maximum.
-fn figure(
-    title: &str,
-    polls: &[&Surveyed],
-    series: &[Series<'_>],
-    shown: fn(u64) -> String,
-) -> Figure {
-    let values =
-        |of: fn(&Surveyed) -> Option<u64>| polls.iter().map(move |poll| of(poll).unwrap_or(0));
-    let most = series.iter().flat_map(|(.., of)| values(*of)).max().unwrap_or(0);
-    let (top, mut drawing) = (24.0, Drawing::new(WIDTH as u32, 130, title));
-    let bottom = top + TALL;
-    let mut x = 0.0;
-    for (name, stroke, of) in series {
-        let step = (WIDTH - 2.0) / (polls.len().max(2) - 1) as f64;
-        let height = |value: u64| TALL * value as f64 / most.max(1) as f64;
-        let line = values(*of)
-            .enumerate()
-            .map(|(place, value)| (1.0 + step * place as f64, bottom - height(value)));
-        drawing.polyline(&line.collect::<Vec<_>>(), stroke, *name);
-        drawing.rect((x, 2.0), (10.0, 10.0), *stroke, "");
-        drawing.text((x + 14.0, 11.0), "start", *name);
-        x += 90.0;
-    }
-    drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
-    Figure { title: title.to_owned(), caption: format!("up to {}", shown(most)), drawing }
-}
+/// Name of a series, and its value in a poll.
+type Series<'a> = (&'a str, fn(&Surveyed) -> u64);
 
 #[cfg(test)]
 mod tests {

@@ -5,14 +5,37 @@
 
 use serde::Serialize;
 
-use super::cells::Sum;
+use crate::report::amount::Amount;
 
 /// Maximum number of bins of a histogram.
 pub(super) const MAX_BINS: i64 = 64;
 
+/// A type with a sum.
+pub(super) trait Sum: Copy {
+    /// The empty sum.
+    const NONE: Self;
+    fn sum(&mut self, other: Self);
+}
+
+impl<const KINDS: usize> Sum for [u64; KINDS] {
+    const NONE: Self = [0; KINDS];
+
+    fn sum(&mut self, other: Self) {
+        self.iter_mut().zip(other).for_each(|(count, more)| *count += more);
+    }
+}
+
+impl Sum for Amount {
+    const NONE: Self = Self { samples: 0, tokens: 0 };
+
+    fn sum(&mut self, other: Self) {
+        self.add(other);
+    }
+}
+
 /// Scale of bins: bin `i` holds the values from `i · 2^exponent` to `(i + 1) · 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BinScale {
+struct BinScale {
     exponent: i32,
     /// Lowest and highest bin; `None` before the first value.
     range: Option<(i64, i64)>,
@@ -21,12 +44,12 @@ pub(super) struct BinScale {
 }
 
 impl BinScale {
-    pub(super) fn new(max_bins: i64) -> Self {
+    fn new(max_bins: i64) -> Self {
         Self { exponent: -1000, range: None, max_bins }
     }
 
     /// Extends the scale to a finite value. Returns its bin and the power of two by which the bins have widened.
-    pub(super) fn add(&mut self, value: f64) -> (i64, u32) {
+    fn add(&mut self, value: f64) -> (i64, u32) {
         // Values have at most 53 significant bits, so the bin number is an integer without rounding.
         let own = if value == 0.0 { i32::MIN } else { exponent(value) - 52 };
         let before = self.exponent;
@@ -50,7 +73,7 @@ impl BinScale {
     }
 
     /// Extends the scale to the range of another. Returns the powers of two by which the bins of both have widened.
-    pub(super) fn join(&mut self, other: &Self) -> (u32, u32) {
+    fn join(&mut self, other: &Self) -> (u32, u32) {
         let Some((low, high)) = other.range else { return (0, 0) };
         let before = self.exponent;
         self.widen((other.exponent - before).max(0) as u32);
@@ -66,33 +89,18 @@ impl BinScale {
         ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
     }
 
-    /// Halves the number of bins. Returns the power of two by which they have widened.
-    pub(super) fn halve(&mut self) -> u32 {
-        if self.max_bins == 1 {
-            return 0;
-        }
-        self.max_bins /= 2;
-        self.widen(1);
-        1
-    }
-
     /// Returns the lower bound of a bin.
-    pub(super) fn value(&self, bin: i64) -> f64 {
+    fn value(&self, bin: i64) -> f64 {
         bin as f64 * self.width()
     }
 
-    pub(super) fn width(&self) -> f64 {
+    fn width(&self) -> f64 {
         2.0_f64.powi(self.exponent)
-    }
-
-    /// Returns the lowest and the highest bin.
-    pub(super) fn range(&self) -> Option<(i64, i64)> {
-        self.range
     }
 }
 
 /// Returns the number of a bin on a scale whose bins are 2^`by` times as wide.
-pub(super) fn shifted(bin: i64, by: u32) -> i64 {
+fn shifted(bin: i64, by: u32) -> i64 {
     bin >> by.min(63)
 }
 
@@ -116,37 +124,34 @@ impl<S: Sum> Binned<S> {
         Self { scale: BinScale::new(max_bins), sums: Vec::new() }
     }
 
-    pub(super) fn scale(&self) -> &BinScale {
-        &self.scale
-    }
-
     fn slot(&self, bin: i64) -> usize {
         bin.rem_euclid(self.scale.max_bins) as usize
     }
 
-    /// Adds to the bin of a finite value. Returns the bin and the power of two by which the bins have widened.
-    pub(super) fn add(&mut self, value: f64, more: S) -> (i64, u32) {
-        let before = self.scale.range();
+    /// Adds to the bin of a value if it is finite.
+    pub(super) fn add(&mut self, value: f64, more: S) {
+        if !value.is_finite() {
+            return;
+        }
+        let before = self.scale.range;
         let (bin, wider) = self.scale.add(value);
         self.widen(before, wider);
         let slot = self.slot(bin);
         self.sums[slot].sum(more);
-        (bin, wider)
     }
 
-    /// Adds the sums of another. Returns the powers of two by which the bins of both have widened.
-    pub(super) fn append(&mut self, other: &Self) -> (u32, u32) {
+    /// Adds the sums of another.
+    pub(super) fn append(&mut self, other: &Self) {
         if other.sums.is_empty() {
-            return (0, 0);
+            return;
         }
-        let before = self.scale.range();
+        let before = self.scale.range;
         let (own, theirs) = self.scale.join(&other.scale);
         self.widen(before, own);
         for (bin, more) in other.bins() {
             let slot = self.slot(shifted(bin, theirs));
             self.sums[slot].sum(more);
         }
-        (own, theirs)
     }
 
     /// Moves the sums from the bins of `before` to the current bins.
@@ -165,16 +170,18 @@ impl<S: Sum> Binned<S> {
         }
     }
 
+    /// Returns the sums of the bins from the highest to the lowest, including empty ones, each with its lower bound.
+    pub(super) fn descending(&self) -> impl Iterator<Item = (f64, S)> {
+        let range = self.scale.range.map(|(low, high)| (low..=high).rev());
+        range.into_iter().flatten().map(|bin| (self.scale.value(bin), self.sums[self.slot(bin)]))
+    }
+
     /// Returns the bins from the lowest to the highest, including empty ones.
-    pub(super) fn bins(&self) -> impl Iterator<Item = (i64, S)> {
-        let range = self.scale.range().map(|(low, high)| low..=high);
+    fn bins(&self) -> impl Iterator<Item = (i64, S)> {
+        let range = self.scale.range.map(|(low, high)| low..=high);
         range.into_iter().flatten().map(|bin| (bin, self.sums[self.slot(bin)]))
     }
 }
-
-/// A histogram of values of several kinds.
-#[derive(Clone, Debug)]
-pub(super) struct Bins<const KINDS: usize>(Binned<[u64; KINDS]>);
 
 /// A histogram, as serialized in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -187,33 +194,14 @@ pub(crate) struct Histogram {
     pub(crate) counts: Vec<Vec<u64>>,
 }
 
-impl<const KINDS: usize> Bins<KINDS> {
-    pub(super) fn new() -> Self {
-        Self(Binned::new(MAX_BINS))
-    }
-
-    /// Counts a value if it is finite.
-    pub(super) fn add(&mut self, value: f64, kind: usize) {
-        if value.is_finite() {
-            let mut one = [0; KINDS];
-            one[kind] = 1;
-            self.0.add(value, one);
-        }
-    }
-
-    /// Adds the counts of another.
-    pub(super) fn append(&mut self, other: &Self) {
-        self.0.append(&other.0);
-    }
-
+impl<const KINDS: usize> Binned<[u64; KINDS]> {
     /// Returns the histogram; `None` without values.
     pub(super) fn histogram(&self) -> Option<Histogram> {
-        let scale = self.0.scale();
-        let (low, _) = scale.range()?;
+        let (low, _) = self.scale.range?;
         Some(Histogram {
-            from: scale.value(low),
-            width: scale.width(),
-            counts: self.0.bins().map(|(_, counts)| counts.to_vec()).collect(),
+            from: self.scale.value(low),
+            width: self.scale.width(),
+            counts: self.bins().map(|(_, counts)| counts.to_vec()).collect(),
         })
     }
 }
@@ -224,10 +212,10 @@ mod tests {
 
     use super::*;
 
-    fn bins(values: &[f64]) -> Bins<1> {
-        let mut bins = Bins::new();
+    fn bins(values: &[f64]) -> Binned<[u64; 1]> {
+        let mut bins = Binned::new(MAX_BINS);
         for value in values {
-            bins.add(*value, 0);
+            bins.add(*value, [1]);
         }
         bins
     }

@@ -90,12 +90,6 @@ impl Choice {
         self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
     }
 
-    /// Returns the measure that computes a statistic.
-    pub(crate) fn measure(&self, name: &str) -> Option<&str> {
-        let found = self.columns.iter().find(|(_, column)| column.name == name);
-        found.map(|(measure, _)| measure.as_str())
-    }
-
     /// Returns the scorer of a group; `None` if the calibration does not define it.
     pub(crate) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
         known.scorer(&self.terms, self.combine, self.score.standardise)

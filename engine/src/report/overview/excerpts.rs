@@ -29,22 +29,19 @@ pub(crate) struct Excerpt {
 }
 
 impl Excerpt {
-    /// Cuts a text to its beginning and end. Line breaks are replaced by a sign, so that a text of empty lines stays
-    /// short.
+    /// Cuts a text to its beginning and end.
     pub(super) fn from_text(text: &str) -> Self {
-        let visible = |text: String| text.replace("\r\n", "⏎ ").replace('\n', "⏎ ");
         let letters = text.chars().count();
         let is_short = || text.chars().map(written).sum::<usize>() <= 2 * MAX_BYTES;
         if letters <= 2 * MAX_CHARACTERS && is_short() {
-            let head = visible(text.to_owned());
-            return Self { head, left_out: 0, tail: String::new() };
+            return Self { head: text.to_owned(), left_out: 0, tail: String::new() };
         }
         let head = fitting(text.chars());
         let tail = fitting(text.chars().rev()).min(letters - head);
         Self {
-            head: visible(text.chars().take(head).collect()),
+            head: text.chars().take(head).collect(),
             left_out: (letters - head - tail) as u64,
-            tail: visible(text.chars().skip(letters - tail).collect()),
+            tail: text.chars().skip(letters - tail).collect(),
         }
     }
 
@@ -141,8 +138,8 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_to_both_ends() {
-        let short = Excerpt::from_text("a\r\nb\n\nc");
-        assert_eq!((short.head.as_str(), short.left_out), ("a⏎ b⏎ ⏎ c", 0));
+        let short = Excerpt::from_text("a\r\n\tb\n\nc");
+        assert_eq!((short.head.as_str(), short.left_out), ("a\r\n\tb\n\nc", 0));
         let long = Excerpt::from_text(&format!("{}{}", "ä".repeat(1000), "z".repeat(1000)));
         assert_eq!(long.head, "ä".repeat(MAX_CHARACTERS));
         assert_eq!((long.left_out, long.tail), (2000 - 640, "z".repeat(MAX_CHARACTERS)));

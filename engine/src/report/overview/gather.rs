@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::filter::guards::Bounds;
+use longsift_stages::filter::guards::{Bounds, Verdict};
 use longsift_stages::score::terms::{Combine, Scorer};
 
-use super::bins::Bins;
+use super::amounts::Scores;
+use super::bins::{Binned, MAX_BINS};
 use super::choice::Choice;
-use super::grid::{Components, Grid};
-use super::guards::{Bound, GuardCounts, rejecting};
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -52,15 +51,10 @@ impl SampleOutcome {
 #[derive(Clone, Debug)]
 pub(super) struct GroupCounts {
     pub(super) outcomes: [Amount; OUTCOMES],
-    pub(super) score: Bins<OUTCOMES>,
+    pub(super) score: Binned<[u64; OUTCOMES]>,
     /// By statistic of the selection.
-    pub(super) statistics: Vec<Bins<OUTCOMES>>,
+    pub(super) statistics: Vec<Binned<[u64; OUTCOMES]>>,
     pub(super) picks: Picks,
-    /// Denominators of a share of samples, with guards and without.
-    pub(super) counted: u64,
-    pub(super) counted_without_guards: u64,
-    pub(super) grid: Grid,
-    pub(super) guarded: GuardCounts,
     /// Samples outside the bounds, by guard.
     pub(super) rejected: Vec<u64>,
 }
@@ -90,6 +84,8 @@ pub(super) struct Gathered {
     /// Kept samples, and the others by reason.
     pub(super) kept: Amount,
     pub(super) dropped: BTreeMap<String, Amount>,
+    /// Samples that pass the guards, by score.
+    pub(super) scores: Scores,
     /// By term, how often it was the minimum, for kept samples and for those below the threshold.
     pub(super) weakest: Vec<[u64; 2]>,
     /// By statistic that is a list, in the order of [`Gathering::lists`]: sums over kept windows and over the others.
@@ -105,7 +101,7 @@ pub(super) struct Gathered {
 pub(super) struct GroupRules<'a> {
     /// Index among the shown groups; `None` if it is not shown.
     pub(super) index: Option<usize>,
-    /// Scorer of its samples; `None` if the group has no scale.
+    /// Scorer of the samples of a shown group; `None` if it has no scale.
     pub(super) scorer: Option<Scorer>,
     /// Bounds of its guards.
     pub(super) bounds: &'a [Bounds],
@@ -131,10 +127,6 @@ pub(super) struct Gathering<'a> {
     pub(super) groups: HashMap<Option<&'a str>, GroupRules<'a>>,
     /// Statistics that are lists, each with whether a guard runs before its measure.
     pub(super) lists: Vec<(&'a str, bool)>,
-    /// Component of the score by term.
-    pub(super) components: Components,
-    /// Bounds of the guards.
-    pub(super) bounds: Vec<Bound>,
     /// Index of each guard's statistic in the selection.
     pub(super) guards: Vec<Option<usize>>,
     /// Column of the labels and the input's units by name, if the input can be read.
@@ -175,19 +167,16 @@ impl Gathering<'_> {
     fn nothing(&self) -> Gathered {
         let group = GroupCounts {
             outcomes: [Amount::default(); OUTCOMES],
-            score: Bins::new(),
-            statistics: vec![Bins::new(); self.statistics.len()],
+            score: Binned::new(MAX_BINS),
+            statistics: vec![Binned::new(MAX_BINS); self.statistics.len()],
             picks: Picks::default(),
-            counted: 0,
-            counted_without_guards: 0,
-            grid: Grid::new(&self.components),
-            guarded: GuardCounts::new(&self.components, &self.bounds),
             rejected: vec![0; self.guards.len()],
         };
         Gathered {
             groups: vec![group; self.shown + 1],
             kept: Amount::default(),
             dropped: BTreeMap::new(),
+            scores: Scores::new(),
             weakest: vec![[0; 2]; self.choice.terms.len()],
             lists: vec![Default::default(); self.lists.len()],
             rejected: vec![Picks::default(); self.guards.len()],
@@ -270,42 +259,30 @@ impl Gathering<'_> {
         let shown = known.and_then(|known| known.index);
         let group = &mut found.groups[shown.unwrap_or(self.shown)];
         group.outcomes[outcome as usize].add(amount);
-        group.score.add(row.score, outcome as usize);
+        let mut one = [0; OUTCOMES];
+        one[outcome as usize] = 1;
+        group.score.add(row.score, one);
         for (bins, value) in group.statistics.iter_mut().zip(row.statistics) {
-            bins.add(*value, outcome as usize);
+            bins.add(*value, one);
         }
         if shown.is_some() {
             group.picks.add(unit, row, place, tokens);
         }
-        let missing = row.reason.and_then(|reason| reason.strip_prefix("no_"));
-        let is_term = |name: &str| self.choice.terms.iter().any(|term| term.statistic == name);
-        group.counted += u64::from(missing.is_none());
-        group.counted_without_guards += u64::from(!missing.is_some_and(is_term));
-        let guards = known.map_or(&[][..], |known| known.bounds);
-        for guard in rejecting(guards, &self.guards, row.statistics) {
-            group.rejected[guard] += 1;
-            found.rejected[guard].add_rejected(unit, row, place, tokens);
+        let bounds = known.map_or(&[][..], |known| known.bounds);
+        for (guard, (bounds, index)) in bounds.iter().zip(&self.guards).enumerate() {
+            if index.is_some_and(|index| bounds.judge(row.statistics[index]) == Verdict::Refused) {
+                group.rejected[guard] += 1;
+                found.rejected[guard].add_rejected(unit, row, place, tokens);
+            }
         }
-        let Some(scorer) = known.and_then(|known| known.scorer.as_ref()) else { return };
-        let refused = outcome == SampleOutcome::Refused;
-        let components = self.components.values(scorer.terms(row.statistics));
-        let is_scored = !row.score.is_nan();
-        // Samples without a score because of a statistic that only a guard requires: without guards they have one.
-        let for_guards = || {
-            let mut terms = self.choice.terms.iter().zip(row.statistics);
-            refused
-                && terms.all(|(term, value)| term.optional || value.is_finite())
-                && !row.reason.is_some_and(|of| self.choice.is_early_rejection(of))
-        };
-        if is_scored || for_guards() {
-            group.grid.add(components, refused, amount);
-        }
-        let components = if is_scored { components } else { (f64::NAN, f64::NAN) };
-        group.guarded.add(&self.bounds, guards, row.statistics, components, amount);
-        if !is_scored {
+        if outcome == SampleOutcome::Refused {
             return;
         }
-        if self.choice.combine == Combine::Least && !refused && shown.is_some() {
+        found.scores.add(row.score, amount);
+        let scorer = known.and_then(|known| known.scorer.as_ref());
+        if let Some(scorer) = scorer.filter(|_| self.choice.combine == Combine::Least)
+            && !row.score.is_nan()
+        {
             let least = |(place, least): (usize, f64), (own, term): (usize, f64)| {
                 if term < least { (own, term) } else { (place, least) }
             };
@@ -342,13 +319,10 @@ impl Gathered {
             let statistics = group.statistics.iter_mut().zip(&more.statistics);
             statistics.for_each(|(bins, more)| bins.append(more));
             group.picks.append(more.picks);
-            group.counted += more.counted;
-            group.counted_without_guards += more.counted_without_guards;
-            group.grid.append(&more.grid);
-            group.guarded.append(&more.guarded);
             group.rejected.iter_mut().zip(more.rejected).for_each(|(all, more)| *all += more);
         }
         self.kept.add(other.kept);
+        self.scores.append(&other.scores);
         for (reason, amount) in other.dropped {
             self.dropped.entry(reason).or_default().add(amount);
         }

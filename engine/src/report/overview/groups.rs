@@ -6,10 +6,10 @@ use std::fmt;
 use longsift_stages::filter::guards::Bounds;
 use serde::Serialize;
 
-use super::bins::Histogram;
+use super::bins::{Binned, Histogram};
 use super::choice::Choice;
 use super::excerpts::{self, Excerpt};
-use super::gather::{GroupCounts, SampleOutcome};
+use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
 use super::picks::{Pick, PickKind};
 use crate::base::error::Result;
 use crate::base::text::{count, value_name};
@@ -108,7 +108,7 @@ pub(super) fn build(
         if known.is_none() && of.outcomes.iter().all(|outcome| outcome.samples == 0) {
             continue;
         }
-        let own = |(name, bins): (&String, &super::bins::Bins<{ super::gather::OUTCOMES }>)| {
+        let own = |(name, bins): (&String, &Binned<[u64; OUTCOMES]>)| {
             let column = choice.column(name);
             let text = |of: &std::borrow::Cow<'static, str>| of.to_string();
             GroupStatistic {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::drawings::{self, COLOURS, NAMES, WaterfallStep, share};
-use super::groups::{self, Group, ShownSample};
+use super::drawings::{self, COLOURS, WaterfallStep};
+use super::groups::{self, Group, GroupStatistic, ShownSample};
 use super::machine::DevicePoll;
-use super::panel::Panel;
 use super::picks::{KINDS, SEED};
-use super::{Means, Overview, rejected};
+use super::{Means, Overview, amounts, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
-use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
+use crate::report::page::numbers::{number_or_dash, percent, share};
+use crate::report::page::{Bars, Block, Figure, Page, Sample, Section, Tile};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
@@ -35,20 +35,25 @@ impl Overview {
 
     /// Renders the report as one HTML file.
     pub(crate) fn page(&self) -> String {
-        let tile = |figure: String, label: String| Tile { figure, label };
         let summary = &self.summary;
         let memory = summary
             .peak_memory_bytes
             .map_or(String::new(), |peak| format!("peak memory {}", bytes(peak)));
         let tiles = vec![
-            tile(
+            Tile::new(
                 share(self.kept.samples, self.all().samples),
                 format!("of {} kept", self.samples()),
             ),
-            tile(count(self.kept.tokens), format!("of {} tokens kept", count(self.all().tokens))),
-            tile(count(summary.rows_kept), format!("of {} documents kept", count(summary.rows_in))),
-            tile(count(summary.quarantined), "rows quarantined".to_owned()),
-            tile(format!("{:.1} s", summary.seconds), memory),
+            Tile::new(
+                count(self.kept.tokens),
+                format!("tokens kept of {} in {}", count(self.all().tokens), self.samples()),
+            ),
+            Tile::new(
+                count(summary.rows_kept),
+                format!("of {} documents kept", count(summary.rows_in)),
+            ),
+            Tile::new(count(summary.quarantined), "rows quarantined"),
+            Tile::new(format!("{:.1} s", summary.seconds), memory),
         ];
         let mut lead = format!("The score is {}.", self.score);
         if let Some(within) = &self.within {
@@ -65,7 +70,8 @@ impl Overview {
         sections.extend(rejected::section(&self.rejected, self.samples()));
         sections.push(self.texts());
         sections.extend(self.drift());
-        sections.extend(self.panel.as_ref().map(Panel::section));
+        let (all, run) = (self.all().samples, shell_word(&self.run_directory));
+        sections.extend(amounts::section(&self.amounts, self.kept, all, self.samples(), &run));
         sections.push(self.machine());
         sections.extend(self.quarantine());
         sections.push(self.repeat());
@@ -97,12 +103,9 @@ impl Overview {
         }
         steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
         let windows = drawings::waterfall("windows", summary.windows_total, &steps);
-        let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
-        let mut steps = reasons(&tokens);
-        steps.push(step("kept", self.kept.tokens, COLOURS[0]));
-        let label = format!("tokens of {} with scores", self.samples());
-        let tokens = drawings::waterfall(&label, self.all().tokens, &steps);
-        let mut blocks = vec![Block::Figures(vec![plain(rows), plain(windows), plain(tokens)])];
+        let bars = [rows, windows, self.token_flow()];
+        let figures = bars.map(|bars| Figure::new("", "", Block::Bars(bars)));
+        let mut blocks = vec![Block::Figures(figures.into())];
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
                 "{measure} skipped {} windows that an earlier guard rejected.",
@@ -125,22 +128,38 @@ impl Overview {
         Section::new("rows", "Rows, windows and tokens", lead, blocks)
     }
 
+    /// Draws where the tokens of all documents went. Windows that overlap have more tokens than the documents; then
+    /// those of the windows are drawn.
+    fn token_flow(&self) -> Bars {
+        let in_samples = self.all().tokens;
+        let outside = self.summary.tokens_total.checked_sub(in_samples);
+        let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
+        let mut steps: Vec<WaterfallStep> = outside
+            .filter(|tokens| *tokens > 0)
+            .map(|tokens| step("outside windows: short documents and ends", tokens, COLOURS[2]))
+            .into_iter()
+            .chain(reasons(&tokens))
+            .collect();
+        steps.push(step("kept", self.kept.tokens, COLOURS[0]));
+        match outside {
+            Some(_) => drawings::waterfall("tokens read", self.summary.tokens_total, &steps),
+            None => drawings::waterfall("tokens of overlapping windows", in_samples, &steps),
+        }
+    }
+
     fn scores(&self) -> Section {
-        let mut blocks = vec![Block::Note(format!(
-            "Blue: {}. Grey: {}. Orange: {}. Dashed: the threshold, and the bounds of guards.",
-            NAMES[0], NAMES[1], NAMES[2]
-        ))];
+        let mut blocks = vec![drawings::legend()];
         let figures = self.groups.iter().filter_map(|group| self.score_of(group));
         blocks.push(Block::Figures(figures.collect()));
         for group in &self.groups {
             let figures: Vec<Figure> =
                 group.statistics.iter().filter_map(|of| statistic(group, of)).collect();
             if !figures.is_empty() {
-                blocks.push(Block::Details {
-                    summary: format!("statistics of {}", group.name()),
-                    open: self.groups.len() == 1,
-                    blocks: vec![Block::Figures(figures)],
-                });
+                blocks.push(Block::details(
+                    format!("Statistics of {}", self.name(group)),
+                    self.groups.len() == 1,
+                    vec![Block::Figures(figures)],
+                ));
             }
         }
         let title = self.within.as_ref().map_or_else(
@@ -168,8 +187,13 @@ impl Overview {
         let lines: Vec<(f64, &str)> =
             group.thresholds.iter().flatten().map(|score| (*score, "threshold")).collect();
         let label = format!("scores of {}", group.name());
-        let drawing = drawings::histogram(&label, group.score.as_ref()?, &lines);
-        Some(Figure { title: group.name(), caption, drawing })
+        let chart = drawings::histogram(&label, group.score.as_ref()?, &lines);
+        Some(Figure::new(self.name(group), caption, Block::Chart(chart)))
+    }
+
+    /// Returns the name of a group on the page; a run without groups has all samples in one.
+    fn name(&self, group: &Group) -> String {
+        if self.within.is_none() { format!("all {}", self.samples()) } else { group.name() }
     }
 
     fn components(&self) -> Option<Section> {
@@ -179,14 +203,10 @@ impl Overview {
         let components: Vec<&str> = self.weakest.iter().map(|(name, _)| name.as_str()).collect();
         let row = |outcome: usize| self.weakest.iter().map(|(_, counts)| counts[outcome]).collect();
         let rows = [("kept", row(0)), ("below the threshold", row(1))];
-        let drawing = drawings::stacked("component that limits the score", &components, &rows);
-        let lead = "The score is the minimum of its components: which one limits it, for kept samples and for those below the threshold.";
-        Some(Section::new(
-            "weakest",
-            "Limiting component",
-            lead,
-            vec![Block::Figures(vec![plain(drawing)])],
-        ))
+        let bars = drawings::stacked(&components, &rows);
+        let lead = "The score is the minimum of its components. Share of samples whose score each component limits: of the \
+                    kept samples, and of those below the threshold.";
+        Some(Section::new("weakest", "Limiting component", lead, vec![Block::Bars(bars)]))
     }
 
     fn by_label(&self) -> Option<Section> {
@@ -201,8 +221,7 @@ impl Overview {
             .collect();
         let overall = self.kept.samples as f64 / self.all().samples.max(1) as f64;
         let title = format!("Kept, by {}", line_safe(&labels.column));
-        let mut blocks =
-            vec![Block::Figures(vec![plain(drawings::shares(&title, &rows, overall))])];
+        let mut blocks = vec![Block::Bars(drawings::shares(&rows, overall))];
         if labels.others > 0 {
             blocks.push(Block::Note(format!(
                 "{} labels with fewer samples are left out.",
@@ -221,16 +240,14 @@ impl Overview {
                 // Bin 0 is distance 0, bin b begins at 2^(b-1).
                 None => count(if place == 0 { 0 } else { 1 << (place - 1).min(62) }),
             };
-            Figure {
-                title: name.replace('_', " "),
-                caption: format!(
-                    "{}; mean of {} kept windows (blue) and {} others (grey)",
-                    of.doc,
-                    count(of.windows[0]),
-                    count(of.windows[1])
-                ),
-                drawing: drawings::pairs(name, [&of.kept, &of.not_kept], place),
-            }
+            let caption = format!(
+                "{}; mean of {} kept windows and {} others",
+                of.doc,
+                count(of.windows[0]),
+                count(of.windows[1])
+            );
+            let chart = drawings::pairs(name, [&of.kept, &of.not_kept], place);
+            Figure::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
         let figures: Vec<Figure> = self.lists.iter().map(figure).collect();
         let lead = "Means over kept windows and over the others.";
@@ -258,10 +275,10 @@ impl Overview {
                     group.samples.iter().filter(|sample| sample.why == kind).peekable();
                 if of_kind.peek().is_some() {
                     inner.push(Block::Heading(kind.title().to_owned()));
-                    inner.extend(of_kind.map(|sample| Block::Text(self.text(sample))));
+                    inner.extend(of_kind.map(|sample| Block::Sample(self.sample(sample))));
                 }
             }
-            blocks.push(Block::Details { summary: group.name(), open: place == 0, blocks: inner });
+            blocks.push(Block::details(self.name(group), place == 0, inner));
         }
         let lead = format!(
             "Samples of every group, by rank and at random (seed {SEED}), with the beginning and the end of each."
@@ -269,7 +286,7 @@ impl Overview {
         Section::new("read", "Sample texts", &lead, blocks)
     }
 
-    fn text(&self, sample: &ShownSample) -> Text {
+    fn sample(&self, sample: &ShownSample) -> Sample {
         // Ids are arbitrary data and may be very long.
         let id: String = sample.id.chars().take(MAX_ID_CHARACTERS).collect();
         let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
@@ -281,11 +298,10 @@ impl Overview {
             _ => "no score".to_owned(),
         };
         if let Some(reason) = &sample.reason {
-            let _ = write!(why, "; {reason}");
+            let _ = write!(why, "; {}", in_words(reason));
         }
-        let figure = |(name, value): (&String, &Option<f64>)| {
-            (name.clone(), value.map_or_else(|| "–".to_owned(), drawings::number))
-        };
+        let figure =
+            |(name, value): (&String, &Option<f64>)| (name.clone(), number_or_dash(*value));
         let tokens = self.settings["input"]["tokens_column"].is_string();
         let excerpt = sample.text.as_ref().map(|text| {
             let unit = if tokens { "tokens" } else { "characters" };
@@ -296,7 +312,7 @@ impl Overview {
             };
             (text.head.clone(), gap, text.tail.clone())
         });
-        Text {
+        Sample {
             title,
             place: format!(
                 "tokens {} to {} of {}",
@@ -315,7 +331,6 @@ impl Overview {
         if drift.is_empty() {
             return None;
         }
-        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let row = |of: &GroupDrift| {
             let most = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
@@ -349,10 +364,9 @@ impl Overview {
             .devices
             .iter()
             .filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory))
-            .map(|(device, polls)| Figure {
-                title: line_safe(device),
-                caption: String::new(),
-                drawing: drawings::memory(device, polls),
+            .map(|(device, polls)| {
+                let chart = Block::Chart(drawings::memory(device, polls));
+                Figure::new(line_safe(device), "Memory from the first to the last poll.", chart)
             })
             .collect();
         if let Some(devices) = &self.summary.devices {
@@ -429,11 +443,8 @@ impl Overview {
         );
         let settings = serde_json::to_string_pretty(&self.settings).expect("plain data");
         let identity = serde_json::to_string_pretty(&self.identity).expect("plain data");
-        let details = |summary: &str, text: String| Block::Details {
-            summary: summary.to_owned(),
-            open: false,
-            blocks: vec![Block::Code(text)],
-        };
+        let details =
+            |summary: &str, text: String| Block::details(summary, false, vec![Block::Code(text)]);
         let blocks = vec![
             Block::Code(commands),
             details("resolved settings", settings),
@@ -448,18 +459,15 @@ impl Overview {
     }
 }
 
-fn statistic(group: &Group, of: &super::groups::GroupStatistic) -> Option<Figure> {
+fn statistic(group: &Group, of: &GroupStatistic) -> Option<Figure> {
     let histogram = of.histogram.as_ref()?;
     let ends = of.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
     let lines: Vec<(f64, &str)> = ends.flatten().map(|end| (end, "bound")).collect();
     let label = format!("{} of {}", of.name, group.name());
     let caption =
         if of.unit.is_empty() { of.doc.clone() } else { format!("{} ({})", of.doc, of.unit) };
-    Some(Figure {
-        title: of.name.clone(),
-        caption,
-        drawing: drawings::histogram(&label, histogram, &lines),
-    })
+    let chart = drawings::histogram(&label, histogram, &lines);
+    Some(Figure::new(of.name.clone(), caption, Block::Chart(chart)))
 }
 
 fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {
@@ -472,14 +480,14 @@ fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {
 }
 
 fn step(name: &str, number: u64, fill: &'static str) -> WaterfallStep {
-    let name = if name == NOT_SELECTED {
-        "below the threshold".to_owned()
-    } else {
-        name.replace('_', " ")
-    };
-    WaterfallStep { name, number, fill }
+    WaterfallStep { name: in_words(name), number, fill }
 }
 
-fn plain(drawing: crate::report::page::drawing::Drawing) -> Figure {
-    Figure { title: String::new(), caption: String::new(), drawing }
+/// Describes a reason.
+fn in_words(reason: &str) -> String {
+    if reason == NOT_SELECTED {
+        "below the threshold".to_owned()
+    } else {
+        line_safe(&reason.replace('_', " "))
+    }
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::drawings::{number, share};
 use super::excerpts;
 use super::gather::GroupCounts;
 use super::groups::{self, Texts};
@@ -14,7 +13,8 @@ use crate::base::text::{count, line_safe};
 use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
-use crate::report::page::{Block, Section, Text};
+use crate::report::page::numbers::{number, share};
+use crate::report::page::{Block, Sample, Section};
 use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
@@ -163,7 +163,7 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
     }
     let mut blocks = Vec::new();
     for guard in all.iter().filter_map(|of| of.warning.as_ref()) {
-        let words = guard.in_words(samples).replace('`', "");
+        let words = guard.in_words(samples);
         blocks.push(Block::Note(format!("Warning: guard {words} ({}).", guard.setting)));
     }
     let name = |group: &GroupRejections| {
@@ -187,29 +187,25 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
     }
     blocks.push(Block::table(["guard", "group", "rejected", samples, "share"], rows));
     for of in all.iter().filter(|of| !of.windows.is_empty()) {
-        blocks.push(Block::Details {
-            summary: format!("samples rejected by {} {}", of.statistic, of.bounds),
-            open: all.len() == 1,
-            blocks: of.windows.iter().map(|window| Block::Text(text(of, window))).collect(),
-        });
+        blocks.push(Block::details(
+            format!("samples rejected by {} {}", of.statistic, of.bounds),
+            all.len() == 1,
+            of.windows.iter().map(|window| Block::Sample(sample(of, window))).collect(),
+        ));
     }
     let lead = "Guards are counted separately: several may reject the same sample.";
     Some(Section::new("guards", "Rejected by guards", lead, blocks))
 }
 
-fn text(of: &GuardRejection, window: &RejectedWindow) -> Text {
+fn sample(of: &GuardRejection, window: &RejectedWindow) -> Sample {
     let passages = window.passages.iter();
     let why = match &window.reason {
         Some(reason) => line_safe(&reason.replace('_', " ")),
         None => String::new(),
     };
-    let mut texts = window.passages.iter().map(|passage| passage.text.clone());
-    let excerpt = texts.next().map(|first| {
-        let rest: Vec<String> = texts.collect();
-        let gap = if rest.is_empty() { "" } else { " … " };
-        (first, gap.to_owned(), rest.join(" … "))
-    });
-    Text {
+    let texts: Vec<&str> = window.passages.iter().map(|passage| passage.text.as_str()).collect();
+    let excerpt = (!texts.is_empty()).then(|| (texts.join("\n…\n"), String::new(), String::new()));
+    Sample {
         title: groups::short(&window.id),
         place: format!("window {}", window.window),
         why,

@@ -1,7 +1,5 @@
-//! SVG drawings that use attributes only, so that they remain legible where a policy forbids styles.
-//!
-//! Rendered by a template instead of a drawing library: bars have tooltips, and text follows the colour of the page in
-//! light and dark mode.
+//! Shapes that stretch to the width of their place, as SVG with attributes only, so that they remain legible where a
+//! policy forbids styles. Tooltips are titles, and text follows the colour of the page in light and dark mode.
 
 use std::fmt::Write;
 
@@ -15,101 +13,110 @@ pub(crate) mod colour {
     pub(crate) const VERMILLION: &str = "#D55E00";
     pub(crate) const PURPLE: &str = "#CC79A7";
     pub(crate) const GREY: &str = "#98A2B3";
-    /// Colour of the page's text.
-    pub(crate) const TEXT: &str = "currentColor";
+    /// Colours of series, in order.
+    pub(crate) const SERIES: [&str; 8] =
+        [BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", VERMILLION, "#F0E442", GREY];
+    /// Light grey.
+    pub(crate) const PALE: &str = "#C3CAD5";
 }
 
-/// A drawing: its size in pixels, a description for screen readers, and its shapes, the last on top.
+/// Shapes, the last on top. Horizontal positions are fractions of the width, vertical ones pixels from the top.
 #[derive(Clone, Debug, PartialEq, Template)]
-#[template(path = "drawing.svg", escape = "html")]
-pub(crate) struct Drawing {
-    pub(crate) width: u32,
+#[template(path = "layer.svg", escape = "html")]
+pub(crate) struct Layer {
     pub(crate) height: u32,
-    pub(crate) label: String,
-    pub(crate) shapes: Vec<Shape>,
+    shapes: Vec<Shape>,
 }
 
-/// A shape; coordinates are pixels from the top left.
+/// A shape; `x` counts thousandths of the width.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Shape {
-    /// A bar or a cell; `title` is its tooltip.
+enum Shape {
     Rect { x: f64, y: f64, width: f64, height: f64, fill: String, title: String },
-    /// An area, or a line if `stroke` is not empty; `d` is an SVG path.
-    Path { d: String, fill: &'static str, stroke: &'static str, title: String },
-    /// A line segment.
-    Line { from: (f64, f64), to: (f64, f64), stroke: &'static str, width: f64, dashed: bool },
-    /// A filled circle; `title` is its tooltip.
-    Dot { x: f64, y: f64, radius: f64, fill: &'static str, title: String },
-    /// A line of text; `y` is its baseline.
-    Text {
-        x: f64,
-        y: f64,
-        anchor: &'static str,
-        fill: &'static str,
-        size: u32,
-        bold: bool,
-        text: String,
-    },
+    Area { d: String, fill: String, title: String },
+    Line { d: String, stroke: &'static str, width: f64, dashed: bool, title: String },
 }
 
-/// Filters of the templates.
+/// A colour with its meaning.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Swatch {
+    pub(crate) name: String,
+    pub(crate) fill: String,
+    /// Whether it is the colour of a dashed line.
+    pub(crate) dashed: bool,
+}
+
+impl Swatch {
+    pub(crate) fn new(name: impl Into<String>, fill: impl Into<String>) -> Self {
+        Self { name: name.into(), fill: fill.into(), dashed: false }
+    }
+
+    pub(crate) fn dashed(name: impl Into<String>) -> Self {
+        Self { name: name.into(), fill: colour::VERMILLION.to_owned(), dashed: true }
+    }
+}
+
+/// Formats a length with one decimal, without a trailing `.0`.
+pub(super) fn px(length: f64) -> String {
+    let text = format!("{length:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+/// Filters of the template.
 mod filters {
     #![expect(
         clippy::trivially_copy_pass_by_ref,
         clippy::unnecessary_wraps,
-        reason = "what a template calls"
+        reason = "signature of template filters"
     )]
 
-    /// Formats a length with one decimal, without a trailing `.0`.
     pub(super) fn px(length: &f64, _: &dyn askama::Values) -> askama::Result<String> {
-        let text = format!("{length:.1}");
-        Ok(text.strip_suffix(".0").map_or(text.clone(), str::to_owned))
+        Ok(super::px(*length))
     }
 }
 
-impl Drawing {
-    pub(crate) fn new(width: u32, height: u32, label: impl Into<String>) -> Self {
-        Self { width, height, label: label.into(), shapes: Vec::new() }
+/// Width of a drawing in its own units.
+const UNITS: f64 = 1000.0;
+/// Minimum width of a visible amount in these units.
+const MIN_WIDTH: f64 = 2.0;
+
+impl Layer {
+    pub(crate) fn new(height: u32) -> Self {
+        Self { height, shapes: Vec::new() }
     }
 
-    pub(crate) fn rect(
+    /// Adds a bar. An empty range is left out; a short one is drawn wide enough to be seen.
+    pub(crate) fn bar(
         &mut self,
-        (x, y): (f64, f64),
-        (width, height): (f64, f64),
-        fill: impl Into<String>,
+        (from, to): (f64, f64),
+        (y, height): (f64, f64),
+        fill: &str,
         title: impl Into<String>,
     ) {
-        let (fill, title) = (fill.into(), title.into());
-        self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
+        if to > from {
+            let width = (UNITS * (to - from)).max(MIN_WIDTH);
+            let x = (UNITS * from).min(UNITS - width).max(0.0);
+            let (fill, title) = (fill.to_owned(), title.into());
+            self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
+        }
     }
 
-    /// Adds bars of equal width from `x`; `heights` are the lower and upper end of each above `bottom`.
-    pub(crate) fn steps(
-        &mut self,
-        (x, bottom): (f64, f64),
-        width: f64,
-        heights: &[(f64, f64)],
-        fill: &'static str,
-        title: impl Into<String>,
-    ) {
+    /// Adds columns of equal width; `heights` are the lower and upper end of each in pixels above the bottom.
+    pub(crate) fn columns(&mut self, heights: &[(f64, f64)], fill: &str, title: impl Into<String>) {
+        let (each, bottom) = (UNITS / heights.len().max(1) as f64, f64::from(self.height));
+        let gap = (each * 0.2).min(3.0);
         let mut d = String::new();
-        for (step, (from, to)) in heights.iter().enumerate().filter(|(_, (from, to))| to > from) {
-            let (left, top) = (x + width * step as f64, bottom - to);
-            let _ = write!(
-                d,
-                "M{left:.1} {top:.1}h{:.1}v{:.1}h-{:.1}z",
-                width - 0.6,
-                to - from,
-                width - 0.6
-            );
+        for (index, (from, to)) in heights.iter().enumerate().filter(|(_, (from, to))| to > from) {
+            let (left, top) = (each * index as f64, bottom - to);
+            let (width, tall) = (each - gap, to - from);
+            let _ = write!(d, "M{left:.1} {top:.1}h{width:.1}v{tall:.1}h-{width:.1}z");
         }
         if !d.is_empty() {
-            self.shapes.push(Shape::Path { d, fill, stroke: "none", title: title.into() });
+            self.shapes.push(Shape::Area { d, fill: fill.to_owned(), title: title.into() });
         }
     }
 
     /// Adds a line through points.
-    pub(crate) fn polyline(
+    pub(crate) fn line(
         &mut self,
         points: &[(f64, f64)],
         stroke: &'static str,
@@ -117,43 +124,63 @@ impl Drawing {
     ) {
         let mut d = String::new();
         for (index, (x, y)) in points.iter().enumerate() {
-            let _ = write!(d, "{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' });
+            let command = if index == 0 { 'M' } else { 'L' };
+            let _ = write!(d, "{command}{:.1} {y:.1}", UNITS * x);
         }
-        self.shapes.push(Shape::Path { d, fill: "none", stroke, title: title.into() });
+        self.stroke(d, stroke, 1.5, title);
     }
 
-    pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &'static str) {
-        self.shapes.push(Shape::Line { from, to, stroke, width: 1.5, dashed: false });
-    }
-
-    pub(crate) fn dashed(&mut self, from: (f64, f64), to: (f64, f64), stroke: &'static str) {
-        self.shapes.push(Shape::Line { from, to, stroke, width: 1.5, dashed: true });
-    }
-
-    pub(crate) fn dot(&mut self, (x, y): (f64, f64), fill: &'static str, title: impl Into<String>) {
-        self.shapes.push(Shape::Dot { x, y, radius: 4.0, fill, title: title.into() });
-    }
-
-    /// Adds text that is aligned to `x` by `anchor`: `start`, `middle` or `end`.
-    pub(crate) fn text(
+    /// Adds a dot, which keeps its shape when the drawing is stretched.
+    pub(crate) fn dot(
         &mut self,
         (x, y): (f64, f64),
-        anchor: &'static str,
-        text: impl Into<String>,
+        stroke: &'static str,
+        title: impl Into<String>,
     ) {
-        let (fill, text) = (colour::TEXT, text.into());
-        self.shapes.push(Shape::Text { x, y, anchor, fill, size: 12, bold: false, text });
+        self.stroke(format!("M{:.1} {y:.1}h0", UNITS * x), stroke, 7.0, title);
     }
 
-    /// Adds text in a given colour.
-    pub(crate) fn text_on(
+    /// Adds an arc between two points of the bottom; its height is proportional to its width.
+    pub(crate) fn arc(
         &mut self,
-        (x, y): (f64, f64),
-        anchor: &'static str,
-        fill: &'static str,
-        text: impl Into<String>,
+        from: f64,
+        to: f64,
+        stroke: &'static str,
+        title: impl Into<String>,
     ) {
-        let text = text.into();
-        self.shapes.push(Shape::Text { x, y, anchor, fill, size: 12, bold: false, text });
+        let bottom = f64::from(self.height);
+        // The highest point of the curve is half as far away as its control point.
+        let top = bottom - 2.0 * (bottom - 4.0) * (to - from).abs();
+        let middle = UNITS * f64::midpoint(from, to);
+        let (from, to) = (UNITS * from, UNITS * to);
+        let d = format!("M{from:.1} {bottom}Q{middle:.1} {top:.1} {to:.1} {bottom}");
+        self.stroke(d, stroke, 1.2, title);
+    }
+
+    /// Adds a dashed line from top to bottom.
+    pub(crate) fn mark(&mut self, x: f64) {
+        let d = format!("M{:.1} 0v{}", UNITS * x, self.height);
+        let (stroke, title) = (colour::VERMILLION, String::new());
+        self.shapes.push(Shape::Line { d, stroke, width: 1.5, dashed: true, title });
+    }
+
+    fn stroke(&mut self, d: String, stroke: &'static str, width: f64, title: impl Into<String>) {
+        let title = title.into();
+        self.shapes.push(Shape::Line { d, stroke, width, dashed: false, title });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_visible_and_titles_are_escaped() {
+        let mut layer = Layer::new(10);
+        layer.bar((0.0, 0.0), (0.0, 10.0), colour::BLUE, "nothing");
+        layer.bar((1.0, 1.000_1), (0.0, 10.0), colour::BLUE, "<b>\"");
+        let svg = layer.render().unwrap();
+        assert_eq!(svg.matches("<rect").count(), 1);
+        assert!(svg.contains("x=\"998\" y=\"0\" width=\"2\"") && !svg.contains("<b>"), "{svg}");
     }
 }

@@ -1,13 +1,13 @@
-//! Square heat maps of attention, with numbers in the cells if they fit.
+//! Heat maps: tables of coloured cells, with numbers if they fit.
 
-use super::drawing::{Drawing, colour};
+use super::drawing::Swatch;
+use super::numbers::number;
 
-/// Maximum number of rows for which cells show numbers.
-const MAX_NUMBERED_ROWS: usize = 16;
-/// Width in pixels of a map without numbers.
-const SIDE: f64 = 560.0;
-/// Approximate width of a character in pixels.
-const LETTER: f64 = 6.6;
+/// Maximum number of columns whose cells show numbers, on a wide screen and on a phone.
+const MAX_NUMBERED_COLUMNS: usize = 16;
+const MAX_NUMBERED_ON_A_PHONE: usize = 7;
+/// Maximum number of names of the rows, or of the columns, of a map without numbers.
+const MAX_NAMES: usize = 16;
 /// Light grey that is visible in light and dark mode, and the blue and the orange of the palette.
 const LIGHT: [f64; 3] = [238.0, 240.0, 243.0];
 const BLUE: [f64; 3] = [0.0, 114.0, 178.0];
@@ -20,15 +20,36 @@ const MAX_LIFT: f64 = 8.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ColourScale {
     /// From 0 to the largest share. The colour follows the square root, so that small shares are distinguishable.
-    Shares { most: f64 },
+    Shares { largest: f64 },
     /// Lift over even attention: orange below 1, blue above, logarithmic up to a factor of eight.
     Lift,
+    /// Orange at the low end, blue at the high end.
+    Diverging { low: f64, high: f64 },
+}
+
+/// A heat map. Missing cells stay empty.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct HeatMap {
+    /// Names of the rows and of the columns, above the first column.
+    pub(crate) corner: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<(String, Vec<Option<f64>>)>,
+    pub(crate) scale: ColourScale,
+}
+
+/// A cell, as shown.
+pub(crate) struct HeatCell {
+    pub(crate) fill: String,
+    /// Whether its text is white.
+    pub(crate) dark: bool,
+    pub(crate) title: String,
+    pub(crate) text: String,
 }
 
 impl ColourScale {
     /// Returns the scale of these shares.
     pub(crate) fn shares(shares: impl Iterator<Item = f64>) -> Self {
-        Self::Shares { most: shares.fold(0.0, f64::max) }
+        Self::Shares { largest: shares.fold(0.0, f64::max) }
     }
 
     /// Returns the colour of a value.
@@ -36,29 +57,32 @@ impl ColourScale {
         let mix = |from: [f64; 3], to: [f64; 3], part: f64| {
             [0, 1, 2].map(|index| (from[index] + (to[index] - from[index]) * part).round() as u8)
         };
+        let diverging =
+            |part: f64| mix(LIGHT, if part < 0.0 { ORANGE } else { BLUE }, part.abs().min(1.0));
         match self {
-            Self::Shares { most } => {
-                let part = (value / most.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0).sqrt();
+            Self::Shares { largest } => {
+                let part = (value / largest.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0).sqrt();
                 if part < 0.6 {
                     mix(LIGHT, BLUE, part / 0.6)
                 } else {
                     mix(BLUE, DARK_BLUE, (part - 0.6) / 0.4)
                 }
             }
-            Self::Lift => {
-                let part = (value.log2() / MAX_LIFT.log2()).clamp(-1.0, 1.0);
-                mix(LIGHT, if part < 0.0 { ORANGE } else { BLUE }, part.abs())
-            }
+            Self::Lift => diverging(value.log2() / MAX_LIFT.log2()),
+            Self::Diverging { low, high } => diverging(2.0 * (value - low) / (high - low) - 1.0),
         }
     }
 
     /// Returns the values in the legend.
     fn ticks(self) -> Vec<f64> {
         match self {
-            Self::Shares { most } => {
-                [0.0, 0.0625, 0.25, 0.5625, 1.0].map(|part| part * most).to_vec()
+            Self::Shares { largest } => {
+                [0.0, 0.0625, 0.25, 0.5625, 1.0].map(|part| part * largest).to_vec()
             }
             Self::Lift => vec![0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0],
+            Self::Diverging { low, high } => {
+                (0..5).map(|quarter| low + (high - low) * f64::from(quarter) / 4.0).collect()
+            }
         }
     }
 
@@ -67,77 +91,77 @@ impl ColourScale {
             Self::Shares { .. } if value > 0.0 && value < 0.001 => format!("{value:.0e}"),
             Self::Shares { .. } => format!("{value:.3}"),
             Self::Lift if value >= 10.0 => format!("{value:.0}"),
-            Self::Lift => format!("{value:.2}"),
-        }
-    }
-}
-
-/// Draws a square map with row names and short column names. Missing cells are left out.
-pub(crate) fn heat_map(
-    label: &str,
-    rows: &[String],
-    columns: &[String],
-    cells: &[Vec<Option<f64>>],
-    scale: ColourScale,
-) -> Drawing {
-    let number = rows.len();
-    let longest = rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let left = 18.0 + LETTER * longest.max(4) as f64;
-    let numbered = number <= MAX_NUMBERED_ROWS;
-    let (across, down) = if numbered {
-        (48.0, 24.0)
-    } else {
-        let side = (SIDE / number as f64).floor().max(6.0);
-        (side, side)
-    };
-    let (top, key) = (58.0, 46.0);
-    let ticks = scale.ticks();
-    let width = (left + across * number as f64 + 6.0).max(left + key * ticks.len() as f64 + 40.0);
-    let mut drawing = Drawing::new(width as u32, (top + down * number as f64 + 6.0) as u32, label);
-    for (index, value) in ticks.iter().enumerate() {
-        let x = left + key * index as f64;
-        drawing.rect((x, 2.0), (key, 10.0), hexadecimal(scale.rgb(*value)), "");
-        drawing.text((x + key / 2.0, 26.0), "middle", scale.shown(*value));
-    }
-    // Names that would overlap are left out.
-    let widest = columns.iter().map(|name| name.chars().count()).max().unwrap_or(1);
-    let every_column = ((LETTER * widest as f64 + 6.0) / across).ceil() as usize;
-    let every_row = (14.0 / down).ceil() as usize;
-    for (column, name) in columns.iter().enumerate().step_by(every_column.max(1)) {
-        drawing.text((left + across * (column as f64 + 0.5), top - 8.0), "middle", name);
-    }
-    for (row, (name, cells)) in rows.iter().zip(cells).enumerate() {
-        let y = top + down * row as f64;
-        if row.is_multiple_of(every_row.max(1)) {
-            drawing.text((left - 10.0, y + down / 2.0 + 4.0), "end", name);
-        }
-        for (column, value) in cells.iter().enumerate() {
-            let Some(value) = value else { continue };
-            let x = left + across * column as f64;
-            let rgb = scale.rgb(*value);
-            let title = format!("{name} → {}: {}", rows[column], scale.shown(*value));
-            let gap = if numbered { 1.0 } else { 0.5 };
-            drawing.rect((x, y), (across - gap, down - gap), hexadecimal(rgb), title);
-            if numbered {
-                let position = (x + across / 2.0, y + 16.0);
-                drawing.text_on(position, "middle", legible_on(rgb), scale.shown(*value));
+            Self::Lift | Self::Diverging { .. } => {
+                format!("{:.2}", value + 0.0).replace("-0.00", "0.00")
             }
         }
     }
-    if number == 0 {
-        drawing.text_on((left, top), "start", colour::GREY, "nothing to show");
-    }
-    drawing
 }
 
-pub(crate) fn hexadecimal([red, green, blue]: [u8; 3]) -> String {
+impl HeatMap {
+    /// Returns the colours of the legend with their values.
+    pub(crate) fn legend(&self) -> Vec<Swatch> {
+        let swatch = |value: f64| Swatch::new(number(value), hexadecimal(self.scale.rgb(value)));
+        self.scale.ticks().into_iter().map(swatch).collect()
+    }
+
+    fn is_numbered(&self) -> bool {
+        self.columns.len() <= MAX_NUMBERED_COLUMNS
+    }
+
+    /// Returns the class of the table.
+    pub(crate) fn class(&self) -> &'static str {
+        if !self.is_numbered() {
+            "heat fine"
+        } else if self.columns.len() > MAX_NUMBERED_ON_A_PHONE {
+            "heat many"
+        } else {
+            "heat"
+        }
+    }
+
+    /// Returns the size of a cell of a map without numbers in pixels.
+    pub(crate) fn cell_pixels(&self) -> usize {
+        (640 / self.columns.len().max(1)).clamp(10, 24)
+    }
+
+    /// Returns how many neighbouring columns, and rows, share a name.
+    pub(crate) fn spans(&self) -> [usize; 2] {
+        let span = |names: usize| {
+            if self.is_numbered() { 1 } else { names.div_ceil(MAX_NAMES).max(1) }
+        };
+        [span(self.columns.len()), span(self.rows.len())]
+    }
+
+    /// Returns the names of the columns, each with the number of columns that it spans.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (usize, &String)> {
+        self.columns.chunks(self.spans()[0]).filter_map(|names| Some((names.len(), names.first()?)))
+    }
+
+    /// Returns the cells of a row.
+    pub(crate) fn cells(&self, row: &str, values: &[Option<f64>]) -> Vec<Option<HeatCell>> {
+        let cell = |(column, value): (&String, &Option<f64>)| {
+            let value = (*value)?;
+            let rgb = self.scale.rgb(value);
+            let shown = self.scale.shown(value);
+            Some(HeatCell {
+                fill: hexadecimal(rgb),
+                dark: is_dark(rgb),
+                title: format!("{row}, {column}: {shown}"),
+                text: if self.is_numbered() { shown } else { String::new() },
+            })
+        };
+        self.columns.iter().zip(values).map(cell).collect()
+    }
+}
+
+fn hexadecimal([red, green, blue]: [u8; 3]) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// Returns white or nearly black, by the brightness of the background (ITU-R BT.601).
-fn legible_on([red, green, blue]: [u8; 3]) -> &'static str {
-    let bright = 0.299 * f64::from(red) + 0.587 * f64::from(green) + 0.114 * f64::from(blue);
-    if bright < 140.0 { "#ffffff" } else { "#1f2328" }
+/// Returns whether white text is legible on a colour, by its brightness (ITU-R BT.601).
+fn is_dark([red, green, blue]: [u8; 3]) -> bool {
+    0.299 * f64::from(red) + 0.587 * f64::from(green) + 0.114 * f64::from(blue) < 140.0
 }
 
 #[cfg(test)]
@@ -145,35 +169,42 @@ mod tests {
     use askama::Template;
 
     use super::*;
+    use crate::report::page::Block;
 
     #[test]
     fn colours_follow_the_values_and_text_stays_legible() {
         let shares = ColourScale::shares([0.1, 0.4].into_iter());
-        assert_eq!(shares, ColourScale::Shares { most: 0.4 });
+        assert_eq!(shares, ColourScale::Shares { largest: 0.4 });
         assert_eq!((shares.rgb(0.0), shares.rgb(0.4)), ([238, 240, 243], [0, 46, 84]));
-        assert_eq!(
-            (ColourScale::Lift.rgb(1.0), ColourScale::Lift.rgb(64.0)),
-            ([238, 240, 243], [0, 114, 178])
-        );
-        assert_eq!(ColourScale::Lift.rgb(0.0), [230, 159, 0]);
-        assert_eq!((legible_on([0, 46, 84]), legible_on([238, 240, 243])), ("#ffffff", "#1f2328"));
         assert_eq!(ColourScale::shares(std::iter::empty()).rgb(0.0), [238, 240, 243]);
+        let orange_to_blue = [[230, 159, 0], [238, 240, 243], [0, 114, 178]];
+        assert_eq!([0.0, 1.0, 64.0].map(|lift| ColourScale::Lift.rgb(lift)), orange_to_blue);
+        let diverging = ColourScale::Diverging { low: -1.0, high: 1.0 };
+        assert_eq!([-3.0, 0.0, 1.0].map(|value| diverging.rgb(value)), orange_to_blue);
+        assert_eq!(diverging.shown(-0.000_1), "0.00");
+        assert!(is_dark([0, 46, 84]) && !is_dark([238, 240, 243]));
+    }
+
+    fn html(number: usize) -> String {
+        let names: Vec<String> = (0..number).map(|name| name.to_string()).collect();
+        let mut cells = vec![vec![Some(0.25); number]; number];
+        cells.iter_mut().take(1).for_each(|row| row[number - 1] = None);
+        let rows = names.iter().cloned().zip(cells).collect();
+        let corner = "from".to_owned();
+        Block::Heat(HeatMap { corner, columns: names, rows, scale: ColourScale::Lift })
+            .render()
+            .unwrap()
     }
 
     #[test]
-    fn small_maps_have_numbers_and_large_ones_titles() {
-        let names = |number: usize| (0..number).map(|name| name.to_string()).collect::<Vec<_>>();
-        let svg = |number: usize| {
-            let mut cells = vec![vec![Some(0.25); number]; number];
-            cells[0][1] = None;
-            let drawing =
-                heat_map("a map", &names(number), &names(number), &cells, ColourScale::Lift);
-            drawing.render().unwrap()
-        };
-        assert_eq!(svg(3).matches(">0.25</text>").count(), 8 + 1);
-        let large = svg(64);
-        assert_eq!(large.matches("<title>").count(), 64 * 64 - 1);
-        assert!(large.len() < 700_000, "{}", large.len());
-        heat_map("none", &[], &[], &[], ColourScale::Lift);
+    fn small_maps_have_numbers_large_ones_titles_and_all_a_legend() {
+        assert_eq!(html(3).matches(">0.25</td>").count(), 8);
+        let large = html(64);
+        assert_eq!(large.matches("title=").count(), 64 * 64 - 1);
+        assert_eq!(large.matches("rowspan=\"4\"").count(), 16, "names take four rows each");
+        assert!(large.len() < 500_000 && !large.contains(">0.25</td>"), "{}", large.len());
+        for map in [html(3), large, html(0)] {
+            assert!(map.contains("class=\"legend\"") && map.contains("0.125"), "{map}");
+        }
     }
 }

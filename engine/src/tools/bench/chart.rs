@@ -6,17 +6,14 @@ use askama::Template;
 
 use super::figures::{Measurement, shown};
 use crate::base::text::{count, line_safe};
-use crate::report::page::drawing::Drawing;
-use crate::report::page::lines::{self, Line, Plot, WIDTH};
-use crate::report::page::{self, Block, Page, Section, Tile};
+use crate::report::page::chart::{Chart, Line, LineChart};
+use crate::report::page::drawing::{Swatch, colour};
+use crate::report::page::numbers::number;
+use crate::report::page::{Bar, Bars, Block, Figure, Page, Section, Tile};
 use crate::tools::bench::Bench;
 
 /// Maximum number of lines of a chart, limited by distinguishable colours.
 const MAX_LINES: usize = 4;
-/// Columns of charts in an SVG, the pixels between them, and the height of a title.
-const COLUMNS: usize = 2;
-const GAP: f64 = 28.0;
-const TITLE: f64 = 24.0;
 
 /// Results of one group in one unit.
 struct ChartPanel<'a> {
@@ -26,35 +23,49 @@ struct ChartPanel<'a> {
     figures: Vec<&'a Measurement>,
 }
 
-/// Draws every group with more than one point per line, as one SVG with a white background.
-pub(crate) fn draw(bench: &Bench) -> String {
-    let panels = panels(bench);
-    let drawn: Vec<&ChartPanel<'_>> = panels.iter().filter(|panel| panel.has_lines()).collect();
-    let rows: Vec<&[&ChartPanel<'_>]> = drawn.chunks(COLUMNS).collect();
-    let tall = |row: &&[&ChartPanel<'_>]| {
-        row.iter().map(|panel| panel.plot(|plot| plot.height())).fold(0.0, f64::max) + TITLE + GAP
-    };
-    let height = GAP + rows.iter().map(tall).sum::<f64>();
-    let width = GAP + COLUMNS as f64 * (f64::from(WIDTH) + GAP);
-    let mut svg = Drawing::new(width as u32, height as u32, "benchmark results");
-    svg.rect((0.0, 0.0), (width, height), "#ffffff", "");
-    let mut top = GAP;
-    for row in rows {
-        for (column, panel) in row.iter().enumerate() {
-            let left = GAP + column as f64 * (f64::from(WIDTH) + GAP);
-            svg.text((left, top), "start", panel.title());
-            panel.plot(|plot| plot.draw(&mut svg, (left, top + TITLE)));
-        }
-        top += tall(&row);
+/// One SVG of charts below each other, on white.
+#[derive(Template)]
+#[template(path = "charts.svg", escape = "html")]
+struct Charts {
+    charts: Vec<PlacedChart>,
+    height: u32,
+}
+
+/// A chart with its title, its distance from the top, and the height of its legend.
+struct PlacedChart {
+    title: String,
+    top: u32,
+    chart: Chart,
+}
+
+impl PlacedChart {
+    /// Returns the legend, each line with its distance from the top.
+    fn legend(&self) -> impl Iterator<Item = (u32, &Swatch)> {
+        (1..).map(|line| 20 * line).zip(&self.chart.legend)
     }
-    svg.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
+
+    fn plot_top(&self) -> u32 {
+        20 * self.chart.legend.len() as u32 + 16
+    }
+}
+
+/// Draws every group with more than one point per line as one SVG.
+pub(crate) fn draw(bench: &Bench) -> String {
+    let mut height = 32;
+    let panels = panels(bench).into_iter().filter(ChartPanel::has_lines);
+    let charts = panels.map(|panel| {
+        let placed = PlacedChart { title: panel.title(), top: height, chart: panel.chart() };
+        height += placed.plot_top() + placed.chart.height() + 32;
+        placed
+    });
+    let charts = charts.collect();
+    Charts { charts, height }.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
 }
 
 /// Renders all results as one HTML file. `command` is shown as the command that repeats them.
 pub(crate) fn page(bench: &Bench, command: &str) -> String {
     let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
-    let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
-    let mut groups: Vec<(&str, Vec<page::Figure>)> = Vec::new();
+    let mut groups: Vec<(&str, Vec<Figure>)> = Vec::new();
     for panel in panels(bench) {
         // `kernel` and `kernel, 32 heads` share a section.
         let name = panel.group.split(',').next().unwrap_or_default();
@@ -81,8 +92,7 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
         all.push(Block::List(bench.left_out.clone()));
     }
     sections.push(Section::new("figures", "All results", "", all));
-    let again = vec![Block::Code(line_safe(command))];
-    sections.push(Section::new("repeat", "Command", "", again));
+    sections.push(Section::command(&line_safe(command)));
     let page = Page {
         title: format!("Benchmark of {processor}"),
         kicker: format!("longsift bench · {} · longsift {}", bench.measured, bench.longsift),
@@ -91,8 +101,8 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
             bench.repeats
         ),
         tiles: vec![
-            tile(bench.threads.to_string(), "threads"),
-            tile(count(bench.figures.len() as u64), "results"),
+            Tile::new(bench.threads.to_string(), "threads"),
+            Tile::new(count(bench.figures.len() as u64), "results"),
         ],
         sections,
     };
@@ -147,29 +157,32 @@ impl<'a> ChartPanel<'a> {
         self.lines().iter().any(|line| line.points.len() > 1)
     }
 
-    fn plot<T>(&self, with: impl FnOnce(Plot<'_>) -> T) -> T {
-        with(Plot {
+    fn chart(&self) -> Chart {
+        let lines = LineChart {
             label: self.title(),
-            across: self.at_unit.to_owned(),
-            powers: true,
+            x_name: self.at_unit.to_owned(),
             lines: self.lines(),
+            logarithmic: true,
             shown: &|value| shown(value, self.unit),
-            at: &|value| count(value as u64),
-        })
+            shown_x: &number,
+        };
+        lines.chart()
     }
 
-    fn figure(&self) -> page::Figure {
-        let (title, caption) = (self.title(), String::new());
+    fn figure(&self) -> Figure {
         if self.has_lines() {
-            return page::Figure { title, caption, drawing: self.plot(|plot| plot.drawing()) };
+            return Figure::new(self.title(), "", Block::Chart(self.chart()));
         }
+        let largest =
+            self.figures.iter().map(|figure| figure.value).fold(f64::MIN_POSITIVE, f64::max);
         let bar = |figure: &&Measurement| {
             let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
-            (format!("{}, {at}", line_safe(&figure.series)), figure.value)
+            let name = format!("{}, {at}", line_safe(&figure.series));
+            let value = shown(figure.value, figure.unit);
+            Bar::new(name, value, colour::BLUE, (0.0, figure.value / largest))
         };
-        let bars: Vec<(String, f64)> = self.figures.iter().map(bar).collect();
-        let drawing = lines::bars(&title, &bars, &|value| shown(value, self.unit));
-        page::Figure { title, caption, drawing }
+        let rows = self.figures.iter().map(bar).collect();
+        Figure::new(self.title(), "", Block::Bars(Bars { rows, ..Bars::default() }))
     }
 }
 
@@ -208,7 +221,7 @@ mod tests {
             assert!(page.contains(text), "{text}: {page}");
         }
         assert!(!page.contains("<script") && !page.contains("<b>,") && !page.contains('\u{202e}'));
-        assert_eq!(page.matches("<circle").count(), 2);
+        assert_eq!(page.matches("stroke-width=\"7\"").count(), 2, "a dot for each point");
         let svg = draw(&bench);
         assert!(svg.contains("kernel, pairs/s") && !svg.contains("table"), "{svg}");
     }

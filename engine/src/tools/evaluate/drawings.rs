@@ -1,13 +1,60 @@
 //! Conversion of statistics to charts and tables of a page.
 
 use super::figures::Figure;
-use super::grid::{by_importance, cell, kinds};
+use super::grid::{by_importance, cell, kinds, with_interval};
 use super::matrix::Matrix;
-use crate::report::page::Block;
-use crate::report::page::figures::Interval;
+use crate::report::page::drawing::{Layer, Swatch, colour};
+use crate::report::page::heat::{ColourScale, HeatMap};
+use crate::report::page::{Bar, Bars, Block};
 
-pub(super) fn interval(figure: &Figure) -> Option<Interval> {
-    Some(Interval { value: figure.value?, from_to: figure.interval })
+/// Height of the line of a series in pixels.
+const LINE: u32 = 12;
+
+/// Draws statistics from 0 to 1 with their intervals, one row each with a line for every series. A dashed line marks
+/// `chance`. Rows without a value are left out.
+pub(super) fn intervals(
+    series: &[&str],
+    rows: impl Iterator<Item = (String, Vec<Option<Figure>>)>,
+    chance: f64,
+) -> Block {
+    let row = |(name, figures): (String, Vec<Option<Figure>>)| {
+        let mut layer = Layer::new(LINE * series.len() as u32);
+        layer.mark(chance);
+        for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
+            let Some(Figure { value: Some(value), interval }) = figure else { continue };
+            let y = f64::from(LINE) * (index as f64 + 0.5);
+            let title = format!("{}: {}", series[index], with_interval(figure.as_ref()));
+            if let Some(ends) = interval {
+                layer.line(&ends.map(|end| (end, y)), stroke, &title);
+            }
+            layer.dot((*value, y), stroke, title);
+        }
+        let values = figures.iter().map(|figure| with_interval(figure.as_ref()));
+        let value = values.collect::<Vec<_>>().join(" · ");
+        Bar { name, value, layer }
+    };
+    let has_value = |(_, figures): &(String, Vec<Option<Figure>>)| {
+        figures.iter().flatten().any(|of| of.value.is_some())
+    };
+    let swatches =
+        series.iter().zip(colour::SERIES).map(|(name, stroke)| Swatch::new(*name, stroke));
+    let dashed = Swatch::dashed(format!("chance, {chance:.2}"));
+    Block::Bars(Bars {
+        legend: swatches.chain([dashed]).collect(),
+        rows: rows.filter(has_value).map(row).collect(),
+        scale: vec!["0", "0.25", "0.5", "0.75", "1"],
+    })
+}
+
+/// Draws values between `low` and `high`: blue above the middle, orange below.
+pub(super) fn diverging(
+    columns: Vec<String>,
+    rows: impl Iterator<Item = (String, Vec<Option<f64>>)>,
+    (low, high): (f64, f64),
+) -> Block {
+    let has_value = |(_, cells): &(String, Vec<Option<f64>>)| cells.iter().any(Option::is_some);
+    let (corner, rows) = (String::new(), rows.filter(has_value).collect());
+    Block::Heat(HeatMap { corner, columns, rows, scale: ColourScale::Diverging { low, high } })
 }
 
 /// Renders a matrix as a table; `None` if it is empty.
@@ -21,4 +68,29 @@ pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     };
     let rows = by_importance(matrix.keys()).into_iter().map(row).collect();
     (!kinds.is_empty()).then(|| Block::Table { header: header.collect(), rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use askama::Template;
+
+    use super::*;
+
+    #[test]
+    fn intervals_have_a_legend_and_a_scale_and_escape_names() {
+        let figure = Figure { value: Some(0.25), interval: Some([0.2, 0.31]) };
+        let rows = [("<script>".to_owned(), vec![Some(figure)]), ("b".to_owned(), vec![None])];
+        let html = intervals(&["a"], rows.into_iter(), 0.5).render().unwrap();
+        assert!(html.contains("&#60;script&#62; <span class=\"soft\">0.25 (0.20-0.31)"), "{html}");
+        assert!(html.contains("chance, 0.50") && html.contains("<span>0.75</span>"), "{html}");
+        assert!(html.contains("M200.0 6.0L310.0 6.0") && !html.contains(">b "), "{html}");
+    }
+
+    #[test]
+    fn missing_values_leave_empty_cells() {
+        let rows = [("a".to_owned(), vec![None, Some(1.0)]), ("b".to_owned(), vec![None, None])];
+        let columns = vec!["x".to_owned(), "y".to_owned()];
+        let html = diverging(columns, rows.into_iter(), (0.0, 1.0)).render().unwrap();
+        assert_eq!((html.matches("<td></td>").count(), html.matches("<tr>").count()), (1, 2));
+    }
 }

@@ -1,7 +1,7 @@
 //! Evaluation as an HTML page.
 
 use super::constructions::{KINDS, Kind, Role};
-use super::drawings::{interval, matrix_table};
+use super::drawings::{diverging, intervals, matrix_table};
 use super::evaluation::{Evaluation, OfLength};
 use super::guards::GuardRejections;
 use super::heads::KINDS_OF_HEADS;
@@ -9,8 +9,7 @@ use super::labels::report::LabelFigures;
 use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
 use crate::base::text::count;
-use crate::report::page::drawing::Drawing;
-use crate::report::page::figures::{IntervalRow, grid, intervals};
+use crate::report::page::numbers::{number, percent};
 use crate::report::page::{Block, Page, Section, Tile};
 
 impl Evaluation {
@@ -33,11 +32,10 @@ impl Evaluation {
                 vec![Block::List(kinds.collect())],
             ));
         }
-        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
-        let documents = |of: &OfLength| of.documents.values().sum::<u64>();
-        let tiles = self.lengths.values().map(|of| Tile {
-            figure: count(documents(of)),
-            label: format!("documents of {} tokens or more", count(of.tokens)),
+        sections.push(Section::command(command));
+        let tiles = self.lengths.values().map(|of| {
+            let documents = count(of.documents.values().sum::<u64>());
+            Tile::new(documents, format!("documents of {} tokens or more", count(of.tokens)))
         });
         let natural = self.labels.as_ref().map(|_| {
             "Share of real text that each score keeps among natural windows of labelled documents. ".to_owned()
@@ -85,26 +83,24 @@ impl OfLength {
         add(
             "ladder",
             "Whole windows against joined pieces",
-            "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 (dashed) by chance.",
-            vec![Block::Drawing(self.ladder_drawing(&ladder))],
+            "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 by chance.",
+            vec![self.ladder_drawing(&ladder)],
         );
         add(
             "pairs",
             "Dependence and junk",
-            "Share of pairs in which a whole window ranks above a window made of it (blue: more than half, orange: less). \
+            "Share of pairs in which a whole window ranks above a window made of it. \
              Shuffled chunks are shown for information only: they turn near links into far ones.",
             self.pair_drawings(),
         );
         add(
             "top",
             "Real windows in the top fifth",
-            "Share of real windows in the top fifth of a pool of one real to five junk and joined windows. Dashed: chance.",
+            "Share of real windows in the top fifth of a pool of one real to five junk and joined windows.",
             vec![
-                Block::Drawing(self.top_fifth_drawing(|report| &report.top_fifth_real_share)),
+                self.top_fifth_drawing(|report| &report.top_fifth_real_share),
                 Block::Heading("Copies and boilerplate at varying distances".to_owned()),
-                Block::Drawing(
-                    self.top_fifth_drawing(|report| &report.top_fifth_jittered_real_share),
-                ),
+                self.top_fifth_drawing(|report| &report.top_fifth_jittered_real_share),
             ],
         );
         if let Some(first) = self.guards.first() {
@@ -124,7 +120,7 @@ impl OfLength {
             "agreement",
             "Agreement",
             "Rank correlation over whole windows inside categories. Statistics that agree add little to each other.",
-            vec![Block::Drawing(self.agreements())],
+            vec![self.agreements()],
         );
         add(
             "explained",
@@ -137,7 +133,7 @@ impl OfLength {
             add(
                 "heads",
                 "Heads",
-                "Dependency strength of each head, with layers as rows and heads as columns. Blue: above chance; orange: below. \
+                "Dependency strength of each head, with layers as rows and heads as columns. 0.5 is chance. \
                  Among many heads, some are best by chance.",
                 self.head_maps(),
             );
@@ -152,38 +148,25 @@ impl OfLength {
         }
     }
 
-    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Drawing {
-        let rows: Vec<IntervalRow> = self
-            .reports()
-            .map(|(name, report)| IntervalRow {
-                name: name.clone(),
-                figures: kinds
-                    .iter()
-                    .map(|kind| report.ladder.get(kind.name).and_then(interval))
-                    .collect(),
-            })
-            .filter(|row| row.figures.iter().any(Option::is_some))
-            .collect();
+    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Block {
+        let rows = self.reports().map(|(name, report)| {
+            let figure = |kind: &&Kind| report.ladder.get(kind.name).copied();
+            (name.clone(), kinds.iter().map(figure).collect())
+        });
         let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        intervals("AUROC of whole windows against windows of pieces", &names, &rows, 0.5)
+        intervals(&names, rows, 0.5)
     }
 
     fn pair_drawings(&self) -> Vec<Block> {
         let block = |title: &str, roles: &[Role]| {
             let names = pairs_of(roles);
-            let rows: Vec<(String, Vec<Option<f64>>)> = self
-                .reports()
-                .map(|(name, report)| {
-                    let cell =
-                        |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
-                    (name.clone(), names.iter().map(cell).collect())
-                })
-                .filter(|(_, cells): &(String, Vec<Option<f64>>)| cells.iter().any(Option::is_some))
-                .collect();
-            let columns: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
-            let drawing = grid(title, &columns, &rows, (0.0, 1.0));
-            [Block::Heading(title.to_owned()), Block::Drawing(drawing)]
+            let rows = self.reports().map(|(name, report)| {
+                let cell = |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
+                (name.clone(), names.iter().map(cell).collect())
+            });
+            let columns = names.iter().map(|name| name.replace('_', " ")).collect();
+            [Block::Heading(title.to_owned()), diverging(columns, rows, (0.0, 1.0))]
         };
         let mut blocks = Vec::new();
         blocks.extend(block(
@@ -195,40 +178,25 @@ impl OfLength {
         blocks
     }
 
-    fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Drawing {
-        let rows: Vec<IntervalRow> = self
-            .reports()
-            .map(|(name, report)| {
-                let shares = of(report);
-                let figures = [Some(shares.plain), shares.copy_cap, shares.guarded];
-                let figures = figures.map(|figure| figure.as_ref().and_then(interval));
-                IntervalRow { name: name.clone(), figures: figures.to_vec() }
-            })
-            .filter(|row| row.figures.iter().any(Option::is_some))
-            .collect();
+    fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Block {
+        let rows = self.reports().map(|(name, report)| {
+            let shares = of(report);
+            (name.clone(), vec![Some(shares.plain), shares.copy_cap, shares.guarded])
+        });
         let chance = self.reports.values().find_map(|report| of(report).by_chance);
         let series = ["as ranked", "copies capped", "guarded"];
-        intervals(
-            "share of real windows in the top fifth",
-            &series,
-            &rows,
-            chance.unwrap_or(1.0 / 6.0),
-        )
+        intervals(&series, rows, chance.unwrap_or(1.0 / 6.0))
     }
 
-    fn agreements(&self) -> Drawing {
+    fn agreements(&self) -> Block {
         let names: Vec<&String> = self.agreement.keys().collect();
         let columns: Vec<String> = (1..=names.len()).map(|place| format!("({place})")).collect();
-        let rows: Vec<(String, Vec<Option<f64>>)> = names
-            .iter()
-            .zip(&columns)
-            .map(|(name, place)| {
-                let row = &self.agreement[*name];
-                let cells = names.iter().map(|other| row.get(*other).copied().flatten()).collect();
-                (format!("{name} {place}"), cells)
-            })
-            .collect();
-        grid("rank correlation of the statistics", &columns, &rows, (-1.0, 1.0))
+        let rows = names.iter().zip(&columns).map(|(name, place)| {
+            let row = &self.agreement[*name];
+            let cells = names.iter().map(|other| row.get(*other).copied().flatten()).collect();
+            (format!("{name} {place}"), cells)
+        });
+        diverging(columns.clone(), rows, (-1.0, 1.0))
     }
 
     fn head_maps(&self) -> Vec<Block> {
@@ -236,12 +204,11 @@ impl OfLength {
         for of in &self.heads {
             for kind in KINDS_OF_HEADS {
                 let (layers, heads, cells) = of.cells(kind);
-                let columns: Vec<String> = heads.iter().map(u32::to_string).collect();
+                let columns = heads.iter().map(u32::to_string).collect();
                 let names = layers.iter().map(|layer| format!("layer {layer}"));
-                let rows: Vec<_> = names.zip(cells).collect();
                 let title = format!("{}: {}", of.measure, kind_of_heads(kind));
-                blocks.push(Block::Heading(title.clone()));
-                blocks.push(Block::Drawing(grid(&title, &columns, &rows, (0.0, 1.0))));
+                blocks.push(Block::Heading(title));
+                blocks.push(diverging(columns, names.zip(cells), (0.0, 1.0)));
             }
         }
         blocks
@@ -278,17 +245,13 @@ impl OfLength {
                 ""
             }
         ))];
-        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let rows = selection.categories.iter().map(|(name, [before, after])| {
             let name = category(name, selection.categories.len());
             vec![name, percent(*before), percent(*after)]
         });
         blocks.push(Block::table(["category", "before", "after"], rows.collect()));
         let of = |quantiles: &Option<[f64; 3]>| {
-            quantiles.map_or_else(
-                || "–".to_owned(),
-                |of| of.map(|value| format!("{value:.3}")).join(" / "),
-            )
+            quantiles.map_or_else(|| "–".to_owned(), |of| of.map(number).join(" / "))
         };
         let tokens = &selection.document_tokens;
         let whole = |quantiles: &Option<[f64; 3]>| {

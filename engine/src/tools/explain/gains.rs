@@ -6,7 +6,7 @@ use std::ops::Range;
 use longsift_stages::contract::ForwardFigures;
 
 use super::Explanation;
-use super::page::shade;
+use super::page::{shade, shades};
 use crate::report::page::{Piece, Section};
 
 impl Explanation {
@@ -39,7 +39,9 @@ impl Explanation {
         let gains: Vec<Option<f64>> =
             self.token_ranges(each).map(|tokens| self.mean_gain(tokens)).collect();
         let most = gains.iter().flatten().copied().reduce(f64::max)?;
-        let blocks = self.shaded(|index, tokens, text, mut title| {
+        let first = self.token_gains.iter().position(Option::is_some).unwrap_or(0);
+        let why = "they lie inside the short context.";
+        let pieces = self.shaded(first, why, |index, tokens, text, mut title| {
             let loss = tokens.start.checked_sub(1).and_then(|before| self.token_losses.get(before));
             if let Some(loss) = loss {
                 let _ = write!(title, ", loss {loss:.3}");
@@ -51,8 +53,8 @@ impl Explanation {
             let fill = part.filter(|part| *part > 0.0).map_or_else(String::new, shade);
             Piece { text, fill, title, anchor: String::new(), link: String::new() }
         });
-        let lead = "Darker: the model predicts the token better from the whole context than from the short context alone. Tokens \
-                    inside the short context have no gain.";
+        let blocks = std::iter::once(shades(" nats gained", most)).chain(pieces).collect();
+        let lead = "Darker: the model predicts the token better from the whole context than from the short context alone.";
         Some(Section::new("gains", "Gain from the long context", lead, blocks))
     }
 

@@ -8,9 +8,11 @@ use longsift_stages::contract::Value;
 
 use super::{Explanation, Link, shown};
 use crate::base::text::{count, line_safe};
-use crate::report::page::drawing::{Drawing, Shape, colour};
-use crate::report::page::heat::{ColourScale, heat_map, hexadecimal};
-use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
+use crate::report::page::chart::{Chart, Columns, Tick, index_ticks};
+use crate::report::page::drawing::{Swatch, colour};
+use crate::report::page::heat::{ColourScale, HeatMap};
+use crate::report::page::numbers::{Axis, number};
+use crate::report::page::{Block, Figure, Page, Piece, Sample, Section, Tile, text_class};
 use crate::report::passages::Passage;
 
 /// Maximum number of pieces of a shaded text.
@@ -19,11 +21,10 @@ const MAX_PIECES: usize = 3000;
 const MAX_TEXT_BYTES: usize = 400_000;
 /// Maximum number of lines drawn between recurring tokens.
 const MAX_LINES: usize = 300;
-/// Width of charts along the window in pixels, and maximum number of their bars.
-const WIDTH: f64 = 720.0;
-const MAX_BARS: usize = 240;
-/// Lightest and darkest background of a piece.
-const SHADES: [[f64; 3]; 2] = [[255.0, 255.0, 255.0], [120.0, 182.0, 226.0]];
+/// Maximum number of columns of a chart along the window.
+const MAX_COLUMNS: usize = 240;
+/// Opacity of the darkest background of a piece, on which text is legible in light and dark mode.
+const MAX_OPACITY: f64 = 0.6;
 
 impl Explanation {
     /// Renders the explanation as one HTML file. `command` is shown as the command that repeats it.
@@ -44,27 +45,24 @@ impl Explanation {
             ));
         }
         if !self.matrix.lift.is_empty() {
-            let number = self.matrix.lift.len();
-            let names: Vec<String> =
-                (0..number).map(|block| count(self.matrix.block_boundaries[block])).collect();
-            let columns: Vec<String> = (0..number).map(|block| block.to_string()).collect();
-            let drawing = heat_map(
-                "attention relative to even attention",
-                &names,
-                &columns,
-                &self.matrix.lift,
-                ColourScale::Lift,
-            );
+            let first_token = |block: usize| count(self.matrix.block_boundaries[block]);
+            let blocks = self.matrix.lift.iter().enumerate();
+            let map = HeatMap {
+                corner: "query ↓ key →".to_owned(),
+                columns: (0..self.matrix.lift.len()).map(first_token).collect(),
+                rows: blocks.map(|(block, lift)| (first_token(block), lift.clone())).collect(),
+                scale: ColourScale::Lift,
+            };
             let lead = format!(
-                "Attention between parts of the window in layer {}, relative to even attention. Rows are queries (labelled by \
-                 their first token), columns keys. `longsift map` shows other blocks, `--layer` another layer of a whole model.",
+                "Attention between parts of the window in layer {}, relative to even attention. Rows are queries, columns keys, \
+                 both labelled by their first token. `longsift map` shows other blocks, `--layer` another layer of a whole model.",
                 self.layer.unwrap_or(0)
             );
             sections.push(Section::new(
                 "blocks",
                 "Attention by block",
                 &lead,
-                vec![Block::Drawing(drawing)],
+                vec![Block::Heat(map)],
             ));
         }
         let rows = self.figures.iter().map(|own| {
@@ -80,16 +78,12 @@ impl Explanation {
         sections.extend(self.guards_of());
         let lead = "Values measured now and values recorded by the run.";
         sections.push(Section::new("figures", "Statistics", lead, blocks));
-        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
-        let mut tiles = vec![Tile { figure: count(self.tokens), label: "tokens".to_owned() }];
+        sections.push(Section::command(command));
+        let mut tiles = vec![Tile::new(count(self.tokens), "tokens")];
         if let Some(own) = &self.selected {
-            if let Some(score) = own.score {
-                tiles.push(Tile { figure: format!("{score:.4}"), label: "score".to_owned() });
-            }
-            if let Some(rank) = own.rank {
-                let label = format!("rank among {} samples of its group", count(own.of));
-                tiles.push(Tile { figure: count(rank), label });
-            }
+            tiles.extend(own.score.map(|score| Tile::new(format!("{score:.4}"), "score")));
+            let label = || format!("rank among {} samples of its group", count(own.of));
+            tiles.extend(own.rank.map(|rank| Tile::new(count(rank), label())));
         }
         let id: String = line_safe(&self.id).chars().take(120).collect();
         let page = Page {
@@ -121,8 +115,8 @@ impl Explanation {
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
             blocks.push(Block::Heading(format!("Passages that {} counts", guard.statistic)));
-            let passage = |of: &Passage| format!("{}: {}", of.in_words(), of.text);
-            blocks.push(Block::List(guard.passages.iter().map(passage).collect()));
+            let passage = |of: &Passage| Block::Sample(Sample::passage(of.in_words(), &of.text));
+            blocks.extend(guard.passages.iter().map(passage));
         }
         let lead = "Bounds of the guards, and the passages that their statistics count.";
         (!self.guards.is_empty()).then(|| Section::new("guards", "Guards", lead, blocks))
@@ -150,12 +144,15 @@ impl Explanation {
     }
 
     /// Cuts the text into pieces, up to the maximum size. `piece` builds each from its number, its tokens, its text
-    /// and the beginning of its tooltip.
+    /// and the beginning of its tooltip. Tokens before `first`, which cannot be shaded for the reason `why`, are
+    /// collapsed.
     pub(super) fn shaded(
         &self,
+        first: usize,
+        why: &str,
         piece: impl Fn(usize, Range<usize>, String, String) -> Piece,
     ) -> Vec<Block> {
-        let (mut pieces, mut shown, mut written) = (Vec::new(), 0, 0);
+        let (mut before, mut pieces, mut shown, mut written) = (Vec::new(), Vec::new(), 0, 0);
         for (index, tokens) in self.token_ranges(self.piece_tokens()).enumerate() {
             let text = self.pieces[tokens.clone()].concat();
             written += line_safe(&text).len();
@@ -164,11 +161,26 @@ impl Explanation {
             }
             shown = tokens.end;
             let title = format!("token {}", count(tokens.start as u64));
-            pieces.push(piece(index, tokens, text, title));
+            let part = if tokens.end <= first { &mut before } else { &mut pieces };
+            part.push(piece(index, tokens, text, title));
+        }
+        let class = text_class(&self.pieces.concat());
+        let mut blocks = Vec::new();
+        if !before.is_empty() {
+            let summary =
+                format!("The first {} tokens cannot be shaded: {why}", count(first as u64));
+            let is_all = pieces.is_empty();
+            blocks.push(Block::details(
+                summary,
+                is_all,
+                vec![Block::Shaded { class, pieces: before }],
+            ));
+        }
+        if !pieces.is_empty() {
+            blocks.push(Block::Shaded { class, pieces });
         }
         let left = self.pieces.len() - shown;
         let note = format!("{} more tokens are not shown.", count(left as u64));
-        let mut blocks = vec![Block::Shaded(pieces)];
         blocks.extend((left > 0).then_some(Block::Note(note)));
         blocks
     }
@@ -181,7 +193,18 @@ impl Explanation {
         let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
         let copied: BTreeSet<usize> =
             self.links.iter().filter(|link| link.copied).map(|link| link.token).collect();
-        let blocks = self.shaded(|piece, tokens, text, mut title| {
+        let distance = self.far_distance.filter(|_| !self.far_mass.is_empty());
+        let why = match distance {
+            Some(distance) => {
+                format!("no token lies {} or more tokens before them.", count(distance))
+            }
+            None => "only tokens of the second half are compared with earlier ones.".to_owned(),
+        };
+        let end = self.pieces.len();
+        let linked = self.links.iter().map(|link| link.token).min();
+        let far_from = distance.map(|distance| distance as usize);
+        let first = linked.into_iter().chain(far_from).min().unwrap_or(0).min(end);
+        let pieces = self.shaded(first, &why, |piece, tokens, text, mut title| {
             let mass = self.mean_mass(tokens.clone());
             let link = far.range(tokens.clone()).next().map(|(_, link)| *link);
             if let Some(mass) = mass {
@@ -192,98 +215,74 @@ impl Explanation {
             } else if copied.range(tokens).next().is_some() {
                 title.push_str(", copied");
             }
-            let fill =
-                mass.map_or_else(String::new, |mass| shade(mass / most.max(f64::MIN_POSITIVE)));
+            let part = mass.map(|mass| mass / most.max(f64::MIN_POSITIVE));
             Piece {
                 text,
-                fill,
+                fill: part.filter(|part| *part > 0.0).map_or_else(String::new, shade),
                 title,
                 anchor: if found.contains(&piece) { format!("t{piece}") } else { String::new() },
                 link: link.map_or_else(String::new, |link| format!("t{}", link.earlier / each)),
             }
         });
-        let lead = match (self.far_distance, self.links.is_empty()) {
-            (Some(distance), false) => format!(
-                "Darker: more attention to tokens at a distance of {} or more. Underlined: recurs from far away and is not copied; the link leads to the earlier occurrence.",
-                count(distance)
-            ),
-            (Some(distance), true) => format!(
-                "Darker: more attention to tokens at a distance of {} or more.",
-                count(distance)
-            ),
-            (None, _) => {
+        let mut blocks = Vec::new();
+        if let Some(distance) = distance {
+            let name = format!(" attention to tokens at a distance of {} or more", count(distance));
+            blocks.push(shades(&name, most));
+        }
+        blocks.extend(pieces);
+        let lead = match (distance, self.links.is_empty()) {
+            (None, true) => {
+                "No token is marked: none recurs from far away, and no measure of this pipeline is of attention."
+            }
+            (Some(_), true) => "Darker: more attention to far tokens.",
+            (_, false) => {
                 "Underlined: recurs from far away and is not copied; the link leads to the earlier occurrence."
-                    .to_owned()
             }
         };
-        Section::new("text", "Text", &lead, blocks)
+        Section::new("text", "Text", lead, blocks)
     }
 
     /// Renders charts along the window: attention to far tokens, and lines between recurring tokens.
     fn along(&self) -> Section {
         let mut blocks = Vec::new();
-        let tokens = self.tokens.max(1) as f64;
+        let axis = Axis::linear(0.0, self.tokens.max(1) as f64);
+        let ticks = || {
+            let tick = |token: f64| Tick::new(axis.position(token), count(token as u64));
+            axis.ticks().into_iter().map(tick).collect::<Vec<_>>()
+        };
         if !self.far_mass.is_empty() {
-            let each = self.far_mass.len().div_ceil(MAX_BARS).max(1);
-            let means: Vec<f64> = self
-                .far_mass
-                .chunks(each)
-                .map(|masses| masses.iter().sum::<f64>() / masses.len() as f64)
-                .collect();
-            blocks.push(Block::Heading("Attention to far tokens, by position".to_owned()));
-            blocks.push(Block::Drawing(bars(
-                "attention to far tokens, by position",
-                &means,
-                WIDTH,
-                &|bar| count((bar * each) as u64),
-            )));
+            let each = self.far_mass.len().div_ceil(MAX_COLUMNS).max(1);
+            let mean = |masses: &[f64]| masses.iter().sum::<f64>() / masses.len() as f64;
+            let means: Vec<f64> = self.far_mass.chunks(each).map(mean).collect();
+            let heading = "Attention to far tokens, by position";
+            blocks.push(Block::Heading(heading.to_owned()));
+            blocks.push(columns(heading, &means, ticks()));
         }
         if !self.links.is_empty() {
-            let mut drawing = Drawing::new(
-                WIDTH as u32 + 20,
-                216,
-                "lines from recurring tokens to their earlier occurrences",
-            );
-            let x = |token: usize| 10.0 + WIDTH * token as f64 / tokens;
-            let base = 190.0;
-            for (of, stroke, what) in
-                [(false, colour::ORANGE, "copied"), (true, colour::BLUE, "far, not copied")]
-            {
-                let links: Vec<&Link> = self
-                    .links
-                    .iter()
-                    .filter(|link| if of { link.far } else { link.copied })
-                    .collect();
-                let every = links.len().div_ceil(MAX_LINES).max(1);
-                for link in links.iter().step_by(every) {
-                    let (from, to) = (x(link.token), x(link.earlier));
-                    let top = base - (from - to) / WIDTH * 2.0 * (base - 20.0);
-                    let title = format!(
-                        "token {} ← {}, {what}",
-                        count(link.token as u64),
-                        count(link.earlier as u64)
-                    );
-                    let d = format!(
-                        "M{from:.1} {base}Q{:.1} {top:.1} {to:.1} {base}",
-                        f64::midpoint(from, to)
-                    );
-                    drawing.shapes.push(Shape::Path { d, fill: "none", stroke, title });
-                }
-            }
-            drawing.line((10.0, base), (10.0 + WIDTH, base), colour::GREY);
-            for quarter in 0..=4 {
-                let token = (tokens * f64::from(quarter) / 4.0) as usize;
-                let anchor = ["start", "middle", "middle", "middle", "end"][quarter as usize];
-                drawing.text((x(token), base + 18.0), anchor, count(token as u64));
-            }
+            let of = |far: bool| {
+                self.links.iter().filter(move |link| if far { link.far } else { link.copied })
+            };
+            let kinds =
+                [(false, colour::ORANGE, "copied"), (true, colour::BLUE, "far, not copied")];
+            let arcs = kinds.into_iter().flat_map(|(far, stroke, what)| {
+                let every = of(far).count().div_ceil(MAX_LINES).max(1);
+                of(far).step_by(every).map(move |link| {
+                    let [token, earlier] = [link.token, link.earlier].map(|token| token as u64);
+                    let title = format!("token {} ← {}, {what}", count(token), count(earlier));
+                    let [from, to] = [token, earlier].map(|token| axis.position(token as f64));
+                    (from, to, stroke, title)
+                })
+            });
+            let legend = kinds.into_iter().map(|(far, stroke, what)| {
+                Swatch::new(format!("{what}: {}", count(of(far).count() as u64)), stroke)
+            });
+            let label = "lines from recurring tokens to their earlier occurrences";
             blocks.push(Block::Heading("Recurring tokens".to_owned()));
             blocks.push(Block::Note(format!(
-                "{} tokens of the second half recur: {} from far away and not copied (blue), {} in copied passages (orange). At most {MAX_LINES} lines of each are drawn.",
+                "{} tokens of the second half recur. At most {MAX_LINES} lines of each kind are drawn.",
                 count(self.links.len() as u64),
-                count(self.links.iter().filter(|link| link.far).count() as u64),
-                count(self.links.iter().filter(|link| link.copied).count() as u64)
             )));
-            blocks.push(Block::Drawing(drawing));
+            blocks.push(Block::Chart(Chart::arcs(label, legend.collect(), ticks(), arcs)));
         }
         Section::new("along", "Position in the window", "", blocks)
     }
@@ -301,52 +300,35 @@ impl Explanation {
                     index.to_string()
                 }
             };
-            figures.push(Figure {
-                title: own.statistic.replace('_', " "),
-                caption: own.doc.clone(),
-                drawing: bars(&own.statistic, numbers, 320.0, &name),
-            });
+            let chart = columns(&own.statistic, numbers, index_ticks(numbers.len(), name));
+            figures.push(Figure::new(own.statistic.replace('_', " "), own.doc.clone(), chart));
         }
         figures
     }
 }
 
+/// Returns the background of a piece with this part of the largest value.
 pub(super) fn shade(part: f64) -> String {
-    let part = part.clamp(0.0, 1.0).sqrt();
-    let mix = |index: usize| {
-        (SHADES[0][index] + (SHADES[1][index] - SHADES[0][index]) * part).round() as u8
+    format!("rgba(86,180,233,{:.2})", MAX_OPACITY * part.clamp(0.0, 1.0).sqrt())
+}
+
+/// Returns the legend of backgrounds up to the largest value; `name` describes the values.
+pub(super) fn shades(name: &str, largest: f64) -> Block {
+    let swatch =
+        |(part, name): (f64, &str)| Swatch::new(number(part * largest) + name, shade(part));
+    Block::Legend([(0.1, ""), (0.4, ""), (1.0, name)].map(swatch).to_vec())
+}
+
+/// Draws one column for each value.
+fn columns(label: &str, values: &[f64], x_ticks: Vec<Tick>) -> Block {
+    let columns = Columns {
+        label: label.to_owned(),
+        series: &[(label, colour::BLUE)],
+        bins: values.iter().map(|value| vec![*value]).collect(),
+        stacked: true,
+        shown: &number,
+        x_ticks,
+        marks: Vec::new(),
     };
-    hexadecimal([mix(0), mix(1), mix(2)])
-}
-
-/// Formats a number with few characters.
-fn short(number: f64) -> String {
-    match number.abs() {
-        0.0 => "0".to_owned(),
-        ..0.001 => format!("{number:.2e}"),
-        10.0.. => format!("{number:.0}"),
-        _ => format!("{number:.4}"),
-    }
-}
-
-/// Draws bars with their maximum and the names of some of them.
-fn bars(label: &str, values: &[f64], width: f64, name: &dyn Fn(usize) -> String) -> Drawing {
-    let (top, height) = (22.0, 90.0);
-    let mut drawing = Drawing::new(width as u32 + 24, 150, label);
-    let most = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
-    let each = width / values.len().max(1) as f64;
-    let bottom = top + height;
-    for (bar, value) in values.iter().enumerate() {
-        let tall = height * value.max(0.0) / most.max(f64::MIN_POSITIVE);
-        let title = format!("{}: {}", name(bar), short(*value));
-        let size = ((each - 0.8).max(0.6), tall.min(height));
-        drawing.rect((10.0 + each * bar as f64, bottom - size.1), size, colour::BLUE, title);
-    }
-    drawing.line((10.0, bottom), (10.0 + width, bottom), colour::GREY);
-    drawing.text((10.0, 14.0), "start", format!("up to {}", short(most)));
-    let every = (values.len() as f64 * 52.0 / width).ceil().max(1.0) as usize;
-    for bar in (0..values.len()).step_by(every) {
-        drawing.text((10.0 + each * (bar as f64 + 0.5), bottom + 18.0), "middle", name(bar));
-    }
-    drawing
+    Block::Chart(columns.chart())
 }

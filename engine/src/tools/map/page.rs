@@ -1,9 +1,11 @@
 //! Map as an HTML page.
 
+use std::fmt::Write;
+
 use super::Map;
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::heat::{ColourScale, heat_map};
-use crate::report::page::{Block, Page, Section, Tile};
+use crate::report::page::heat::{ColourScale, HeatMap};
+use crate::report::page::{Block, Page, Sample, Section, Tile};
 
 /// Maximum number of blocks in a chart; more are merged.
 const MAX_CHART_BLOCKS: usize = 64;
@@ -28,38 +30,40 @@ impl Map {
     /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let drawn = self.drawn();
-        let mut leads = vec!["Rows are queries, columns keys.".to_owned()];
+        let mut lead =
+            "Rows are queries, columns keys. Empty cells are not visible or not measured."
+                .to_owned();
         if drawn.together > 1 {
-            leads.push(format!(
-                "{} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`.",
+            let _ = write!(
+                lead,
+                " {} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`.",
                 drawn.together
-            ));
+            );
         }
-        let lead = leads.join(" ");
-        let MergedBlocks { names, columns, shares, lift, .. } = &drawn;
-        let scale = ColourScale::shares(shares.iter().flatten().flatten().copied());
-        let share_map = heat_map("share of attention by block", names, columns, shares, scale);
-        let lift_map = heat_map(
-            "attention relative to even attention",
-            names,
-            columns,
-            lift,
-            ColourScale::Lift,
-        );
+        let scale = ColourScale::shares(drawn.shares.iter().flatten().flatten().copied());
+        let heat = |cells: &[Vec<Option<f64>>], scale: ColourScale| {
+            Block::Heat(HeatMap {
+                corner: "query ↓ key →".to_owned(),
+                columns: drawn.columns.clone(),
+                rows: drawn.names.iter().cloned().zip(cells.iter().cloned()).collect(),
+                scale,
+            })
+        };
+        let lead_of = |what: &str| format!("{what} {lead}");
         let mut sections = vec![
             Section::new(
                 "shares",
                 "Share of attention",
-                &format!("Share of a block's attention that goes to each block. {lead}"),
-                vec![Block::Drawing(share_map)],
+                &lead_of("Share of a block's attention that goes to each block."),
+                vec![heat(&drawn.shares, scale)],
             ),
             Section::new(
                 "lift",
                 "Lift over even attention",
-                &format!(
-                    "Share of attention relative to attention that is spread evenly over all visible tokens. Blue: more; orange: less. {lead}"
+                &lead_of(
+                    "Share of attention relative to attention that is spread evenly over all visible tokens. Blue: more; orange: less.",
                 ),
-                vec![Block::Drawing(lift_map)],
+                vec![heat(&drawn.lift, ColourScale::Lift)],
             ),
         ];
         let pairs = self.strongest();
@@ -84,9 +88,8 @@ impl Map {
             let notes = self.notes.iter().map(|note| line_safe(note)).collect();
             sections.push(Section::new("notes", "Notes", "", vec![Block::List(notes)]));
         }
-        sections.push(Section::new("repeat", "Command", "", vec![Block::Code(command.to_owned())]));
+        sections.push(Section::command(command));
         let rows = self.rows_drawn.map_or("all".to_owned(), count);
-        let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
         let page = Page {
             title: format!("Attention between the blocks of {}", shortened(&self.id, 80)),
             kicker: format!(
@@ -95,11 +98,11 @@ impl Map {
             ),
             lead: format!("{}, kernel {}.", capitalised(&self.measured()), self.kernel),
             tiles: vec![
-                tile(count(self.tokens), "tokens"),
-                tile(count(self.blocks.len() as u64), "blocks"),
-                tile(rows, "rows measured"),
-                tile(bytes(self.memory_bytes), "peak memory"),
-                tile(format!("{:.2} s", self.seconds), "measurement time"),
+                Tile::new(count(self.tokens), "tokens"),
+                Tile::new(count(self.blocks.len() as u64), "blocks"),
+                Tile::new(rows, "rows measured"),
+                Tile::new(bytes(self.memory_bytes), "peak memory"),
+                Tile::new(format!("{:.2} s", self.seconds), "measurement time"),
             ],
             sections,
         };
@@ -107,16 +110,16 @@ impl Map {
     }
 
     fn listed(&self) -> Section {
-        let line = |(index, block): (usize, &super::Block)| {
+        let block = |(index, block): (usize, &super::Block)| {
             let tokens = format!("tokens {} to {}", count(block.start), count(block.end));
-            let text = block
-                .text
-                .as_deref()
-                .map_or_else(String::new, |text| format!(": {}", visible(text)));
-            format!("{} · {tokens}{text}", self.name(index))
+            let title = format!("{} · {tokens}", self.name(index));
+            match &block.text {
+                Some(text) => Block::Sample(Sample::passage(title, text)),
+                None => Block::Note(title),
+            }
         };
-        let lines = self.blocks.iter().enumerate().take(MAX_LISTED).map(line).collect();
-        let mut blocks = vec![Block::List(lines)];
+        let all = self.blocks.iter().enumerate().take(MAX_LISTED).map(block).collect();
+        let mut blocks = vec![Block::details("Beginning of each block", false, all)];
         if self.blocks.len() > MAX_LISTED {
             let more = count((self.blocks.len() - MAX_LISTED) as u64);
             blocks.push(Block::Note(format!("{more} more blocks are not listed.")));
@@ -166,11 +169,6 @@ impl Map {
             together,
         }
     }
-}
-
-/// Replaces line breaks by signs.
-fn visible(text: &str) -> String {
-    text.replace("\r\n", "⏎ ").replace('\n', "⏎ ")
 }
 
 fn shortened(text: &str, most: usize) -> String {

@@ -2,7 +2,8 @@
 
 use super::{Point, Tuned};
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::lines::{Line, Plot};
+use crate::report::page::chart::{Line, LineChart};
+use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, Figure, Page, Section, Tile};
 
 impl Tuned {
@@ -10,7 +11,6 @@ impl Tuned {
     pub(crate) fn page(&self, command: &str) -> String {
         let all = self.in_flight.iter().chain(&self.heads);
         let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
-        let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
         let [flight, heads] = [
             curve(
                 "windows in flight on each device",
@@ -31,8 +31,8 @@ impl Tuned {
             lead: "A larger number is chosen if it is at least 3 % faster; smaller differences are noise."
                 .to_owned(),
             tiles: vec![
-                tile(count(fastest as u64), "tokens/s at best"),
-                tile(count(self.window_tokens as u64), "tokens per window"),
+                Tile::new(count(fastest as u64), "tokens/s at best"),
+                Tile::new(count(self.window_tokens as u64), "tokens per window"),
             ],
             sections: vec![
                 Section::new("flight", "Windows in flight", "", flight),
@@ -43,12 +43,7 @@ impl Tuned {
                     "",
                     vec![Block::Code(self.yaml.trim_end().to_owned())],
                 ),
-                Section::new(
-                    "repeat",
-                    "Command",
-                    "",
-                    vec![Block::Code(command.to_owned())],
-                ),
+                Section::command(command),
             ],
         };
         page.html()
@@ -56,24 +51,23 @@ impl Tuned {
 }
 
 /// Renders speed and reserved memory over one of the two settings, as charts and a table.
-fn curve(across: &str, with: &str, points: &[Point], number: fn(&Point) -> usize) -> Vec<Block> {
-    let tokens = |value: f64| count(value as u64);
+fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usize) -> Vec<Block> {
     let memory = |value: f64| bytes(value as u64);
     let figure = |name: &str, of: fn(&Point) -> f64, shown: &dyn Fn(f64) -> String| {
-        let points = points.iter().map(|point| (number(point) as f64, of(point))).collect();
-        let plot = Plot {
+        let points = points.iter().map(|point| (setting(point) as f64, of(point))).collect();
+        let lines = LineChart {
             label: format!("{name} by {across}"),
-            across: across.to_owned(),
-            powers: false,
+            x_name: across.to_owned(),
             lines: vec![Line { name: name.to_owned(), points }],
+            logarithmic: false,
             shown,
-            at: &tokens,
+            shown_x: &number,
         };
-        Figure { title: name.to_owned(), caption: with.to_owned(), drawing: plot.drawing() }
+        Figure::new(name, with, Block::Chart(lines.chart()))
     };
     let rows = points.iter().map(|point| {
         vec![
-            count(number(point) as u64),
+            count(setting(point) as u64),
             count(point.tokens_per_second as u64),
             bytes(point.reserved_bytes),
             count(point.windows as u64),
@@ -81,7 +75,7 @@ fn curve(across: &str, with: &str, points: &[Point], number: fn(&Point) -> usize
     });
     vec![
         Block::Figures(vec![
-            figure("tokens/s", |point| point.tokens_per_second, &tokens),
+            figure("tokens/s", |point| point.tokens_per_second, &short_count),
             figure("bytes reserved", |point| point.reserved_bytes as f64, &memory),
         ]),
         Block::table([across, "tokens/s", "peak reserved", "windows measured"], rows.collect()),

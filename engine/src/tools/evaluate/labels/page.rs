@@ -4,16 +4,18 @@ use super::kept::FRACTIONS;
 use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use super::tables::{by_class, percent};
 use crate::base::text::{count, value_name};
-use crate::report::page::figures::{IntervalRow, intervals};
 use crate::report::page::{Block, Section, Tile};
-use crate::tools::evaluate::drawings::{interval, matrix_table};
+use crate::tools::evaluate::drawings::{intervals, matrix_table};
 use crate::tools::evaluate::grid::with_interval;
 
 impl LabelFigures {
     pub(crate) fn tiles(&self) -> impl Iterator<Item = Tile> {
-        self.lengths.values().map(|of| Tile {
-            figure: count(of.classes.values().map(|class| class.documents).sum()),
-            label: format!("labelled documents of {} tokens or more", count(of.tokens)),
+        self.lengths.values().map(|of| {
+            let documents = count(of.classes.values().map(|class| class.documents).sum());
+            Tile::new(
+                documents,
+                format!("labelled documents of {} tokens or more", count(of.tokens)),
+            )
         })
     }
 
@@ -59,8 +61,7 @@ impl LabelLength {
         sections.push(section(
             "kept",
             "Share of real text in the selection",
-            "In the best quarter of the total weight. Good and other classes have equal total weight, as have the classes of each side. \
-             Dashed: chance.",
+            "In the best quarter of the total weight. Good and other classes have equal total weight, as have the classes of each side.",
             vec![self.shares(), self.share_table()],
         ));
         sections.push(section(
@@ -82,19 +83,12 @@ impl LabelLength {
     }
 
     fn shares(&self) -> Block {
-        let quarter =
-            |of: &[KeptShare]| find_fraction(of, QUARTER).and_then(|of| interval(&of.real_share));
-        let row = |(name, report): (&String, &LabelReport)| IntervalRow {
-            name: name.clone(),
-            figures: vec![report.guarded.as_deref().and_then(quarter), quarter(&report.unguarded)],
-        };
-        let rows: Vec<IntervalRow> = self.ordered().map(row).collect();
-        Block::Drawing(intervals(
-            "share of real text in the best quarter",
-            &["guards", "no guards"],
-            &rows,
-            0.5,
-        ))
+        let quarter = |of: &[KeptShare]| find_fraction(of, QUARTER).map(|of| of.real_share);
+        let rows = self.ordered().map(|(name, report)| {
+            let guarded = report.guarded.as_deref().and_then(quarter);
+            (name.clone(), vec![guarded, quarter(&report.unguarded)])
+        });
+        intervals(&["guards", "no guards"], rows, 0.5)
     }
 
     fn share_table(&self) -> Block {
@@ -144,10 +138,6 @@ impl LabelLength {
             });
             [Block::Heading(name.clone()), Block::table(header, rows.collect())]
         };
-        Block::Details {
-            summary: "Every score".to_owned(),
-            open: false,
-            blocks: self.ordered().flat_map(table).collect(),
-        }
+        Block::details("Every score", false, self.ordered().flat_map(table).collect())
     }
 }

@@ -1,0 +1,384 @@
+//! Charts with axes: columns over a range or an index, and lines.
+
+use askama::Template;
+
+use super::drawing::{Layer, Swatch, colour, px};
+use super::numbers::{Axis, number};
+
+/// Approximate width of a character in pixels.
+const LETTER: f64 = 6.6;
+/// Height of the columns or lines in pixels, and of a line of text above them.
+const HEIGHT: u32 = 110;
+const TEXT_HEIGHT: u32 = 14;
+/// A column is cut if it is more than this many times as high as all columns but one.
+const MAX_RATIO: f64 = 3.0;
+/// Maximum number of names below a chart, and minimum distance between two of them as a share of its width.
+const MAX_NAMES: usize = 6;
+const MIN_DISTANCE: f64 = 0.1;
+
+/// A chart, as wide as its place.
+#[derive(Clone, Debug, PartialEq, Template)]
+#[template(path = "chart.svg", escape = "html")]
+pub(crate) struct Chart {
+    /// Description for screen readers.
+    label: String,
+    pub(crate) legend: Vec<Swatch>,
+    x_ticks: Vec<Tick>,
+    y_ticks: Vec<Tick>,
+    /// Label of the x axis; may be empty.
+    x_name: String,
+    /// Lines of text above the chart, each at the position that it describes.
+    notes: Vec<Tick>,
+    layer: Layer,
+}
+
+/// A text at a position, from 0 to 1.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tick {
+    pub(crate) at: f64,
+    pub(crate) text: String,
+    pub(crate) fill: &'static str,
+}
+
+impl Tick {
+    pub(crate) fn new(at: f64, text: impl Into<String>) -> Self {
+        Self { at, text: text.into(), fill: "currentColor" }
+    }
+
+    /// Returns the alignment with which the text stays inside the chart.
+    fn anchor(&self) -> &'static str {
+        match self.at {
+            ..0.1 => "start",
+            0.9.. => "end",
+            _ => "middle",
+        }
+    }
+
+    /// Returns the horizontal position in percent.
+    fn across(&self) -> String {
+        px(100.0 * self.at)
+    }
+}
+
+/// Columns, one for each bin; each has a part for every series.
+pub(crate) struct Columns<'a> {
+    pub(crate) label: String,
+    /// Names and colours of the series.
+    pub(crate) series: &'a [(&'a str, &'a str)],
+    /// Values by bin and series.
+    pub(crate) bins: Vec<Vec<f64>>,
+    /// Whether the parts of a bin are stacked; otherwise they stand side by side.
+    pub(crate) stacked: bool,
+    /// Format of values.
+    pub(crate) shown: &'a dyn Fn(f64) -> String,
+    pub(crate) x_ticks: Vec<Tick>,
+    /// Positions of dashed lines, with their texts.
+    pub(crate) marks: Vec<Tick>,
+}
+
+/// A line through points `(x, y)`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// Lines over a quantity.
+pub(crate) struct LineChart<'a> {
+    pub(crate) label: String,
+    pub(crate) x_name: String,
+    pub(crate) lines: Vec<Line>,
+    /// Whether both axes are logarithmic, so that a power law is a straight line.
+    pub(crate) logarithmic: bool,
+    /// Formats of y and x values.
+    pub(crate) shown: &'a dyn Fn(f64) -> String,
+    pub(crate) shown_x: &'a dyn Fn(f64) -> String,
+}
+
+/// Returns ticks at the indices of a list, at most [`MAX_NAMES`] of them.
+pub(crate) fn index_ticks(length: usize, name: impl Fn(usize) -> String) -> Vec<Tick> {
+    let every = length.div_ceil(MAX_NAMES).max(1);
+    let middle = |index: usize| (index as f64 + 0.5) / length as f64;
+    (0..length).step_by(every).map(|index| Tick::new(middle(index), name(index))).collect()
+}
+
+/// Returns the highest value of the y axis: the highest column, or less if one or two columns are so high that all
+/// others would be flat.
+fn axis_end(heights: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = heights.iter().copied().filter(|height| *height > 0.0).collect();
+    sorted.sort_by(|one, other| other.total_cmp(one));
+    let crushed = (1..3)
+        .find(|place| sorted.get(*place).is_some_and(|next| sorted[place - 1] > MAX_RATIO * next));
+    match crushed {
+        Some(place) => 1.3 * sorted[place],
+        None => sorted.first().copied().unwrap_or(1.0),
+    }
+}
+
+impl Columns<'_> {
+    pub(crate) fn chart(mut self) -> Chart {
+        let height = f64::from(HEIGHT);
+        for value in self.bins.iter_mut().flatten() {
+            *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
+        }
+        let total = |bin: &Vec<f64>| -> f64 {
+            if self.stacked { bin.iter().sum() } else { bin.iter().copied().fold(0.0, f64::max) }
+        };
+        let totals: Vec<f64> = self.bins.iter().map(total).collect();
+        let end = axis_end(&totals);
+        let y = Axis::linear(0.0, end);
+        let mut layer = Layer::new(HEIGHT);
+        let each = if self.stacked { 1 } else { self.series.len().max(1) };
+        for (series, (name, fill)) in self.series.iter().enumerate() {
+            let mut heights = Vec::with_capacity(each * self.bins.len());
+            for bin in &self.bins {
+                let below: f64 = if self.stacked { bin[..series].iter().sum() } else { 0.0 };
+                let column = (height * y.position(below), height * y.position(below + bin[series]));
+                heights.extend((0..each).map(|place| {
+                    if self.stacked || place == series { column } else { (0.0, 0.0) }
+                }));
+            }
+            layer.columns(&heights, fill, *name);
+        }
+        let width = 1.0 / self.bins.len().max(1) as f64;
+        let is_cut = |(_, total): &(usize, &f64)| **total > end;
+        let cut: Vec<Tick> = totals
+            .iter()
+            .enumerate()
+            .filter(is_cut)
+            .map(|(bin, total)| {
+                let from = width * bin as f64;
+                // A gap shows that the column goes on.
+                layer.bar((from, from + width), (10.0, 4.0), "Canvas", "");
+                Tick::new(from + width / 2.0, format!("↑ {}", (self.shown)(*total)))
+            })
+            .collect();
+        self.marks.iter().for_each(|mark| layer.mark(mark.at));
+        let marks = self.marks.into_iter().map(|mark| Tick { fill: colour::VERMILLION, ..mark });
+        let swatch = |(name, fill): &(&str, &str)| Swatch::new(*name, *fill);
+        Chart {
+            label: self.label,
+            legend: if self.series.len() > 1 {
+                self.series.iter().map(swatch).collect()
+            } else {
+                Vec::new()
+            },
+            x_ticks: self.x_ticks,
+            y_ticks: y_ticks(&y, self.shown),
+            x_name: String::new(),
+            notes: cut.into_iter().chain(marks).collect(),
+            layer,
+        }
+    }
+}
+
+impl LineChart<'_> {
+    pub(crate) fn chart(self) -> Chart {
+        let height = f64::from(HEIGHT);
+        let (x, y) = self.axes();
+        let mut layer = Layer::new(HEIGHT);
+        let with_dots = self.lines.iter().all(|line| line.points.len() <= 40);
+        for (line, stroke) in self.lines.iter().zip(colour::SERIES.into_iter().cycle()) {
+            let place =
+                |(at, value): &(f64, f64)| (x.position(*at), height * (1.0 - y.position(*value)));
+            let points: Vec<(f64, f64)> = line.points.iter().map(place).collect();
+            layer.line(&points, stroke, &line.name);
+            for ((at, value), point) in line.points.iter().zip(points).filter(|_| with_dots) {
+                let (at, value) = ((self.shown_x)(*at), (self.shown)(*value));
+                layer.dot(point, stroke, format!("{}, {at}: {value}", line.name));
+            }
+        }
+        let swatches = self.lines.iter().zip(colour::SERIES.into_iter().cycle());
+        let mut x_ticks: Vec<Tick> = Vec::new();
+        for value in self.x_values().unwrap_or_else(|| x.ticks()) {
+            let tick = Tick::new(x.position(value), (self.shown_x)(value));
+            if x_ticks.last().is_none_or(|last| tick.at - last.at > MIN_DISTANCE) {
+                x_ticks.push(tick);
+            }
+        }
+        Chart {
+            label: self.label,
+            legend: swatches.map(|(line, stroke)| Swatch::new(&line.name, stroke)).collect(),
+            x_ticks,
+            y_ticks: y_ticks(&y, self.shown),
+            x_name: self.x_name,
+            notes: Vec::new(),
+            layer,
+        }
+    }
+
+    /// Returns the x values of all points if they are few.
+    fn x_values(&self) -> Option<Vec<f64>> {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let mut values: Vec<f64> = points.map(|point| point.0).collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        (values.len() <= MAX_NAMES).then_some(values)
+    }
+
+    fn axes(&self) -> (Axis, Axis) {
+        let range = |coordinate: fn(&(f64, f64)) -> f64| {
+            let values = self.lines.iter().flat_map(|line| &line.points).map(coordinate);
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let ((from, to), (low, high)) = (range(|point| point.0), range(|point| point.1));
+        if self.logarithmic && low > 0.0 {
+            return (Axis::logarithmic(from, to), Axis::logarithmic(low / 1.5, high * 1.5));
+        }
+        let end = if high > 0.0 { 1.05 * high } else { 1.0 };
+        let x = if self.logarithmic { Axis::logarithmic(from, to) } else { Axis::linear(from, to) };
+        (x, Axis::linear(low.min(0.0), end))
+    }
+}
+
+fn y_ticks(axis: &Axis, shown: &dyn Fn(f64) -> String) -> Vec<Tick> {
+    let tick = |value: f64| Tick::new(axis.position(value), shown(value));
+    let mut ticks: Vec<Tick> = axis.ticks().into_iter().map(tick).collect();
+    // Counts are written as integers.
+    ticks.dedup_by(|tick, before| tick.text == before.text);
+    ticks
+}
+
+/// Draws series over the polls of a device, from the first to the last. `times`: UTC, with the date.
+pub(crate) fn over_time(
+    label: &str,
+    times: &[&str],
+    series: Vec<(&str, Vec<u64>)>,
+    shown: fn(u64) -> String,
+) -> Chart {
+    let line = |(name, values): (&str, Vec<u64>)| {
+        let points = (0_u32..).map(f64::from).zip(values.into_iter().map(|value| value as f64));
+        Line { name: name.to_owned(), points: points.collect() }
+    };
+    let lines = LineChart {
+        label: label.to_owned(),
+        x_name: String::new(),
+        lines: series.into_iter().map(line).collect(),
+        logarithmic: false,
+        shown: &|value| shown(value as u64),
+        shown_x: &number,
+    };
+    let mut chart = lines.chart();
+    let last = times.len().saturating_sub(1);
+    let ends = [(0.0, times.first()), (1.0, times.last().filter(|_| last > 0))];
+    let tick = |(at, time): (f64, Option<&&str>)| {
+        let clock = time?.split_once('T').map_or(*time?, |(_, clock)| clock);
+        Some(Tick::new(at, clock.trim_end_matches('Z')))
+    };
+    chart.x_ticks = ends.into_iter().filter_map(tick).collect();
+    chart
+}
+
+impl Chart {
+    /// Creates a chart of arcs below a length of tokens: from, to, colour and title of each.
+    pub(crate) fn arcs(
+        label: &str,
+        legend: Vec<Swatch>,
+        x_ticks: Vec<Tick>,
+        arcs: impl Iterator<Item = (f64, f64, &'static str, String)>,
+    ) -> Self {
+        let mut layer = Layer::new(180);
+        arcs.for_each(|(from, to, stroke, title)| layer.arc(from, to, stroke, title));
+        let (label, x_name) = (label.to_owned(), String::new());
+        Self { label, legend, x_ticks, y_ticks: Vec::new(), x_name, notes: Vec::new(), layer }
+    }
+
+    /// Returns the width of the labels of the y axis in pixels.
+    pub(crate) fn left(&self) -> u32 {
+        let letters = self.y_ticks.iter().map(|tick| tick.text.chars().count()).max().unwrap_or(0);
+        (LETTER * letters as f64) as u32 + 10
+    }
+
+    /// Returns the height of the chart in pixels.
+    pub(crate) fn height(&self) -> u32 {
+        self.bottom() + if self.x_name.is_empty() { 20 } else { 36 }
+    }
+
+    fn top(&self) -> u32 {
+        TEXT_HEIGHT * self.notes.len() as u32 + 8
+    }
+
+    fn bottom(&self) -> u32 {
+        self.top() + self.layer.height
+    }
+
+    /// Returns the vertical position of a tick of the y axis, moved down by some pixels.
+    fn up(&self, tick: &Tick, lower: f64) -> String {
+        px(f64::from(self.bottom()) - f64::from(self.layer.height) * tick.at + lower)
+    }
+
+    /// Returns a vertical position below the x axis.
+    fn below(&self, pixels: u32) -> u32 {
+        self.bottom() + pixels
+    }
+
+    /// Returns the notes, each with the vertical position of its line.
+    fn rows(&self) -> impl Iterator<Item = (u32, &Tick)> {
+        (1..).map(|row| TEXT_HEIGHT * row - 3).zip(&self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(bins: Vec<Vec<f64>>) -> Chart {
+        let series = [("a", colour::BLUE), ("b", colour::GREY)];
+        let (x_ticks, marks) = (index_ticks(bins.len(), |bin| bin.to_string()), Vec::new());
+        let label = "label".to_owned();
+        let shown = &number;
+        Columns { label, series: &series, bins, stacked: true, shown, x_ticks, marks }.chart()
+    }
+
+    fn lines(logarithmic: bool, points: &[(f64, f64)]) -> LineChart<'static> {
+        let lines = vec![Line { name: "<a>".to_owned(), points: points.to_vec() }];
+        let (label, x_name) = ("label".to_owned(), "tokens".to_owned());
+        LineChart { label, x_name, lines, logarithmic, shown: &number, shown_x: &number }
+    }
+
+    #[test]
+    fn one_high_column_is_cut_and_its_value_is_written() {
+        let mut bins = vec![vec![9_000.0, 1_000.0]];
+        bins.extend((1..20).map(|bin| vec![f64::from(bin), 1.0]));
+        let chart = columns(bins);
+        let texts: Vec<&str> = chart.y_ticks.iter().map(|tick| tick.text.as_str()).collect();
+        assert_eq!(texts, ["0", "10", "20"], "the axis fits the other columns");
+        let svg = chart.render().unwrap();
+        assert!(svg.contains("↑ 10,000</text>"), "{svg}");
+        // Columns of similar heights are not cut.
+        let svg = columns(vec![vec![30.0, 0.0], vec![11.0, 0.0]]).render().unwrap();
+        assert!(!svg.contains('↑') && svg.contains(">30</text>"), "{svg}");
+        let ends = [&[5.0, 0.0, 0.0][..], &[]].map(|heights| axis_end(heights) as u32);
+        assert_eq!(ends, [5, 1], "a single column crushes no other");
+    }
+
+    #[test]
+    fn a_power_law_is_a_straight_line_on_logarithmic_axes() {
+        let points: Vec<(f64, f64)> = (0..6).map(|n| 2.0_f64.powi(n)).map(|n| (n, n * n)).collect();
+        let (x, y) = lines(true, &points).axes();
+        let placed: Vec<(f64, f64)> =
+            points.iter().map(|(at, value)| (x.position(*at), y.position(*value))).collect();
+        let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
+        for pair in placed.windows(2) {
+            assert!((slope(pair[0], pair[1]) - slope(placed[0], placed[5])).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn extreme_values_and_unsafe_names_are_drawn() {
+        for points in [&[(4.0, 0.0)][..], &[(0.0, f64::MAX), (1.0, 1e-300)], &[]] {
+            for logarithmic in [false, true] {
+                let svg = lines(logarithmic, points).chart().render().unwrap();
+                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            }
+        }
+        let svg = lines(false, &[(4.0, 0.0)]).chart().render().unwrap();
+        assert!(svg.contains("&#60;a&#62;, 4: 0") && !svg.contains("<a>"), "{svg}");
+        for bins in [vec![vec![1e-300, f64::NAN]], vec![vec![1e300, 1e300]; 3], Vec::new()] {
+            let svg = columns(bins).render().unwrap();
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+}
