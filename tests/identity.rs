@@ -473,6 +473,20 @@ const CASES: &[Case] = &[
         r#"{"+": "language-model", "language-model": {"short_context_tokens": 8, "sample_fraction": 0.5}}"#,
         r#"{"language-model": {"sample_seed": 1}}"#,
     ),
+    #[cfg(feature = "candle")]
+    (
+        "language-model.precision",
+        Measure("precision"),
+        LOSSES,
+        r#"{"language-model": {"precision": "bf16"}}"#,
+    ),
+    #[cfg(not(feature = "candle"))]
+    (
+        "language-model.precision",
+        Nothing("the others need the backend candle"),
+        LOSSES,
+        r#"{"language-model": {"precision": "f32"}}"#,
+    ),
     (
         "language-model.strict_positions",
         Nothing("only whether such windows are rejected"),

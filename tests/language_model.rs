@@ -9,7 +9,9 @@ use crate::support::tables::{
     float_lists, floats, integers, read_parquet, read_scores, strings, table, texts, token_lists,
     write_parquet,
 };
-use crate::support::{Pipeline, Workspace, copy_folder, demo_model, numbers, read_json, shared};
+use crate::support::{
+    Pipeline, Workspace, backends, copy_folder, demo_model, numbers, read_json, shared,
+};
 
 /// Windows of these ids, one document each, and a pipeline that measures them with `settings`.
 fn prepared(windows: &[Vec<u32>], settings: &str) -> (Workspace, Pipeline) {
@@ -129,11 +131,15 @@ fn case(set: &str, name: &str) {
     let case = read_json(&folder.join("case.json"));
     let layers = case["layers"].as_u64().unwrap() as usize;
     let window = ids(&case["input_ids"]);
-    let (workspace, pipeline) = prepared(std::slice::from_ref(&window), &settings(&case, layers));
-    workspace.link("model", &folder);
-    let summary = workspace.run(&ranked_by(pipeline, "mean_loss"));
-    assert_eq!((&summary["windows_scored"], &summary["kept"]), (&json!(1), &json!(1)));
-    check(&read_scores(&workspace.path("out.run")), 0, &case);
+    for backend in backends(&folder) {
+        let settings = settings(&case, layers);
+        let (workspace, pipeline) = prepared(std::slice::from_ref(&window), &settings);
+        workspace.link("model", &folder);
+        let pipeline = ranked_by(pipeline, "mean_loss");
+        let summary = workspace.run_with(&pipeline, &["--backend", backend]);
+        assert_eq!((&summary["windows_scored"], &summary["kept"]), (&json!(1), &json!(1)));
+        check(&read_scores(&workspace.path("out.run")), 0, &case);
+    }
 }
 
 macro_rules! cases {
@@ -216,12 +222,15 @@ fn mini_windows() -> (Value, Vec<Vec<u32>>) {
 fn the_mini_model_matches_its_own_code_on_real_windows() {
     let (expected, windows) = mini_windows();
     let cases = expected["windows"].as_array().unwrap();
-    let (workspace, pipeline) = prepared(&windows, &settings(&cases[0], 2));
-    workspace.link("model", &shared("models/mini"));
-    workspace.run(&ranked_by(pipeline, "long_gain"));
-    let scores = read_scores(&workspace.path("out.run"));
-    for (row, case) in cases.iter().enumerate() {
-        check(&scores, row, case);
+    let folder = shared("models/mini");
+    for backend in backends(&folder) {
+        let (workspace, pipeline) = prepared(&windows, &settings(&cases[0], 2));
+        workspace.link("model", &folder);
+        workspace.run_with(&ranked_by(pipeline, "long_gain"), &["--backend", backend]);
+        let scores = read_scores(&workspace.path("out.run"));
+        for (row, case) in cases.iter().enumerate() {
+            check(&scores, row, case);
+        }
     }
 }
 
@@ -402,6 +411,52 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
     assert_eq!(windows["windows_version"], longsift_stages::tokenize::WINDOWS_VERSION);
     assert_eq!(selection["selection_version"], longsift_stages::score::SELECTION_VERSION);
     // A run directory is repeated with its original kernel.
+    let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
+    assert_eq!(again["status"], "nothing_to_do");
+}
+
+#[cfg(not(feature = "candle"))]
+#[test]
+fn a_backend_that_this_build_lacks_is_refused_at_plan() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let refused = |arguments: &[&str]| {
+        let plan = [&["plan", "pipeline.yaml"], arguments].concat();
+        let answer = workspace.longsift(&plan).expect(2).stderr;
+        assert!(answer.contains("this build does not have the backend candle"), "{answer}");
+        assert!(answer.contains("--features candle"), "{answer}");
+    };
+    refused(&["--backend", "candle"]);
+    refused(&["--set", "stages.language-model.precision=bf16"]);
+    workspace.longsift(&["plan", "pipeline.yaml", "--backend", "own"]).success();
+}
+
+#[test]
+fn the_own_backend_refuses_bf16() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16, precision: bf16");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let plan = ["plan", "pipeline.yaml", "--backend", "own"];
+    let answer = workspace.longsift(&plan).expect(2).stderr;
+    assert!(
+        answer.contains("`precision: bf16` is computed by the backend candle only"),
+        "{answer}"
+    );
+}
+
+#[cfg(feature = "candle")]
+#[test]
+fn the_backend_is_part_of_the_identity() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16");
+    let own = workspace.run_with(&pipeline, &["--backend", "own"]);
+    let candle = ["run", "pipeline.yaml", "-q", "--backend", "candle"];
+    let answer = workspace.longsift(&candle).expect(2).stderr;
+    assert!(answer.contains("model_kernel: candle-"), "{answer}");
+    let kernel = own["kernel"].as_str().unwrap();
+    assert!(answer.contains(&format!("`--backend own --kernel {kernel}`")), "{answer}");
+    workspace.longsift(&[&candle[..], &["--remeasure", "language-model"]].concat()).success();
+    let answer = workspace.longsift(&candle[..3]).expect(2).stderr;
+    assert!(answer.contains("`--backend candle`"), "{answer}");
+    // A run directory is repeated with its original backend.
     let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
 }

@@ -168,3 +168,9 @@ pub(crate) fn check_accounting(summary: &Value) {
         "{summary}"
     );
 }
+
+/// Names of the backends of this build that compute the whole model in `folder`.
+pub(crate) fn backends(folder: &Path) -> &'static [&'static str] {
+    let own_only = read_json(&folder.join("config.json"))["model_type"] == "gla";
+    if cfg!(feature = "candle") && !own_only { &["own", "candle"] } else { &["own"] }
+}

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::support::tables::{read_parquet, texts};
-use crate::support::{Workspace, numbers, read_json, shared};
+use crate::support::{Workspace, backends, numbers, read_json, shared};
 
 /// Returns the largest difference, and whether it is within `tolerance`.
 fn within(what: &str, got: &[f64], want: &[f64], tolerance: impl Fn(f64) -> f64) {
@@ -15,11 +15,11 @@ fn within(what: &str, got: &[f64], want: &[f64], tolerance: impl Fn(f64) -> f64)
     }
 }
 
-/// Output of the program for a window of the model in `folder`, with so many threads.
-fn figures(workspace: &Workspace, ids: &Value, threads: usize) -> String {
+/// Output of the program for a window of the model in `folder`, by a backend with so many threads.
+fn figures(workspace: &Workspace, ids: &Value, backend: &str, threads: usize) -> String {
     workspace.write("ids.json", ids.to_string());
-    let mut command =
-        workspace.command(&["inspect", "model", "--forward", "ids.json", "--format", "json"]);
+    let arguments = ["inspect", "model", "--forward", "ids.json", "--format", "json"];
+    let mut command = workspace.command(&[&arguments[..], &["--backend", backend]].concat());
     command.env("RAYON_NUM_THREADS", threads.to_string());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -27,8 +27,14 @@ fn figures(workspace: &Workspace, ids: &Value, threads: usize) -> String {
 }
 
 fn check(workspace: &Workspace, ids: &Value, case: &Value) {
-    let text = figures(workspace, ids, 2);
-    assert!(text == figures(workspace, ids, 5), "threads show");
+    for backend in backends(&workspace.path("model")) {
+        check_backend(workspace, ids, case, backend);
+    }
+}
+
+fn check_backend(workspace: &Workspace, ids: &Value, case: &Value, backend: &str) {
+    let text = figures(workspace, ids, backend, 2);
+    assert!(text == figures(workspace, ids, backend, 5), "threads show");
     let got: Value = serde_json::from_str(&text).unwrap();
     let (expected, tolerances) = (&case["expected"], &case["tolerances"]);
     let tolerance = |name: &str| tolerances[name].as_f64().unwrap();
@@ -106,6 +112,18 @@ fn the_mini_model_matches_the_losses_of_its_own_code() {
         assert_eq!(first, numbers(&window["first_ids"]));
         check(&workspace, &serde_json::json!(ids), window);
     }
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn a_backend_that_cannot_compute_a_model_is_refused_by_name() {
+    let workspace = Workspace::new();
+    workspace.link("model", &shared("conformance-gla/gla_hybrid_s150"));
+    workspace.write("ids.json", "[1, 2]");
+    let forward = ["inspect", "model", "--forward", "ids.json", "--backend", "candle"];
+    let answer = workspace.longsift(&forward).expect(2).stderr;
+    assert!(answer.contains("candle does not compute gated linear attention"), "{answer}");
+    assert!(answer.contains("`--backend own`"), "{answer}");
 }
 
 #[test]

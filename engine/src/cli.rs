@@ -23,6 +23,8 @@ use std::path::PathBuf;
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use longsift_stages::model::BackendName;
+
 use crate::plan::shard::Shard;
 use crate::run::Phase;
 use crate::spec::Overrides;
@@ -58,6 +60,28 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// Backend of whole models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// candle on a GPU or for `precision: bf16`, otherwise the own one.
+    Auto,
+    /// The own kernels, on processors.
+    Own,
+    /// candle, in builds with the feature `candle` or `candle-cuda`.
+    Candle,
+}
+
+impl Backend {
+    /// Returns the backend, if one is named.
+    pub(crate) fn name(self) -> Option<BackendName> {
+        match self {
+            Self::Auto => None,
+            Self::Own => Some(BackendName::Own),
+            Self::Candle => Some(BackendName::Candle),
+        }
+    }
 }
 
 /// Format of an answer.
@@ -216,6 +240,9 @@ pub enum Command {
         /// no tokenizer is needed.
         #[arg(long, value_name = "IDS.json")]
         forward: Option<PathBuf>,
+        /// Backend that runs the model.
+        #[arg(long, value_enum, default_value = "auto", requires = "forward")]
+        backend: Backend,
         /// Format of the answer.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
@@ -282,6 +309,9 @@ pub struct PlanArguments {
     /// this machine supports for the pipeline's `precision`.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
+    /// Backend of whole models.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub backend: Backend,
     /// Select from the scores of another run with the same score settings.
     #[arg(long, value_name = "RUN_DIR")]
     pub scores_from: Option<PathBuf>,

@@ -121,7 +121,8 @@ impl Plan {
     /// Returns the kernel that determines the bits of measured values; `None` if no measure uses one.
     pub fn kernel(&self) -> Option<Kernel> {
         let first = self.attention.as_ref().map(Attention::kernel);
-        first.or_else(|| self.whole_models.values().next().map(|whole| whole.model.kernel()))
+        let whole = || Kernel::from_name(&self.whole_models.values().next()?.model.backend_name());
+        first.or_else(whole)
     }
 
     /// Returns the digests of the files that the answers of external programs depend on, by `external` stage.

@@ -81,6 +81,11 @@ impl Rope {
         self.rotary_dims
     }
 
+    /// Cosines and sines, each `[tokens, rotary_dims/2]`, and how dimensions are paired.
+    pub fn table(&self) -> (RopeStyle, &[f32], &[f32]) {
+        (self.style, self.cos.floats(), self.sin.floats())
+    }
+
     /// Positions the table holds.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens

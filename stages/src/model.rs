@@ -74,6 +74,8 @@ mod gguf_tests;
 mod refusal_tests;
 #[cfg(test)]
 mod remote_tests;
+#[cfg(all(test, feature = "candle"))]
+mod whole_candle_tests;
 #[cfg(test)]
 mod whole_family_tests;
 #[cfg(test)]
@@ -98,7 +100,7 @@ pub(crate) use side::AuxTensor;
 pub use spec::{AttentionSpec, EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
 pub use whole::{
-    FORWARD_VERSION, ForwardMemory, ForwardOutput, ShortWindow, WholeModel, short_stride,
-    short_windows,
+    BackendName, FORWARD_VERSION, ForwardMemory, ForwardOutput, ShortWindow, WholeModel,
+    short_stride, short_windows,
 };
 pub(crate) use window_source::{PackedProjections, WindowParts};

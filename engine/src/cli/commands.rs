@@ -110,13 +110,13 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
         Command::Init(arguments) => super::init::init(cli, arguments),
-        Command::Inspect { model_dir, forward: Some(ids), format } => {
+        Command::Inspect { model_dir, forward: Some(ids), backend, format } => {
             let text = files::read_limited(ids, MAX_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
-            let figures = forward::forward(model_dir, &ids)?;
+            let figures = forward::forward(model_dir, &ids, backend.name())?;
             answer(*format, &figures)
         }
-        Command::Inspect { model_dir, forward: None, format } => {
+        Command::Inspect { model_dir, forward: None, backend: _, format } => {
             let page = inspect::inspect(model_dir)?;
             answer(*format, &page)
         }

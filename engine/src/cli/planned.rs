@@ -27,6 +27,7 @@ pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         limit_rows: arguments.limit,
         threads: arguments.threads.map(usize::from),
         kernel: arguments.kernel.clone(),
+        backend: arguments.backend.name(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
         offline: arguments.offline,

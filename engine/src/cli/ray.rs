@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::ValueEnum;
 use longsift_stages::shard_across_devices::{DeviceKind, Devices};
 use serde_json::{Value, json};
 
@@ -53,7 +54,17 @@ fn python() -> PathBuf {
 fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     let Cli { command: _, log_format, quiet, verbose, color: _ } = cli;
     let RunArguments {
-        plan: PlanArguments { pipeline, limit, threads, kernel, scores_from: _, shard: _, offline },
+        plan:
+            PlanArguments {
+                pipeline,
+                limit,
+                threads,
+                kernel,
+                backend,
+                scores_from: _,
+                shard: _,
+                offline,
+            },
         phase: _,
         engine: _,
         address,
@@ -77,6 +88,10 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     flags.extend(limit.map(|rows| format!("--limit={rows}")));
     flags.extend(run_id.as_ref().map(|name| format!("--run-id={name}")));
     flags.extend(remeasure.iter().map(|measure| format!("--remeasure={measure}")));
+    flags.extend(backend.name().map(|_| {
+        let value = backend.to_possible_value().expect("none is hidden");
+        format!("--backend={}", value.get_name())
+    }));
     flags.extend(locked.then(|| "--locked".to_owned()));
     flags.extend(offline.then(|| "--offline".to_owned()));
     flags.extend(quiet.then(|| "--quiet".to_owned()));

@@ -529,6 +529,7 @@ fn whole_model_json(whole: &WholeModelPlan) -> Value {
         "layers": spec.layers,
         "layers_computed": whole.request.depth(spec.layers),
         "vocabulary_size": spec.vocabulary_size,
+        "backend": whole.model.backend_name(),
         "weights_bytes": whole.model.weights_bytes(),
         "windows_at_once": whole.windows_at_once,
         "memory": whole.memory,

@@ -51,14 +51,14 @@ pub struct Digests {
 pub struct WholeModelDigests {
     /// Digest of all tensors that are read.
     pub weights: String,
-    /// Kernel that multiplies the weights.
+    /// Kernel or backend that multiplies the weights.
     pub kernel: String,
 }
 
 impl WholeModelDigests {
     /// Creates the digests of a model that this process computes, given the digest of its weights.
     pub fn new(model: &WholeModel, weights: String) -> Self {
-        Self { weights, kernel: model.kernel().name().to_owned() }
+        Self { weights, kernel: model.backend_name() }
     }
 
     /// Returns the recorded digests of a measure's statistics, possibly from another machine.

@@ -62,6 +62,9 @@ pub(super) fn open(
         let opened = WholeModel::open_to(&path, depth);
         let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
         let model = model.with_kernel(checks::whole_model_kernel(spec, name, options, problems));
+        let chosen = model.with_backend(options.backend, settings.precision);
+        let chosen = chosen.map_err(|problem| vec![problem]);
+        let Some(model) = checks::collect(chosen, spec, &stage, problems) else { continue };
         let layer = model.spec();
         if request.attention.is_some()
             && let Some(problem) = layer.attention_problem()
@@ -101,10 +104,10 @@ pub(super) fn open(
         if !is_sound || !is_known {
             continue;
         }
-        let half = spec.pipeline.input.memory_limit_bytes / 2;
+        let room = model.device_bytes().unwrap_or(spec.pipeline.input.memory_limit_bytes / 2);
         let memory = |windows| model.measuring_memory(&request, tokens, windows, threads);
         let most = (TOKENS_PER_PASS / tokens.max(1)).max(1);
-        let fits = |windows: &u64| memory(*windows).peak_bytes <= half;
+        let fits = |windows: &u64| memory(*windows).peak_bytes <= room;
         let windows_at_once = (1..=most).rev().find(fits).unwrap_or(1);
         let memory = memory(windows_at_once);
         let measure = name.clone();

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use longsift_stages::model::BackendName;
+
 use super::shard::Shard;
 use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
@@ -18,6 +20,8 @@ pub struct PlanOptions {
     pub directory: Option<RunDirectory>,
     /// Name of the kernel; `None` for the fastest one on this machine for the table's precision.
     pub kernel: Option<String>,
+    /// Backend of whole models; `None` for the default one of each.
+    pub backend: Option<BackendName>,
     /// Run directory with the same score settings whose scores are used.
     pub scores_from: Option<PathBuf>,
     /// Shard whose work units are processed.

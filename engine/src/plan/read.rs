@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use longsift_stages::model::BackendName;
+
 use super::options::PlanOptions;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -35,11 +37,12 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     let recorded = lock.recorded()?;
     options.limit_rows = options.limit_rows.or(recorded.limit_rows);
     options.scores_from = options.scores_from.or(recorded.scores_from.as_ref().map(PathBuf::from));
-    // Another kernel would compute other bits.
-    let kernel = ["kernel", "model_kernel"]
-        .into_iter()
-        .find_map(|fact| lock.identity.find_in_measures(fact)?.as_str());
-    options.kernel = options.kernel.or(kernel.map(str::to_owned));
+    // Another kernel or backend would compute other bits.
+    let fact = |name| lock.identity.find_in_measures(name)?.as_str();
+    let of_whole = fact("model_kernel");
+    options.backend = options.backend.or(of_whole.map(BackendName::recorded));
+    let own = of_whole.filter(|name| BackendName::recorded(name) == BackendName::Own);
+    options.kernel = options.kernel.or(fact("kernel").or(own).map(str::to_owned));
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &lock.settings, overrides)?;
     // A copy of a run directory continues in the copy; the original is not touched.
     let output = &spec.pipeline.output.path;

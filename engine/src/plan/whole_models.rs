@@ -23,7 +23,7 @@ pub struct WholeModelPlan {
 }
 
 impl WholeModelPlan {
-    /// Describes the model: `llama, 30 layers of 576, 269 MB of weights read for 32 windows at a time, at most 612 MB
+    /// Describes the model: `llama, 30 layers of 576 by avx512-f32, 269 MB of weights read for 32 windows at a time, at most 612 MB
     /// of memory`.
     pub fn in_words(&self) -> String {
         let spec = self.model.spec();
@@ -38,9 +38,10 @@ impl WholeModelPlan {
             }
         };
         format!(
-            "{}, {layers} of {}, {} of weights read for {} windows at a time, at most {} of memory",
+            "{}, {layers} of {} by {}, {} of weights read for {} windows at a time, at most {} of memory",
             spec.model_type,
             count(spec.hidden_size),
+            self.model.backend_name(),
             bytes(self.model.weights_bytes()),
             count(self.windows_at_once),
             bytes(self.memory.peak_bytes)

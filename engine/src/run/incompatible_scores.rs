@@ -1,6 +1,7 @@
 //! Checks that existing scores were made with the same settings.
 
 use longsift_kernels::Kernel;
+use longsift_stages::model::BackendName;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -72,8 +73,8 @@ pub(super) fn incompatible_scores(
     }
     Ok(Some(problem.hint(if windows.is_empty() {
         let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
-        let finish = match kernel_before(&measures) {
-            Some(kernel) => format!("finish the run with its original `--kernel {kernel}`, "),
+        let finish = match options_before(&measures) {
+            Some(options) => format!("finish the run with its original `{options}`, "),
             None => String::new(),
         };
         format!(
@@ -94,17 +95,33 @@ fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> 
 
 /// Returns the recorded kernel from a line of differences.
 fn kernel_of(line: &str) -> Option<&str> {
-    let values = line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
-    Some(values.split_once(", was ")?.1)
+    Some(kernels_of(line)?.1)
 }
 
-/// Returns the recorded kernel if it, and the matching table kernel, are the only differences and this machine supports it.
-fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
+/// Returns the kernels or backends of now and of the recorded run from a line of differences.
+fn kernels_of(line: &str) -> Option<(&str, &str)> {
+    let values = line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
+    values.split_once(", was ")
+}
+
+/// Returns the options that select the recorded kernel or backend if it, and the matching table kernel, are the only
+/// differences and this machine supports it.
+fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
-    let kernel = lines.clone().find_map(|line| kernel_of(line))?;
+    let (now, before) = lines.clone().find_map(|line| kernels_of(line))?;
     let only_kernel_differs =
-        lines.all(|line| line.starts_with("table_kernel: ") || kernel_of(line) == Some(kernel));
-    (only_kernel_differs && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
+        lines.all(|line| line.starts_with("table_kernel: ") || kernel_of(line) == Some(before));
+    let backends = [now, before].map(BackendName::recorded);
+    let options = match backends {
+        [BackendName::Own, BackendName::Candle] if cfg!(feature = "candle") => {
+            "--backend candle".to_owned()
+        }
+        [_, BackendName::Candle] => return None,
+        _ if !Kernel::from_name(before)?.is_supported() => return None,
+        [BackendName::Candle, _] => format!("--backend own --kernel {before}"),
+        [BackendName::Own, _] => format!("--kernel {before}"),
+    };
+    only_kernel_differs.then_some(options)
 }
 
 /// Explains a difference in `min_tokens`, which is not a setting but follows from the measures of a pipeline.

@@ -1,6 +1,7 @@
 //! Runs many windows at a time through a whole model, so that they share each read of a layer's weights.
 
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
+use longsift_stages::model::{ModelProblem, ProblemKind};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
@@ -70,7 +71,9 @@ pub(crate) fn forward(
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
-    let made = whole.model.measure(&whole.request, &known, &|| stop.check().is_ok());
+    let made = halving(&known, &mut |windows| {
+        whole.model.measure(&whole.request, windows, &|| stop.check().is_ok())
+    });
     let made = made.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
     if made.is_none() {
         stop.check()?;
@@ -87,4 +90,51 @@ pub(crate) fn forward(
         Ok(made.next().expect("a window gave one"))
     };
     Ok(windows.iter().map(of_window).collect())
+}
+
+/// Results of windows; `None` if a signal stopped the run.
+type Computed<T> = std::result::Result<Option<Vec<T>>, ModelProblem>;
+
+/// Computes the results of windows with `compute`, in halves as long as a device lacks the memory for all of them.
+/// `None` if `compute` returns it.
+fn halving<W, T>(windows: &[W], compute: &mut dyn FnMut(&[W]) -> Computed<T>) -> Computed<T> {
+    match compute(windows) {
+        Err(problem) if problem.kind == ProblemKind::Memory && windows.len() > 1 => {
+            tracing::warn!(windows = windows.len(), "{problem}; trying half of them at a time");
+            let (first, second) = windows.split_at(windows.len() / 2);
+            let Some(mut made) = halving(first, compute)? else { return Ok(None) };
+            let Some(more) = halving(second, compute)? else { return Ok(None) };
+            made.extend(more);
+            Ok(Some(made))
+        }
+        computed => computed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::model::{ModelProblem, ProblemKind};
+
+    use super::halving;
+
+    #[test]
+    fn a_shortage_of_memory_halves_the_windows_and_one_that_does_not_fit_is_an_error() {
+        let mut calls = Vec::new();
+        let mut fits = |most: usize, windows: &[u32]| {
+            halving(windows, &mut |windows: &[u32]| {
+                calls.push(windows.len());
+                if windows.len() > most {
+                    let problem = ModelProblem::machine("out of memory");
+                    return Err(ModelProblem { kind: ProblemKind::Memory, ..problem });
+                }
+                Ok(Some(windows.to_vec()))
+            })
+        };
+        assert_eq!(fits(2, &[1, 2, 3, 4, 5]), Ok(Some(vec![1, 2, 3, 4, 5])));
+        assert_eq!(fits(0, &[1, 2]).unwrap_err().kind, ProblemKind::Memory);
+        assert_eq!(calls, [5, 2, 3, 1, 2, 2, 1]);
+        let failing = |_: &[u32]| Err::<Option<Vec<u32>>, _>(ModelProblem::machine("broken"));
+        assert_eq!(halving(&[1, 2], &mut { failing }).unwrap_err().kind, ProblemKind::Machine);
+        assert_eq!(halving(&[1, 2], &mut |_| Ok(None::<Vec<u32>>)), Ok(None));
+    }
 }

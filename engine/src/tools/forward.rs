@@ -4,7 +4,8 @@
 use std::fmt;
 use std::path::Path;
 
-use longsift_stages::model::{ForwardMemory, WholeModel};
+use longsift_stages::measures::language_model::ProductPrecision;
+use longsift_stages::model::{BackendName, ForwardMemory, WholeModel};
 use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -62,8 +63,13 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// Fails if the model is not supported as a whole, its files are damaged or incomplete, or the window does not fit it.
-pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<ForwardAnswer> {
-    let model = WholeModel::open(path)?;
+pub(crate) fn forward(
+    path: &Path,
+    ids: &[u32],
+    backend: Option<BackendName>,
+) -> Result<ForwardAnswer> {
+    let model = WholeModel::open(path)?.with_backend(backend, ProductPrecision::F32);
+    let model = model.map_err(|problem| vec![problem])?;
     // Each call resets the peak, so the second one returns the current resident memory.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
     let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;

@@ -73,6 +73,7 @@ fn start() -> Result<(), String> {
     let started = STARTED.get_or_init(|| {
         // SAFETY: looks for a library of the NVIDIA driver; loading it runs its own start-up code, as for every program
         // that is linked with it.
+        #[cfg(not(feature = "cuda-linked"))]
         if !unsafe { sys::is_culib_present() } {
             return Err("no NVIDIA driver was found: libcuda.so.1 is missing".to_owned());
         }

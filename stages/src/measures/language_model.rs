@@ -11,7 +11,7 @@ use serde_json::json;
 
 pub use ladm::Ladm;
 pub use losses::LossSums;
-pub use settings::{AttentionLayer, LanguageModel, LayerHeads};
+pub use settings::{AttentionLayer, LanguageModel, LayerHeads, ProductPrecision};
 
 use crate::contract::{
     Column, Evidence, Figures, Measure, Needs, Request, RowError, Window, WindowSample,
@@ -52,6 +52,7 @@ impl Measure for LanguageModel {
             sample_seed: _,
             // Decides whether such windows are rejected; the statistics of the others are the same.
             strict_positions: _,
+            precision,
         } = self;
         let attention = self.request().attention;
         let mut facts = json!({
@@ -62,6 +63,9 @@ impl Measure for LanguageModel {
             "sink_tokens": attention.as_ref().map(|attention| attention.sink_tokens),
             "ladm": self.ladm,
         });
+        if *precision != ProductPrecision::F32 {
+            facts["precision"] = json!(precision);
+        }
         // A run has no statistics of windows outside its sample, so another sample measures all windows again: that
         // is expensive enough to require a changed setting.
         if let Some(WindowSample { fraction, seed }) = self.sample() {

@@ -28,6 +28,8 @@ pub enum ProblemKind {
     Checkpoint,
     /// A machine failure: reading or writing failed, or the disk is full (exit code 4, a retry may help).
     Machine,
+    /// A device has too little free memory; fewer windows at a time may fit (otherwise exit code 4).
+    Memory,
 }
 
 impl ModelProblem {
@@ -89,7 +91,9 @@ pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) ->
             problem.with_hint("this model cannot be scored: choose another one")
         }
         ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
-        ProblemKind::Machine => problem.with_hint("run again; finished work is kept"),
+        ProblemKind::Machine | ProblemKind::Memory => {
+            problem.with_hint("run again; finished work is kept")
+        }
     };
     problems.into_iter().map(advised).collect()
 }

@@ -5,6 +5,8 @@
 //! windows.
 
 mod backend;
+#[cfg(feature = "candle")]
+mod candle;
 mod cpu;
 mod embedding;
 mod figures;
@@ -18,6 +20,7 @@ mod pass;
 mod ropes;
 mod sequences;
 
+pub use backend::BackendName;
 pub use figures::ForwardOutput;
 pub use forward::FORWARD_VERSION;
 pub use located::WholeModel;

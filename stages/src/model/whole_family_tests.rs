@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::WholeModel;
+use super::{BackendName, ForwardOutput, WholeModel};
+use crate::measures::language_model::ProductPrecision;
 
 /// Absolute and relative tolerance of a loss or logit: float32 compared with float64. Random weights produce logits of
 /// tens.
@@ -26,7 +27,20 @@ fn case(name: &str) {
     let folder = cases().join(name);
     let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
     let ids: Vec<u32> = numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect();
-    let got = WholeModel::open(&folder).unwrap().forward(&[&ids]).unwrap().remove(0);
+    for backend in BACKENDS {
+        let model = WholeModel::open(&folder).unwrap();
+        let model = model.with_backend(Some(*backend), ProductPrecision::F32).unwrap();
+        check(&case, &model.forward(&[&ids]).unwrap()[0]);
+    }
+}
+
+/// Backends of this build.
+#[cfg(feature = "candle")]
+const BACKENDS: &[BackendName] = &[BackendName::Own, BackendName::Candle];
+#[cfg(not(feature = "candle"))]
+const BACKENDS: &[BackendName] = &[BackendName::Own];
+
+fn check(case: &Value, got: &ForwardOutput) {
     let logits: Vec<f64> = got.last_logits.iter().map(|logit| f64::from(*logit)).collect();
     for (what, got, floor, relative) in [
         ("long_nll", &got.losses, TOLERANCE, TOLERANCE),

@@ -14,7 +14,7 @@ use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeMode
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
 /// A tiny llama of three layers with a separate head.
-fn whole() -> Tiny {
+pub(super) fn whole() -> Tiny {
     let mut tiny = Tiny::new();
     tiny.config["num_hidden_layers"] = json!(3);
     tiny.config["intermediate_size"] = json!(12);
@@ -41,13 +41,13 @@ fn whole() -> Tiny {
     tiny
 }
 
-fn written(tiny: &Tiny) -> TempDir {
+pub(super) fn written(tiny: &Tiny) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     tiny.write(folder.path());
     folder
 }
 
-fn ids(count: usize) -> Vec<u32> {
+pub(super) fn ids(count: usize) -> Vec<u32> {
     (0..count).map(|token| ((token * token + 3 * token) % 12) as u32).collect()
 }
 
@@ -62,7 +62,7 @@ fn refused(change: impl FnOnce(&mut Tiny)) -> Vec<ModelProblem> {
 }
 
 /// Bits of the losses.
-fn bits(losses: &[f64]) -> Vec<u64> {
+pub(super) fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
@@ -237,7 +237,7 @@ fn overflow_is_reported_with_its_layer() {
 }
 
 /// Overwrites the first number of a tensor.
-fn put(folder: &Path, name: &str, number: f32) {
+pub(super) fn put(folder: &Path, name: &str, number: f32) {
     let path = folder.join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let at = {
@@ -338,7 +338,7 @@ fn random_configurations_never_panic() {
     }
 }
 
-fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> ForwardRequest {
+pub(super) fn request_for(losses: bool, short_context: u32, layers: &[u32]) -> ForwardRequest {
     let short_context = (short_context > 0).then_some(short_context);
     let attention = LayersRequest {
         layers: layers.to_vec(),

@@ -80,6 +80,28 @@ pub struct LanguageModel {
     /// false.
     #[serde(default)]
     pub strict_positions: bool,
+    /// Precision of the factors of every product. Default `f32`.
+    #[serde(default, skip_serializing_if = "ProductPrecision::is_default")]
+    pub precision: ProductPrecision,
+}
+
+/// Precision of the factors of every product of a whole model. Sums, norms and the softmax are float32 or more in any
+/// case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProductPrecision {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// bfloat16, with the backend candle: faster on GPUs. `cargo run --example backends` prints its error for a model.
+    Bf16,
+}
+
+impl ProductPrecision {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
+    fn is_default(&self) -> bool {
+        *self == Self::F32
+    }
 }
 
 fn default_true() -> bool {
@@ -101,6 +123,7 @@ impl Default for LanguageModel {
             sample_fraction: None,
             sample_seed: None,
             strict_positions: false,
+            precision: ProductPrecision::F32,
         }
     }
 }

@@ -12,6 +12,8 @@ mod query_keys;
 use longsift_kernels::Rope;
 use rayon::prelude::*;
 
+#[cfg(feature = "candle")]
+pub(super) use self::feed_forward::choose;
 use self::gated_linear::{Carried, PIECE_TOKENS};
 use self::layer::Layer;
 pub(super) use self::norms::RowNorm;

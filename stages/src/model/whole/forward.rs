@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::cpu::Cpu;
+use super::backend::on_backend;
 use super::figures::ForwardOutput;
 use super::located::{self, WholeModel};
 use super::pass::{HeadRequest, Run, Visit};
@@ -47,8 +47,10 @@ impl WholeModel {
             .iter()
             .map(|ids| HeadRequest { last_logits: true, ..HeadRequest::losses(ids, 0) });
         let ends: Vec<HeadRequest<'_>> = ends.collect();
-        let mut nothing = Visit { layers: &[], with: &mut |_, _, _, _| Ok(true) };
-        let run = self.run(&Cpu(self), &ends, true, &mut nothing, &|| true)?;
+        let run = on_backend!(self, backend => {
+            let mut nothing = Visit { layers: &[], with: &mut |_, _, _, _| Ok(true) };
+            self.run(&backend, &ends, true, &mut nothing, &|| true)?
+        });
         let run = run.expect("the callback never stops");
         let forward = |Run { squares, ended }: Run| {
             let squares = squares.into_iter().chain([ended.squares]);

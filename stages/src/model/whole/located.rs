@@ -4,6 +4,7 @@ use std::path::Path;
 
 use longsift_kernels::{ElementType, Kernel};
 
+use super::backend::Chosen;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
@@ -24,6 +25,7 @@ pub struct WholeModel {
     config: ModelConfig,
     /// Kernel of all matrix products.
     pub(super) kernel: Kernel,
+    pub(super) backend: Chosen,
     pub(super) decoder: Decoder,
     pub(super) shards: Vec<WeightShard>,
     pub(super) embedding: LocatedTensor,
@@ -142,7 +144,18 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     let after = next();
     let head = next().pop();
     let kernel = Kernel::detect(ElementType::F32);
-    Ok(WholeModel { config, kernel, decoder, shards, embedding, before, layers, after, head })
+    Ok(WholeModel {
+        config,
+        kernel,
+        backend: Chosen::Own,
+        decoder,
+        shards,
+        embedding,
+        before,
+        layers,
+        after,
+        head,
+    })
 }
 
 /// Adds a hint if the head is missing.

@@ -1,7 +1,6 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
-use super::backend::Backend;
-use super::cpu::Cpu;
+use super::backend::{Backend, on_backend};
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
 use super::pass::{HeadRequest, Run, Visit};
@@ -47,10 +46,19 @@ impl WholeModel {
         for ids in windows {
             self.check(ids)?;
         }
+        on_backend!(self, backend => self.measure_on(&backend, request, windows, should_continue))
+    }
+
+    fn measure_on<B: Backend>(
+        &self,
+        backend: &B,
+        request: &ForwardRequest,
+        windows: &[&[u32]],
+        should_continue: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
         let sequences = sequences(request, windows);
         let mut figures = vec![ForwardFigures::default(); windows.len()];
         let ends: Vec<HeadRequest<'_>> = sequences.iter().map(Sequence::end).collect();
-        let backend = Cpu(self);
         let layers = request.attention.as_ref().map_or(&[][..], |attention| &attention.layers);
         let mut with = |spec: &AttentionSpec, query_keys: &_, ropes: &Ropes<'_>, states: &[_]| {
             let asked = request.attention.as_ref().expect("only its layers are visited");
@@ -66,7 +74,7 @@ impl WholeModel {
         };
         let mut visit = Visit { layers, with: &mut with };
         let losses = request.losses.is_some();
-        let Some(run) = self.run(&backend, &ends, losses, &mut visit, should_continue)? else {
+        let Some(run) = self.run(backend, &ends, losses, &mut visit, should_continue)? else {
             return Ok(None);
         };
         for (sequence, Run { ended, .. }) in sequences.iter().zip(run) {

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::backend::Backend;
-use super::cpu::Cpu;
+use super::backend::{Backend, on_backend};
 use super::located::WholeModel;
 use crate::contract::LayersRequest;
 use crate::model::checkpoint::LocatedTensor;
@@ -41,7 +40,7 @@ impl WholeModel {
 
     /// Like [`Self::memory`], for any sequences and results.
     pub(super) fn memory_for(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory {
-        Cpu(self).memory(sequences, threads)
+        on_backend!(self, backend => backend.memory(sequences, threads))
     }
 }
 

@@ -118,7 +118,7 @@ impl FeedForwardWeights {
 
 /// Selects the experts with the largest logits (the first among equal ones), each with its weight: a softmax over the
 /// selected logits.
-fn choose(logits: &[f32], count: usize) -> Vec<(usize, f64)> {
+pub(crate) fn choose(logits: &[f32], count: usize) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|one, other| logits[*other].total_cmp(&logits[*one]));
     order.truncate(count);

@@ -1,0 +1,239 @@
+//! One layer: its weights, and its effect on the hidden states of a window.
+
+use candle_core::{Result, Tensor};
+use longsift_kernels::Rope;
+
+use super::attention::{QueryKeys, blocks};
+use super::numbers::{Projection, TensorNorm, squares_of};
+use super::{BLOCK_ROWS, Place};
+use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
+use crate::model::tensors::TensorRole;
+use crate::model::weights::LayerWeights;
+use crate::model::whole::cpu::choose;
+use crate::model::whole::figures::Squares;
+use crate::model::whole::located::WholeModel;
+
+/// A layer with its weights on the device.
+pub(in crate::model::whole) struct Layer<'m> {
+    pub(super) query_keys: QueryKeys<'m>,
+    value: Projection,
+    output: Projection,
+    order: Order,
+    residual_multiplier: f64,
+    after_attention: TensorNorm,
+    before_feed_forward: TensorNorm,
+    feed_forward: FeedForwardTensors,
+    after_feed_forward: TensorNorm,
+}
+
+enum FeedForwardTensors {
+    Dense(PerceptronTensors),
+    Experts { router: Projection, chosen: usize, experts: Vec<PerceptronTensors> },
+}
+
+struct PerceptronTensors {
+    gate: Option<Projection>,
+    up: Projection,
+    down: Projection,
+    activation: Activation,
+}
+
+impl<'m> Layer<'m> {
+    /// Takes the weights of layer `index`.
+    pub(super) fn new(
+        model: &'m WholeModel,
+        place: &'m Place,
+        index: usize,
+        mut weights: LayerWeights,
+    ) -> Result<Self> {
+        let (spec, decoder) = (&model.layers[index].spec, &model.decoder);
+        let hidden = spec.hidden_size as usize;
+        let weights = &mut weights;
+        let query_keys = QueryKeys::new(place, spec, weights)?;
+        let value = (TensorRole::ValueWeight, TensorRole::ValueBias);
+        let value = Projection::take(place, weights, value, hidden)?;
+        let output = (TensorRole::OutputWeight, TensorRole::OutputBias);
+        let output = Projection::take(place, weights, output, query_keys.query_width())?;
+        let mut norm = |named: &NamedNorm, weight, bias| {
+            TensorNorm::take(place, &named.norm, weights, (weight, bias), hidden)
+        };
+        let after_attention = norm(
+            &decoder.after_attention,
+            TensorRole::AfterAttentionWeight,
+            TensorRole::AfterAttentionBias,
+        )?;
+        let before_feed_forward = norm(
+            &decoder.before_feed_forward,
+            TensorRole::FeedForwardNormWeight,
+            TensorRole::FeedForwardNormBias,
+        )?;
+        let after_feed_forward = norm(
+            &decoder.after_feed_forward,
+            TensorRole::AfterFeedForwardWeight,
+            TensorRole::AfterFeedForwardBias,
+        )?;
+        Ok(Self {
+            query_keys,
+            value,
+            output,
+            order: decoder.order,
+            residual_multiplier: decoder.residual_multiplier,
+            after_attention,
+            before_feed_forward,
+            feed_forward: FeedForwardTensors::new(place, &decoder.feed_forward, weights, hidden)?,
+            after_feed_forward,
+        })
+    }
+
+    /// Replaces the hidden states of a window, `[tokens, hidden_size]`, by those after this layer. If `should_continue`
+    /// returns `false` meanwhile, they are undefined.
+    pub(super) fn apply(
+        &self,
+        rope: Option<&Rope>,
+        state: &mut Tensor,
+        should_continue: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Squares> {
+        let window = self.query_keys.window(rope, state, Some(&self.value))?;
+        let mut squares = Squares::default();
+        for rows in blocks(0..state.dims()[0], BLOCK_ROWS) {
+            if !should_continue() {
+                break;
+            }
+            let before = state.narrow(0, rows.start, rows.len())?;
+            let normed = self.query_keys.norm.apply(&before)?;
+            let attended = window.attend(rows.clone(), &normed)?;
+            let after = self.after(&before, &normed, &self.output.apply(&attended)?)?;
+            squares.append(squares_of(&after)?);
+            state.slice_set(&after, 0, rows.start)?;
+        }
+        Ok(squares)
+    }
+
+    /// Adds the output of attention and that of the feed-forward part.
+    fn after(&self, rows: &Tensor, normed: &Tensor, given: &Tensor) -> Result<Tensor> {
+        if self.order == Order::Parallel {
+            let fed = if self.before_feed_forward.is_none() {
+                self.feed_forward.apply(normed)?
+            } else {
+                self.feed_forward.apply(&self.before_feed_forward.apply(rows)?)?
+            };
+            return self.joined(&self.joined(rows, given)?, &fed);
+        }
+        let rows = self.joined_normalised(&self.after_attention, rows, given)?;
+        let fed = self.feed_forward.apply(&self.before_feed_forward.apply(&rows)?)?;
+        self.joined_normalised(&self.after_feed_forward, &rows, &fed)
+    }
+
+    fn joined_normalised(
+        &self,
+        norm: &TensorNorm,
+        rows: &Tensor,
+        given: &Tensor,
+    ) -> Result<Tensor> {
+        if self.order == Order::NormalisedSums {
+            norm.apply(&self.joined(rows, given)?)
+        } else {
+            self.joined(rows, &norm.apply(given)?)
+        }
+    }
+
+    fn joined(&self, rows: &Tensor, given: &Tensor) -> Result<Tensor> {
+        rows + (given * self.residual_multiplier)?
+    }
+}
+
+impl FeedForwardTensors {
+    fn new(
+        place: &Place,
+        of: &FeedForward,
+        weights: &mut LayerWeights,
+        hidden: usize,
+    ) -> Result<Self> {
+        let inner = |part: &Perceptron| part.down.inputs.unwrap_or(1) as usize;
+        let (chosen, experts) = match of {
+            FeedForward::Dense(part) => {
+                let mut take =
+                    |weight, bias, inputs| Projection::take(place, weights, (weight, bias), inputs);
+                let gate = part.gate.as_ref();
+                let gate = gate.map(|_| take(TensorRole::GateWeight, TensorRole::GateBias, hidden));
+                return Ok(Self::Dense(PerceptronTensors {
+                    gate: gate.transpose()?,
+                    up: take(TensorRole::UpWeight, TensorRole::UpBias, hidden)?,
+                    down: take(TensorRole::DownWeight, TensorRole::DownBias, inner(part))?,
+                    activation: part.activation,
+                }));
+            }
+            FeedForward::Experts { chosen, experts, .. } => (*chosen as usize, experts),
+        };
+        let router = (TensorRole::RouterWeight, TensorRole::RouterBias);
+        let router = Projection::take(place, weights, router, hidden)?;
+        let gates = weights.take(TensorRole::GateWeight);
+        let (ups, downs) =
+            (weights.take(TensorRole::UpWeight), weights.take(TensorRole::DownWeight));
+        let expert = |(index, part): (usize, &Perceptron)| {
+            // Experts have no biases and equal sizes; they are concatenated in order.
+            let of = |all: &[f32], inputs: usize| {
+                let numbers = hidden * inner(part);
+                let own = all[index * numbers..][..numbers].to_vec();
+                Projection::new(place, own, Vec::new(), inputs)
+            };
+            Ok(PerceptronTensors {
+                gate: Some(of(&gates, hidden)?),
+                up: of(&ups, hidden)?,
+                down: of(&downs, inner(part))?,
+                activation: part.activation,
+            })
+        };
+        let experts = experts.iter().enumerate().map(expert).collect::<Result<_>>()?;
+        Ok(Self::Experts { router, chosen, experts })
+    }
+
+    /// Computes the output for some rows, `[rows, hidden_size]`.
+    fn apply(&self, rows: &Tensor) -> Result<Tensor> {
+        let (router, chosen, experts) = match self {
+            Self::Dense(part) => return part.apply(rows),
+            Self::Experts { router, chosen, experts } => (router, *chosen, experts),
+        };
+        let logits = router.apply(rows)?.to_vec2::<f32>()?;
+        let choices: Vec<Vec<(usize, f64)>> =
+            logits.iter().map(|row| choose(row, chosen)).collect();
+        let mut out = rows.zeros_like()?;
+        for (index, expert) in experts.iter().enumerate() {
+            let of_row = |(row, choices): (usize, &Vec<(usize, f64)>)| {
+                let choice = choices.iter().find(|(chosen, _)| *chosen == index)?;
+                Some((row as u32, choice.1 as f32))
+            };
+            let (places, weights): (Vec<u32>, Vec<f32>) =
+                choices.iter().enumerate().filter_map(of_row).unzip();
+            if places.is_empty() {
+                continue;
+            }
+            let weights = Tensor::from_vec(weights, (places.len(), 1), rows.device())?;
+            let places = Tensor::new(places, rows.device())?;
+            let given = expert.apply(&rows.index_select(&places, 0)?)?.broadcast_mul(&weights)?;
+            out = out.index_add(&places, &given, 0)?;
+        }
+        Ok(out)
+    }
+}
+
+impl PerceptronTensors {
+    fn apply(&self, rows: &Tensor) -> Result<Tensor> {
+        let wide = self.up.apply(rows)?;
+        let wide = match &self.gate {
+            None => activated(self.activation, &wide)?,
+            Some(gate) => (activated(self.activation, &gate.apply(rows)?)? * wide)?,
+        };
+        self.down.apply(&wide)
+    }
+}
+
+fn activated(activation: Activation, numbers: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Silu => numbers.silu(),
+        Activation::Gelu => numbers.gelu_erf(),
+        Activation::GeluTanh => numbers.gelu(),
+        Activation::Relu => numbers.relu(),
+        Activation::ReluSquared => numbers.relu()?.sqr(),
+    }
+}

@@ -1,0 +1,67 @@
+//! Peak memory of this backend, computed before any weight is read.
+
+use super::{ATTENTION_ROWS, BLOCK_ROWS, Place, head};
+use crate::model::decoder::FeedForward;
+use crate::model::weights::chunk_bytes;
+use crate::model::whole::embedding;
+use crate::model::whole::located::WholeModel;
+use crate::model::whole::memory::{
+    ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes,
+};
+use crate::model::whole::ropes::Ropes;
+
+/// Estimates the memory of a run: hidden states of all sequences, one layer, and of one sequence its keys, values and a
+/// block.
+pub(super) fn estimate(
+    model: &WholeModel,
+    place: &Place,
+    &Sequences { lengths, attention, losses }: &Sequences<'_>,
+) -> ForwardMemory {
+    let spec = model.spec();
+    let (hidden, width) = (spec.hidden_size, spec.embedding_width());
+    let (longest, tokens) =
+        (lengths.iter().copied().max().unwrap_or(0), lengths.iter().sum::<u64>());
+    let ropes = Ropes::bytes(model, lengths);
+    let window_bytes = 4 * tokens * hidden + ropes;
+    let layer_bytes = model.layers.iter().map(|of| total_float_bytes(&of.parts)).max().unwrap_or(0);
+    // Keys, values, and the rotation on the device.
+    let keys_and_values_bytes = 8 * longest * spec.key_heads * spec.head_dim + ropes;
+    // A block's rows in float64 and float32, and the products of its perceptron.
+    let block = longest.min(BLOCK_ROWS as u64);
+    let wide = model.decoder.feed_forward.perceptrons().iter().map(|part| part.up.outputs).max();
+    let heads = spec.query_heads * spec.head_dim;
+    let rows = 4 * block * (8 * hidden + 6 * heads.max(wide.unwrap_or(0)));
+    // Logits, powers, and powers or shares in float64 with a copy for the far ones.
+    let of_row = 4 * spec.query_heads * longest;
+    let logits = (place.attention_bytes() as u64).clamp(of_row, of_row * ATTENTION_ROWS as u64);
+    let logits = logits.min(of_row * block) * if attention.is_some() { 7 } else { 4 };
+    let threads_bytes = rows + logits;
+
+    let starting = {
+        let distinct = 4 * tokens.min(spec.vocabulary_size) * width;
+        let (stored, chunk) = chunk_bytes(&model.embedding, embedding::ROWS.min(tokens));
+        let projected = if width == hidden { 0 } else { 4 * tokens * width };
+        let before = total_float_bytes(&model.before).max(peak_while_reading(&model.before));
+        4 * tokens + distinct + (4 * tokens * hidden + projected + before).max(stored + chunk)
+    };
+    let experts = matches!(model.decoder.feed_forward, FeedForward::Experts { .. });
+    let moving = model.layers.iter().map(|of| {
+        // Experts are copied out of one array, and rounded numbers exist twice.
+        let largest = of.parts.iter().map(float_bytes).max().unwrap_or(0);
+        let all = total_float_bytes(&of.parts);
+        peak_while_reading(&of.parts).max(all + if experts { all } else { 2 * largest })
+    });
+    let reading = window_bytes + moving.max().unwrap_or(0);
+    let applying = window_bytes + layer_bytes + keys_and_values_bytes + threads_bytes;
+    let ending = if losses {
+        let piece = (head::piece_rows(width as usize) as u64).min(spec.vocabulary_size);
+        let (stored, chunk) = chunk_bytes(model.head(), piece);
+        let logits = 4 * block * piece * 5;
+        let input = 4 * tokens * width + 24 * tokens;
+        window_bytes + input + stored + 2 * chunk + logits + rows + 4 * spec.vocabulary_size
+    } else {
+        0
+    };
+    let peak_bytes = starting.max(reading).max(applying).max(ending);
+    ForwardMemory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes }
+}
