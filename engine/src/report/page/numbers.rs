@@ -80,7 +80,7 @@ impl Axis {
     /// Returns round values on the axis.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         let is_inside = |value: &f64| (self.from..=self.to).contains(value);
-        if self.logarithmic {
+        if self.logarithmic && self.to.is_finite() {
             let powers = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
             for digits in [&[1.0, 2.0, 5.0][..], &[1.0, 3.0], &[1.0]] {
                 let all = powers
@@ -130,6 +130,7 @@ mod tests {
             let ticks = Axis::logarithmic(from, to).ticks();
             assert!((1..=2 * MAX_TICKS).contains(&ticks.len()), "{from} {to}: {ticks:?}");
         }
+        assert_eq!(Axis::logarithmic(1.0, f64::INFINITY).ticks(), [1.0]);
     }
 
     #[test]
