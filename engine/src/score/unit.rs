@@ -159,6 +159,8 @@ pub(super) fn score(
                 measured.sort_unstable();
                 measured.dedup();
                 let windows_measured = measured.len() as u64;
+                // With exclusive access, the record is this run's own from before a file of the unit was lost.
+                let by_another = by_another && !context.exclusive;
                 return Ok(ScoredUnit { record, windows_measured, by_another });
             }
             // The results are in the journal and are not computed again.
