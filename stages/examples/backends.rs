@@ -8,6 +8,7 @@
 //! Without arguments, two windows of 2,048 tokens of a model with the layers of SmolLM2-135M and weights of 0.
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
+#[expect(dead_code, reason = "only softmax attention has two backends")]
 #[path = "../tests/hollow/mod.rs"]
 mod hollow;
 

@@ -7,7 +7,9 @@
 mod backend;
 #[cfg(feature = "candle")]
 mod candle;
+mod chosen;
 mod cpu;
+mod dispatch;
 mod embedding;
 mod figures;
 mod forward;
@@ -20,7 +22,7 @@ mod pass;
 mod ropes;
 mod sequences;
 
-pub use backend::BackendName;
+pub use chosen::BackendName;
 pub use figures::ForwardOutput;
 pub use forward::FORWARD_VERSION;
 pub use located::WholeModel;

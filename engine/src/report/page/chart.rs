@@ -223,11 +223,18 @@ impl LineChart<'_> {
                 (low.min(value), high.max(value))
             })
         };
-        let ((from, to), (low, high)) = (range(|point| point.0), range(|point| point.1));
+        let bounded = |(low, high): (f64, f64)| {
+            if low <= high { (low, high) } else { (0.0, 0.0) }
+        };
+        let (from, to) = bounded(range(|point| point.0));
+        let (low, high) = bounded(range(|point| point.1));
         if self.logarithmic && low > 0.0 {
-            return (Axis::logarithmic(from, to), Axis::logarithmic(low / 1.5, high * 1.5));
+            return (
+                Axis::logarithmic(from, to),
+                Axis::logarithmic(low / 1.5, (high * 1.5).min(f64::MAX)),
+            );
         }
-        let end = if high > 0.0 { 1.05 * high } else { 1.0 };
+        let end = if high > 0.0 { (1.05 * high).min(f64::MAX) } else { 1.0 };
         let x = if self.logarithmic { Axis::logarithmic(from, to) } else { Axis::linear(from, to) };
         (x, Axis::linear(low.min(0.0), end))
     }

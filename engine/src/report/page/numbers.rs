@@ -102,7 +102,7 @@ impl Axis {
         let first = (self.from / step).ceil();
         // Bounds the number of ticks if rounding goes wrong.
         let ticks = (0..8).map(|index| (first + f64::from(index)) * step);
-        ticks.filter(|value| *value <= self.to + step * 1e-9).collect()
+        ticks.filter(|value| value.is_finite() && *value <= self.to + step * 1e-9).collect()
     }
 }
 

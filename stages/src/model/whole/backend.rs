@@ -1,133 +1,61 @@
-//! Interface of backends: implementations of a model's layers and head; and the choice of one.
+//! Interface of backends: implementations of a model's layers and head.
+
+use std::ops::Range;
 
 use longsift_kernels::Rope;
 
-#[cfg(feature = "candle")]
-use super::candle::Place;
 use super::figures::Squares;
-use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
-use super::pass::{HeadOutput, HeadRequest};
 use super::ropes::Ropes;
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::measures::language_model::ProductPrecision;
 use crate::model::problem::ModelProblem;
 use crate::model::weights::LayerWeights;
 
-/// Name of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendName {
-    /// This project's own kernels, on processors.
-    Own,
-    /// candle, on processors and GPUs.
-    Candle,
+/// A sequence, or one of its pieces, and the results requested for it.
+#[derive(Clone)]
+pub(super) struct HeadRequest<'a> {
+    /// All tokens of the sequence.
+    pub(super) ids: &'a [u32],
+    /// Tokens of the piece.
+    pub(super) rows: Range<usize>,
+    /// First row whose next token's loss is requested.
+    pub(super) from: usize,
+    /// Whether the logits after the last token are requested.
+    pub(super) last_logits: bool,
 }
 
-impl BackendName {
-    /// Returns the backend with a recorded [`WholeModel::backend_name`].
-    pub fn recorded(name: &str) -> Self {
-        if name.starts_with("candle-") { Self::Candle } else { Self::Own }
-    }
-}
-
-/// Backend of a model.
-#[derive(Clone, Debug)]
-pub(super) enum Chosen {
-    Own,
-    #[cfg(feature = "candle")]
-    Candle(Place),
-}
-
-/// Evaluates an expression with the backend of a model.
-macro_rules! on_backend {
-    ($model:expr, $backend:ident => $result:expr) => {
-        match &$model.backend {
-            $crate::model::whole::backend::Chosen::Own => {
-                let $backend = $crate::model::whole::cpu::Cpu($model);
-                $result
-            }
-            #[cfg(feature = "candle")]
-            $crate::model::whole::backend::Chosen::Candle(place) => {
-                let $backend = $crate::model::whole::candle::Candle { model: $model, place };
-                $result
-            }
-        }
-    };
-}
-pub(super) use on_backend;
-
-impl WholeModel {
-    /// Selects a backend and the precision of its products. By default this is candle on a GPU, or for a precision that
-    /// only candle has, and otherwise the own one.
-    ///
-    /// # Errors
-    /// This build lacks the backend, or the backend lacks the precision or a layer of the model.
-    pub fn with_backend(
-        mut self,
-        name: Option<BackendName>,
-        precision: ProductPrecision,
-    ) -> Result<Self, ModelProblem> {
-        let linear = self.layers.iter().position(|layer| layer.spec.gated_linear.is_some());
-        let name = name.unwrap_or_else(|| {
-            let on_gpu = linear.is_none() && has_gpu();
-            let candle = on_gpu || precision != ProductPrecision::F32;
-            if candle { BackendName::Candle } else { BackendName::Own }
-        });
-        if name == BackendName::Own {
-            if precision == ProductPrecision::F32 {
-                self.backend = Chosen::Own;
-                return Ok(self);
-            }
-            let message = "`precision: bf16` is computed by the backend candle only";
-            return Err(ModelProblem::settings(message)
-                .with_hint("use `--backend candle`, or leave `precision` out"));
-        }
-        if let Some(layer) = linear {
-            let message = format!(
-                "the backend candle does not compute gated linear attention, as in layer {layer} of this `{}` model",
-                self.spec().model_type
-            );
-            let hint = "use `--backend own` with `precision: f32`";
-            return Err(ModelProblem::settings(message).with_hint(hint));
-        }
-        #[cfg(feature = "candle")]
-        {
-            self.backend = Chosen::Candle(Place::open(precision));
-            // It computes the embedding, with the same bits on every machine.
-            self.kernel = longsift_kernels::Kernel::PortableF32;
-            Ok(self)
-        }
-        #[cfg(not(feature = "candle"))]
-        Err(ModelProblem::settings("this build does not have the backend candle").with_hint(
-            "build with `--features candle`, or use `--backend own` with `precision: f32`",
-        ))
+impl<'a> HeadRequest<'a> {
+    /// Requests the losses of a whole sequence from row `from` on.
+    pub(super) fn losses(ids: &'a [u32], from: usize) -> Self {
+        Self { ids, rows: 0..ids.len(), from, last_logits: false }
     }
 
-    /// Name of the kernel or backend that determines the bits.
-    pub fn backend_name(&self) -> String {
-        match &self.backend {
-            Chosen::Own => self.kernel.name().to_owned(),
-            #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.name(),
-        }
+    /// First row of the piece whose next token's loss is requested; otherwise the piece's end.
+    pub(super) fn first(&self) -> usize {
+        self.from.clamp(self.rows.start, self.rows.end)
     }
 
-    /// Free memory of the device if it has its own.
-    pub fn device_bytes(&self) -> Option<u64> {
-        match &self.backend {
-            Chosen::Own => None,
-            #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.free_bytes(),
+    /// Checks the losses of the piece.
+    pub(super) fn checked(&self, output: HeadOutput) -> Result<HeadOutput, ModelProblem> {
+        match output.losses.iter().position(|loss| !loss.is_finite()) {
+            None => Ok(output),
+            Some(at) => Err(ModelProblem::checkpoint(format!(
+                "the loss of token {} is {}: the head or the last norm is damaged, or too large for float32",
+                self.first() + at + 1,
+                output.losses[at]
+            ))),
         }
     }
 }
 
-/// Whether this build can use a GPU of this machine.
-fn has_gpu() -> bool {
-    #[cfg(feature = "candle-cuda")]
-    return !Place::open(ProductPrecision::F32).is_cpu();
-    #[cfg(not(feature = "candle-cuda"))]
-    false
+/// Results of the head for a sequence, or for one of its pieces.
+#[derive(Default)]
+pub(super) struct HeadOutput {
+    /// Losses of the tokens after the requested rows, in nats.
+    pub(super) losses: Vec<f64>,
+    /// Squares of the head's input.
+    pub(super) squares: Squares,
+    pub(super) last_logits: Vec<f32>,
 }
 
 /// Computes the layers and the head of a model. Results of a sequence have the same bits for any number of threads and

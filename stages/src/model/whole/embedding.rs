@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use longsift_kernels::{PackedWeights, return_freed_arrays};
 
-use super::cpu::RowNorm;
+use super::cpu::norms::RowNorm;
 use super::located::WholeModel;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::Norm;

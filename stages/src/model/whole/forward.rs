@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::backend::on_backend;
+use super::backend::HeadRequest;
+use super::dispatch::on_backend;
 use super::figures::ForwardOutput;
 use super::located::{self, WholeModel};
-use super::pass::{HeadRequest, Run, Visit};
+use super::pass::{Run, Visit};
 use crate::model::problem::{ModelProblem, with_remedies};
 
 /// Part of the identity of all results of whole models: incremented when the same weights and tokens produce different

@@ -2,11 +2,11 @@
 
 use longsift_kernels::{BlockAttention, BlockShares};
 
-use super::backend::Backend;
+use super::backend::{Backend, HeadRequest};
 use super::cpu::{Cpu, QueryKeys};
 use super::located::WholeModel;
 use super::memory::Sequences;
-use super::pass::{HeadRequest, Visit};
+use super::pass::Visit;
 use super::ropes::Ropes;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;

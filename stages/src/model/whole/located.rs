@@ -4,7 +4,7 @@ use std::path::Path;
 
 use longsift_kernels::{ElementType, Kernel};
 
-use super::backend::Chosen;
+use super::chosen::Chosen;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};

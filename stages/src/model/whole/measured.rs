@@ -1,9 +1,10 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
-use super::backend::{Backend, on_backend};
+use super::backend::{Backend, HeadRequest};
+use super::dispatch::on_backend;
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
-use super::pass::{HeadRequest, Run, Visit};
+use super::pass::{Run, Visit};
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
 use crate::contract::{ForwardFigures, ForwardRequest};

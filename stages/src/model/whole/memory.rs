@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use super::backend::{Backend, on_backend};
-use super::located::WholeModel;
 use crate::contract::LayersRequest;
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::weights::read_overhead_bytes;
@@ -29,19 +27,6 @@ pub(super) struct Sequences<'a> {
     pub(super) lengths: &'a [u64],
     pub(super) attention: Option<&'a LayersRequest>,
     pub(super) losses: bool,
-}
-
-impl WholeModel {
-    /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
-    /// number of layers.
-    pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
-        self.memory_for(&Sequences { lengths: &[tokens], attention: None, losses: true }, threads)
-    }
-
-    /// Like [`Self::memory`], for any sequences and results.
-    pub(super) fn memory_for(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory {
-        on_backend!(self, backend => backend.memory(sequences, threads))
-    }
 }
 
 /// Bytes of a tensor as float32.

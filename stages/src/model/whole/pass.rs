@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use longsift_kernels::GatedLinearState;
 
-use super::backend::Backend;
+use super::backend::{Backend, HeadOutput, HeadRequest};
 use super::embedding;
 use super::figures::{SUMMED, Squares};
 use super::located::WholeModel;
@@ -19,53 +19,6 @@ use crate::model::weights::LayerWeights;
 /// Tokens of a round, for which every layer is read once: reading a layer takes as long as multiplying it with some tens of
 /// tokens, on many threads some hundreds.
 pub(super) const ROUND_TOKENS: usize = 1 << 15;
-
-/// A sequence, or one of its pieces, and the results requested for it.
-#[derive(Clone)]
-pub(super) struct HeadRequest<'a> {
-    /// All tokens of the sequence.
-    pub(super) ids: &'a [u32],
-    /// Tokens of the piece.
-    pub(super) rows: Range<usize>,
-    /// First row whose next token's loss is requested.
-    pub(super) from: usize,
-    /// Whether the logits after the last token are requested.
-    pub(super) last_logits: bool,
-}
-
-impl<'a> HeadRequest<'a> {
-    /// Requests the losses of a whole sequence from row `from` on.
-    pub(super) fn losses(ids: &'a [u32], from: usize) -> Self {
-        Self { ids, rows: 0..ids.len(), from, last_logits: false }
-    }
-
-    /// First row of the piece whose next token's loss is requested; otherwise the piece's end.
-    pub(super) fn first(&self) -> usize {
-        self.from.clamp(self.rows.start, self.rows.end)
-    }
-
-    /// Checks the losses of the piece.
-    pub(super) fn checked(&self, output: HeadOutput) -> Result<HeadOutput, ModelProblem> {
-        match output.losses.iter().position(|loss| !loss.is_finite()) {
-            None => Ok(output),
-            Some(at) => Err(ModelProblem::checkpoint(format!(
-                "the loss of token {} is {}: the head or the last norm is damaged, or too large for float32",
-                self.first() + at + 1,
-                output.losses[at]
-            ))),
-        }
-    }
-}
-
-/// Results of the head for a sequence, or for one of its pieces.
-#[derive(Default)]
-pub(super) struct HeadOutput {
-    /// Losses of the tokens after the requested rows, in nats.
-    pub(super) losses: Vec<f64>,
-    /// Squares of the head's input.
-    pub(super) squares: Squares,
-    pub(super) last_logits: Vec<f32>,
-}
 
 /// Results of a sequence.
 #[derive(Default)]

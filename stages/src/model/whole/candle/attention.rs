@@ -6,7 +6,7 @@ use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
 use super::numbers::{Projection, TensorNorm, Turns, factor};
-use super::{ATTENTION_ROWS, BLOCK_ROWS, Place};
+use super::place::{ATTENTION_ROWS, BLOCK_ROWS, Place};
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
 use crate::model::tensors::TensorRole;

@@ -5,13 +5,13 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::attention::blocks;
 use super::numbers::{Projection, TensorNorm, squares_of};
-use super::{BLOCK_ROWS, Place, failed};
+use super::place::{BLOCK_ROWS, Place, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::backend::{HeadOutput, HeadRequest};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
-use crate::model::whole::pass::{HeadOutput, HeadRequest};
 
 /// Bytes of the head's rows that are read at a time.
 const PIECE_BYTES: usize = 8 << 20;

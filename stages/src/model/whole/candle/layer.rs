@@ -5,7 +5,7 @@ use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
 use super::numbers::{Projection, TensorNorm, squares_of};
-use super::{BLOCK_ROWS, Place};
+use super::place::{BLOCK_ROWS, Place};
 use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;

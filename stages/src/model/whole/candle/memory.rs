@@ -1,6 +1,7 @@
 //! Peak memory of this backend, computed before any weight is read.
 
-use super::{ATTENTION_ROWS, BLOCK_ROWS, Place, head};
+use super::head;
+use super::place::{ATTENTION_ROWS, BLOCK_ROWS, Place};
 use crate::model::decoder::FeedForward;
 use crate::model::weights::chunk_bytes;
 use crate::model::whole::embedding;

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{Rope, RopeStyle};
 
-use super::Place;
+use super::place::Place;
 use crate::measures::language_model::ProductPrecision;
 use crate::model::spec::Norm;
 use crate::model::tensors::TensorRole;

@@ -9,9 +9,9 @@ use super::packed::BLOCK_ROWS;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::backend::{HeadOutput, HeadRequest};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
-use crate::model::whole::pass::{HeadOutput, HeadRequest};
 
 /// Bytes of the head's rows, as float32, that are read at a time.
 const PIECE_BYTES: u64 = 8 << 20;

@@ -3,8 +3,9 @@
 use longsift_kernels::{GatedLinearState, KeyValues, PackedWeights, span_bytes};
 
 use super::gated_linear::{self, PIECE_TOKENS};
+use super::groups::parallel_groups;
+use super::head;
 use super::packed::BLOCK_ROWS;
-use super::{head, parallel_groups};
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::FeedForward;
 use crate::model::spec::AttentionSpec;

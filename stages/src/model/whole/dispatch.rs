@@ -1,0 +1,115 @@
+//! Selection of a model's backend, and calls of it.
+
+use super::backend::Backend;
+#[cfg(feature = "candle")]
+use super::candle::place::Place;
+use super::chosen::{BackendName, Chosen};
+use super::located::WholeModel;
+use super::memory::{ForwardMemory, Sequences};
+use crate::measures::language_model::ProductPrecision;
+use crate::model::problem::ModelProblem;
+
+/// Evaluates an expression with the backend of a model.
+macro_rules! on_backend {
+    ($model:expr, $backend:ident => $result:expr) => {
+        match &$model.backend {
+            $crate::model::whole::chosen::Chosen::Own => {
+                let $backend = $crate::model::whole::cpu::Cpu($model);
+                $result
+            }
+            #[cfg(feature = "candle")]
+            $crate::model::whole::chosen::Chosen::Candle(place) => {
+                let $backend = $crate::model::whole::candle::Candle { model: $model, place };
+                $result
+            }
+        }
+    };
+}
+pub(super) use on_backend;
+
+impl WholeModel {
+    /// Selects a backend and the precision of its products. By default this is candle on a GPU, or for a precision that
+    /// only candle has, and otherwise the own one.
+    ///
+    /// # Errors
+    /// This build lacks the backend, or the backend lacks the precision or a layer of the model.
+    pub fn with_backend(
+        mut self,
+        name: Option<BackendName>,
+        precision: ProductPrecision,
+    ) -> Result<Self, ModelProblem> {
+        let linear = self.layers.iter().position(|layer| layer.spec.gated_linear.is_some());
+        let name = name.unwrap_or_else(|| {
+            let on_gpu = linear.is_none() && has_gpu();
+            let candle = on_gpu || precision != ProductPrecision::F32;
+            if candle { BackendName::Candle } else { BackendName::Own }
+        });
+        if name == BackendName::Own {
+            if precision == ProductPrecision::F32 {
+                self.backend = Chosen::Own;
+                return Ok(self);
+            }
+            let message = "`precision: bf16` is computed by the backend candle only";
+            return Err(ModelProblem::settings(message)
+                .with_hint("use `--backend candle`, or leave `precision` out"));
+        }
+        if let Some(layer) = linear {
+            let message = format!(
+                "the backend candle does not compute gated linear attention, as in layer {layer} of this `{}` model",
+                self.spec().model_type
+            );
+            let hint = "use `--backend own` with `precision: f32`";
+            return Err(ModelProblem::settings(message).with_hint(hint));
+        }
+        #[cfg(feature = "candle")]
+        {
+            self.backend = Chosen::Candle(Place::open(precision));
+            // It computes the embedding, with the same bits on every machine.
+            self.kernel = longsift_kernels::Kernel::PortableF32;
+            Ok(self)
+        }
+        #[cfg(not(feature = "candle"))]
+        Err(ModelProblem::settings("this build does not have the backend candle").with_hint(
+            "build with `--features candle`, or use `--backend own` with `precision: f32`",
+        ))
+    }
+
+    /// Name of the kernel or backend that determines the bits.
+    pub fn backend_name(&self) -> String {
+        match &self.backend {
+            Chosen::Own => self.kernel.name().to_owned(),
+            #[cfg(feature = "candle")]
+            Chosen::Candle(place) => place.name(),
+        }
+    }
+
+    /// Free memory of the device if it has its own.
+    pub fn device_bytes(&self) -> Option<u64> {
+        match &self.backend {
+            Chosen::Own => None,
+            #[cfg(feature = "candle")]
+            Chosen::Candle(place) => place.free_bytes(),
+        }
+    }
+}
+
+impl WholeModel {
+    /// Peak heap memory of [`Self::forward`] for one window of `tokens` tokens on `threads` threads. Independent of the
+    /// number of layers.
+    pub fn memory(&self, tokens: u64, threads: u64) -> ForwardMemory {
+        self.memory_for(&Sequences { lengths: &[tokens], attention: None, losses: true }, threads)
+    }
+
+    /// Like [`Self::memory`], for any sequences and results.
+    pub(super) fn memory_for(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory {
+        on_backend!(self, backend => backend.memory(sequences, threads))
+    }
+}
+
+/// Whether this build can use a GPU of this machine.
+fn has_gpu() -> bool {
+    #[cfg(feature = "candle-cuda")]
+    return !Place::open(ProductPrecision::F32).is_cpu();
+    #[cfg(not(feature = "candle-cuda"))]
+    false
+}
