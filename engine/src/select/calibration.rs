@@ -164,7 +164,11 @@ const MAX_SAMPLES: u64 = 1 << 53;
 
 /// Describes why a calibration of a group is impossible for any samples; `None` if it is consistent. `cutoffs`: the required
 /// number of thresholds.
-fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
+pub(super) fn contradiction(
+    criteria: &Criteria,
+    known: &CalibratedGroup,
+    cutoffs: usize,
+) -> Option<String> {
     let CalibratedGroup {
         count,
         samples,
@@ -212,7 +216,9 @@ fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
     if *kept > 0 && thresholds.iter().all(|of| of.score.is_none()) {
         return Some(format!("{kept} samples are kept, and it has no threshold"));
     }
-    let crossed = |of: &&Bounds| of.low.zip(of.high).is_some_and(|(low, high)| low > high);
+    // A quantile beyond a fixed bound lets no value pass.
+    let crossed =
+        |of: &&Bounds| *count > 0 && of.low.zip(of.high).is_some_and(|(low, high)| low > high);
     if let Some(Bounds { low, high }) = known.guards.iter().find(crossed) {
         let [low, high] = [low, high].map(|of| of.unwrap_or_default());
         return Some(format!("a guard lets values from {low:e} to {high:e} pass"));
@@ -224,8 +230,10 @@ fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
         if between.is_some_and(|between| between != (low, high)) {
             return Some(format!("{of} lies between {low:e} and {high:e}, and its figures do not"));
         }
-        // Samples without a score may have the statistic.
-        let values = values.filter(|values| !(*count..=MAX_SAMPLES).contains(values))?;
+        // Samples without a score may have the statistic, and samples with one may lack that of an optional term.
+        let index = criteria.statistics.iter().position(|statistic| statistic.name == *name);
+        let least = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
+        let values = values.filter(|values| !(least..=MAX_SAMPLES).contains(values))?;
         Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
     })
 }
@@ -264,11 +272,9 @@ fn read(
         return Err(damaged(message).at(place()).into());
     }
     let cutoffs = calibration.budgets.len().max(1);
-    if let Some((group, what)) = calibration
-        .groups
-        .iter()
-        .find_map(|group| Some((name(group.value.as_deref()), contradiction(group, cutoffs)?)))
-    {
+    if let Some((group, what)) = calibration.groups.iter().find_map(|group| {
+        Some((name(group.value.as_deref()), contradiction(criteria, group, cutoffs)?))
+    }) {
         let message =
             format!("the calibration `{path}` contradicts itself in group {group}: {what}");
         return Err(damaged(message).at(place()).into());

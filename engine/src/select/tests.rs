@@ -233,6 +233,8 @@ fn again_by_its_calibration(
         calibration::calibrate_groups(criteria, [(&value, ranked)].into_iter(), histograms);
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
+    let cutoffs = known.thresholds.len();
+    assert_eq!(calibration::contradiction(criteria, &known, cutoffs), None);
     let scorer = calibration::scorer(criteria, &known);
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
@@ -508,4 +510,15 @@ fn optional_term_without_values_is_ignored() {
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
     again_by_its_calibration(&criteria, &gathered, None, ranked, &histograms);
+}
+
+#[test]
+fn a_calibration_with_samples_that_lack_an_optional_term_is_consistent() {
+    let mut criteria = criteria(Standardise::Percentile, Combine::Least, "{}");
+    criteria.terms[1].optional = true;
+    let samples = [(0, 1, [1.0, f64::NAN, 0.0]), (0, 1, [3.0, 2.0, 0.5]), (0, 1, [4.0, 5.0, 0.9])];
+    let gathered = gathered(&criteria, &samples, 5);
+    let (ranked, histograms, _) = ranked(&criteria, &gathered);
+    assert_eq!(ranked[&None].totals.scored, 3);
+    again_by_its_calibration(&criteria, &gathered, None, &ranked[&None], &histograms);
 }
