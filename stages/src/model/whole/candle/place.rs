@@ -15,8 +15,8 @@ pub(super) const ATTENTION_ROWS: usize = 128;
 /// Device that computes a model, and the precision of its products.
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct Place {
-    device: Device,
-    precision: ProductPrecision,
+    pub(super) device: Device,
+    pub(super) precision: ProductPrecision,
 }
 
 impl Place {
