@@ -13,7 +13,7 @@ pub enum BackendName {
 }
 
 impl BackendName {
-    /// Returns the backend with a recorded [`WholeModel::backend_name`].
+    /// Returns the backend with a recorded `backend_name`.
     pub fn recorded(name: &str) -> Self {
         if name.starts_with("candle-") { Self::Candle } else { Self::Own }
     }
