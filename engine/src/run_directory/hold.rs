@@ -12,8 +12,9 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::storage::{error, files, marked, regular, store};
 
-/// Longer than a status query holds the lock.
-const STATUS_LOCK_WAIT: Duration = Duration::from_millis(200);
+/// How long shared locks are waited for. `longsift status` holds one for microseconds, or longer on a busy machine where it is
+/// interrupted. A run's exclusive lock is not waited for.
+const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
@@ -141,9 +142,10 @@ impl RunDirectory {
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                // `longsift status` holds a shared lock for a moment.
-                Err(TryLockError::WouldBlock) if begun.elapsed() < STATUS_LOCK_WAIT => {
-                    std::thread::sleep(STATUS_LOCK_WAIT / 20);
+                Err(TryLockError::WouldBlock)
+                    if begun.elapsed() < SHARED_LOCK_WAIT && !is_exclusively_locked(&file) =>
+                {
+                    std::thread::sleep(SHARED_LOCK_WAIT / 200);
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(held_file(&self.root, &mut file).into());
@@ -161,4 +163,12 @@ impl RunDirectory {
         written.map_err(|error| error::failed("write", &path)(error))?;
         Ok(RunLock(Held::File { _locked: file }))
     }
+}
+
+/// Whether another process holds an exclusive lock of `file`, and not only shared ones.
+fn is_exclusively_locked(file: &File) -> bool {
+    let refused = file.try_lock_shared().is_err();
+    // A lock that could not be released is released with the file, and the caller tries again.
+    let _ = file.unlock();
+    refused
 }
