@@ -114,7 +114,7 @@ fn main() -> Answer<()> {
     Ok(())
 }
 
-/// What the files of the plan mean, by content.
+/// Digests of the plan's files.
 fn digests(plan: &Plan) -> Answer<Digests> {
     let attention = plan.needed_attention()?;
     let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
@@ -168,7 +168,7 @@ fn open_plan(folder: &Path, report: bool) -> Answer<Plan> {
     Ok(longsift_engine::plan(&pipeline, &overrides, PlanOptions::default())?)
 }
 
-/// How much is simulated.
+/// Size of the simulation.
 #[derive(Clone, Copy)]
 struct Shape {
     units: u64,

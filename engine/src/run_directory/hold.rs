@@ -12,8 +12,8 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::storage::{error, files, marked, regular, store};
 
-/// How long shared locks are waited for. `longsift status` holds one for microseconds, or longer on a busy machine where it is
-/// interrupted. A run's exclusive lock is not waited for.
+/// Maximum wait for shared locks: `longsift status` holds one for microseconds, longer if it is interrupted on a busy machine.
+/// A run's exclusive lock is not waited for.
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Exclusive access to a run directory, until it is dropped.

@@ -192,7 +192,7 @@ struct OpenUnit<'a> {
     dropped: Vec<DroppedRow>,
     bad: Vec<BadRow>,
     counts: Counts,
-    /// Those of the plan, then the retained ones.
+    /// Columns of the plan's measures, then of the retained ones.
     measures: Vec<MeasureColumns>,
     /// Measures that the plan does not have.
     carried: Vec<RetainedMeasure>,
