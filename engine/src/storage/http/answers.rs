@@ -148,7 +148,7 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
     // Message of rustls; a retry cannot succeed.
     if why.contains("invalid peer certificate") {
         return failed(url, ErrorKind::Invalid, why).with_hint(
-            "check the server; SSL_CERT_FILE can name a file of additional trusted certificates",
+            "check the server; SSL_CERT_FILE can name a file of trusted certificates, which replaces those of the system",
         );
     }
     // The request has an invalid header or address and was not sent.
