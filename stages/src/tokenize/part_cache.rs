@@ -94,14 +94,12 @@ impl PartCache {
         ids: &mut Vec<u32>,
         encode: impl FnOnce(&mut Vec<u32>),
     ) {
-        let [recent, older] = &self.lines[line].0;
-        let found = if recent.key == key {
-            recent
-        } else if older.key == key {
-            older
-        } else {
+        let Line(entries) = &self.lines[line];
+        // Selects without a branch: which entry it is cannot be predicted.
+        let found = &entries[usize::from(entries[1].key == key)];
+        if found.key != key {
             return self.add_short(key, line, ids, encode);
-        };
+        }
         match found.ids {
             [SPILLED, start, length, _] => {
                 let start = start as usize;
