@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::basic::ConvertedType;
+use parquet::basic::{ConvertedType, LogicalType};
 use parquet::file::metadata::{
     FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
@@ -64,7 +64,7 @@ impl Footer {
         let footer = Arc::new(footer);
         let schema = arrow_schema(&footer)?;
         check_names(&schema)?;
-        check_intervals(&footer)?;
+        check_types(&footer)?;
         let footer = guarded(|| text::declare_bytes(&footer)).map_err(undecodable)?;
         let leaves = leaves(&footer);
         let metadata = Arc::new(footer);
@@ -275,22 +275,34 @@ pub(super) fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     Err(DataProblem::data(format!("two columns have the same name: {}", names.join(", "))))
 }
 
-/// Rejects Parquet's intervals of months, days and milliseconds: Arrow has no such type, and months would be lost. Files with
-/// an Arrow schema declare intervals of one kind.
-fn check_intervals(footer: &ParquetMetaData) -> Result<(), DataProblem> {
-    let keys = footer.file_metadata().key_value_metadata().into_iter().flatten();
-    if keys.into_iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY) {
+/// Rejects Parquet types that Arrow does not have: intervals of months, days and milliseconds, whose months would be lost, and
+/// times of day in UTC inside other columns. Files with an Arrow schema declare what they hold.
+fn check_types(footer: &ParquetMetaData) -> Result<(), DataProblem> {
+    if has_arrow_schema(footer) {
         return Ok(());
     }
-    let columns = footer.file_metadata().schema_descr().columns();
-    let found = columns.iter().find(|leaf| leaf.converted_type() == ConvertedType::INTERVAL);
-    found.map_or(Ok(()), |leaf| {
+    for leaf in footer.file_metadata().schema_descr().columns() {
         let path = leaf.path().string();
-        Err(DataProblem::settings(format!(
-            "column `{path}` has the type INTERVAL, whose months cannot be kept"
-        ))
-        .with_hint("remove the column, or write it as text"))
-    })
+        let why = if leaf.converted_type() == ConvertedType::INTERVAL {
+            "INTERVAL, whose months cannot be kept"
+        } else if leaf.path().parts().len() > 1 && is_utc_time(leaf.logical_type_ref()) {
+            "TIME WITH TIME ZONE, whose zone cannot be kept inside another column"
+        } else {
+            continue;
+        };
+        return Err(DataProblem::settings(format!("column `{path}` has the type {why}"))
+            .with_hint("remove the column, or write it as text"));
+    }
+    Ok(())
+}
+
+fn has_arrow_schema(footer: &ParquetMetaData) -> bool {
+    let mut keys = footer.file_metadata().key_value_metadata().into_iter().flatten();
+    keys.any(|pair| pair.key == ARROW_SCHEMA_META_KEY)
+}
+
+fn is_utc_time(logical: Option<&LogicalType>) -> bool {
+    matches!(logical, Some(LogicalType::Time(time)) if time.is_adjusted_to_u_t_c)
 }
 
 /// Returns the leaf columns of each column.
@@ -311,14 +323,16 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
         guarded(|| ArrowReaderMetadata::try_new(Arc::clone(footer), options))
     };
     let parquet = load(ArrowReaderOptions::new().with_skip_arrow_metadata(true))
-        .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))?;
-    let Ok(declared) = load(ArrowReaderOptions::new()) else {
-        return Ok(Arc::clone(parquet.schema()));
-    };
+        .map_err(|why| damaged(format!("its schema cannot be read: {why}")))?;
+    let declared = load(ArrowReaderOptions::new()).unwrap_or_else(|_| parquet.clone());
     let pairs = declared.schema().fields().iter().zip(parquet.schema().fields());
-    let fields = pairs.map(|(declared, parquet)| {
+    let columns = footer.file_metadata().schema_descr().root_schema().get_fields();
+    let fields = pairs.zip(columns).map(|((declared, parquet), column)| {
         let data_type = types::reconcile(declared.data_type(), parquet.data_type());
-        declared.as_ref().clone().with_data_type(data_type)
+        let field = declared.as_ref().clone().with_data_type(data_type);
+        let is_utc =
+            !has_arrow_schema(footer) && is_utc_time(column.get_basic_info().logical_type_ref());
+        if is_utc { types::utc_time_field(field) } else { field }
     });
     Ok(Arc::new(Schema::new_with_metadata(
         fields.collect::<Vec<_>>(),

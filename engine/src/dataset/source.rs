@@ -194,7 +194,7 @@ pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> R
         Err(panic) => {
             let why = panic_message(panic.as_ref());
             exit_if_out_of_resources(why);
-            Err(format!("the decoder failed: {why}"))
+            Err(format!("its bytes contradict each other ({why})"))
         }
     }
 }

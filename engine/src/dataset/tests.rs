@@ -12,11 +12,12 @@ use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
     DictionaryArray, FixedSizeBinaryArray, Float64Array, Int8Array, Int64Array,
     IntervalDayTimeArray, LargeStringArray, RecordBatch, StringArray, StringViewArray, StructArray,
-    TimestampMicrosecondArray,
+    Time64MicrosecondArray, TimestampMicrosecondArray,
 };
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow_select::concat::concat_batches;
 use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
@@ -475,6 +476,58 @@ fn intervals_that_may_have_months_are_rejected_by_name() {
     assert_eq!(all_rows(&dataset, 1).column(0), input.column(0), "Arrow declares days");
 }
 
+/// Writes Parquet without an Arrow schema.
+fn write_plain(path: &Path, input: &RecordBatch) {
+    let mut encoded = Vec::new();
+    let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
+    let mut writer =
+        ArrowWriter::try_new_with_options(&mut encoded, input.schema(), options).unwrap();
+    writer.write(input).unwrap();
+    writer.close().unwrap();
+    crate::storage::atomic::write_atomic(path, &encoded).unwrap();
+}
+
+#[test]
+fn times_of_day_in_utc_stay_in_utc() {
+    let folder = tempfile::tempdir().unwrap();
+    let (utc, local) = (folder.path().join("a.parquet"), folder.path().join("b.parquet"));
+    let kind = DataType::Time64(TimeUnit::Microsecond);
+    let times: ArrayRef = Arc::new(Time64MicrosecondArray::from(vec![1, 2]));
+    let field = Field::new("time", kind, true);
+    let in_utc = field.clone().with_metadata([("adjusted_to_utc".to_owned(), String::new())]);
+    let one = |field: &Field, column: &ArrayRef| {
+        let schema = Arc::new(Schema::new(vec![field.clone()]));
+        RecordBatch::try_new(schema, vec![Arc::clone(column)]).unwrap()
+    };
+    write_plain(&utc, &one(&in_utc, &times));
+    let read = Dataset::open(&utc).unwrap();
+    let rows = all_rows(&read, 1);
+    let written = folder.path().join("out/a.parquet");
+    std::fs::create_dir(folder.path().join("out")).unwrap();
+    let mut writer =
+        PartWriter::create(&written, &read.schema, &read.metadata, Compression::None).unwrap();
+    writer.write(&rows).unwrap();
+    writer.finish().unwrap();
+    let file = std::fs::File::open(&written).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let logical = reader.parquet_schema().column(0).logical_type_ref().cloned();
+    assert_eq!(
+        logical,
+        Some(parquet::basic::LogicalType::time(true, parquet::basic::TimeUnit::MICROS))
+    );
+    write_plain(&local, &one(&field, &times));
+    let problem = Dataset::open(folder.path()).unwrap_err()[0].to_string();
+    assert!(
+        problem.contains("column `time` is Time64(µs) instead of Time64(µs) in UTC"),
+        "{problem}"
+    );
+    let inside: ArrayRef = Arc::new(StructArray::from(vec![(Arc::new(in_utc), times)]));
+    let outer = Field::new("outer", inside.data_type().clone(), true);
+    write_plain(&local, &one(&outer, &inside));
+    let problem = Dataset::open(&local).unwrap_err()[0].to_string();
+    assert!(problem.contains("column `outer.time` has the type TIME WITH TIME ZONE"), "{problem}");
+}
+
 #[test]
 fn a_uuid_stays_a_uuid_where_only_the_parquet_type_says_so() {
     let bytes = FixedSizeBinaryArray::try_from_iter([[7_u8; 16], [8; 16]].iter()).unwrap();
@@ -484,13 +537,7 @@ fn a_uuid_stays_a_uuid_where_only_the_parquet_type_says_so() {
         RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::new(bytes)]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
-    let mut encoded = Vec::new();
-    let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
-    let mut writer =
-        ArrowWriter::try_new_with_options(&mut encoded, input.schema(), options).unwrap();
-    writer.write(&input).unwrap();
-    writer.close().unwrap();
-    crate::storage::atomic::write_atomic(&path, &encoded).unwrap();
+    write_plain(&path, &input);
     let dataset = Dataset::open(&path).unwrap();
     assert_eq!(dataset.column("id").unwrap().metadata().get(&key.0), Some(&key.1));
     assert_eq!(all_rows(&dataset, 1).column(0), input.column(0));

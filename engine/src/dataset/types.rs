@@ -10,7 +10,7 @@ use arrow_array::{
     Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
 };
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, FieldRef, Fields, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, TimeUnit};
 
 /// Returns whether a type is a string (or a binary), and its rank among the three string (or binary) types: `string` <
 /// `string_view` < `large_string`. The widest holds all values of the others, without a limit on array bytes.
@@ -55,6 +55,26 @@ pub(super) fn output_field(field: &FieldRef) -> FieldRef {
         output.set_metadata(metadata);
     }
     Arc::new(output)
+}
+
+/// Metadata key by which the Parquet writer declares a time of day as UTC.
+const UTC_TIME_KEY: &str = "adjusted_to_utc";
+
+/// Declares a time of day as UTC, which its Arrow type cannot.
+pub(super) fn utc_time_field(field: Field) -> Field {
+    let mut metadata = field.metadata().clone();
+    metadata.insert(UTC_TIME_KEY.to_owned(), String::new());
+    field.with_metadata(metadata)
+}
+
+/// Describes the type of a column in a message.
+pub(super) fn described(field: &FieldRef) -> String {
+    let zone = if is_utc_time(field) { " in UTC" } else { "" };
+    format!("{}{zone}", field.data_type())
+}
+
+fn is_utc_time(field: &FieldRef) -> bool {
+    field.metadata().contains_key(UTC_TIME_KEY)
 }
 
 /// Returns the column as declared in the Arrow schema of a written file, and the maximum number of dictionary values in
@@ -246,6 +266,9 @@ const EXTENSION_TYPE: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:meta
 /// Applies [`widest`] to two corresponding fields.
 pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     let data_type = widest(left.data_type(), right.data_type())?;
+    if is_utc_time(left) != is_utc_time(right) {
+        return None;
+    }
     let nullable = left.is_nullable() || right.is_nullable();
     let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
     let mut left = if same_keys { Arc::clone(left) } else { without_declared_key(left) };

@@ -110,17 +110,12 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
             continue;
         };
         let own = types::output_field(&file.schema.fields()[position]);
-        match types::widest_field(field, &own) {
-            Some(wider) => {
-                *field = wider;
-                positions.push(position);
-            }
-            None => differences.push(format!(
-                "column `{}` is {} instead of {}",
-                field.name(),
-                own.data_type(),
-                field.data_type()
-            )),
+        if let Some(wider) = types::widest_field(field, &own) {
+            *field = wider;
+            positions.push(position);
+        } else {
+            let [own, first] = [&own, &*field].map(types::described);
+            differences.push(format!("column `{}` is {own} instead of {first}", field.name()));
         }
     }
     let extra = file.schema.fields().iter().filter(|field| !known.contains(field.name()));

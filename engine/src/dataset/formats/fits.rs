@@ -2,6 +2,7 @@
 //! columns receives values, not text.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -215,6 +216,12 @@ impl<'a> LineParser<'a> {
                 let DataType::Struct(pair) = entries.data_type() else {
                     return Ok(ColumnValue::Null);
                 };
+                let mut names = HashSet::new();
+                let twice = members.iter().find(|(name, _)| !names.insert(name.as_str()));
+                if let Some((name, value)) = twice {
+                    let why = "the map has this key twice";
+                    return Err(Misfit::new(self.position(value.get()), why).in_field(name));
+                }
                 let entry = |(name, value): (String, &'a RawValue)| {
                     let found = self.value(value.get(), pair[1].data_type());
                     let found = found.map_err(|misfit| misfit.in_field(&name))?;
@@ -344,10 +351,12 @@ fn is_inexact(data_type: &DataType, value: &str) -> bool {
     !matches!((nearest, written), (Ok(nearest), Ok(written)) if nearest as i128 == written)
 }
 
-/// Whether a text is an instant with at most microsecond precision.
+/// Whether a text is an instant with at most microsecond precision. A leap second would become the next day.
 fn is_instant(text: &str) -> bool {
     let utc: Tz = "+00:00".parse().expect("an offset");
-    string_to_datetime(&utc, text).is_ok_and(|instant| instant.timestamp_subsec_nanos() % 1000 == 0)
+    let nanoseconds =
+        string_to_datetime(&utc, text).map(|instant| instant.timestamp_subsec_nanos());
+    nanoseconds.is_ok_and(|nanoseconds| nanoseconds < 1_000_000_000 && nanoseconds % 1000 == 0)
 }
 
 #[cfg(test)]
@@ -442,12 +451,15 @@ mod tests {
             ("date", "19000 1.5 \"2024-02-30\" \"\" true \"2024-02-29T12:00:00\""),
             (
                 "timestamp",
-                "1700000000 \"yesterday\" \"2024-01-01T25:00:00\" \"2024-01-01T12:00:00.0000001\"",
+                "1700000000 \"yesterday\" \"2024-01-01T25:00:00\" \"2024-01-01T12:00:00.0000001\" \"2016-12-31T23:59:60Z\" \"2016-12-31T23:59:60.5Z\" \"2017-01-01T01:59:60+02:00\"",
             ),
             ("list<int64>", "1 \"1\" {} [0.9] [\"1\"] [[1]]"),
             ("list<list<int64>>", "[1] [[1.5]]"),
             ("struct<a: int64>", "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"b\":1} {\"a\":1.5,\"a\":1}"),
-            ("map<string, int64>", "1 [] {\"a\":1.5} {\"a\":\"1\"}"),
+            (
+                "map<string, int64>",
+                "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"a\":1,\"a\":1} {\"a\":1,\"b\":2,\"\\u0061\":2}",
+            ),
             ("list<string>", "\"a\" {} [1] [true]"),
         ];
         for (data_type, values) in refused {
