@@ -143,7 +143,7 @@ impl Measure for Recurrence {
             },
             share(
                 "copy_share",
-                "tokens in a passage of at least eight that also occurs at least a sixteenth of the window earlier: a guard",
+                "tokens in eight consecutive ones that last occurred at least a sixteenth of the window earlier: a guard",
             ),
             share(
                 "far_first4_share",
@@ -183,7 +183,7 @@ impl Measure for Recurrence {
             },
             of_window(
                 "frequent_token_share",
-                "tokens that make up at least 1/128 of the window, and occur at least twice",
+                "tokens whose id occurs at least twice, and at least S/128 times, rounded down",
             ),
         ]
     }

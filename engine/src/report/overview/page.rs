@@ -292,7 +292,7 @@ impl Overview {
         let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
         let mut why = match (sample.score, sample.percentile) {
             (Some(score), Some(percentile)) => {
-                format!("score {score:.4}, above {:.1} % of its group", 100.0 * percentile)
+                format!("score {score:.4}, percentile {:.1} of its group", 100.0 * percentile)
             }
             (Some(score), None) => format!("score {score:.4}"),
             _ => "no score".to_owned(),

@@ -211,6 +211,31 @@ fn values_are_in_the_order_of_the_columns() {
 }
 
 #[test]
+fn definitions_at_their_bounds() {
+    let value = |ids: &[u32], name: &str| {
+        let settings = Recurrence::default();
+        let place = settings.columns().iter().position(|column| column.name == name).unwrap();
+        figures(&settings, ids)[place].clone()
+    };
+    // Eight tokens that occur far back, and last 16 or 15 of 256 tokens back.
+    for (last, copied) in [(16, 8.0), (15, 0.0)] {
+        let mut ids: Vec<u32> = (0..256).collect();
+        ids.copy_within(0..8, 140 - last);
+        ids.copy_within(0..8, 140);
+        let second_half = (140 - last..148 - last).filter(|at| *at >= 128).count() as f64;
+        let expected = Value::Number((copied + second_half) / 128.0);
+        assert_eq!(value(&ids, "copy_share"), expected, "{last}");
+    }
+    // An id counts from two of 383 tokens, and from three of 384.
+    for (tokens, counted) in [(383, 2.0), (384, 0.0)] {
+        let mut ids: Vec<u32> = (0..tokens).collect();
+        ids[200] = 0;
+        let expected = Value::Number(counted / f64::from(tokens));
+        assert_eq!(value(&ids, "frequent_token_share"), expected, "{tokens}");
+    }
+}
+
+#[test]
 fn a_window_without_a_second_half_has_nulls() {
     for ids in [&[][..], &[7]] {
         let values = figures(&Recurrence::default(), ids);
