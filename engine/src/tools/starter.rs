@@ -11,6 +11,7 @@ use super::lengths;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::quoted;
+use crate::dataset::formats::type_names;
 use crate::dataset::input::Dataset;
 use crate::dataset::reading::ReadSettings;
 use crate::plan::Plan;
@@ -68,7 +69,7 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
     let mut starter = Starter {
         name: name(&input),
         columns: columns
-            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .map(|field| (field.name().clone(), type_names::name(field.data_type())))
             .collect(),
         id: id_column(&dataset),
         content,
@@ -93,8 +94,16 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
             || problem(format!("{} is not valid UTF-8", quoted(&path.to_string_lossy())));
         Ok(path.to_str().map(str::to_owned).ok_or_else(not_text)?)
     };
-    if let [input] = inputs {
-        return text(input);
+    let texts = inputs.iter().map(|path| text(path)).collect::<Result<Vec<_>>>()?;
+    if let Some(parameter) = texts.iter().find(|text| text.contains("${")) {
+        let message =
+            format!("the input {} contains `${{`, the start of a parameter", quoted(parameter));
+        return Err(problem(message)
+            .hint("name files that exist; then declare the parameter in `params` of the pipeline and use it in `input.path`")
+            .into());
+    }
+    if let [input] = &texts[..] {
+        return Ok(input.clone());
     }
     let folder = inputs[0].parent().unwrap_or(Path::new(""));
     let ending = |path: &Path| {

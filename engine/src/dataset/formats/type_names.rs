@@ -36,19 +36,29 @@ pub(in crate::dataset) fn written(columns: &Fields) -> String {
     columns.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the name of a type.
-pub(super) fn name(data_type: &DataType) -> String {
+/// Returns the name of a type; of a type that cannot be written in a pipeline, the nearest one.
+pub fn name(data_type: &DataType) -> String {
     if let Some((name, _)) = SIMPLE.iter().find(|(_, known)| known == data_type) {
         return (*name).to_owned();
     }
     match data_type {
-        DataType::List(item) => format!("list<{}>", name(item.data_type())),
+        DataType::Utf8View => "string".to_owned(),
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "binary".to_owned(),
+        DataType::Date64 => "date".to_owned(),
+        DataType::Timestamp(..) => "timestamp".to_owned(),
+        DataType::Time32(_) | DataType::Time64(_) => "time".to_owned(),
+        DataType::Dictionary(_, value) => name(value),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _) => format!("list<{}>", name(item.data_type())),
         DataType::Struct(fields) => format!("struct<{}>", written(fields)),
         DataType::Map(entries, _) => match entries.data_type() {
             DataType::Struct(pair) => format!("map<string, {}>", name(pair[1].data_type())),
             other => other.to_string(),
         },
-        other => other.to_string(),
+        other => other.to_string().to_lowercase(),
     }
 }
 
