@@ -90,6 +90,25 @@ fn a_file_added_between_two_runs_is_read_once() {
     assert_eq!(answer.code, 2, "{}", answer.stderr);
 }
 
+/// Ids that look like the sample ids of other documents.
+#[test]
+fn sample_ids_are_unique_whatever_the_ids_are() {
+    let ids = ["x", "x", "x@a.parquet:1", "x@a.parquet:2", "x@a.parquet:1@a.parquet:3", "y#0", "y"];
+    let lengths = [64, 64, 64, 64, 64, 20, 64];
+    for more in ["", "mark_only: true"] {
+        let workspace = workspace();
+        let tokens: Vec<Vec<u32>> = lengths.iter().map(|length| (0..*length).collect()).collect();
+        let rows = table(&[("id", strings(ids)), ("tokens", token_lists(&tokens))]);
+        write_parquet(&workspace.path("input/a.parquet"), &rows, 8);
+        workspace
+            .write("pipeline.yaml", all().filter(&format!("keep_fraction: 1, {more}")).to_string());
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        let samples = texts(&read_parquet(&workspace.path("out/data")), "longsift_sample_id");
+        assert_eq!(samples.len(), if more.is_empty() { 6 } else { 7 }, "{samples:?}");
+        assert_eq!(samples.iter().collect::<BTreeSet<_>>().len(), samples.len(), "{samples:?}");
+    }
+}
+
 /// Missing texts that are warned about once and never counted; a wrong column name that gives an empty output and a
 /// success.
 #[test]

@@ -175,6 +175,10 @@ impl Selection {
     pub fn is_repeated(&self, id: &str) -> Result<bool> {
         self.repeated_ids.contains(id)
     }
+
+    pub fn has_repeated_ids(&self) -> bool {
+        self.repeated_ids.count() > 0
+    }
 }
 
 /// Refuses a calibration that does not fit the scores of this plan, before anything is measured. Compares the measures in

@@ -88,15 +88,32 @@ impl Writer<'_> {
         Ok(columns)
     }
 
-    /// Returns `<id>#<window>`; file and row are added if several documents have the same id.
+    /// Returns `<id>#<window>`. File and row are added if several documents have the same id, or if the id could be that of
+    /// another sample.
     fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> Result<String> {
         let mut id = row.id.to_owned();
-        if self.selection.is_repeated(&id)? {
-            id = format!("{id}@{}:{}", unit.file_path, row.row);
+        let is_apart =
+            row.window.is_none() && self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let is_like_another = (is_apart || self.selection.has_repeated_ids()) && has_location(&id)
+            || is_apart && has_number_after(&id, '#');
+        if is_like_another || self.selection.is_repeated(&id)? {
+            // The last `@` of such an id precedes the location.
+            let file = unit.file_path.replace('%', "%25").replace('@', "%40");
+            id = format!("{id}@{file}:{}", row.row);
         }
         Ok(match row.window {
             Some(window) => format!("{id}#{}", window.window),
             None => id,
         })
     }
+}
+
+/// Whether an id ends like one that got file and row.
+fn has_location(id: &str) -> bool {
+    id.rsplit_once('@').is_some_and(|(_, location)| has_number_after(location, ':'))
+}
+
+fn has_number_after(text: &str, separator: char) -> bool {
+    let number = text.rsplit_once(separator).map(|(_, number)| number);
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()))
 }
