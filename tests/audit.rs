@@ -49,8 +49,8 @@ fn an_unchanged_run_is_verified() {
         assert_eq!((&found["rows"], &found["table"]), (&json!(6), &json!("intact")));
         let committed = result_folders("out");
         let committed: Vec<&str> = committed.iter().map(String::as_str).collect();
-        // In addition the calibration and the lock.
-        assert_eq!(found["files"], workspace.hashes(&committed).len() + 2);
+        // In addition the calibration, the events, the lock, the manifest, the plan and the summary.
+        assert_eq!(found["files"], workspace.hashes(&committed).len() + 6);
         let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
         assert!(text.starts_with("OK: all files match the manifest\n"), "{text}");
     }
@@ -64,7 +64,9 @@ fn a_changed_byte_in_any_committed_file_is_found() {
     let mut files: Vec<_> =
         committed.iter().flat_map(|folder| files_below(&workspace.path(folder))).collect();
     assert!(files.len() > 6);
-    files.push(workspace.path("out.run/calibration.json"));
+    for name in ["calibration.json", "events.jsonl", "summary.json"] {
+        files.push(workspace.path(&format!("out.run/{name}")));
+    }
     for path in files {
         let whole = fs::read(&path).unwrap();
         let mut bytes = whole.clone();
@@ -77,7 +79,10 @@ fn a_changed_byte_in_any_committed_file_is_found() {
             "{found:?}"
         );
         fs::write(&path, &whole[1..]).unwrap();
-        assert!(findings(&verified(&workspace, 3))[0].1.contains("bytes, got "));
+        // Later runs append to the log, so only its beginning has a digest.
+        let expected =
+            if path.ends_with("events.jsonl") { "expected SHA-256 " } else { "bytes, got " };
+        assert!(findings(&verified(&workspace, 3))[0].1.contains(expected));
         fs::remove_file(&path).unwrap();
         assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is missing");
         fs::write(&path, &whole).unwrap();
@@ -128,9 +133,59 @@ fn foreign_files_and_changed_records_are_found() {
 }
 
 #[test]
+fn an_edited_record_is_named_and_not_called_a_bug() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    for (name, key, value) in [
+        ("summary.json", "kept", json!(77)),
+        ("summary.json", "seconds", json!(0.5)),
+        ("manifest.json", "committed", json!("2026-01-01T00:00:00Z")),
+        ("manifest.json", "units", json!([])),
+        ("plan.json", "estimate", json!({})),
+        ("pipeline.lock", "model", json!({ "identity": "a", "weights": "b" })),
+    ] {
+        let path = workspace.path(&format!("out.run/{name}"));
+        let whole = fs::read(&path).unwrap();
+        let mut json = read_json(&path);
+        assert_ne!(json[key], value, "{name}: {key}");
+        json[key] = value;
+        fs::write(&path, json.to_string()).unwrap();
+        let answer = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
+        assert!(answer.contains(&format!("{name}: ")), "{key}: {answer}");
+        assert!(!answer.contains("bug"), "{key}: {answer}");
+        fs::write(&path, &whole[1..]).unwrap();
+        let answer = workspace.longsift(&["verify", "out.run"]).expect(3);
+        assert!(format!("{}{}", answer.stdout, answer.stderr).contains(name));
+        fs::write(&path, whole).unwrap();
+    }
+    verified(&workspace, 0);
+    // Another run restores what does not decide.
+    for name in ["plan.json", "summary.json"] {
+        workspace.write(&format!("out.run/{name}"), "{}");
+        verified(&workspace, 3);
+        workspace.run(&pipeline());
+        verified(&workspace, 0);
+    }
+}
+
+/// Changes the manifest as a run would have written it.
+fn rewrite_manifest(workspace: &Workspace, change: impl FnOnce(&mut Value)) {
+    let path = workspace.path("out.run/manifest.json");
+    let mut manifest = read_json(&path);
+    assert!(manifest.as_object_mut().unwrap().remove("sha256").is_some());
+    change(&mut manifest);
+    workspace.write("sealed/manifest", manifest.to_string());
+    manifest["sha256"] = json!(workspace.hashes(&["sealed"])["sealed/manifest"]);
+    fs::write(&path, manifest.to_string()).unwrap();
+}
+
+#[test]
 fn inconsistent_counts_are_reported_as_a_bug_of_longsift() {
     let workspace = workspace();
     workspace.run(&pipeline());
+    rewrite_manifest(&workspace, |manifest| {
+        assert!(manifest.as_object_mut().unwrap().remove("summary").is_some());
+    });
     let path = workspace.path("out.run/summary.json");
     let mut summary = read_json(&path);
     summary["kept"] = json!(count(&summary, "kept") + 1);
@@ -143,13 +198,12 @@ fn inconsistent_counts_are_reported_as_a_bug_of_longsift() {
     );
     assert!(answer.stdout.contains("(a bug in longsift)"));
     // The same in a unit's record and in the manifest that lists it.
-    let manifest = workspace.path("out.run/manifest.json");
-    let mut json = read_json(&manifest);
-    json["units"][0]["counts"]["rows_scored"] = json!(40);
-    fs::write(&manifest, json.to_string()).unwrap();
-    let unit = json["units"][0]["unit"].as_str().unwrap();
-    fs::write(workspace.path(&format!("out.run/units/{unit}.json")), json["units"][0].to_string())
-        .unwrap();
+    rewrite_manifest(&workspace, |manifest| {
+        let record = &mut manifest["units"][0];
+        record["counts"]["rows_scored"] = json!(40);
+        let path = format!("out.run/units/{}.json", record["unit"].as_str().unwrap());
+        fs::write(workspace.path(&path), record.to_string()).unwrap();
+    });
     let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
     assert!(answer.stdout.contains("rows came in, but 40 were scored"), "{}", answer.stdout);
 }

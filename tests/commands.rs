@@ -108,6 +108,19 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
 }
 
 #[test]
+fn init_names_types_as_users_write_them_and_refuses_parameters() {
+    let workspace = Workspace::new();
+    let tokenizer = demo_model().display().to_string();
+    workspace.write("a.jsonl", documents(&[60, 200]));
+    workspace.longsift(&["init", "a.jsonl", "--tokenizer", &tokenizer]).success();
+    let pipeline = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+    assert!(pipeline.contains("string") && !pipeline.contains("Utf8"), "{pipeline}");
+    let said = workspace.longsift(&["init", "${date}.parquet", "--output", "b.yaml"]).expect(2);
+    assert!(said.stderr.contains("`${date}.parquet` contains `${`"), "{}", said.stderr);
+    assert!(said.stderr.contains("declare the parameter in `params`"), "{}", said.stderr);
+}
+
+#[test]
 fn a_plan_counts_the_documents_that_are_too_short() {
     let workspace = Workspace::new();
     let tokenizer = demo_model().display().to_string();
@@ -117,20 +130,22 @@ fn a_plan_counts_the_documents_that_are_too_short() {
     assert!(said.contains("62 of 62 documents are shorter than a window of 1,024"), "{said}");
     let set = |command: &str, more: &[&str]| {
         let set = [command, "pipeline.yaml", "--set", "stages.tokenize.window_tokens=128"];
-        workspace.longsift(&[&set, more].concat()).success()
+        workspace.longsift(&[&set, more].concat())
     };
-    let short = set("plan", &[]);
+    let short = set("plan", &[]).success();
     let line = "documents              all 62 read: 60 too short for a window";
     assert!(short.stdout.contains(line), "{}", short.stdout);
     let warning = "60 of 62 documents are shorter than a window of 128 tokens";
     assert!(short.stderr.contains(warning), "{}", short.stderr);
-    let json: Value = serde_json::from_str(&set("plan", &["--format", "json"]).stdout).unwrap();
+    let json: Value =
+        serde_json::from_str(&set("plan", &["--format", "json"]).success().stdout).unwrap();
     let sample = &json["sample"];
     assert_eq!((&sample["too_short"], &sample["documents"]), (&json!(60), &json!(62)));
     let summary = set("run", &["-q"]).summary();
     assert_eq!(summary["windows_total"], json["estimate"]["windows"], "all documents were read");
     assert_eq!(summary["tokens_total"], json["estimate"]["tokens"]);
-    let scored = set("plan", &["--set", "stages.tokenize.short_documents=score"]);
+    // The scores of the run were made with other settings.
+    let scored = set("plan", &["--set", "stages.tokenize.short_documents=score"]).expect(2);
     assert!(!scored.stderr.contains("would be dropped"), "{}", scored.stderr);
 }
 

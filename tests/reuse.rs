@@ -93,11 +93,11 @@ fn changed_score_settings_are_listed_and_need_fresh() {
     workspace.write("pipeline.yaml", changed.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
-    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
+    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stdout;
     let line = planned.lines().find(|line| line.starts_with("  done ")).unwrap();
     assert!(line.contains("a run would fail: the scores in "), "{line}");
     assert!(line.contains("; window_tokens: 32, was 64; "), "{line}");
-    let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
+    let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).expect(2).stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(json["done"]["refused"].as_array().is_some_and(|lines| lines.len() > 2), "{json}");
     let mut after = workspace.hashes(&["out", "out.run"]);
@@ -122,6 +122,8 @@ fn fresh_keeps_foreign_files() {
         let arguments = [&["run", "pipeline.yaml"], fresh].concat();
         let answer = workspace.longsift(&arguments).expect(2);
         assert!(answer.stderr.contains("mine.parquet"), "{}", answer.stderr);
+        let planned = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+        assert!(planned.stderr.contains("mine.parquet"), "{}", planned.stderr);
         assert_eq!(workspace.results(), before, "a refused run has removed nothing");
     }
 }
@@ -133,9 +135,11 @@ fn damaged_records_are_named_and_fresh_works() {
         workspace.run(&pipeline());
         let expected = workspace.results();
         workspace.write(&format!("out.run/{record}"), "{ torn");
-        let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(3);
-        assert!(answer.stderr.contains(record), "{}", answer.stderr);
-        assert!(answer.stderr.contains("--fresh"), "{}", answer.stderr);
+        for command in ["plan", "run"] {
+            let answer = workspace.longsift(&[command, "pipeline.yaml"]).expect(3);
+            assert!(answer.stderr.contains(record), "{}", answer.stderr);
+            assert!(answer.stderr.contains("--fresh"), "{}", answer.stderr);
+        }
         if record == "manifest.json" {
             // Only this file lists our data files.
             fs::remove_dir_all(workspace.path("out/data")).unwrap();

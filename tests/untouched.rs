@@ -142,6 +142,7 @@ fn no_command_overwrites_a_foreign_file() {
         (words(&["manual", ".", "--format", "man"]), "longsift-run.1"),
         (words(&run), "out/README.md"),
         (words(&run), "out/data/own.parquet"),
+        (words(&run[..3]), "out/data/train-00000-of-00001.parquet"),
         (words(&run), "out/.staging/own"),
         (words(&run), "out/.written/own"),
         (words(&evaluate), "folder/evaluation.json"),
@@ -321,6 +322,29 @@ fn commit_failures_are_detected_before_the_run() {
             fs::remove_file(first).unwrap();
         }
     }
+}
+
+#[test]
+fn files_of_others_in_working_folders_stay() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let names =
+        ["staging", "written", "fresh", "journal", "answers", "fresh/scores", "staging/own/deeper"];
+    for command in [&["--fresh"][..], &[], &["--set", "stages.filter.keep_fraction=0.75"]] {
+        let files = names.map(|name| format!("out.run/{name}/notes.txt"));
+        for file in &files {
+            workspace.write(file, "somebody's notes\n");
+        }
+        workspace.run_with(&pipeline(), command);
+        for file in files {
+            assert_eq!(fs::read(workspace.path(&file)).unwrap(), b"somebody's notes\n", "{file}");
+        }
+    }
+    let left = files_below(&workspace.path("out.run/staging"));
+    assert_eq!(left.len(), 2, "of the run nothing is left: {left:?}");
+    // The cache command does not remove the run directory, either.
+    let cleared = workspace.longsift(&["cache", "--runs", ".", "--clear", "runs"]).success().stdout;
+    assert!(cleared.contains("out.run/journal/notes.txt"), "{cleared}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{self, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -32,10 +32,11 @@ use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary};
+use crate::run_directory::units::Part;
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
-use finished::{data_files, refuse_foreign_card, refuse_foreign_data};
+use finished::{data_files, refuse_foreign_card, refuse_foreign_data, refuse_unreadable_input};
 use layer::OpenLayer;
 
 pub use finished::finished;
@@ -114,7 +115,7 @@ struct Run<'a> {
     /// Digests of the files of programs, once they are computed.
     programs: BTreeMap<String, BTreeMap<String, String>>,
     /// Data files that runs of this directory wrote.
-    ours: Vec<String>,
+    ours: Vec<Part>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
     is_intent_damaged: bool,
     /// First layer of the model, once it is needed.
@@ -181,15 +182,9 @@ impl Run<'_> {
     fn whole(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<Outcome> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
-        refuse_foreign_data(self.directory, &self.ours)?;
+        refuse_foreign_data(self.directory, &self.ours, options.fresh)?;
         refuse_foreign_card(plan)?;
-        if plan.units.is_empty() && !plan.dataset.bad_files.is_empty() {
-            let files = plan.dataset.bad_files.len();
-            let message = format!("the input has no readable rows: {files} files cannot be opened");
-            return Err(Diagnostic::error(Blame::Data, message)
-                .hint("replace these files, or remove them from the input")
-                .into());
-        }
+        refuse_unreadable_input(plan)?;
         // An increment without new files has nothing to filter. Any other input without rows is processed as usual.
         if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
             self.record_empty_increment()?;

@@ -15,6 +15,7 @@ use crate::base::text::{bytes, count, line_safe};
 use crate::plan::columns;
 use crate::plan::fetch::RemoteModels;
 use crate::run_directory::counts::Counts;
+use crate::run_directory::keep::is_intact;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
@@ -59,12 +60,8 @@ impl Verification {
     /// Returns 0 without findings, 3 if a file was changed after it was written, 1 if unchanged files contradict each
     /// other.
     pub fn exit_code(&self) -> u8 {
-        let data = self.findings.iter().any(|finding| finding.blame == Blame::Data);
-        match self.findings.first() {
-            None => crate::base::error::DONE,
-            Some(_) if data => crate::base::error::DATA,
-            Some(finding) => finding.blame.exit_code(),
-        }
+        let first = self.findings.first();
+        first.map_or(crate::base::error::DONE, |finding| finding.blame.exit_code())
     }
 
     fn find(&mut self, blame: Blame, what: impl Into<String>, message: impl Into<String>) {
@@ -73,12 +70,16 @@ impl Verification {
 
     /// Checks the length and digest of a file. Returns whether they match its record.
     fn file(&mut self, folder: &Path, part: &Part) -> Result<bool> {
+        self.file_start(folder, part, u64::MAX)
+    }
+
+    fn file_start(&mut self, folder: &Path, part: &Part, max_bytes: u64) -> Result<bool> {
         let path = folder.join(&part.path);
         if files::size(&path)?.is_none() {
             self.find(Blame::Data, &part.path, "the file is missing");
             return Ok(false);
         }
-        let found = files::digest(&path)?;
+        let found = files::digest_start(&path, max_bytes)?;
         self.files += 1;
         self.bytes += found.bytes;
         if found.bytes != part.bytes {
@@ -165,6 +166,9 @@ impl Verification {
         for part in manifest.report.iter().chain(&manifest.calibration) {
             self.file(&directory.root, part)?;
         }
+        if let Some(part) = &manifest.events {
+            self.file_start(&directory.root, part, part.bytes)?;
+        }
         self.lock(directory, manifest)?;
         if files::size(&directory.success())?.is_none() {
             self.find(Blame::Data, "_SUCCESS", "the file is missing");
@@ -184,14 +188,24 @@ impl Verification {
             Err(stopped) => return Err(stopped),
             Ok(None) => "the file is missing".to_owned(),
             Ok(Some(lock)) => {
-                self.files += 1;
                 if lock.without_models() == manifest.lock.without_models() {
-                    return Ok(());
+                    return self.sealed(&path, "pipeline.lock");
                 }
                 "differs from the lock in the manifest; if a later run was interrupted, run it again".to_owned()
             }
         };
         self.find(Blame::Data, "pipeline.lock", message);
+        Ok(())
+    }
+
+    /// Checks a record with a digest of itself, if the file exists.
+    fn sealed(&mut self, path: &Path, name: &str) -> Result<()> {
+        let Some(bytes) = files::read_if_present(path)? else { return Ok(()) };
+        self.files += 1;
+        if !is_intact(&bytes) {
+            let message = "its digest of itself does not match: the file was changed, or written by an earlier build";
+            self.find(Blame::Data, name, message);
+        }
         Ok(())
     }
 
@@ -213,9 +227,12 @@ impl Verification {
     fn accounting(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         let mut counts = Counts::default();
         manifest.units.iter().for_each(|record| counts.add(&record.counts));
-        let summary = files::read_if_present(&directory.summary())?
-            .and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
-        let Some(summary) = summary else {
+        if let Some(part) = &manifest.summary
+            && !self.file(&directory.root, part)?
+        {
+            return Ok(());
+        }
+        let Some(summary) = directory.read_json::<Summary>(&directory.summary())? else {
             self.find(Blame::Data, "summary.json", "missing or damaged");
             return Ok(());
         };
@@ -392,8 +409,10 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
         counts.add(&record.counts);
     }
     found.rows = counts.rows;
+    found.sealed(&directory.plan(), "plan.json")?;
     if let Some(manifest) = &manifest {
         found.finished = true;
+        found.sealed(&directory.manifest(), "manifest.json")?;
         found.selection(directory, manifest)?;
         match &scores {
             Ok(scores) => found.records(scores, manifest)?,
@@ -412,6 +431,10 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     match lock {
         Some(lock) => found.table(&lock),
         None => "not checked: the lock is missing".clone_into(&mut found.table),
+    }
+    // Records that a person changed may contradict each other.
+    if found.findings.iter().any(|finding| finding.blame == Blame::Data) {
+        found.findings.retain(|finding| finding.blame != Blame::Bug);
     }
     // Concurrent writes can look like corruption, so recheck whether a run holds the directory.
     if !found.findings.is_empty()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::finished::{is_own_card, selection_fingerprint};
+use super::finished::{is_own_card, refuse_foreign_data, selection_fingerprint};
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
@@ -14,7 +14,7 @@ use crate::report::{card, checked};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
-use crate::run_directory::keep::FileDigest;
+use crate::run_directory::keep;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
@@ -172,21 +172,17 @@ impl Run<'_> {
         let summary_before: Option<Summary> = directory.read_json(&directory.summary())?;
         let settings = before.as_ref().map(|before| &before.lock.settings);
         let replaces = settings.is_some_and(|before| *before != manifest.lock.settings);
-        let calibration = folder.join("calibration.json");
-        let written = directory.write_json(&calibration, &selection.calibration)?;
-        let FileDigest { bytes, sha256 } = written;
-        let path = "calibration.json".to_owned();
-        manifest.calibration = Some(Part { path, rows: 0, bytes, sha256 });
+        let calibration = &selection.calibration;
+        manifest.calibration =
+            Some(directory.write_record(folder, "calibration.json", calibration)?);
+        manifest.summary = Some(directory.write_record(folder, "summary.json", summary)?);
+        manifest.events = events::recorded(directory)?;
+        directory.write_record(folder, "manifest.json", &keep::sealed(&manifest))?;
         let lock_file = folder.join("pipeline.lock");
         lock.write(&lock_file)?;
         intent.rename(directory, &lock_file, &directory.lock_file());
-        intent.rename(directory, &calibration, &directory.calibration());
-        for (name, json, target) in [
-            ("manifest.json", json!(manifest), directory.manifest()),
-            ("summary.json", json!(summary), directory.summary()),
-        ] {
-            directory.write_json(&folder.join(name), &json)?;
-            intent.rename(directory, &folder.join(name), &target);
+        for name in ["calibration.json", "manifest.json", "summary.json"] {
+            intent.rename(directory, &folder.join(name), &directory.root.join(name));
         }
         for part in &manifest.report {
             intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
@@ -206,7 +202,7 @@ impl Run<'_> {
             superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
         if replaces_all {
-            superseded.extend(self.ours.iter().map(|name| directory.data().join(name)));
+            superseded.extend(self.ours.iter().map(|part| directory.data().join(&part.path)));
             superseded.extend(directory.scored_and_selected_files()?);
             superseded.extend([directory.report_page(), directory.report(), directory.missing()]);
         } else if self.plan.options.scores_from.is_none() {
@@ -216,6 +212,8 @@ impl Run<'_> {
             }
         }
         intent.remove(directory, superseded.into_iter());
+        // Somebody may have written to the output since the run began.
+        refuse_foreign_data(directory, &self.ours, replaces_all)?;
         if self.is_intent_damaged {
             directory.remove_intent()?;
         }

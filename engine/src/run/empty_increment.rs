@@ -6,6 +6,7 @@ use crate::plan::identity::calibration_bytes;
 use crate::plan::lock;
 use crate::run::{Run, RunOptions};
 use crate::run_directory::calibration;
+use crate::run_directory::keep::sealed;
 use crate::run_directory::manifest::Manifest;
 use crate::score::context::Scored;
 use crate::write::staged::Staged;
@@ -28,12 +29,14 @@ impl Run<'_> {
         let lock = lock::with_command(lock::lock(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
         let (scored, staged) = (Scored::default(), Staged::default());
-        let manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
+        let mut manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
         calibration::put(directory, &calibration)?;
         directory.create_data()?;
-        directory.write_json(&directory.summary(), &self.base_summary("done"))?;
-        directory.write_json(&directory.manifest(), &manifest)?;
+        let summary = self.base_summary("done");
+        manifest.summary =
+            Some(directory.write_record(&directory.root, "summary.json", &summary)?);
+        directory.write_record(&directory.root, "manifest.json", &sealed(&manifest))?;
         directory.mark_finished()
     }
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::incompatible_scores::incompatible_scores;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::parallel;
 use crate::base::text;
 use crate::plan::Plan;
 use crate::plan::explain::CompletedWork;
@@ -17,9 +18,10 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::UnitRecord;
+use crate::run_directory::units::{Part, UnitRecord};
 use crate::score;
 use crate::select;
+use crate::write::commit;
 
 /// Fingerprint that decides whether a finished selection is up to date.
 pub(super) fn selection_fingerprint(
@@ -54,7 +56,8 @@ pub fn finished(
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
         && manifest.is_in_place(directory)?
-        && directory.is_finished()?;
+        && directory.is_finished()?
+        && manifest.summary.as_ref().map_or(Ok(true), |part| part.is_unchanged(&directory.root))?;
     if !same {
         return Ok(None);
     }
@@ -64,13 +67,19 @@ pub fn finished(
 /// Returns the work that the run directory has already done for a plan.
 ///
 /// # Errors
-/// A record cannot be read, or the calibration was made with other settings, as far as these are known without reading
-/// a model.
+/// The output has foreign files, no file of the input can be opened, a record cannot be read, or the calibration was made with
+/// other settings, as far as these are known without reading a model.
 pub fn done(plan: &Plan) -> Result<CompletedWork> {
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::open(path)?,
         None => plan.directory.clone(),
     };
+    if plan.options.shard.is_none() {
+        commit::read_intent(&plan.directory)?;
+        refuse_foreign_data(&plan.directory, &data_files(&plan.directory, false)?, false)?;
+        refuse_foreign_card(plan)?;
+        refuse_unreadable_input(plan)?;
+    }
     let before = PipelineLock::read(&directory.lock_file())?;
     let digests = known_digests(plan, before.as_ref())?;
     let mut identity = identity(plan, &digests);
@@ -116,13 +125,12 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     Digests::new(plan, weights, whole_models.collect())
 }
 
-/// Names of the data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
-pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<String>> {
+/// Data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
+pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Part>> {
     if fresh {
-        return Manifest::data_names_of_any_version(directory);
+        return Manifest::data_of_any_version(directory);
     }
-    let manifest = Manifest::read(directory)?;
-    Ok(manifest.map_or(Vec::new(), |manifest| manifest.data_names()))
+    Ok(Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data))
 }
 
 /// Refuses to replace a `README.md` in the output that longsift did not write.
@@ -142,32 +150,49 @@ pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
         .into())
 }
 
+/// Refuses an input of which no file can be opened.
+pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
+    let files = plan.dataset.bad_files.len();
+    if !plan.units.is_empty() || files == 0 {
+        return Ok(());
+    }
+    let message = format!("the input has no readable rows: {files} files cannot be opened");
+    Err(Diagnostic::error(Blame::Data, message)
+        .hint("replace these files, or remove them from the input")
+        .into())
+}
+
 /// Whether the output has a dataset card that longsift wrote and that was not edited to be kept.
 pub(super) fn is_own_card(directory: &RunDirectory) -> Result<bool> {
     Ok(directory.output_text(card::NAME)?.is_some_and(|text| text.contains(card::MARK)))
 }
 
-/// Refuses files in `data/` that no run of this directory wrote: they would be mixed with the output.
-pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
-    let ours: HashSet<&String> = ours.iter().collect();
-    let foreign: Vec<String> = directory
-        .data_files()?
-        .into_iter()
-        .filter(|name| !name.split('/').any(|part| part.starts_with('.')) && !ours.contains(name))
-        .collect();
+/// Refuses files in `data/` that no run of this directory wrote: they would be mixed with the output. A file that was changed
+/// after a run wrote it is replaced only by a fresh start.
+pub(super) fn refuse_foreign_data(
+    directory: &RunDirectory,
+    ours: &[Part],
+    fresh: bool,
+) -> Result<()> {
     let data = directory.data();
-    let data = data.display();
-    Err(Diagnostic::error(
-        Blame::Pipeline,
-        match &foreign[..] {
-            [file] => format!("`{data}` holds `{file}`, which no run of this output wrote"),
-            [first, ..] => format!(
-                "`{data}` holds {} files that no run of this output wrote, such as `{first}`",
-                text::count(foreign.len() as u64)
-            ),
-            [] => return Ok(()),
-        },
-    )
-    .hint("move them away, or use another `output.path`")
-    .into())
+    let in_place = parallel::in_order(ours.len(), directory.concurrency(1), |index| {
+        Ok(Part::all_in_place([&ours[index]], &data)?)
+    })?;
+    let own = ours.iter().zip(in_place).filter(|(_, in_place)| fresh || *in_place);
+    let own: HashSet<&String> = own.map(|(part, _)| &part.path).collect();
+    let foreign =
+        |name: &String| !name.split('/').any(|part| part.starts_with('.')) && !own.contains(name);
+    let foreign: Vec<String> = directory.data_files()?.into_iter().filter(foreign).collect();
+    let Some(first) = foreign.first() else { return Ok(()) };
+    let (why, hint) = if ours.iter().any(|part| part.path == *first) {
+        ("was changed after a run wrote it", "move them away, or replace them with `--fresh`")
+    } else {
+        ("no run of this output wrote", "move them away, or use another `output.path`")
+    };
+    let more = match foreign.len() {
+        1 => String::new(),
+        files => format!(" ({} such files)", text::count(files as u64)),
+    };
+    let message = format!("`{}` holds `{first}`, which {why}{more}", data.display());
+    Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::base::error::Result;
 use crate::plan::explain::{self, CompletedWork, PlanExplanation};
 use crate::run::Run;
+use crate::run_directory::keep::sealed;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::units::UnitRecord;
 
@@ -16,15 +17,15 @@ impl Run<'_> {
         lock: &PipelineLock,
         valid: &[Option<UnitRecord>],
     ) -> Result<()> {
-        let path = self.directory.lock_file();
-        let written: Option<Value> = self.directory.read_json(&self.directory.plan())?;
+        let (path, plan) = (self.directory.lock_file(), self.directory.plan());
+        let written: Option<Value> = self.directory.read_json(&plan)?;
         let now = self.plan_json(valid);
         let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
-        if !written.as_ref().is_some_and(same) {
+        if !written.as_ref().is_some_and(same) || !self.directory.is_intact(&plan)? {
             self.write_plan(valid)?;
         }
         match PipelineLock::read(&path) {
-            Ok(Some(before)) if before == *lock => Ok(()),
+            Ok(Some(before)) if before == *lock && self.directory.is_intact(&path)? => Ok(()),
             _ => lock.write(&path),
         }
     }
@@ -40,6 +41,7 @@ impl Run<'_> {
 
     /// Writes the plan for `longsift status`.
     pub(super) fn write_plan(&self, valid: &[Option<UnitRecord>]) -> Result<()> {
-        self.directory.write_json(&self.directory.plan(), &self.plan_json(valid)).map(drop)
+        let plan = sealed(&self.plan_json(valid));
+        self.directory.write_json(&self.directory.plan(), &plan).map(drop)
     }
 }

@@ -46,6 +46,8 @@ pub(super) fn manifest(
         dropped: staged.dropped.clone(),
         selection: staged.selection.clone(),
         calibration: None,
+        summary: None,
+        events: None,
         card: None,
         report: Vec::new(),
     }

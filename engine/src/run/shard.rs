@@ -8,6 +8,7 @@ use crate::plan::shard::Shard;
 use crate::plan::{explain, lock};
 use crate::run::{Outcome, Run, RunOptions};
 use crate::run_directory::events;
+use crate::run_directory::keep::sealed;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::score::{self, context, journal, reopen};
@@ -116,7 +117,7 @@ impl Run<'_> {
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);
-        self.directory.write_json(&self.directory.plan(), &json).map(drop)
+        self.directory.write_json(&self.directory.plan(), &sealed(&json)).map(drop)
     }
 }
 

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::layout::RunDirectory;
+use super::units::Part;
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::storage::files::FileDigest;
 use crate::storage::{atomic, error, files, regular, store};
 
 /// Maximum bytes of a line.
@@ -88,6 +90,17 @@ impl Drop for Finish<'_> {
             tracing::warn!("the last events are not in `events/`: {failure}");
         }
     }
+}
+
+/// Syncs the log and returns its digest; later runs append to it. `None` in an object store.
+pub fn recorded(directory: &RunDirectory) -> Result<Option<Part>> {
+    let path = directory.events();
+    if store::is_address(&directory.root) || files::size(&path)?.is_none() {
+        return Ok(None);
+    }
+    regular::open(&path)?.sync_all().map_err(error::failed("fsync", &path))?;
+    let FileDigest { bytes, sha256 } = files::digest(&path)?;
+    Ok(Some(Part { path: "events.jsonl".to_owned(), rows: 0, bytes, sha256 }))
 }
 
 fn line(event: &str, facts: Value) -> String {

@@ -7,19 +7,56 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use super::layout::{PartFolders, RunDirectory};
 use super::units::Part;
 use crate::base::error::Result;
+use crate::base::text::sha256_hex;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
 pub use crate::storage::files::FileDigest;
+use crate::storage::store::is_address;
 use crate::storage::{atomic, files, marked};
 
 /// Most records fit; a calibration with many groups is written in pieces.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Whether a file in a folder of scores or of a selection has a name that runs create.
+/// Key of the digest that a sealed record has of its other keys.
+const SEAL: &str = "sha256";
+
+/// Returns a record with a digest of its content.
+pub fn sealed(record: &impl Serialize) -> Value {
+    let mut record = json!(record);
+    record[SEAL] = json!(sha256_hex(record.to_string().as_bytes()));
+    record
+}
+
+/// Whether a record is valid JSON and matches its digest.
+pub fn is_intact(bytes: &[u8]) -> bool {
+    let Ok(Value::Object(mut record)) = serde_json::from_slice(bytes) else { return false };
+    let seal = record.shift_remove(SEAL);
+    seal.is_some_and(|seal| seal == sha256_hex(Value::Object(record).to_string().as_bytes()))
+}
+
+/// Names of the records that runs stage or write.
+const RECORDS: [&str; 13] = [
+    "README.md",
+    "_SUCCESS",
+    "calibration.json",
+    "events.jsonl",
+    "footers",
+    "intent.json",
+    "lock",
+    "manifest.json",
+    "pipeline.lock",
+    "plan.json",
+    "report.html",
+    "report.json",
+    "summary.json",
+];
+
+/// Whether a file in a folder of a run directory has a name that runs create.
 fn is_run_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
@@ -27,7 +64,12 @@ fn is_run_file(path: &Path) -> bool {
         "units" => (&[""], ".json"),
         "dropped" => (&["score-", "select-"], ".parquet"),
         "quarantine" => (&["part-", "files"], ".parquet"),
-        _ => (&["part-"], ".parquet"),
+        "scores" | "selection" => (&["part-"], ".parquet"),
+        "journal" | "answers" => {
+            let unit = name.split('.').next().unwrap_or_default();
+            return unit.len() == 16 && unit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        }
+        _ => return RECORDS.contains(&&*name),
     };
     let is_named = prefixes.iter().any(|prefix| name.starts_with(prefix));
     is_named && !name.starts_with('.') && name.ends_with(extension)
@@ -52,6 +94,23 @@ impl RunDirectory {
         let written = atomic::write_atomic(path, text.as_bytes())?;
         let (path, bytes, sha256) = (name.to_owned(), written.bytes, written.sha256);
         Ok(Part { path, rows: 0, bytes, sha256 })
+    }
+
+    /// Writes a record to `folder` and returns its part, called `name` in the run directory.
+    pub fn write_record<T: Serialize>(
+        &self,
+        folder: &Path,
+        name: &str,
+        record: &T,
+    ) -> Result<Part> {
+        let FileDigest { bytes, sha256 } = self.write_json(&folder.join(name), record)?;
+        Ok(Part { path: name.to_owned(), rows: 0, bytes, sha256 })
+    }
+
+    /// Whether a sealed record matches its digest; also if the file is missing.
+    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
+    pub fn is_intact(&self, path: &Path) -> Result<bool> {
+        Ok(files::read_if_present(path)?.is_none_or(|bytes| is_intact(&bytes)))
     }
 
     /// Reads a record; `None` if the file does not exist or is not valid: a file that is only informative never fails a run.
@@ -113,10 +172,7 @@ impl RunDirectory {
     /// Removes the scores of `--fresh`, with its journals and answers on this machine.
     pub fn remove_fresh(&self) -> Result<()> {
         let fresh = self.fresh();
-        for folder in [fresh.journal(), fresh.answers(), fresh.root] {
-            files::remove_folder(&folder)?;
-        }
-        Ok(())
+        [fresh.journal(), fresh.answers(), fresh.root].iter().try_for_each(|folder| remove(folder))
     }
 
     /// Lists the files of scores and selections that have names that runs create.
@@ -133,17 +189,11 @@ impl RunDirectory {
     /// Lists files in the run directory that have names that runs do not create.
     pub fn foreign_files(&self) -> Result<Vec<PathBuf>> {
         let own: HashSet<PathBuf> = self.own_names().into_iter().collect();
-        let tables: HashSet<PathBuf> = self.scored_and_selected_files()?.into_iter().collect();
-        let working = self.working_folders().into_iter().chain([self.selection()]);
-        let whole: Vec<PathBuf> = working.collect();
         let is_own = |path: &PathBuf| {
             let top = path.ancestors().find(|above| above.parent() == Some(&*self.root));
-            let top = top.unwrap_or(path).to_path_buf();
-            let is_hidden = path
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(files::TEMPORARY_PREFIX));
-            let in_tables = whole.contains(&top) && top != self.journal() && top != self.answers();
-            is_hidden || own.contains(&top) && (!in_tables || tables.contains(path))
+            let is_record = top == Some(&**path) || top == Some(&*self.events_by_process());
+            is_temporary(path)
+                || top.is_some_and(|top| own.contains(top)) && (is_record || is_run_file(path))
         };
         let all = files::below_if_present(&self.root)?.into_iter();
         Ok(all.filter(|path| !is_own(path)).collect())
@@ -152,7 +202,7 @@ impl RunDirectory {
     /// Removes staged files.
     pub fn remove_attempts(&self) -> Result<()> {
         files::remove_folder(&self.staged_data())?;
-        Ok(files::remove_folder(&self.staging())?)
+        remove(&self.staging())
     }
 
     /// Removes the record of a commit.
@@ -169,9 +219,23 @@ impl RunDirectory {
     pub fn remove_working_files(&self) -> Result<()> {
         self.remove_attempts()?;
         files::remove_file(&self.footers())?;
-        files::remove_folder(&self.written())?;
+        remove(&self.written())?;
         files::remove_folder(&self.written_data())?;
         self.remove_fresh()?;
-        Ok(files::remove_folder(&self.journal())?)
+        remove(&self.journal())
     }
+}
+
+fn is_temporary(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(files::TEMPORARY_PREFIX.as_bytes())
+}
+
+/// Removes a folder of a run directory, except files with names that runs do not create. A folder that is marked, or in an
+/// object store, is removed as a whole.
+fn remove(folder: &Path) -> Result<()> {
+    if is_address(folder) || files::size(&folder.join(marked::MARKER))?.is_some() {
+        return Ok(files::remove_folder(folder)?);
+    }
+    Ok(files::remove_matching(folder, &|path| is_run_file(path) || is_temporary(path))?)
 }

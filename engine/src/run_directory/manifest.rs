@@ -62,6 +62,12 @@ pub struct Manifest {
     /// Calibration for later increments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Part>,
+    /// Summary of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Part>,
+    /// Beginning of the log of events, up to the commit; not in an object store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Part>,
     /// Dataset card of `output.card`, in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Part>,
@@ -97,15 +103,15 @@ impl Manifest {
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
 
-    /// Names of the files in `data/` in a manifest of any version; empty if it is damaged.
-    pub fn data_names_of_any_version(directory: &RunDirectory) -> Result<Vec<String>> {
+    /// Files in `data/` in a manifest of any version; empty if it is damaged.
+    pub fn data_of_any_version(directory: &RunDirectory) -> Result<Vec<Part>> {
         #[derive(Deserialize)]
         struct Named {
             data: Vec<Part>,
         }
         let bytes = files::read_if_present(&directory.manifest())?.unwrap_or_default();
         let named = serde_json::from_slice::<Named>(&bytes);
-        Ok(named.map_or(Vec::new(), |named| named.data.into_iter().map(|part| part.path).collect()))
+        Ok(named.map_or(Vec::new(), |named| named.data))
     }
 
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
@@ -126,7 +132,8 @@ impl Manifest {
     /// A folder cannot be read.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
         let of_run = self.dropped.iter().chain(&self.selection).chain(&self.report);
-        let of_run = of_run.chain(&self.quarantined_files).chain(&self.calibration);
+        let of_run =
+            of_run.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
         let parts = parts.chain(of_run.map(|part| (&directory.root, part)));
@@ -137,10 +144,6 @@ impl Manifest {
             Ok(Part::all_in_place([part], folder)?)
         })?;
         Ok(in_place.into_iter().all(|in_place| in_place))
-    }
-
-    pub fn data_names(&self) -> Vec<String> {
-        self.data.iter().map(|part| part.path.clone()).collect()
     }
 }
 

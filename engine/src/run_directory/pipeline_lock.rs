@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::facts::{self, Identity};
+use super::keep::sealed;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::storage::marked::{self, Mark};
@@ -119,24 +120,18 @@ impl PipelineLock {
     /// # Errors
     /// The file exists and is not a lock, or it cannot be written.
     pub fn write_beside(&self, path: &Path) -> Result<()> {
-        marked::check(path, Self::MARK)?;
-        self.write(path)
+        marked::write(path, Self::MARK, &json(self))
     }
 
+    /// Writes the lock of a run directory, with its digest.
     pub fn write(&self, path: &Path) -> Result<()> {
-        atomic::write_atomic(path, &self.json())?;
+        atomic::write_atomic(path, &json(&sealed(self)))?;
         Ok(())
     }
 
-    /// Writes the lock unless it exists, and returns whether it did: only one of several processes succeeds.
+    /// Writes the lock of a run directory unless it exists, and returns whether it did: only one of several processes succeeds.
     pub fn write_new(&self, path: &Path) -> Result<bool> {
-        Ok(atomic::write_new(path, &self.json())?)
-    }
-
-    fn json(&self) -> Vec<u8> {
-        let mut json = serde_json::to_vec_pretty(self).expect("a lock is plain data");
-        json.push(b'\n');
-        json
+        Ok(atomic::write_new(path, &json(&sealed(self)))?)
     }
 
     /// Refuses a run that differs from the lock next to the pipeline.
@@ -168,6 +163,12 @@ impl PipelineLock {
         }
         Err(problem.hint("`longsift lock PIPELINE` accepts the change").into())
     }
+}
+
+fn json(lock: &impl Serialize) -> Vec<u8> {
+    let mut json = serde_json::to_vec_pretty(lock).expect("a lock is plain data");
+    json.push(b'\n');
+    json
 }
 
 /// Refuses the JSON of a lock or a manifest with another format version.

@@ -53,6 +53,11 @@ impl Part {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
     }
 
+    /// Whether the bytes of the part in `folder` are those that were written.
+    pub fn is_unchanged(&self, folder: &Path) -> std::result::Result<bool, StorageError> {
+        Ok(files::digest(&folder.join(&self.path))?.sha256 == self.sha256)
+    }
+
     /// Whether each part exists below `folder`, with its size.
     pub fn all_in_place<'a>(
         parts: impl IntoIterator<Item = &'a Self>,

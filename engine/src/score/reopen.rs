@@ -121,7 +121,7 @@ fn reopen(
 ) -> Result<bool> {
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
-    let is_whole = files::digest(&path)?.sha256 == record.scores.sha256;
+    let is_whole = record.scores.is_unchanged(&directory.root)?;
     let carried = match (exclusive, is_whole) {
         (true, true) => Some(carried::from_record(&path, record, &plan.measures.columns)?),
         (true, false) => Some(Vec::new()),

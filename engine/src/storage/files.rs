@@ -256,7 +256,12 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Computes the length of a file and its SHA-256. Reads the file in pieces.
 pub fn digest(path: &Path) -> Result<FileDigest, StorageError> {
-    let mut file = reader(path)?;
+    digest_start(path, u64::MAX)
+}
+
+/// Like [`digest`], of at most the first `max_bytes`.
+pub fn digest_start(path: &Path, max_bytes: u64) -> Result<FileDigest, StorageError> {
+    let mut file = reader(path)?.take(max_bytes);
     let mut hash = Sha256::new();
     let mut bytes = 0;
     let mut piece = vec![0; 1 << 20];
@@ -321,6 +326,25 @@ pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
     }
 }
 
+/// Removes the files below a local folder that `removes` names, and the folders that are empty then. A missing folder is
+/// not an error.
+pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result<(), StorageError> {
+    if !is_folder(folder)? {
+        return Ok(());
+    }
+    for FolderEntry { path, kind, is_link, .. } in entries(folder)? {
+        if kind == EntryKind::Folder && !is_link {
+            remove_matching(&path, removes)?;
+        } else if removes(&path) {
+            remove_file(&path)?;
+        }
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => if_present(removed).map(drop).map_err(failed("remove", folder)),
+    }
+}
+
 /// Returns `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`. Without either, which is common
 /// in containers, returns a per-user folder for temporary files.
 pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
@@ -362,7 +386,10 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
         return list_folder(path);
     }
     match fs::metadata(path) {
-        Ok(status) if status.is_dir() => list_folder(path),
+        // The folder may be removed in the meantime.
+        Ok(status) if status.is_dir() => {
+            Ok(error::if_present(list_folder(path))?.unwrap_or_default())
+        }
         status => {
             if_present(status).map_err(failed("list", path))?;
             Ok(Vec::new())

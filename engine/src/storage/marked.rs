@@ -18,7 +18,7 @@ const SEARCHED_BYTES: u64 = 1 << 16;
 /// Largest JSON file that is searched for keys.
 const MAX_JSON_BYTES: u64 = 1 << 28;
 /// Name of the file that marks a folder.
-const MARKER: &str = ".longsift";
+pub const MARKER: &str = ".longsift";
 
 /// Mark of a kind of file written by longsift.
 #[derive(Clone, Copy, Debug)]

@@ -99,16 +99,25 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> 
         .into())
 }
 
-/// Finishes a commit that an interrupted run has begun. Returns whether there was one.
-pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
-    let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(false) };
-    let intent: Intent = serde_json::from_slice(&bytes).map_err(|error| {
+/// Reads the record of a commit that an interrupted run has begun.
+///
+/// # Errors
+/// The record is damaged.
+pub fn read_intent(directory: &RunDirectory) -> Result<Option<Intent>> {
+    let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(None) };
+    let intent = serde_json::from_slice(&bytes).map_err(|error| {
         Diagnostic::error(
             Blame::Data,
             format!("the intent record `{}` cannot be read: {error}", directory.intent().display()),
         )
         .hint("it was damaged after it was written; `--fresh` starts from scratch")
     })?;
+    Ok(Some(intent))
+}
+
+/// Finishes a commit that an interrupted run has begun. Returns whether there was one.
+pub fn replay(directory: &RunDirectory, run_lock: &RunLock) -> Result<bool> {
+    let Some(intent) = read_intent(directory)? else { return Ok(false) };
     execute(directory, &intent, run_lock)?;
     Ok(true)
 }
