@@ -93,7 +93,10 @@ pub enum ProductPrecision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// bfloat16, with the backend candle: faster on GPUs. `cargo run --example backends` prints its error for a model.
+    /// bfloat16, with the backend candle: faster on GPUs. Measured on 16 windows of 2,048 tokens with a model of 3.6
+    /// million parameters, the loss of a token moves by at most 0.16 nats (median 0.0033), the mean loss of a window by
+    /// 0.0006 and `long_gain` by 0.0005; the rank correlation of windows by `long_gain` is 1.00000. `cargo run
+    /// --release -p longsift-stages --features candle --example backends` prints the errors of another model.
     Bf16,
 }
 
