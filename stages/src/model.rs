@@ -74,7 +74,8 @@ mod gguf_tests;
 mod refusal_tests;
 #[cfg(test)]
 mod remote_tests;
-#[cfg(all(test, feature = "candle"))]
+#[cfg(test)]
+#[cfg(feature = "candle")]
 mod whole_candle_tests;
 #[cfg(test)]
 mod whole_family_tests;
