@@ -10,7 +10,8 @@ use crate::support::tables::{
     write_parquet,
 };
 use crate::support::{
-    Pipeline, Workspace, backends, copy_folder, demo_model, numbers, read_json, shared,
+    Pipeline, Workspace, backends, check_accounting, copy_folder, count, demo_model, numbers,
+    read_json, repository, shared,
 };
 
 /// Windows of these ids, one document each, and a pipeline that measures them with `settings`.
@@ -459,6 +460,50 @@ fn the_backend_is_part_of_the_identity() {
     // A run directory is repeated with its original backend.
     let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
+}
+
+#[test]
+fn the_demo_with_a_whole_model_computes_the_same_gains_with_every_backend() {
+    let corpus = read_parquet(&repository().join("datasets/natural/corpus.parquet"));
+    let books = texts(&corpus, "id").into_iter().zip(texts(&corpus, "text"));
+    let books = books.filter(|(id, _)| id.starts_with("books-")).take(3);
+    let mut documents: Vec<String> =
+        books.map(|(_, text)| text.chars().skip(5_000).take(2_500).collect()).collect();
+    documents.push("The same sentence, again and again. ".repeat(70));
+    let ids = (0..documents.len()).map(|index| format!("document-{index}"));
+    let kinds = ["book", "book", "book", "copies"];
+    let input =
+        table(&[("id", strings(ids)), ("text", strings(documents)), ("kind", strings(kinds))]);
+    let mut gains: Vec<Vec<Option<f64>>> = Vec::new();
+    for backend in backends(&demo_model()) {
+        let workspace = Workspace::new();
+        write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+        let pipeline = repository().join("pipelines/demo-gain.yaml");
+        let mut arguments = vec!["run", pipeline.to_str().unwrap(), "--backend", backend, "-q"];
+        let paths = [("input", "input"), ("output", "out")]
+            .map(|(part, name)| format!("{part}.path={}", workspace.path(name).display()));
+        let sizes =
+            ["stages.tokenize.window_tokens=256", "stages.language-model.short_context_tokens=64"];
+        for set in paths.iter().map(String::as_str).chain(sizes) {
+            arguments.extend(["--set", set]);
+        }
+        let summary = workspace.longsift(&arguments).success().summary();
+        check_accounting(&summary);
+        assert!(count(&summary, "kept") > 0, "{summary}");
+        let scores = read_scores(&workspace.path("out.run"));
+        let rows = 0..scores.num_rows();
+        gains.push(rows.map(|row| optional(&scores, "long_gain", row)).collect());
+    }
+    let measured = gains[0].iter().flatten().count();
+    assert!(measured >= 6 && measured < gains[0].len(), "{gains:?}");
+    for others in &gains[1..] {
+        assert_eq!(gains[0].len(), others.len());
+        for (own, other) in gains[0].iter().zip(others) {
+            assert_eq!(own.is_some(), other.is_some(), "guards differ: {gains:?}");
+            let difference = own.zip(*other).map_or(0.0, |(own, other)| (own - other).abs());
+            assert!(difference < 1e-5, "{own:?} and {other:?}");
+        }
+    }
 }
 
 #[test]
