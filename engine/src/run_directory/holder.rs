@@ -27,10 +27,11 @@ impl Holder {
 /// Maximum bytes of a lock file.
 const MAX_LOCK_BYTES: usize = 4096;
 
-/// Whether `content` is that of a lock file, possibly a partial one.
+/// Whether `content` is that of a lock file, possibly a partial one: after a power cut, zeros replace bytes that were not synced.
 pub(super) fn is_lock_content(content: &[u8]) -> bool {
-    let begins = content.first().is_none_or(|first| *first == b'{') || content == SHARDS;
-    begins && content.len() < MAX_LOCK_BYTES
+    let zeros = content.iter().rev().take_while(|byte| **byte == 0).count();
+    let written = &content[..content.len() - zeros];
+    (written.starts_with(b"{") || SHARDS.starts_with(written)) && content.len() < MAX_LOCK_BYTES
 }
 
 /// Error: another process holds the lock. The content of the file is only information; the operating system keeps the lock.
@@ -63,3 +64,18 @@ fn in_use(root: &Path, who: &str) -> Diagnostic {
 
 /// Content of the lock file while several processes share the lock.
 pub(super) const SHARDS: &[u8] = b"shards";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_lock_is_recognised() {
+        for content in ["", "shards", "sha\0\0\0", "\0\0\0", "{", "{\"pid\": 1\0\0"] {
+            assert!(is_lock_content(content.as_bytes()), "{content:?}");
+        }
+        for content in ["notes", "shards of glass", "\0a", "[1]"] {
+            assert!(!is_lock_content(content.as_bytes()), "{content:?}");
+        }
+    }
+}
