@@ -397,7 +397,8 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
 }
 
-/// Returns the paths of all files below a folder, sorted by bytes; links count as files. Empty for a missing folder.
+/// Returns the paths of all files below a folder, sorted by bytes; links count as files. A folder that is missing, or is removed
+/// in the meantime, is empty.
 pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if let Some((store, address)) = store(folder) {
         let names = store.list_below(address)?;
@@ -408,7 +409,7 @@ pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
         folders.push(folder.to_owned());
     }
     while let Some(folder) = folders.pop() {
-        for entry in entries(&folder)? {
+        for entry in error::if_present(entries(&folder))?.unwrap_or_default() {
             let enters = entry.kind == EntryKind::Folder && !entry.is_link;
             if enters { &mut folders } else { &mut files }.push(entry.path);
         }

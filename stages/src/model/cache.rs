@@ -331,11 +331,16 @@ impl Partial {
                 format!("{}-{}-{}-{count}.partial", machine(), process::id(), time.as_nanos());
             let path = folder.join(name);
             let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-            // If the file system does not support locks, partial files are removed by age alone.
-            let locked = file.try_lock().is_ok();
+            let locked = file.try_lock();
             let partial = Self { path, committed: false, _file: file.try_clone()? };
-            // Before the file was locked, another process may have removed it as abandoned.
-            if !locked || partial.path.exists() {
+            let keeps = match locked {
+                // Before the file was locked, another process may have removed it as abandoned, or be about to do so.
+                Ok(()) => partial.path.exists(),
+                Err(TryLockError::WouldBlock) => false,
+                // Without locks, partial files are removed by age alone.
+                Err(TryLockError::Error(_)) => true,
+            };
+            if keeps {
                 return Ok((partial, file));
             }
         }
