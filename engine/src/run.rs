@@ -170,8 +170,11 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
         borrowed.check()?;
     }
-    // Concurrent writes of another process can look like corruption, so recheck the lock.
-    if done.as_ref().is_err_and(|failure| failure.exit_code() == error::DATA) {
+    // Concurrent writes of another process can look like corruption or foreign files, so recheck the lock.
+    if done
+        .as_ref()
+        .is_err_and(|failure| [error::DATA, error::PIPELINE].contains(&failure.exit_code()))
+    {
         run_lock.check()?;
     }
     done

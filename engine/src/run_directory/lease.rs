@@ -83,15 +83,19 @@ impl Lease {
     /// Another process has the lease and renews it.
     pub(super) fn acquire(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
-        let claim =
+        let mut claim =
             Claim { holder: Holder::this_process(), place: process_namespace(), number, beats: 0 };
         let (version, written) = loop {
             let begun = Instant::now();
-            if let Some(version) = write(path, &claim, None, RetryPolicy::default())? {
-                // A second creation with other content fails, unless the store ignores conditions.
+            if let Some(mut version) = write(path, &claim, None, RetryPolicy::default())? {
+                // A second creation with other content fails, unless this process slept and another one removed the lease. A
+                // third one succeeds only if the store ignores conditions.
                 let other = Claim { number: !number, ..claim.clone() };
-                if write(path, &other, None, RetryPolicy::default())?.is_some() {
-                    return Err(unconditional(root));
+                if let Some(second) = write(path, &other, None, RetryPolicy::default())? {
+                    if write(path, &claim, None, RetryPolicy::default())?.is_some() {
+                        return Err(unconditional(root));
+                    }
+                    (claim, version) = (other, second);
                 }
                 break (version, begun);
             }
