@@ -327,11 +327,11 @@ fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem>
     let declared = load(ArrowReaderOptions::new()).unwrap_or_else(|_| parquet.clone());
     let pairs = declared.schema().fields().iter().zip(parquet.schema().fields());
     let columns = footer.file_metadata().schema_descr().root_schema().get_fields();
+    let declares_types = has_arrow_schema(footer);
     let fields = pairs.zip(columns).map(|((declared, parquet), column)| {
         let data_type = types::reconcile(declared.data_type(), parquet.data_type());
         let field = declared.as_ref().clone().with_data_type(data_type);
-        let is_utc =
-            !has_arrow_schema(footer) && is_utc_time(column.get_basic_info().logical_type_ref());
+        let is_utc = !declares_types && is_utc_time(column.get_basic_info().logical_type_ref());
         if is_utc { types::utc_time_field(field) } else { field }
     });
     Ok(Arc::new(Schema::new_with_metadata(

@@ -150,7 +150,7 @@ pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
         .into())
 }
 
-/// Refuses an input of which no file can be opened.
+/// Refuses an input without a readable file.
 pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
     let files = plan.dataset.bad_files.len();
     if !plan.units.is_empty() || files == 0 {

@@ -18,14 +18,18 @@ impl Run<'_> {
         valid: &[Option<UnitRecord>],
     ) -> Result<()> {
         let (path, plan) = (self.directory.lock_file(), self.directory.plan());
-        let written: Option<Value> = self.directory.read_json(&plan)?;
+        let written: Option<Value> = self.directory.read_intact(&plan)?;
         let now = self.plan_json(valid);
         let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
-        if !written.as_ref().is_some_and(same) || !self.directory.is_intact(&plan)? {
+        if !written.as_ref().is_some_and(same) {
             self.write_plan(valid)?;
         }
         match PipelineLock::read(&path) {
-            Ok(Some(before)) if before == *lock && self.directory.is_intact(&path)? => Ok(()),
+            Ok(Some(before))
+                if before == *lock && self.directory.read_intact::<Value>(&path)?.is_some() =>
+            {
+                Ok(())
+            }
             _ => lock.write(&path),
         }
     }

@@ -14,7 +14,6 @@ use super::layout::RunDirectory;
 use super::units::Part;
 use crate::base::clock;
 use crate::base::error::Result;
-use crate::storage::files::FileDigest;
 use crate::storage::{atomic, error, files, regular, store};
 
 /// Maximum bytes of a line.
@@ -99,8 +98,7 @@ pub fn recorded(directory: &RunDirectory) -> Result<Option<Part>> {
         return Ok(None);
     }
     regular::open(&path)?.sync_all().map_err(error::failed("fsync", &path))?;
-    let FileDigest { bytes, sha256 } = files::digest(&path)?;
-    Ok(Some(Part { path: "events.jsonl".to_owned(), rows: 0, bytes, sha256 }))
+    Ok(Some(Part::without_rows("events.jsonl", files::digest(&path)?)))
 }
 
 fn line(event: &str, facts: Value) -> String {

@@ -15,7 +15,7 @@ use crate::base::error::Result;
 use crate::base::text::sha256_hex;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
-pub use crate::storage::files::FileDigest;
+use crate::storage::files::FileDigest;
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files, marked};
 
@@ -91,9 +91,7 @@ impl RunDirectory {
     /// Writes a text file and returns its part, called `name` in the run directory.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_text(&self, path: &Path, name: &str, text: &str) -> Result<Part> {
-        let written = atomic::write_atomic(path, text.as_bytes())?;
-        let (path, bytes, sha256) = (name.to_owned(), written.bytes, written.sha256);
-        Ok(Part { path, rows: 0, bytes, sha256 })
+        Ok(Part::without_rows(name, atomic::write_atomic(path, text.as_bytes())?))
     }
 
     /// Writes a record to `folder` and returns its part, called `name` in the run directory.
@@ -103,14 +101,14 @@ impl RunDirectory {
         name: &str,
         record: &T,
     ) -> Result<Part> {
-        let FileDigest { bytes, sha256 } = self.write_json(&folder.join(name), record)?;
-        Ok(Part { path: name.to_owned(), rows: 0, bytes, sha256 })
+        Ok(Part::without_rows(name, self.write_json(&folder.join(name), record)?))
     }
 
-    /// Whether a sealed record matches its digest; also if the file is missing.
+    /// Reads a sealed record; `None` if the file does not exist, is not valid or does not match its digest.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
-    pub fn is_intact(&self, path: &Path) -> Result<bool> {
-        Ok(files::read_if_present(path)?.is_none_or(|bytes| is_intact(&bytes)))
+    pub fn read_intact<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
+        let bytes = files::read_if_present(path)?.filter(|bytes| is_intact(bytes));
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
     /// Reads a record; `None` if the file does not exist or is not valid: a file that is only informative never fails a run.

@@ -18,6 +18,7 @@ use crate::dataset::input::Dataset;
 use crate::dataset::part::WrittenPart;
 use crate::dataset::units::WorkUnit;
 use crate::storage::error::StorageError;
+use crate::storage::files::FileDigest;
 use crate::storage::{atomic, files};
 
 /// Identity of the input of a unit: after any change, the unit is scored again.
@@ -51,6 +52,11 @@ impl Part {
     /// Describes a file that was just written.
     pub fn new(path: String, written: &WrittenPart) -> Self {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
+    }
+
+    /// Describes a file without rows, called `name` in the run directory.
+    pub fn without_rows(name: &str, FileDigest { bytes, sha256 }: FileDigest) -> Self {
+        Self { path: name.to_owned(), rows: 0, bytes, sha256 }
     }
 
     /// Whether the bytes of the part in `folder` are those that were written.

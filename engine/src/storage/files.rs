@@ -332,7 +332,8 @@ pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result
     if !is_folder(folder)? {
         return Ok(());
     }
-    for FolderEntry { path, kind, is_link, .. } in entries(folder)? {
+    let entries = error::if_present(entries(folder))?.unwrap_or_default();
+    for FolderEntry { path, kind, is_link, .. } in entries {
         if kind == EntryKind::Folder && !is_link {
             remove_matching(&path, removes)?;
         } else if removes(&path) {
