@@ -19,6 +19,7 @@ mod gguf_tokenizer;
 #[cfg(test)]
 mod gguf_tokenizer_tests;
 mod joins;
+mod library;
 mod long_parts;
 mod matcher;
 mod memo;

@@ -1,27 +1,44 @@
 //! Parts of a byte-pair model that the `tokenizers` crate keeps private, read from its `tokenizer.json`.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 
+use hashbrown::DefaultHashBuilder;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
-/// The model of a `tokenizer.json`, without the rest.
+/// A `tokenizer.json` whose model merges pairs. Texts are borrowed from the file where it has no escapes.
 #[derive(Deserialize)]
-struct Form {
-    model: BpeModel,
+pub(super) struct BpeTokenizer<'a> {
+    #[serde(borrow)]
+    pub(super) model: BpeModel<'a>,
+    /// Everything but the model.
+    #[serde(flatten)]
+    pub(super) rest: Map<String, Value>,
 }
 
 /// The `model` of a `tokenizer.json` of type `BPE`.
 #[derive(Debug, Deserialize)]
-pub(super) struct BpeModel {
+pub(super) struct BpeModel<'a> {
+    #[serde(default, rename = "type")]
+    pub(super) kind: Option<String>,
     /// Pairs of tokens in the order of their ranks.
-    pub(super) merges: Vec<Merge>,
-    pub(super) vocab: HashMap<String, u32>,
+    #[serde(borrow)]
+    pub(super) merges: Vec<Merge<'a>>,
+    #[serde(borrow)]
+    pub(super) vocab: HashMap<Text<'a>, u32, DefaultHashBuilder>,
     #[serde(default)]
     pub(super) byte_fallback: bool,
     #[serde(default)]
     pub(super) ignore_merges: bool,
+    /// Without effect where every byte has a token; read to find a value of another type.
+    #[serde(default, rename = "fuse_unk")]
+    _fuse_unk: Option<bool>,
+    #[serde(default)]
+    pub(super) dropout: Option<f32>,
     #[serde(default)]
     pub(super) unk_token: Option<String>,
     #[serde(default)]
@@ -30,35 +47,57 @@ pub(super) struct BpeModel {
     end_of_word_suffix: Option<String>,
 }
 
+/// Text of a token.
+#[derive(Debug, Deserialize, PartialEq, Eq, Hash)]
+pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
 /// The two tokens of a merge: a list, or in older files a string with one blank between them.
 #[derive(Debug)]
-pub(super) enum Merge {
-    Tokens(String, String),
-    Text(String),
+pub(super) enum Merge<'a> {
+    Tokens(Text<'a>, Text<'a>),
+    Text(Text<'a>),
 }
 
-impl<'de> Deserialize<'de> for Merge {
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Text<'_> {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
     /// Decides by the type of the value, since an untagged enum would first copy each of several hundred thousand
     /// merges.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfMerge;
 
         impl<'de> Visitor<'de> for OfMerge {
-            type Value = Merge;
+            type Value = Merge<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("two tokens")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
-                Ok(Merge::Text(text.to_owned()))
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Merge<'de>, E> {
+                Ok(Merge::Text(Text(Cow::Borrowed(text))))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<Merge, A::Error> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<Merge<'de>, E> {
+                Ok(Merge::Text(Text(Cow::Owned(text.to_owned()))))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<Merge<'de>, A::Error> {
                 let mut next =
                     |at| tokens.next_element()?.ok_or_else(|| Error::invalid_length(at, &self));
                 let merge = Merge::Tokens(next(0)?, next(1)?);
-                match tokens.next_element::<String>()? {
+                match tokens.next_element::<Text<'_>>()? {
                     Some(_) => Err(Error::invalid_length(3, &self)),
                     None => Ok(merge),
                 }
@@ -69,12 +108,14 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-impl BpeModel {
-    /// Reads the model; `None` for a model of another type.
-    pub(super) fn from_json(json: &[u8]) -> Option<Self> {
-        serde_json::from_slice(json).ok().map(|Form { model }| model)
+impl<'a> BpeTokenizer<'a> {
+    /// Reads a tokenizer; `None` for a model of another type.
+    pub(super) fn from_json(json: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
     }
+}
 
+impl BpeModel<'_> {
     /// Returns whether tokens inside or at the end of a word are spelled with an affix.
     pub(super) fn has_affixes(&self) -> bool {
         let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
@@ -82,11 +123,11 @@ impl BpeModel {
     }
 }
 
-impl Merge {
+impl Merge<'_> {
     pub(super) fn tokens(&self) -> Option<(&str, &str)> {
         match self {
             Self::Tokens(left, right) => Some((left, right)),
-            Self::Text(text) => text.split_once(' '),
+            Self::Text(text) => text.split_once(' ').filter(|(_, right)| !right.contains(' ')),
         }
     }
 }

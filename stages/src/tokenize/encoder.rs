@@ -1,4 +1,4 @@
-//! Encoding of documents with the `tokenizers` crate.
+//! Encoding of documents.
 
 use std::any::Any;
 use std::fmt;
@@ -7,16 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tokenizers::models::ModelWrapper;
-use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
+use tokenizers::{Model, OffsetType, PreTokenizer};
 
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf_file};
 
-use super::bpe_model::BpeModel;
+use super::bpe_model::{BpeModel, BpeTokenizer};
 use super::budget::PatternBudget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
+use super::library::Library;
 use super::other_config;
 use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
 use super::problem::Refusal;
@@ -35,7 +35,7 @@ pub(crate) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Truncation, padding and the post-processor (the special-token template, and offsets without blanks) are not
 /// applied, and a random `dropout` or sampling is switched off: the ids of a text depend only on the text.
 pub struct Encoder {
-    pub(super) tokenizer: Tokenizer,
+    pub(super) library: Library,
     normalizer: NormalizerSteps,
     pre_tokenizer: PreTokenizerSteps,
     pub(super) splitter: Result<Splitter, &'static str>,
@@ -71,7 +71,7 @@ impl Encoder {
         let opened = match read_limited(&json_path) {
             Ok(json) => Self::from_bytes(&json, special)
                 .map(|encoder| {
-                    let differences = other_config::differences(&folder, &encoder.tokenizer);
+                    let differences = other_config::differences(&folder, encoder.library.steps());
                     Self { differences, ..encoder }.compared_with(gguf_of(path), special)
                 })
                 .map_err(|reason| {
@@ -117,37 +117,47 @@ impl Encoder {
 
     pub(super) fn from_bytes(json: &[u8], special: SpecialTokensInText) -> Result<Self, String> {
         let read = without_panic(|| {
-            let mut tokenizer = Tokenizer::from_bytes(json)?;
-            if let Some(model) = without_randomness(tokenizer.get_model()) {
-                tokenizer.with_model(model);
+            let parsed = BpeTokenizer::from_json(json);
+            let library =
+                parsed.as_ref().and_then(|parsed| Library::without_model(json, parsed, special));
+            let model = parsed.map(|parsed| parsed.model);
+            if let Some(library) = library {
+                let encoder = Self::new(json, library, model.as_ref());
+                if let Some(encoder) = encoder.ok().filter(|one| one.library_reason().is_none()) {
+                    return Ok(encoder);
+                }
             }
-            tokenizer.set_encode_special_tokens(special == SpecialTokensInText::AsText);
-            let model = BpeModel::from_json(json);
-            let largest_of_model = match &model {
-                Some(model) => model.vocab.values().copied().max(),
-                None => tokenizer.get_vocab(false).into_values().max(),
-            };
-            let added = tokenizer.get_added_tokens_decoder().into_keys().max();
-            let largest_id = largest_of_model
-                .max(added)
-                .ok_or("the vocabulary is empty")
-                .map_err(tokenizers::Error::from)?;
-            let normalizer = NormalizerSteps::new(tokenizer.get_normalizer())?;
-            let pre_tokenizer = PreTokenizerSteps::new(tokenizer.get_pre_tokenizer())?;
-            Ok(Self {
-                splitter: Splitter::new(&tokenizer, model.as_ref(), &normalizer, &pre_tokenizer)?,
-                normalizer,
-                pre_tokenizer,
-                tokenizer,
-                digest: hex(&Sha256::digest(json)),
-                largest_id,
-                folder: PathBuf::new(),
-                differences: Vec::new(),
-            })
+            Ok(Self::new(json, Library::open(json, special)?, model.as_ref())?)
         });
         read.map_err(|problem| match problem {
             Refusal::Failed(reason) => reason,
             Refusal::TooLarge(_) | Refusal::TimedOut => unreachable!("no text is encoded here"),
+        })
+    }
+
+    fn new(
+        json: &[u8],
+        library: Library,
+        model: Option<&BpeModel<'_>>,
+    ) -> tokenizers::Result<Self> {
+        let steps = library.steps();
+        let largest_of_model = match model {
+            Some(model) => model.vocab.values().copied().max(),
+            None => library.model()?.get_vocab().into_values().max(),
+        };
+        let added = steps.get_added_tokens_decoder().into_keys().max();
+        let largest_id = largest_of_model.max(added).ok_or("the vocabulary is empty")?;
+        let normalizer = NormalizerSteps::new(steps.get_normalizer())?;
+        let pre_tokenizer = PreTokenizerSteps::new(steps.get_pre_tokenizer())?;
+        Ok(Self {
+            splitter: Splitter::new(steps, model, &normalizer, &pre_tokenizer)?,
+            normalizer,
+            pre_tokenizer,
+            library,
+            digest: hex(&Sha256::digest(json)),
+            largest_id,
+            folder: PathBuf::new(),
+            differences: Vec::new(),
         })
     }
 
@@ -163,7 +173,7 @@ impl Encoder {
 
     /// Returns the bytes of each token; `None` if tokens do not determine them, as in vocabularies of words.
     pub fn token_bytes(&self) -> Option<TokenBytes> {
-        TokenBytes::new(&self.tokenizer)
+        TokenBytes::new(&self.library)
     }
 
     /// Describes the first id that has other bytes in another tokenizer; `None` if all ids of this one agree. Ids
@@ -228,7 +238,7 @@ impl Encoder {
             _ if u32::try_from(text.len()).is_err() => {
                 Err(Refusal::Failed("texts of 4 GiB and more are not supported".to_owned()))
             }
-            Ok(splitter) => splitter.encode(&self.tokenizer, text, largest_part),
+            Ok(splitter) => splitter.encode(&self.library, text, largest_part),
             Err(_) if text.len() > largest_part => Err(Refusal::TooLarge(text.len())),
             Err(_) => self.encode_whole(text),
         });
@@ -246,13 +256,13 @@ impl Encoder {
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
         let _budget = PatternBudget::start(text.len());
         let normalizer = self.normalizer.watched();
-        let mut pieces =
-            self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
+        let added = self.library.steps().get_added_vocabulary();
+        let mut pieces = added.extract_and_normalize(Some(&normalizer), text);
         if let Some(problem) = normalizer.into_problem() {
             return Err(problem);
         }
         self.pre_tokenizer.pre_tokenize(&mut pieces)?;
-        self.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+        self.library.model()?.tokenize_in_pretokenized(&mut pieces, None)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
         let ends = character_ends(text, encoding.get_offsets());
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
@@ -284,25 +294,6 @@ impl fmt::Debug for Encoder {
             .field("digest", &self.digest)
             .field("largest_id", &self.largest_id)
             .finish_non_exhaustive()
-    }
-}
-
-/// Returns the model without dropout and sampling; `None` if it has neither.
-fn without_randomness(model: &ModelWrapper) -> Option<ModelWrapper> {
-    match model {
-        ModelWrapper::BPE(bpe) if bpe.dropout.is_some() => {
-            let mut bpe = bpe.clone();
-            bpe.dropout = None;
-            Some(bpe.into())
-        }
-        ModelWrapper::Unigram(unigram)
-            if unigram.alpha.is_some() || unigram.nbest_size.is_some() =>
-        {
-            let mut unigram = unigram.clone();
-            (unigram.alpha, unigram.nbest_size) = (None, None);
-            Some(unigram.into())
-        }
-        _ => None,
     }
 }
 

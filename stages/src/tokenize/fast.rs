@@ -48,7 +48,7 @@ enum SplitMode {
 impl FastPath {
     /// Builds the fast path of a tokenizer; an error is the reason why it is not supported.
     pub(super) fn new(
-        model: Option<&BpeModel>,
+        model: Option<&BpeModel<'_>>,
         recipe: &Recipe,
         pre_tokenizer: &PreTokenizerSteps,
         long_parts: Option<LongParts>,

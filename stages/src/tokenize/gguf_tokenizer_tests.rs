@@ -166,7 +166,7 @@ fn small(change: impl Fn(&str, &mut Entry) -> bool) -> Result<Encoder, Tokenizer
 fn a_tokenizer_json_takes_precedence_over_a_gguf_file() {
     let encoder = small(|_, _| true).unwrap();
     assert_eq!(encoder.encode("hello<s>", usize::MAX).unwrap().ids.last(), Some(&257));
-    let id = |content| encoder.tokenizer.token_to_id(content);
+    let id = |content| encoder.library.vocabulary().unwrap().get(content).copied();
     assert_eq!((id("<s>"), id("[PAD258]")), (Some(257), None));
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("model.gguf"), "GGUF").unwrap();

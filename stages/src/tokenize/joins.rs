@@ -21,7 +21,7 @@ pub(super) struct Joins {
 
 impl Joins {
     /// `spelled`: bytes of a token's text; `None` for a token that no text produces.
-    pub(super) fn new(model: &BpeModel, spelled: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
+    pub(super) fn new(model: &BpeModel<'_>, spelled: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
         let mut joins = Self {
             ascii: vec![false; 1 << 14].into(),
             pairs: vec![0; 1 << (PAIR_BITS - 6)].into(),

@@ -15,10 +15,11 @@
 
 use std::ops::Range;
 
+use tokenizers::Model;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::{Model, Tokenizer};
 
 use super::bpe_model::BpeModel;
+use super::library::Library;
 use super::memo::PartToken;
 use super::parts::{Parts, Recipe};
 use super::patterns::PreTokenizerStep;
@@ -43,7 +44,7 @@ pub(super) struct LongParts {
 
 impl LongParts {
     /// Returns `None` if tokens depend on more than merges, or if some text has no tokens.
-    pub(super) fn new(model: &BpeModel, recipe: &Recipe) -> Option<Self> {
+    pub(super) fn new(model: &BpeModel<'_>, recipe: &Recipe) -> Option<Self> {
         if model.has_affixes() {
             return None;
         }
@@ -57,7 +58,7 @@ impl LongParts {
             vocabulary.contains_key(byte_character(byte).encode_utf8(&mut [0; 4]) as &str)
         };
         // A token that skips the merges, by `ignore_merges`, is shorter than any chunk.
-        let longest = vocabulary.keys().map(String::len).max()?;
+        let longest = vocabulary.keys().map(|token| token.len()).max()?;
         let mut ids: Vec<u32> = vocabulary.values().copied().collect();
         ids.sort_unstable();
         let (chunk, overlap) = (CHUNK_BYTES, OVERLAP_BYTES);
@@ -76,14 +77,14 @@ impl LongParts {
     /// characters.
     pub(super) fn encode(
         &self,
-        tokenizer: &Tokenizer,
+        library: &Library,
         part: &str,
         encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
     ) -> Result<Vec<PartToken>, Refusal> {
         if !self.of_bytes {
             return self.join_chunks(part.len(), |at| part.ceil_char_boundary(at), encode);
         }
-        let of_bytes = |range: Range<usize>| bytes_tokens(tokenizer, &part.as_bytes()[range]);
+        let of_bytes = |range: Range<usize>| bytes_tokens(library, &part.as_bytes()[range]);
         let mut tokens = self.join_chunks(part.len(), |at| at, of_bytes)?;
         for (_, end) in &mut tokens {
             *end = part.ceil_char_boundary(*end as usize) as u32;
@@ -193,9 +194,9 @@ impl Chunk {
 }
 
 /// Encodes bytes; returns the tokens with their ends in bytes.
-fn bytes_tokens(tokenizer: &Tokenizer, bytes: &[u8]) -> Result<Vec<PartToken>, Refusal> {
+fn bytes_tokens(library: &Library, bytes: &[u8]) -> Result<Vec<PartToken>, Refusal> {
     let written: String = bytes.iter().map(|byte| byte_character(*byte)).collect();
-    let tokens = tokenizer.get_model().tokenize(&written)?;
+    let tokens = library.model()?.tokenize(&written)?;
     let mut end = 0;
     let token = |token: tokenizers::Token| {
         end += written[token.offsets.0..token.offsets.1].chars().count() as u32;

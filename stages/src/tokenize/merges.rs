@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-use super::bpe_model::BpeModel;
+use super::bpe_model::{BpeModel, Text};
 use super::long_parts::byte_character;
 use super::token_bytes::byte_level_bytes;
 
@@ -56,7 +56,7 @@ enum Symbols {
 impl Merges {
     /// Builds the tables of a model that writes each byte as one character; an error is the reason why the tables
     /// cannot hold it.
-    pub(super) fn for_bytes(model: &BpeModel) -> Result<Self, &'static str> {
+    pub(super) fn for_bytes(model: &BpeModel<'_>) -> Result<Self, &'static str> {
         let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
@@ -71,7 +71,7 @@ impl Merges {
         let mut merges =
             Self::new(model, symbols, |token| spelled(token).map_or(0, |bytes| bytes.len()))?;
         if model.ignore_merges {
-            let spelled = |(token, id): (&String, &u32)| Some((spelled(token)?.into(), *id));
+            let spelled = |(token, id): (&Text<'_>, &u32)| Some((spelled(token)?.into(), *id));
             merges.whole = model.vocab.iter().filter_map(spelled).collect();
         }
         let rank =
@@ -86,13 +86,13 @@ impl Merges {
 
     /// Builds the tables of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an
     /// unknown character.
-    pub(super) fn for_characters(model: &BpeModel) -> Result<Self, &'static str> {
+    pub(super) fn for_characters(model: &BpeModel<'_>) -> Result<Self, &'static str> {
         let mut bytes = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
-            let token = model.vocab.get(&format!("<0x{byte:02X}>"));
+            let token = model.vocab.get(format!("<0x{byte:02X}>").as_str());
             bytes[usize::from(byte)] = *token.ok_or("a byte has no token")?;
         }
-        let single = |(token, id): (&String, &u32)| {
+        let single = |(token, id): (&Text<'_>, &u32)| {
             let mut letters = token.chars();
             let letter = letters.next().filter(|_| letters.next().is_none())?;
             // A blank of the text is merged as `▁`.
@@ -107,7 +107,7 @@ impl Merges {
 
     /// `bytes_of`: bytes of text of a token of the vocabulary.
     fn new(
-        model: &BpeModel,
+        model: &BpeModel<'_>,
         symbols: Symbols,
         bytes_of: impl Fn(&str) -> usize,
     ) -> Result<Self, &'static str> {
@@ -116,7 +116,7 @@ impl Merges {
             return Err("it has more than two million tokens");
         }
         let mut token_bytes = vec![0; ids];
-        let mut vocabulary: Vec<(&String, &u32)> = model.vocab.iter().collect();
+        let mut vocabulary: Vec<(&Text<'_>, &u32)> = model.vocab.iter().collect();
         vocabulary.sort_unstable_by_key(|(_, id)| **id);
         for (token, id) in vocabulary {
             let length = &mut token_bytes[*id as usize];

@@ -6,7 +6,7 @@
 
 use hashbrown::HashSet;
 
-use super::bpe_model::BpeModel;
+use super::bpe_model::{BpeModel, Text};
 
 /// Pairs of characters that a merge may join.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct MergedPairs {
 impl MergedPairs {
     /// Collects the pairs of a model; `None` if joins depend on more than the merges. `replaced`: characters that are
     /// replaced by others, one to one, before merging.
-    pub(super) fn new(model: &BpeModel, replaced: Vec<(char, char)>) -> Option<Self> {
+    pub(super) fn new(model: &BpeModel<'_>, replaced: Vec<(char, char)>) -> Option<Self> {
         if model.ignore_merges || model.has_affixes() {
             return None;
         }
@@ -50,10 +50,10 @@ impl MergedPairs {
             }
         }
         // Unknown characters may be one token together; such a token ends where a known character follows.
-        let every_byte =
-            model.byte_fallback && byte_tokens.iter().all(|token| model.vocab.contains_key(token));
+        let every_byte = model.byte_fallback
+            && byte_tokens.iter().all(|token| model.vocab.contains_key(token.as_str()));
         let known = || {
-            let single = |token: &String| {
+            let single = |token: &Text<'_>| {
                 let mut letters = token.chars();
                 letters.next().filter(|_| letters.next().is_none())
             };

@@ -70,7 +70,7 @@ impl Recipe {
     /// its steps.
     pub(super) fn new(
         tokenizer: &Tokenizer,
-        model: Option<&BpeModel>,
+        model: Option<&BpeModel<'_>>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
@@ -140,7 +140,7 @@ impl Recipe {
     /// Recipe for a model that merges whole texts, in which blanks have become a visible character.
     fn unmerged(
         tokenizer: &Tokenizer,
-        model: Option<&BpeModel>,
+        model: Option<&BpeModel<'_>>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {

@@ -16,6 +16,7 @@ use super::budget::PatternBudget;
 use super::compose::Composed;
 use super::encoded::{EncodedText, character_ends};
 use super::fast::FastPath;
+use super::library::Library;
 use super::long_parts::LongParts;
 use super::matcher::MatcherCache;
 use super::memo::{Memo, PartToken};
@@ -71,7 +72,7 @@ struct Run {
 /// Text to encode, with the steps of its first part.
 #[derive(Clone, Copy)]
 struct Source<'a> {
-    tokenizer: &'a Tokenizer,
+    library: &'a Library,
     text: &'a str,
     first: Option<&'a PartSteps>,
     fast: Option<&'a FastPath>,
@@ -82,7 +83,7 @@ impl Splitter {
     /// Builds the splitter of a tokenizer; an error is the reason why its texts cannot be split.
     pub(super) fn new(
         tokenizer: &Tokenizer,
-        model: Option<&BpeModel>,
+        model: Option<&BpeModel<'_>>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
@@ -127,7 +128,7 @@ impl Splitter {
     /// Encodes a text. `largest_part`: longer parts are rejected if the crate must read them whole.
     pub(super) fn encode(
         &self,
-        tokenizer: &Tokenizer,
+        library: &Library,
         text: &str,
         largest_part: usize,
     ) -> Result<EncodedText, Refusal> {
@@ -161,7 +162,7 @@ impl Splitter {
                 let first = self.recipe.first.as_ref().map(|steps| &steps[usize::from(!at_front)]);
                 let text = &composed.text[part.clone()];
                 let fast = self.fast.as_ref().ok().filter(|fast| fast.supports(text));
-                let source = Source { tokenizer, text, first, fast, largest_part };
+                let source = Source { library, text, first, fast, largest_part };
                 if fast.is_some() && first.is_none() && !composed.changed() {
                     // Ends of the fast path are ends of characters.
                     let offset = (range.start + part.start) as u32;
@@ -370,15 +371,15 @@ impl Splitter {
         steps: &PartSteps,
     ) -> Result<Vec<PartToken>, Refusal> {
         if let Some(long_parts) = self.long_parts.as_ref().filter(|long| long.is_long(part)) {
-            return long_parts.encode(source.tokenizer, part, |range| {
+            return long_parts.encode(source.library, part, |range| {
                 let steps = if range.start == 0 { steps } else { &self.recipe.part };
-                crate_tokens(source.tokenizer, &part[range], steps)
+                crate_tokens(source.library, &part[range], steps)
             });
         }
         if part.len() > source.largest_part {
             return Err(Refusal::TooLarge(part.len()));
         }
-        crate_tokens(source.tokenizer, part, steps)
+        crate_tokens(source.library, part, steps)
     }
 
     fn take_scratch(&self) -> Scratch {
@@ -402,7 +403,7 @@ impl Run {
 
 /// Encodes a text with the crate.
 fn crate_tokens(
-    tokenizer: &Tokenizer,
+    library: &Library,
     part: &str,
     steps: &PartSteps,
 ) -> Result<Vec<PartToken>, Refusal> {
@@ -414,7 +415,7 @@ fn crate_tokens(
     }
     let mut pieces = PreTokenizedString::from(text);
     steps.pre_tokenizer.pre_tokenize(&mut pieces)?;
-    tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+    library.model()?.tokenize_in_pretokenized(&mut pieces, None)?;
     let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
     let ends = character_ends(part, encoding.get_offsets());
     Ok(encoding.get_ids().iter().copied().zip(ends).collect())
@@ -432,7 +433,7 @@ mod tests {
         let text = format!("{} and so on", "a".repeat(1000));
         for fast in [splitter.fast.as_ref().ok(), None] {
             let source = Source {
-                tokenizer: &encoder.tokenizer,
+                library: &encoder.library,
                 text: &text,
                 first: None,
                 fast,

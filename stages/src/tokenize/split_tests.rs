@@ -264,7 +264,14 @@ fn a_million_blanks_have_the_right_tokens() {
             run.chars().map(|letter| if letter == ' ' { 'Ġ' } else { 'Ċ' }).collect();
         let mut expected = encoder.encode("hello", usize::MAX).unwrap().ids;
         expected.extend(
-            encoder.tokenizer.get_model().tokenize(&letters).unwrap().iter().map(|token| token.id),
+            encoder
+                .library
+                .model()
+                .unwrap()
+                .tokenize(&letters)
+                .unwrap()
+                .iter()
+                .map(|token| token.id),
         );
         expected.extend(encoder.encode(left, usize::MAX).unwrap().ids);
         let encoded = encoder.encode(&text, usize::MAX).unwrap();

@@ -1,9 +1,10 @@
 //! Bytes of each token.
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use serde_json::Value;
 use tokenizers::Tokenizer;
+
+use super::library::Library;
 
 /// Bytes of each token of a vocabulary: joined, they restore an encoded text. A character that is split over tokens
 /// stays split.
@@ -27,10 +28,10 @@ enum TokenNotation {
 
 impl TokenBytes {
     /// Returns `None` if tokens do not determine their bytes: a vocabulary of words omits the spaces between them.
-    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
-        let written = TokenNotation::detect(tokenizer)?;
-        let added = tokenizer.get_added_tokens_decoder();
-        let vocabulary = tokenizer.get_vocab(true);
+    pub(super) fn new(library: &Library) -> Option<Self> {
+        let written = TokenNotation::detect(library.steps())?;
+        let added = library.steps().get_added_tokens_decoder();
+        let vocabulary = library.vocabulary().ok()?;
         let mut tokens: Vec<(u32, &str)> =
             vocabulary.iter().map(|(token, id)| (*id, token.as_str())).collect();
         tokens.sort_unstable();
