@@ -27,28 +27,28 @@ use crate::model::{AttentionSpec, AuxTensor, LayerZeroTable, PackedProjections, 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirstLayerAttention {
-    /// Far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is `S - 3·⌊S/4⌋` for a
-    /// window of S tokens, as published; any other fraction f is `⌈f·S⌉`.
+    /// Distance from which tokens count as far, as a share f of the window, above 0 and below 1: `k = ⌈f·S⌉` in a
+    /// window of S tokens. Default 0.25, as published, with `k = S - 3·⌊S/4⌋`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// Far distance `k` in tokens, instead of a share of the window.
+    /// Distance `k` from which tokens count as far, in tokens, instead of `min_distance_fraction`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,
-    /// Keys that a token's attention is distributed over. `causal` (default) is the paper and the model.
+    /// Keys that a token attends to. Default `causal`, as in the model and the paper.
     #[serde(default)]
     pub mask: Mask,
-    /// Rows of a window to measure: `all` (default, exact), or `{per_window: 512, seed: 1}` for a random sample of
-    /// this many rows, in pairs, from equal strata of positions. Keys are never sampled. Sampled scores have standard
-    /// errors (`dependency_strength_se`, `far_variance_se`) and no distance histogram. Windows with no more rows are
-    /// measured exactly. Measure windows below 8,192 tokens exactly as well: sampling saves little there and reduces
-    /// agreement.
+    /// Rows of the attention matrix to measure: `all` (default, exact), or `{per_window: 512, seed: 1}` for a random
+    /// sample of this many rows, in pairs, from equal strata of positions. Keys are never sampled. Statistics of
+    /// sampled rows have standard errors (`dependency_strength_se`, `far_variance_se`) and no distance histogram.
+    /// Windows with at most `per_window` rows are measured exactly. Use `all` for windows below 8,192 tokens: sampling
+    /// saves little there and changes the ranking.
     #[serde(default)]
     pub rows: Rows,
 }
 
-/// Rows of a window to measure.
+/// Rows of the attention matrix to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Rows {
@@ -83,7 +83,7 @@ pub struct RowsSampled {
     pub seed: u64,
 }
 
-/// Keys that a token's attention is distributed over.
+/// Keys that a token attends to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mask {

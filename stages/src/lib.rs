@@ -41,13 +41,13 @@ pub enum StageSettings {
     FirstLayerAttention(FirstLayerAttention),
     /// Measures how much of a window repeats text from far before, from token ids alone.
     Recurrence(Recurrence),
-    /// Measures how far a general compressor shrinks the text of a window.
+    /// Measures how well gzip compresses the text of a window: a baseline, and a guard.
     Compression(Compression),
-    /// Measures how many different tokens a window has.
+    /// Measures signs of junk: few distinct tokens, many digits, long strings without a blank.
     Lexical(Lexical),
     /// Measures a window with a whole language model: losses, the gain from a long context, attention of any layer.
     LanguageModel(LanguageModel),
-    /// Measures windows with a program of your own, or documents, which it may drop.
+    /// Runs a program of your own that measures windows, or that measures and drops documents.
     External(External),
     /// Combines the statistics of each window to one comparable score.
     Score(Score),

@@ -21,17 +21,17 @@ pub struct LoadPartialModel {
     /// is downloaded.
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub model: Location,
-    /// Number format in which queries and keys are stored and multiplied. `f32` (default) is exact. `bf16` halves the
-    /// table and rounds each query and key to 8 significant bits (relative error 2^-8 per entry at most). On
-    /// processors with AMX, its kernel rounds both again after the rotation; on others the fastest float32 kernel
-    /// measures, and `plan` reports it. `int16` keeps the table of `f32` and rounds each query and key to 16-bit
-    /// integers after the rotation, each with its own scale: a logit is off by 1e-4 of the logits' standard deviation
-    /// (heads of 128; with bf16 by 2.3e-3), and products take half as long on processors with VNNI. It requires an
-    /// `x86_64` processor with AVX2: GPUs and ARM processors have no such kernel.
+    /// Number format of queries and keys. `f32` (default) is exact and works on every device. `bf16` halves the table:
+    /// queries and keys keep 8 significant bits, so a logit is off by 2.3e-3 of the logits' standard deviation. It is
+    /// computed on GPUs and on processors with AMX; other processors compute in float32, and `longsift plan` prints the
+    /// kernel. `int16` rounds queries and keys to 16-bit integers, each vector with its own scale; the table stays as
+    /// large as with `f32`. A logit is off by 1e-4 of the logits' standard deviation (heads of 128), and products take
+    /// half as long on processors with VNNI. It requires an `x86_64` processor with AVX2; GPUs and ARM processors do
+    /// not support it.
     #[serde(default)]
     pub precision: Precision,
-    /// Overrides the checkpoint's rotary base frequency (`rope_theta`); its frequency scaling is unchanged. Default:
-    /// the value that the model was trained with.
+    /// Rotary base frequency (`rope_theta`) to use instead of the checkpoint's; frequency scaling is unchanged.
+    /// Default: the checkpoint's, which the model was trained with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1.0))]
     pub rope_theta: Option<f64>,
@@ -40,8 +40,8 @@ pub struct LoadPartialModel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = []))]
     pub cache_folder: Option<Location>,
-    /// Whether a window longer than the positions the model was trained on is an error. The default `false` warns:
-    /// the scores are defined, but the model was not trained for such distances.
+    /// Whether a window longer than the model's trained context is an error. Default false, which warns: such scores
+    /// are defined, but the model was not trained for these distances.
     #[serde(default)]
     pub strict_positions: bool,
 }
@@ -53,9 +53,9 @@ pub enum Precision {
     /// 32-bit floats: exact for every checkpoint format.
     #[default]
     F32,
-    /// 16-bit brain floats: half the memory, 8 significant bits.
+    /// bfloat16: half the memory, 8 significant bits.
     Bf16,
-    /// 16-bit integers, each query and key with its own scale, converted from the table of `f32` when a window is
+    /// 16-bit integers, each query and key with its own scale; converted from the `f32` table when a window is
     /// measured.
     Int16,
 }

@@ -13,24 +13,26 @@ pub struct ShardAcrossDevices {
     /// cuda:1]`.
     #[serde(default)]
     pub devices: Devices,
-    /// Share of each device's memory that is never used, 0 to 0.9. Default 0.15, for other programs and for drivers.
+    /// Share of each device's memory that is never used, 0 to 0.9. Default 0.15, which leaves room for other programs
+    /// and the driver.
     #[serde(default = "default_headroom_fraction")]
     #[schemars(range(min = 0.0, max = 0.9))]
     pub headroom_fraction: Decimal,
-    /// Maximum windows in flight per device: one number, or one per device. Default: 2 on a GPU, which measures one
-    /// while the other is prepared; the number of threads on the CPU.
+    /// Maximum windows in flight per device: one number, or a list with one per device. Default: 2 on a GPU, so that
+    /// one is prepared while the other is measured; the number of threads on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers_per_device: Option<WorkersPerDevice>,
-    /// Unit of work for devices: whole `windows` (default), or the `heads` of one window across devices.
+    /// Unit of work of a device: whole `windows` (default), or some `heads` of a window, so that several devices share
+    /// one window.
     #[serde(default)]
     pub by: ShardBy,
-    /// Maximum seconds to wait for other programs to release memory when not even one head of a window fits any
-    /// device (0 to 86,400); then the window's row is quarantined. Default 300: enough for another program's restart.
+    /// Maximum seconds to wait for other programs to release memory when not even one head of a window fits any device
+    /// (0 to 86,400). Then the window's row is quarantined. Default 300, long enough for another program to restart.
     #[serde(default = "default_memory_wait_seconds")]
     #[schemars(range(min = 0, max = 86_400))]
     pub memory_wait_seconds: u32,
-    /// Maximum key heads of a window that a device measures at once (1 to 4,096). Default: all, or as many as fit its
-    /// memory. `longsift tune` finds the fastest number.
+    /// Maximum key heads of a window that a device measures at once (1 to 4,096). Default: as many as fit its memory.
+    /// `longsift tune` finds the fastest number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub key_heads_at_once: Option<u32>,

@@ -37,7 +37,7 @@ pub struct Summary {
     /// Input files that could not be opened and are left out; their number of rows is unknown.
     #[serde(default)]
     pub files_quarantined: u64,
-    /// Windows cut.
+    /// Windows of all documents.
     pub windows_total: u64,
     /// Windows measured by this run.
     pub windows_scored: u64,

@@ -6,29 +6,30 @@ use longsift_stages::contract::BrokenRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Condition that a run must meet before its output replaces the previous one: bounds for a figure of the run or for a
-/// statistic of its samples. If a check fails, the run ends with exit code 6 and the previous output stays; the scores are
-/// kept, so that another selection takes seconds. Running the pipeline again repeats the checks on a finished run.
+/// Check of a run before its output replaces the previous one: bounds for a `figure` of the run (a count or share), or for a
+/// `statistic` of its samples. If a check fails, the run ends with exit code 6 and the previous output stays. Scores are kept,
+/// so that another selection takes seconds. A finished run repeats its checks when it is run again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// Figure of the run.
+    /// Count or share of the run, such as `rows_kept_share`. Required, unless `statistic` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<Figure>,
-    /// With `rows_dropped` and `windows_dropped`: counts only this reason, such as `guard_copy_share`, as in the summary.
-    /// Counts 0 if nothing was dropped for it. Default: all reasons.
+    /// With `figure: rows_dropped` or `windows_dropped`, the only reason to count, such as `guard_copy_share`; the summary
+    /// lists them. The count is 0 if nothing was dropped for it. Default: all reasons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Instead of a figure: `score`, or a statistic that a term or a guard uses, as in `selection/`.
+    /// Statistic of samples, instead of a `figure`: `score`, or a statistic that a term or a guard uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistic: Option<String>,
-    /// Aggregate of the statistic's values. Default `mean`.
+    /// Aggregate of the statistic over the samples: `mean` (default), `min`, `max`, or `missing_share`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<Take>,
-    /// Samples that the statistic is taken of. Default `kept`.
+    /// Samples that the statistic is aggregated over: those `kept` (default), or `all` measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// Only samples with this value of `score.within`; for statistics and for figures of samples. Default: all.
+    /// Group to check: only samples with this value of `score.within`. Only for a `statistic` and for the figures `samples`,
+    /// `samples_kept` and `samples_kept_share`. Default: all groups together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Lowest accepted value. Default: none.
@@ -42,7 +43,7 @@ pub struct Check {
     pub severity: CheckSeverity,
 }
 
-/// Figure of a run. A share is 0 if its total is 0.
+/// Count or share of a run. A share is 0 if its total is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -52,7 +53,7 @@ pub enum Figure {
     RowsKept,
     /// Rows with at least one sample in the output, as a share of the rows read.
     RowsKeptShare,
-    /// Rows that are not in the output, except quarantined ones.
+    /// Rows that are not in the output and not quarantined.
     RowsDropped,
     /// Rows that could not be scored.
     Quarantined,
@@ -60,21 +61,21 @@ pub enum Figure {
     QuarantinedShare,
     /// Files that could not be opened.
     FilesQuarantined,
-    /// Windows cut.
+    /// Windows of all documents.
     WindowsTotal,
     /// Windows in the output.
     WindowsKept,
-    /// Windows in the output, as a share of the windows cut.
+    /// Windows in the output, as a share of all windows.
     WindowsKeptShare,
     /// Windows that are not in the output.
     WindowsDropped,
     /// Tokens of all documents.
     TokensTotal,
-    /// Measured samples: windows, or documents.
+    /// Measured samples: windows, or documents with `output.samples: documents`.
     Samples,
     /// Kept samples.
     SamplesKept,
-    /// Kept samples, as a share of the measured ones.
+    /// Kept samples, as a share of the measured samples.
     SamplesKeptShare,
 }
 
@@ -82,18 +83,18 @@ pub enum Figure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
-    /// Mean over the samples that have it.
+    /// Mean over the samples that have the statistic.
     #[default]
     Mean,
     /// Smallest value.
     Min,
     /// Largest value.
     Max,
-    /// Share of the samples that do not have it.
+    /// Share of the samples without the statistic.
     MissingShare,
 }
 
-/// Samples that a statistic is taken of.
+/// Samples that a statistic is aggregated over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Of {

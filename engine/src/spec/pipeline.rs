@@ -21,21 +21,22 @@ pub struct Pipeline {
     /// Name of the pipeline, for people and logs.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Parameters that may be used as `${name}` in any string of this file and set by `--param name=value`. The environment is
-    /// never read.
+    /// Parameters: `${name}` in any string of this file is replaced by a parameter's value, which `--param name=value` sets.
+    /// Environment variables are never substituted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, Param>,
     /// Source of documents.
     pub input: Input,
-    /// The stages, in order: `tokenize`, one or more measures (`first-layer-attention`, `recurrence`, `compression`, `lexical`,
-    /// `language-model`, `external`), `score`, `filter`. An `external` that reads documents comes before `tokenize`.
-    /// `first-layer-attention` also needs `load-partial-model` as the first stage and `shard-across-devices` before the
-    /// measures, which may be left out. Other measures need neither, and use no device.
+    /// Stages, in order: `load-partial-model` (only for `first-layer-attention`, or as the model of `language-model`),
+    /// `external` with `reads: document`, `tokenize`, `shard-across-devices` (optional, only with `first-layer-attention`), one
+    /// or more measures (`first-layer-attention`, `recurrence`, `compression`, `lexical`, `language-model`, `external`),
+    /// `score`, `filter`.
     #[schemars(length(min = 1))]
     pub stages: Vec<StageSettings>,
     /// Destination of the kept samples.
     pub output: Output,
-    /// Conditions that the result must meet before it replaces the previous output. Default: none.
+    /// Checks of the result before it replaces the previous output, for example `{figure: rows_kept_share, min: 0.01}`.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
 }
@@ -56,36 +57,36 @@ pub struct Param {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// A file, a folder, or a glob such as `data/**/*.parquet`. Relative to this file's folder. Formats: Parquet, Arrow IPC
+    /// A file, a folder, or a glob such as `data/**/*.parquet`, relative to this file's folder. Formats: Parquet, Arrow IPC
     /// (`.arrow`, `.feather`), JSON Lines (`.jsonl`, `.ndjson`, `.json`) or tables with JSON in their second column (`.tsv`),
-    /// the last two also as `.gz` and `.zst`. In a folder, the Parquet files are read or, if there are none, the files of the
-    /// only other format; a plain `.json` is read only if a file or a glob names it. Files are read in the order of their
-    /// path's bytes. Builds with the feature `cloud` also read `s3://`, `gs://`, `az://` and
-    /// `hf://datasets/owner/name@commit/…`, and single files of `http://` and `https://`.
+    /// the last two also as `.gz` and `.zst`. In a folder, the Parquet files are read or, if it has none, the files of the only
+    /// other format; a plain `.json` is read only if a file or a glob names it. Files are read in byte order of their paths.
+    /// Builds with the feature `cloud` also read `s3://`, `gs://`, `az://` and `hf://datasets/owner/name@commit/…`, and single
+    /// files of `http://` and `https://`.
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub path: Location,
     /// Format of the files. `auto` (default) detects it by name, and reads files with an unknown extension as Parquet;
-    /// `parquet`, `jsonl`, `tsv` and `arrow` override detection by name. `.gz` and `.zst` at the end of a name are detected in
-    /// any case.
+    /// `parquet`, `jsonl`, `tsv` and `arrow` override detection by name. Compression (`.gz`, `.zst`) is always detected by
+    /// name.
     #[serde(default, skip_serializing_if = "InputFormat::is_auto")]
     pub format: InputFormat,
     /// Columns of JSON lines by name, with their types: `string`, `bool`, `int8` to `int64`, `uint8` to `uint64`, `float32`,
     /// `float64`, `date`, `timestamp`, `list<type>`, `map<string, type>`, `struct<name: type, …>`. Other fields are left out.
-    /// By default the columns are inferred from the first 1,000 lines of each file: `longsift plan` prints them, a lock states
-    /// them, and a run is refused if its existing scores were made with other columns.
+    /// By default the columns are inferred from the first 1,000 lines of each file. `longsift plan` prints the columns,
+    /// `longsift lock` records them, and a run is refused if its existing scores were made with other columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<BTreeMap<String, String>>,
-    /// Whether an input without files is accepted: then there is nothing to do. By default it is refused, since a mistyped path
-    /// would filter nothing for weeks. Files that `since` leaves out count as found.
+    /// Whether an input without files is accepted, as a run that has nothing to do. Default false: otherwise a mistyped path
+    /// could go unnoticed for weeks. Files that `since` leaves out count as found.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_empty: bool,
-    /// Run directory of an earlier run over the same growing folder: files that this run, and the runs before it, have filtered
-    /// are left out. Needs `score.calibration`, so that the threshold stays the same. Relative to this file's folder; in builds
+    /// Run directory of an earlier run over the same, growing folder: files that it or the runs before it have filtered are
+    /// left out. Requires `score.calibration`, so that the threshold stays the same. Relative to this file's folder; in builds
     /// with the feature `cloud` it may be in an object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = ["s3", "gs", "az"]))]
     pub since: Option<Location>,
-    /// Column with the id of a document, of any type that casts to string. Default: the id is `<file>:<row>`.
+    /// Column with the id of a document, of any type that casts to string. Default: none; the id is then `<file>:<row>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id_column: Option<String>,
     /// Column with the text of a document. Default `text`, unless `tokens_column` is given.
@@ -94,16 +95,16 @@ pub struct Input {
     /// Column with the token ids of a document (`list<int32 | uint32 | int64>`), instead of `text_column`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_column: Option<String>,
-    /// Target for the host memory of a run in bytes, in addition to the memory-mapped layer-zero table (64 MiB to 16 TiB).
-    /// Default 4 GiB. It limits batches and running windows; a quarter limits the caches of tokenization (20 MiB per thread at
-    /// most), an eighth the cache of files in stores. It changes no score and no output byte. Documents near
-    /// `max_document_bytes` take up to 16 times their bytes, independent of this limit.
+    /// Target for the host memory of a run in bytes (64 MiB to 16 TiB), in addition to the memory-mapped layer-zero table.
+    /// Default 4 GiB. It limits batches and the windows in flight; a quarter limits the caches of tokenization (20 MiB per
+    /// thread at most), an eighth the cache of files in stores. It changes no score and no output byte. A document near
+    /// `max_document_bytes` takes up to 16 times its size, regardless of this target.
     #[serde(default = "default_memory_limit_bytes")]
     #[schemars(range(min = 67_108_864, max = 17_592_186_044_416_u64))]
     pub memory_limit_bytes: u64,
-    /// Largest document that is scored, in bytes of its text (4 KiB to 1 GiB). Default 256 MiB. A larger one is quarantined as
-    /// `document_too_large`, and so are the rows of a Parquet page that decompresses to more than four times as much. A long
-    /// piece of text that the tokenizer must process at once may have 8 MiB, with any setting.
+    /// Maximum size of a document's text in bytes (4 KiB to 1 GiB). Default 256 MiB, which takes up to 4 GiB of memory. A
+    /// larger document is quarantined as `document_too_large`, and so are all rows of a Parquet page that decompresses to more
+    /// than four times this size. Text that the tokenizer cannot split is limited to 8 MiB, regardless of this setting.
     #[serde(default = "default_max_document_bytes")]
     #[schemars(range(min = 4096, max = 1_073_741_824_u64))]
     pub max_document_bytes: u64,
@@ -114,20 +115,20 @@ pub struct Input {
     #[serde(default = "default_unit_bytes")]
     #[schemars(range(min = 1024, max = 1_099_511_627_776_u64))]
     pub unit_bytes: u64,
-    /// Effect of a row that cannot be scored: `quarantine` (default) records it with the reason and counts it, `fail` stops the
-    /// run.
+    /// Effect of a row that cannot be scored: `quarantine` (default, since one bad row should not end a run of days) records it
+    /// with the reason and counts it, `fail` stops the run.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
-    /// Effect of a damaged file: `fail` (default) stops the run, `quarantine` continues without the damaged parts. Damage costs
-    /// its row group: if a page of any column cannot be decoded, all rows of its row group (in Arrow files: of its record
-    /// batch) are quarantined and counted one by one, with the column and the reason. Other row groups are read. A page or
-    /// record batch over the limit that follows from `max_document_bytes` also costs its row group, and the reason names the
-    /// limit. A file that cannot be opened at all (cut off, empty, encrypted, not Parquet) has no known rows and is listed in
-    /// `quarantine/files.parquet` and counted as `files_quarantined`. A run without any readable file fails in any case.
+    /// Effect of a damaged file: `fail` (default, since a file can usually be copied again) stops the run, `quarantine`
+    /// continues without the damaged parts. If a page of any column cannot be decoded, or exceeds the limit that follows from
+    /// `max_document_bytes`, all rows of its row group (in Arrow files, its record batch) are quarantined and counted one by
+    /// one, with the column and the reason; other row groups are read. A file that cannot be opened (truncated, empty,
+    /// encrypted, not Parquet) has no known rows: it is listed in `quarantine/files.parquet` and counted as
+    /// `files_quarantined`. A run without any readable file always fails.
     #[serde(default)]
     pub on_bad_file: OnBadFile,
-    /// Maximum share of quarantined rows before the run fails, 0 to 1. Default 0.01: more than one bad row in a hundred is a
-    /// broken input, not bad luck.
+    /// Maximum share of quarantined rows before the run fails, 0 to 1. Default 0.01: more than one bad row in a hundred points
+    /// to a broken input.
     #[serde(default = "default_max_quarantined_fraction")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_quarantined_fraction: Decimal,
@@ -153,7 +154,7 @@ fn default_max_quarantined_fraction() -> Decimal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum InputFormat {
-    /// By name, otherwise Parquet.
+    /// By file name; Parquet if the extension is unknown.
     #[default]
     Auto,
     /// Parquet.
@@ -208,13 +209,13 @@ pub struct Output {
     #[serde(default)]
     pub samples: Samples,
     /// Format of the files of `data/`. `parquet` (default) has all columns with their types. `jsonl-zst` has one JSON object
-    /// per line with the same columns, compressed with Zstandard. `megatron` has only token ids, by the pipeline's tokenizer
-    /// and without BOS: `.bin` and `.idx` for Megatron-LM, a document for each sample or packed sequence.
+    /// per line with the same columns, compressed with Zstandard. `megatron` has only token ids, without BOS, as `.bin` and
+    /// `.idx` for Megatron-LM: one document per sample or packed sequence.
     #[serde(default, skip_serializing_if = "OutputFormat::is_parquet")]
     pub format: OutputFormat,
-    /// With `format: megatron`, the length that samples are packed to, in tokens (2 to 2^24): several share a sequence, by best
-    /// fit, and longer ones are cut. `.cu_seqlens.npy` next to each `.bin` lists their starts. By default every sample is a
-    /// sequence of its own.
+    /// With `format: megatron`, the length of packed sequences in tokens (2 to 2^24): several samples share a sequence, by best
+    /// fit, and longer samples are cut. `.cu_seqlens.npy` next to each `.bin` lists where they start. Default: no packing,
+    /// every sample is a sequence of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 16_777_216))]
     pub sequence_tokens: Option<u32>,
@@ -222,38 +223,37 @@ pub struct Output {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 2_147_483_647))]
     pub end_token: Option<u32>,
-    /// Whether a dataset card, a `README.md` with the header for the Hugging Face hub, is written next to `data/`. Default
-    /// false. An existing `README.md` that longsift did not write is never replaced.
+    /// Whether to write a dataset card for the Hugging Face hub, `README.md` next to `data/`. Default false. A `README.md` that
+    /// longsift did not write is never replaced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub card: bool,
-    /// Compression of Parquet files. `zstd` (default, level 3) is the smallest, and fast enough to read for any trainer.
+    /// Compression of Parquet files. Default `zstd` at level 3: the smallest, and fast enough to read for any trainer.
     #[serde(default)]
     pub compression: Compression,
-    /// Target size of the files of `data/`, in compressed bytes, 0 to 1 TiB. Default 256 MiB: few enough files for a trainer to
-    /// open all, small enough to read in parallel. Units that add less share a file, a unit that adds more is split; the
-    /// division depends only on the selection and the input, not on the number of processes. With 0 every unit with kept
-    /// samples has its own file.
+    /// Target size of an output file in compressed bytes, 0 to 1 TiB. Default 256 MiB: few files to open, each small enough to
+    /// read in parallel. Small work units share a file, large ones are split. The division depends only on the input and the
+    /// selection, not on the number of processes. 0 writes one file per work unit with kept samples.
     #[serde(default = "default_part_bytes")]
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub part_bytes: u64,
-    /// Whether the output has the folders and files of the input. Default false: rows of all files go to `train-…`. With true,
-    /// those of `a/b/x.jsonl` go to `data/a/b/x.parquet` or, if they need several files of `part_bytes`, to
-    /// `x-00000-of-00003.parquet` and so on; paths are relative to the folder that `input.path` names, or to the part of a glob
-    /// without wildcards. Every input file that was read has an output file, without rows if nothing is kept.
+    /// Whether the output has the folders and files of the input. Default false: rows of all files go to `train-…`. If true,
+    /// the rows of `a/b/x.jsonl` go to `data/a/b/x.parquet` or, if they exceed `part_bytes`, to `x-00000-of-00003.parquet` and
+    /// so on. Paths are relative to the folder in `input.path`, or to the part of its glob before the first wildcard. Every
+    /// input file has an output file, even if none of its rows is kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mirror: bool,
-    /// Label column of the input: at the end, the kept share of its rows or windows is printed per label, compared with the
-    /// overall share. It changes no score.
+    /// Label column of the input. At the end, the run prints the kept share of rows or windows for each label, compared with
+    /// the overall share. It changes no score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_by: Option<String>,
-    /// Named scores to compare with the selection, by label of `report_by`: prints what each would keep with the pipeline's
-    /// groups and amount but without its guards. They use the existing statistics: nothing is measured or written for them. Not
-    /// with `score.calibration`.
+    /// Named scores to compare with the selection. For each label of `report_by`, the run prints what each of them would keep
+    /// with the pipeline's groups and amount but without its guards. They use the pipeline's statistics: nothing more is
+    /// measured or written. Not with `score.calibration`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<Formula>,
-    /// Whether a report, `report.html` and its content as `report.json`, is written into the run directory with the selection.
-    /// Default false: it shows excerpts of some samples' texts, which not everybody who may see the figures of a run may read.
-    /// It changes no other file. `longsift report` creates it for any finished run.
+    /// Whether to write a report (`report.html`, and its content as `report.json`) into the run directory. Default false,
+    /// because it quotes texts of samples, which not everyone who may see the run's counts may read. `longsift report` writes
+    /// it for any finished run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report: bool,
 }

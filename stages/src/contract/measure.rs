@@ -144,9 +144,9 @@ impl Needs {
 pub struct AttentionRequest {
     /// Minimum distance of a far key.
     pub distance: FarDistance,
-    /// Keys that a token's attention is distributed over.
+    /// Keys that a token attends to.
     pub mask: Mask,
-    /// Rows of a window to measure.
+    /// Rows of the attention matrix to measure.
     pub rows: Rows,
 }
 

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{BrokenRule, Decimal};
 
-/// Bounds on one statistic. A sample outside the bounds is rejected regardless of its score and counted as
-/// `guard_<statistic>`; one without the statistic as `no_<statistic>`. Rejected samples still count in the
-/// denominator of `keep_fraction`. Scores are standardised over the samples that pass every guard; rejected samples
-/// have a score on that scale.
+/// Bounds on one statistic. A sample outside them is rejected regardless of its score and counted as
+/// `guard_<statistic>`; one without the statistic as `no_<statistic>`. Rejected samples still count in the denominator
+/// of `keep_fraction`. Scores are standardised over the samples that pass every guard; rejected samples get a score on
+/// the same scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
@@ -34,8 +34,9 @@ pub struct Guard {
     /// is a fifth of the text.
     #[serde(default)]
     pub weigh: Weigh,
-    /// Measure that skips the windows which `min` and `max` reject: the guard is applied before it. These windows are
-    /// counted as not measured. Not available with quantiles, which are known only after all windows are measured.
+    /// Measure that skips the windows which `min` or `max` rejects: the guard is applied first, to save time. These
+    /// windows are counted as not measured. Not available with quantiles, which are known only after all windows are
+    /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }

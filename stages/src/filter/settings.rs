@@ -23,28 +23,27 @@ pub struct Filter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,
-    /// Budget of tokens of the output: samples are kept in rank order until the next would exceed it. One number for
-    /// every group, or a map from group to number (groups that are not named keep nothing).
+    /// Token budget of the output: samples are kept in rank order until the next would exceed it. One number for every
+    /// group, or a map from group to number (groups that it does not name keep nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_tokens: Option<KeepTokens>,
-    /// Budgets of tokens by group and length: a list whose first match with a sample's group and length applies. A
-    /// sample without a match is not kept.
+    /// Token budgets by group and length: the first entry that matches a sample's group and length applies. A sample
+    /// without a match is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub budgets: Option<Vec<Budget>>,
-    /// Minimum score. Any finite number: z-scores are around 0, min-max scores between -alpha and 1, percentiles
-    /// between 0 and 1.
+    /// Minimum score of a kept sample, any finite number: z-scores are around 0, min-max scores between -alpha and 1,
+    /// percentiles between 0 and 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f64>,
     /// Treatment of samples without a score because a measure with a `sample_fraction` skipped them: `drop` (default,
-    /// since their quality is unknown), counted as `not_measured`, or `keep`, without a score, in addition to the
-    /// amounts above and counted separately. Samples that a guard rejects are never kept.
+    /// since their quality is unknown) counts them as `not_measured`; `keep` keeps them in addition to the fraction or
+    /// budget and counts them separately. Samples that a guard rejects are never kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_measured: Option<NotMeasured>,
-    /// Whether to write all samples, with the columns `longsift_kept` and `longsift_reason`, instead of only those
-    /// that are kept: to inspect a filter, or for a trainer that decides later. An input row without a sample is
-    /// written once, as a whole. Counts, lists of dropped rows and calibrations equal those of the same filter
-    /// without it. Default: false.
+    /// Whether to write all samples, with the columns `longsift_kept` and `longsift_reason`, instead of the kept ones
+    /// only: to inspect a filter, or for a trainer that decides later. An input row without a sample is written once,
+    /// whole. Counts, lists of dropped rows and calibrations do not change. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark_only: bool,
 }

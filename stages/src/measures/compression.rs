@@ -23,20 +23,20 @@ pub struct Compression {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// Text of `gzip_ratio`: the `window` (default), like every other statistic, or its whole `document`, as in the
-    /// filter of `OLMo` 3. `deflate_gain` is always of the window.
+    /// Text that `gzip_ratio` is computed from: the `window` (default, like every other statistic), or its whole
+    /// `document`, as in the filter of `OLMo` 3. `deflate_gain` is always that of the window.
     #[serde(default)]
     pub scope: Scope,
 }
 
-/// Text of a ratio.
+/// Text that a ratio is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// The window.
     #[default]
     Window,
-    /// The document: all its windows have the same value.
+    /// The document; all its windows have the same value.
     Document,
 }
 

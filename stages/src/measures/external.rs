@@ -18,57 +18,57 @@ use crate::contract::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct External {
-    /// Name of the stage in tables, messages and reasons, unique in the pipeline. Lower case letters, digits and `_`.
-    /// Its statistics have the names that they declare.
+    /// Name of the stage in tables, messages and reasons, unique in the pipeline: up to 32 lower case letters, digits
+    /// and `_`. It is not added to the names of its statistics.
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: String,
     /// Program and its arguments, started without a shell. A program without a `/` is searched in the `PATH` of
-    /// `environment` or, if that has none, of longsift; any other path is relative to the pipeline's folder, which is
-    /// also the program's working directory.
+    /// `environment` or, if that has none, in that of longsift; any other path is relative to the pipeline's folder,
+    /// which is also the program's working directory.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
-    /// Version of the program's results. Raise it when the same files give other answers, for example with a newer
-    /// library: answers of another version are not reused.
+    /// Version of the program's results. Change it when the same files give other results, for example with a newer
+    /// library: results of another version are not reused.
     pub version: String,
     /// Input of the program: the `text` (default) or the token `ids` of a window, BOS included, or a `document`
     /// before `tokenize`: its text, or its token ids if the input has those.
     #[serde(default)]
     pub reads: Reads,
-    /// Statistics that the program answers, in the order of its columns. A measure has at least one; a stage that
-    /// reads documents may have none, and then only drops.
+    /// Statistics that the program returns, in the order of its columns. A program that reads windows returns at least
+    /// one; one that reads documents may return none and only drop documents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statistics: Vec<Statistic>,
-    /// Files that the answers depend on, in addition to the program and those of its arguments that are files:
-    /// imported modules, weights, word lists. Relative to the pipeline's folder. Changed content invalidates earlier
-    /// answers.
+    /// Files that the results depend on, in addition to the program and those of its arguments that are files: imported
+    /// modules, weights, word lists. Relative to the pipeline's folder. If their content changes, earlier results are
+    /// not reused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// Environment of the program: these variables and no others. Changed values invalidate earlier answers.
+    /// Environment variables of the program; it gets no others. If a value changes, earlier results are not reused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// Variables passed on from the environment of longsift if they are set, for example `CUDA_VISIBLE_DEVICES` or
-    /// `HOME`. Only those that change no answer: their values do not invalidate earlier answers.
+    /// Environment variables of longsift that are passed to the program if they are set, for example
+    /// `CUDA_VISIBLE_DEVICES` or `HOME`. List only variables that do not change results: earlier results are reused
+    /// with any value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pass_environment: Vec<String>,
-    /// Maximum seconds until the answer to one batch, and for the start of the program (1 to 86400). Default 300:
-    /// enough to load a model, and a hanging program is still noticed. A program that exceeds it is ended, and its
-    /// batch is halved and retried, until the row that causes it is quarantined as `stage_failed`.
+    /// Maximum seconds for the program's start and for each batch (1 to 86400). Default 300: enough to load a model,
+    /// and a program that hangs is still noticed. A program that exceeds it is killed, and its batch is halved and
+    /// retried, until the row that causes it is quarantined as `stage_failed`.
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,
-    /// Maximum resident memory of the program's process group, in bytes, checked ten times a second; a program that
-    /// exceeds it is ended, and its batch halved. Default: no limit.
+    /// Maximum resident memory of the program's process group in bytes, checked ten times a second. A program that
+    /// exceeds it is killed, and its batch is halved and retried. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576))]
     pub memory_limit_bytes: Option<u64>,
-    /// Number of concurrent processes of the program (1 to 256), each with its own memory. Default 1, since longsift
-    /// does not know what the program needs. It changes no answer.
+    /// Number of processes of the program that run at the same time (1 to 256), each with its own memory. Default 1,
+    /// since longsift does not know how much memory and how many threads the program needs. It changes no result.
     #[serde(default = "default_processes")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,
-    /// Maximum windows per batch, or documents with `reads: document` (1 to 65536); a batch also ends at 64 MiB.
-    /// Default 64. A program must answer each row independently: a changed batch size does not invalidate earlier
-    /// answers.
+    /// Maximum windows (with `reads: document`, documents) per batch, 1 to 65536. A batch also ends at 64 MiB. Default
+    /// 64. The program must compute each row independently of the others: results are reused with another batch size.
     #[serde(default = "default_batch_windows")]
     #[schemars(range(min = 1, max = 65_536))]
     pub batch_windows: u32,
@@ -99,7 +99,7 @@ pub enum Reads {
     Document,
 }
 
-/// Statistic that a program answers.
+/// Statistic that a program returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Statistic {
@@ -112,7 +112,7 @@ pub struct Statistic {
     pub kind: StatisticKind,
     /// Unit, such as `probability` or `nats per token`.
     pub unit: String,
-    /// One sentence: for the manual, the field's metadata in Parquet, the report.
+    /// Description in one sentence, for the manual, the metadata of the Parquet column, and the report.
     pub doc: String,
     /// Whether `higher` (default) or `lower` values mean more long-range structure. Used by evaluations and reports;
     /// it does not set the sign of a term.

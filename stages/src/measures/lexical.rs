@@ -10,15 +10,15 @@ use crate::contract::{
     Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, RowError, Value, Window,
 };
 
-/// Measures the share of distinct tokens in a window and, in its text, the shares of digits and of long strings
-/// without a blank: guards against word lists, tables of numbers, minified and encoded text. The first decreases with
-/// the length of a window: compare it at one length.
+/// Measures signs of junk: the share of distinct tokens in a window and, in its text, the shares of digits and of long
+/// strings without a blank. Use them as guards against word lists, tables of numbers, and minified or encoded text. The
+/// share of distinct tokens falls with the length of a window: compare it at one length only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lexical {
-    /// Whether to measure the text: `digit_share` and `unbroken_share`. Default true; false with
-    /// `input.tokens_column`, which has no text. With text, `digit_share` is a component of `balanced-recurrence` and
-    /// `balanced-gain`.
+    /// Whether to measure `digit_share` and `unbroken_share`, which need the text of a window. Default true, or false
+    /// with `input.tokens_column`, since token ids have no text. With `digit_share`, the scores `balanced-recurrence`
+    /// and `balanced-gain` have one more component: few digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<bool>,
 }

@@ -30,13 +30,13 @@ pub struct Recurrence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// Far distance `k` as a share f of each window of S tokens, above 0 and below 1: `⌈f·S⌉`. Default 0.125: a
-    /// quarter separates whole documents from two joined halves better, but from eight joined pieces and from
-    /// duplicates worse; a sixteenth the reverse.
+    /// Distance from which a repetition counts as far, as a share f of the window, above 0 and below 1: `k = ⌈f·S⌉` in
+    /// a window of S tokens. Default 0.125, a compromise: 0.25 separates whole documents better from two joined halves,
+    /// 0.0625 better from eight joined pieces and from duplicates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// Far distance `k` in tokens, instead of a share of the window.
+    /// Distance `k` from which tokens count as far, in tokens, instead of `min_distance_fraction`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,

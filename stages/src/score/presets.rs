@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::terms::{Combine, Standardise, Term};
 
-/// Named score. The plan prints its terms.
+/// Named score. `longsift plan` prints its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Formula {
@@ -14,16 +14,18 @@ pub enum Formula {
     Longattn,
     /// `standardised(far recurrence)`. Use it with guards: without them it prefers duplicated text.
     FarRecurrence,
-    /// Minimum of six components, as percentiles of the group: linked far, linked widely, still in order (near links
-    /// decrease where sentences change places), with rare words that cluster, not periodic, not repeated. `lexical`
-    /// on text adds a seventh: few digits. First-layer attention adds its dependency strength. A window with too few
-    /// pairs for `midrange_share` is scored without that component. `longsift plan` prints them.
+    /// Minimum of six components, each a percentile within its group, so that the weakest decides: text recurs far back
+    /// (`far_recurrence`), in many parts of the window (`link_coverage`), with sentences in order (`near_recurrence`),
+    /// rare words cluster (`midrange_share`), and the text is neither periodic (`periodic_share`) nor repeated
+    /// (`repeated_share`). With `lexical` on text, `digit_share` is a seventh; with `first-layer-attention`,
+    /// `dependency_strength` is added. A window without `midrange_share` (too few pairs) is scored without this
+    /// component. `longsift plan` prints the components.
     BalancedRecurrence,
-    /// Minimum of the components of `balanced-recurrence` without attention, and the mean gain of a whole model from
-    /// the long context. For windows that pass guards: models gain most from copies.
+    /// Minimum of the components of `balanced-recurrence`, without attention, and of `long_gain` of a whole model. Use
+    /// it with guards against copies, from which models gain most.
     BalancedGain,
-    /// Random number from 0 to 1 that depends only on `seed` and the document's id and window: the control for any
-    /// other selection. Needs no statistic.
+    /// Random number from 0 to 1 that depends only on `seed`, the document's id and the window's index: a control for
+    /// other selections. It needs no statistic.
     Random,
 }
 

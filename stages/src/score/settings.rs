@@ -15,51 +15,51 @@ use crate::measures::statistics;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Score {
-    /// Named score. Default `longattn` if there are no `terms`.
+    /// Named score. Default `longattn`, unless `terms` are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formula: Option<Formula>,
     /// Weight of the uniformity term of `longattn`, 0 to 100. Default 0.5, as published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub alpha: Option<f64>,
-    /// Seed of `formula: random`. Default 1: another seed draws other samples.
+    /// Seed of `formula: random`. Another seed draws other samples. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Terms, instead of a `formula`.
+    /// Terms of the score, instead of a `formula`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub terms: Option<Vec<Term>>,
-    /// Combination of the `terms`: their `sum` (default), or the `least` of them, so that the weakest component
+    /// Combination of the `terms`: their `sum` (default), or `least`, their minimum, so that the weakest component
     /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub combine: Option<Combine>,
-    /// Default scale of terms. `z-score` (default) is the `LongAttn` paper, `min-max` its published code,
-    /// `percentile` is robust against outliers.
+    /// Scale of terms without a `standardise` of their own: `z-score` (default) as in the `LongAttn` paper, `min-max`
+    /// as in its published code, or `percentile`, which is robust against outliers.
     #[serde(default)]
     pub standardise: Standardise,
-    /// Maximum relative standard error of a term's statistic, as a root mean square over windows; only sampled rows
-    /// have one. Default 0.1: `docs/performance.md` shows the effect of a noisier term on a ranking. Beyond it the
-    /// selection is rejected unless the term's weight is 0 or this is raised.
+    /// Maximum relative standard error of a term's statistic (root mean square over windows). Beyond it the selection
+    /// is refused, unless the term's weight is 0. Only statistics of sampled `rows` have an error. Default 0.1:
+    /// `docs/performance.md` shows how a noisier term changes the ranking.
     #[serde(default = "default_max_relative_error")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_relative_error: f64,
-    /// Column of the input: scales, ranking, guards and the filter's fraction or budget apply within each of its
-    /// values. A null is a group of its own. Default: one group. Scores of different domains are rarely comparable.
+    /// Column of the input whose values are the groups: standardisation, ranking, guards and the filter's fraction or
+    /// budget apply within each. A null is a group of its own. Default: one group. Scores of different domains are
+    /// rarely comparable, so group by domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,
-    /// Rule that merges the windows of a document to one value of every statistic when `output.samples` is
-    /// `documents`: their `mean` or their `max`. Default: each statistic's own rule, the mean for most. Not used with
-    /// `samples: windows`.
+    /// With `output.samples: documents`, the value of a document's statistics: the `mean` or the `max` over its
+    /// windows. Default: each statistic's own rule, the mean for most. Not used with `samples: windows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_score: Option<DocumentScore>,
-    /// `calibration.json` of an earlier run, relative to the pipeline file's folder: its statistics, guards and
-    /// thresholds replace those of this corpus, so that an increment is filtered like the corpus before it.
+    /// `calibration.json` of an earlier run, relative to the pipeline file's folder. Its scales, guards and thresholds
+    /// are used instead of those of this input, so that new files are filtered like the earlier ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = ["s3", "gs", "az", "http", "https"]))]
     pub calibration: Option<Location>,
-    /// Reaction if scores have drifted far from the `calibration` (a stability index above 0.25 in a group of at
-    /// least 100 samples): `warn`, or `fail`, which ends the run with exit code 6 before anything is written. Default
-    /// `warn`, since some drift is normal in a growing corpus.
+    /// Reaction if scores have drifted far from the `calibration` (population stability index above 0.25 in a group of
+    /// at least 100 samples): `warn`, or `fail`, which ends the run with exit code 6 before anything is written.
+    /// Default `warn`, since some drift is normal in a growing corpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_drift: Option<OnDrift>,
 }

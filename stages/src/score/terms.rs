@@ -14,13 +14,12 @@ use super::percentile::{Histogram, HistogramBuilder, share_of_range};
 pub struct Term {
     /// Name of the statistic: any single number that a measure of the pipeline computes.
     pub statistic: String,
-    /// Factor of the standardised statistic; negative if lower is better. Default 1. Between minus and plus one
-    /// million, so that scores keep enough digits.
+    /// Factor of the standardised statistic, from minus to plus one million; negative if lower is better. Default 1.
     #[serde(default = "default_weight")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub weight: f64,
-    /// Constant added to the term. Default 0. With `combine: least` it sets how much lower a component may be before
-    /// it decides; a ranking by `sum` does not depend on it. Between minus and plus one million.
+    /// Constant added to the term, from minus to plus one million. Default 0. With `combine: least`, a component with a
+    /// larger offset must be lower before it decides; with `sum`, offsets do not change the ranking.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub offset: f64,

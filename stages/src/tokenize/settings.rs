@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokenize {
-    /// Tokens of a scored sequence, BOS included (2 to 16,777,216). With `whole-document` it is the maximum length of
-    /// a scored document. No default, since every score depends on it.
+    /// Length of a window in tokens, BOS included (2 to 16,777,216). With `windows: whole-document` it is the maximum
+    /// length of a document. Required, since every score depends on it.
     #[schemars(range(min = 2, max = 16_777_216))]
     pub window_tokens: u32,
-    /// Cutting of a document into windows. `disjoint` (default) uses every token at most once.
+    /// Division of a document into windows. `disjoint` (default) uses every token at most once.
     #[serde(default)]
     pub windows: Windows,
     /// Treatment of a document shorter than a window, and with `disjoint` of the tail after the last full window.
-    /// `drop` (default), because scores of different lengths are not comparable.
+    /// Default `drop`, since scores of different lengths are not comparable.
     #[serde(default)]
     pub short_documents: ShortDocuments,
-    /// Number of BOS tokens before each window: 0, 1 or 2 (the published script produces 2). They count towards
-    /// `window_tokens`. Default: 1 if the model has a BOS token, else 0. A pipeline without a model has none.
+    /// Number of BOS tokens before each window: 0, 1 or 2 (the published LongAttn script produces 2). They count
+    /// towards `window_tokens`. Default: 1 if the model has a BOS token, else 0. Always 0 without a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2))]
     pub bos: Option<u8>,
     /// A `tokenizer.json`, or a folder with one, relative to the pipeline file's folder; or an address like that of a
-    /// model, such as `hf://owner/name@commit`. Default: that of the model. Required for text in a pipeline without a
-    /// model.
+    /// model, such as `hf://owner/name@commit`. Default: the model's tokenizer. Required for text in a pipeline without
+    /// a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub tokenizer: Option<Location>,

@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 
 /// Settings of LADM's score (Chen et al. 2025, "LADM: Long-context Training Data Selection with Attention-based
 /// Dependency Measurement for LLMs", and its code). Spans of l rows are placed every l·`d_cds` rows, starting at the
-/// end of the window. A span's focus on l keys is computed every l·`d_afs` keys before it, with a softmax over the
-/// keys before the span only. A span's score is the standard deviation of these foci times their sum, each weighted
-/// by its distance over the window's length. The window's score is the mean of its spans' scores, each weighted by
-/// the span's position in the window.
+/// end of the window. The focus of a span on l keys is computed every l·`d_afs` keys before the span, with a softmax
+/// over the keys before the span only. The score of a span is the standard deviation of its foci times their sum, each
+/// focus weighted by its distance as a share of the window. The score of the window is the mean over its spans, each
+/// weighted by its position in the window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ladm {
-    /// Rows of a span, l. Default 128.
+    /// Length l of a span in rows. Default 128.
     #[serde(default = "default_span_tokens")]
     #[schemars(range(min = 1, max = 65_536))]
     pub span_tokens: u32,
-    /// Spans from one focus to the next. Default 4.
+    /// Distance from one focus to the next, in spans. Default 4.
     #[serde(default = "default_step")]
     #[schemars(range(min = 1, max = 65_536))]
     pub d_afs: u32,
-    /// Spans from one span of rows to the next. Default 4.
+    /// Distance from one span of rows to the next, in spans. Default 4.
     #[serde(default = "default_step")]
     #[schemars(range(min = 1, max = 65_536))]
     pub d_cds: u32,
-    /// Keys at the window's start without a focus. Default: `span_tokens`.
+    /// Number of keys at the start of the window without a focus. Default: `span_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub keep_at_start: Option<u32>,

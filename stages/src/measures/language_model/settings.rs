@@ -27,76 +27,79 @@ pub struct LanguageModel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
     pub name: Option<String>,
-    /// Model: a folder with `config.json` and all weights, or a `.gguf` file, on this machine. Default: that of
-    /// `load-partial-model`. Its vocabulary must be the pipeline's. Without `load-partial-model`, `tokenize` uses the
-    /// tokenizer and the BOS token of this model.
+    /// Model: a folder with `config.json` and all weights, or a `.gguf` file, on this machine. Default: the model of
+    /// `load-partial-model`. It must have the vocabulary of the pipeline's tokenizer. Without `load-partial-model`,
+    /// `tokenize` uses the tokenizer and the BOS token of this model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = []))]
     pub model: Option<Location>,
-    /// Whether to compute losses. Without them, layers above the highest of `attention_layers` are neither read nor
-    /// computed. Default true.
+    /// Whether to compute losses. Default true. If false, only the layers up to the highest of `attention_layers` are
+    /// read and computed.
     #[serde(default = "default_true")]
     pub losses: bool,
-    /// Tokens of the short windows that losses are compared with. Short windows overlap by half, so all tokens after
-    /// the first short window have a context of at least half of one. At least 2; 0 disables short windows and
-    /// `long_gain`, `longfilter`, `key_share` and `longppl`. Default 4096. Windows must be longer.
+    /// Length of the short context in tokens, 2 or more. The loss of a token with the whole window before it is
+    /// compared with its loss in a short window of this length. Short windows overlap by half, so that every token
+    /// after the first short window has at least half of this length as context. Windows must be longer. 0 disables
+    /// short windows, and `long_gain`, `longfilter`, `key_share` and `longppl` with them. Default 4096, as published
+    /// for `LongFilter` and `LongPPL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub short_context_tokens: Option<u32>,
-    /// Layers, counted from 0, whose attention is summed: a number for all heads of a layer, `{layer: 19, heads: [1,
-    /// 2]}` for some. Default none.
+    /// Layers, counted from 0, whose attention is measured: a number for all heads of a layer, `{layer: 19, heads: [1,
+    /// 2]}` for some. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attention_layers: Vec<AttentionLayer>,
-    /// Number of leading tokens of the window, BOS included, that count as near keys: they stay in the softmax and
-    /// are excluded from the far sums. Many models attend to them regardless of the text. Default 16.
+    /// Number of tokens at the start of the window, BOS included, that never count as far. Many models attend to them
+    /// regardless of the text, which would hide the attention that depends on it. They stay in the softmax. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub sink_tokens: Option<u32>,
-    /// Far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is `S - 3·⌊S/4⌋` for a
-    /// window of S tokens, as in `first-layer-attention`; any other fraction f is `⌈f·S⌉`.
+    /// Distance from which tokens count as far, as a share f of the window, above 0 and below 1: `k = ⌈f·S⌉` in a
+    /// window of S tokens. Default 0.25, as in `first-layer-attention`, with `k = S - 3·⌊S/4⌋`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 0.999_999))]
     pub min_distance_fraction: Option<Decimal>,
-    /// Far distance `k` in tokens, instead of a share of the window.
+    /// Distance `k` from which tokens count as far, in tokens, instead of `min_distance_fraction`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub min_distance_tokens: Option<u32>,
-    /// LADM's score of each of `attention_layers`: how much spans of the window depend on spans far before them.
-    /// Default: not computed.
+    /// Settings of LADM's score of each of `attention_layers`: how much spans of the window depend on spans far before
+    /// them. Default: not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ladm: Option<Ladm>,
-    /// Share of the windows to measure, above 0 and up to 1, chosen by a hash of the document's id, the window's
-    /// index and `sample_seed`: a larger share contains all windows of a smaller one. The others have nulls, and
-    /// `filter.not_measured` decides about samples without a score for that reason. Default 1: a score that ranks by
-    /// this measure needs its statistics of every sample.
+    /// Share of the windows to measure, above 0 and up to 1. Windows are chosen by a hash of the document's id, the
+    /// window's index and `sample_seed`, so a larger share contains all windows of a smaller one. Statistics of the
+    /// others are null; if the score needs them, `filter.not_measured` decides about these samples. Default 1: a score
+    /// that uses this measure needs it for every sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 1.0))]
     pub sample_fraction: Option<Decimal>,
-    /// Seed of the sample; another one chooses another sample of the same size. Default 0.
+    /// Seed of the sample of `sample_fraction`: another seed chooses other windows. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     pub sample_seed: Option<u64>,
-    /// Whether a window longer than the positions the model was trained on is an error instead of a warning. Default
-    /// false.
+    /// Whether a window longer than the model's trained context is an error. Default false, which warns: such losses
+    /// are defined, but the model was not trained for these distances.
     #[serde(default)]
     pub strict_positions: bool,
-    /// Precision of the factors of every product. Default `f32`.
+    /// Number format of the factors of all matrix products: `f32` (default, the more accurate), or `bf16`, which is
+    /// faster on GPUs and requires a build with the backend candle.
     #[serde(default, skip_serializing_if = "ProductPrecision::is_default")]
     pub precision: ProductPrecision,
 }
 
-/// Precision of the factors of every product of a whole model. Sums, norms and the softmax are float32 or more in any
-/// case.
+/// Number format of the factors of all matrix products of a whole model. Sums, norms and the softmax always use float32
+/// or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProductPrecision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// bfloat16, with the backend candle: faster on GPUs. Measured on 16 windows of 2,048 tokens with a model of 3.6
-    /// million parameters, the loss of a token moves by at most 0.16 nats (median 0.0033), the mean loss of a window by
-    /// 0.0006 and `long_gain` by 0.0005; the rank correlation of windows by `long_gain` is 1.00000. `cargo run
-    /// --release -p longsift-stages --features candle --example backends` prints the errors of another model.
+    /// bfloat16, with the backend candle. With a model of 3.6 million parameters and 16 windows of 2,048 tokens, the
+    /// loss of a token changed by at most 0.16 nats (median 0.0033), the mean loss of a window by 0.0006 and
+    /// `long_gain` by 0.0005; the rank correlation of windows by `long_gain` was 1.00000. `cargo run --release -p
+    /// longsift-stages --features candle --example backends` prints the errors of another model.
     Bf16,
 }
 
@@ -131,7 +134,7 @@ impl Default for LanguageModel {
     }
 }
 
-/// Layer whose attention is summed.
+/// Layer whose attention is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AttentionLayer {
