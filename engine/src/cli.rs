@@ -65,11 +65,11 @@ pub enum LogFormat {
 /// Backend of whole models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// candle on a GPU or for `precision: bf16`, otherwise the own one.
+    /// `candle` on a GPU or for `precision: bf16`, otherwise `own`.
     Auto,
-    /// The own kernels, on processors.
+    /// The kernels of longsift, on processors.
     Own,
-    /// candle, in builds with the feature `candle` or `candle-cuda`.
+    /// The candle library, in builds with the feature `candle` or `candle-cuda`.
     Candle,
 }
 
@@ -84,7 +84,7 @@ impl Backend {
     }
 }
 
-/// Format of an answer.
+/// Output format of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AnswerFormat {
     /// Plain text.
@@ -132,29 +132,27 @@ pub enum Command {
         /// The pipeline.
         #[command(flatten)]
         arguments: PipelineArguments,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: ValidateFormat,
     },
-    /// Run a pipeline over the rows of its tests and report rows with unexpected outcomes. Exit code 6 if there are
-    /// any.
+    /// Run the tests of a pipeline: rows with the outcome that each must have. Exit code 6 if a row has another outcome.
     Test(TestArguments),
     /// Show what a run would do. Reads a sample of the documents and no weights.
     Plan {
         /// The pipeline.
         #[command(flatten)]
         arguments: PlanArguments,
-        /// Show placement, memory and minimum time on GPUs that this machine does not have: `8xA800-80GB`,
-        /// `2xNAME:GB`.
-        #[arg(long, value_name = "CARDS")]
+        /// Show placement, memory and minimum time on GPUs that this machine does not have: `8xA800-80GB`, or `2xNAME:GB`.
+        #[arg(long, value_name = "GPUS")]
         devices: Option<String>,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
     /// Show the devices of this machine, their memory, and what running longsift processes have reserved.
     Devices(DevicesArguments),
-    /// Measure the fastest number of windows in flight and of heads at a time.
+    /// Find the fastest number of windows in flight (`workers_per_device`) and of heads at a time (`key_heads_at_once`).
     Tune {
         /// The pipeline.
         #[command(flatten)]
@@ -165,17 +163,17 @@ pub enum Command {
         /// Also write the results as an HTML page: one file without scripts that works offline.
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
     /// Show the progress of a run; with `--watch` also its speed and remaining time.
     Status(StatusArguments),
-    /// Check the files of a run directory against its records: digests, columns, accounting.
+    /// Check the files of a run directory against its records: digests, columns, counts.
     Verify {
         /// The run directory.
         run_dir: PathBuf,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
@@ -188,7 +186,7 @@ pub enum Command {
         /// Maximum number of changed documents to list.
         #[arg(long, value_name = "N", default_value_t = 20)]
         documents: usize,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
@@ -202,7 +200,7 @@ pub enum Command {
         /// Leave out the text of the corpus.
         #[arg(long)]
         no_text: bool,
-        /// Format of the answer; `json` is `report.json`.
+        /// Output format; `json` prints `report.json`.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
@@ -213,10 +211,10 @@ pub enum Command {
         /// Change a setting by its path: `--set stages.filter.keep_fraction=0.1`.
         #[arg(long, value_name = "PATH=VALUE")]
         set: Vec<String>,
-        /// Maximum number of entering and of leaving samples to list.
+        /// List up to N samples that would be added and up to N that would be dropped.
         #[arg(long, value_name = "N", default_value_t = 0)]
         list: usize,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
@@ -232,18 +230,18 @@ pub enum Command {
     },
     /// Write a commented pipeline: one that runs over the given inputs, or an example to edit.
     Init(InitArguments),
-    /// Show what is read of a checkpoint and how much memory it takes.
+    /// Show which tensors of a checkpoint are read and how much memory they take.
     Inspect {
         /// Model folder, folder with only a config.json, or GGUF file.
         model_dir: PathBuf,
-        /// JSON list of token ids: run the whole model on this window and show its losses. Nothing is prepended, and
-        /// no tokenizer is needed.
+        /// Run the whole model on the token ids in this file, a JSON list, and show their losses. Nothing is prepended, and no
+        /// tokenizer is needed.
         #[arg(long, value_name = "IDS.json")]
         forward: Option<PathBuf>,
         /// Backend that runs the model.
         #[arg(long, value_enum, default_value = "auto", requires = "forward")]
         backend: Backend,
-        /// Format of the answer.
+        /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
@@ -252,7 +250,7 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
-    /// List caches and old run directories, and clear those that are named.
+    /// List caches and run directories, or clear some of them.
     Cache(CacheArguments),
     /// Write manual pages, or the reference as Markdown, into a folder.
     Manual {
@@ -266,9 +264,10 @@ pub enum Command {
     Lock(PlanArguments),
     /// Measure this machine: kernels, and with a pipeline also its tokenizer, its table and whole runs.
     Bench(BenchArguments),
-    /// Measure how well each score of a pipeline separates windows of its corpus, before anything is filtered.
+    /// Measure how well the scores of a pipeline separate windows of its corpus from altered ones, such as shuffled or joined
+    /// ones, before anything is filtered.
     Evaluate(EvaluateArguments),
-    /// Explain the statistics of one window: which tokens attend far back, and which recur where.
+    /// Explain the statistics of one window: which tokens attend far back, and which repeat earlier text.
     Explain(ExplainArguments),
     /// Show the attention between the blocks of one document, or the messages of a conversation.
     Map(MapArguments),
@@ -302,10 +301,10 @@ pub struct PlanArguments {
     /// Use only the first rows of the input.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Number of threads; by default as many as the process may use.
+    /// Number of threads; by default all that the process may use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, amx-bf16 or one for integers; by default the fastest that
+    /// Kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, amx-bf16, avx2-int16 or avx512-int16; by default the fastest that
     /// this machine supports for the pipeline's `precision`.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
@@ -318,7 +317,7 @@ pub struct PlanArguments {
     /// Process only the work units of one shard, numbered from 0: `--shard 3/16`. Shards depend only on the input.
     #[arg(long, value_name = "INDEX/COUNT")]
     pub shard: Option<Shard>,
-    /// Fetch nothing: models of the hub must already be on this machine.
+    /// Download nothing: models of the hub must already be on this machine.
     #[arg(long)]
     pub offline: bool,
 }
@@ -326,14 +325,14 @@ pub struct PlanArguments {
 /// Input of a new pipeline.
 #[derive(Clone, Debug, Args)]
 pub struct InitArguments {
-    /// Files of one folder, a folder, or a glob in quotes. The document column is detected by its name, and half of the
-    /// documents are at least as long as a window.
+    /// Input: files of one folder, a folder, or a glob in quotes. The document column is detected by its name. The window
+    /// length is chosen so that at least half of the documents are as long.
     pub inputs: Vec<PathBuf>,
     /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
     /// folder.
     #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]
     pub output: PathBuf,
-    /// Folder with tokenizer.json, or GGUF file; by default that of `--model`.
+    /// Tokenizer: a folder with tokenizer.json, or a GGUF file; by default the model's.
     #[arg(long, value_name = "FOLDER")]
     pub tokenizer: Option<String>,
     /// Model folder; the pipeline then also measures first-layer attention.
@@ -353,13 +352,13 @@ pub struct EvaluateArguments {
     /// Also write an HTML page: one file without scripts that works offline.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Only show the number of windows and tokens, and the estimated time of each measure.
+    /// Show only the number of windows and tokens, and the estimated time of each measure.
     #[arg(long)]
     pub dry_run: bool,
     /// Also print detailed tables: ladder, pairs, top fifth, guards, agreement, kept share of each class.
     #[arg(long)]
     pub details: bool,
-    /// Format of the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -369,7 +368,7 @@ pub struct EvaluateArguments {
 pub struct StatusArguments {
     /// The run directory.
     pub run_dir: PathBuf,
-    /// Refresh the status, one line each time, until the run stops.
+    /// Print the status as one line, repeatedly until the run stops.
     #[arg(long)]
     pub watch: bool,
     /// Seconds between two refreshes.
@@ -381,7 +380,7 @@ pub struct StatusArguments {
     /// Former name of `--count`, which is refused.
     #[arg(long, value_name = "N", hide = true, value_parser = renamed_to_count)]
     pub looks: Option<String>,
-    /// Format of the answer; with `--watch` one JSON document per line.
+    /// Output format; with `--watch` one JSON document per line.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -399,7 +398,7 @@ pub struct TestArguments {
     /// Tests file; by default next to the pipeline: `web.tests.yaml` for `web.yaml`.
     #[arg(long, value_name = "FILE")]
     pub tests: Option<PathBuf>,
-    /// Format of the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -420,7 +419,7 @@ pub struct CacheArguments {
     /// Remove only entries that have not been used for N days.
     #[arg(long, value_name = "DAYS", default_value_t = 0, requires = "clear")]
     pub unused_days: u64,
-    /// Format of the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -441,7 +440,7 @@ pub struct ExplainArguments {
     /// Also write an HTML page: one file without scripts that works offline.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Format of the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -464,7 +463,7 @@ pub struct MapArguments {
     /// Also write a Parquet table with a row for each pair of blocks.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
-    /// Format of the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -490,10 +489,10 @@ pub struct DevicesArguments {
     /// Append every refresh to a CSV file.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Share of a GPU's memory that a run never uses.
+    /// Share of a GPU's memory that runs never use.
     #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
     pub headroom_fraction: f64,
-    /// Format of the answer (not with `--watch`).
+    /// Output format (not with `--watch`).
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }
@@ -505,8 +504,8 @@ pub struct RunArguments {
     /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// Part of the run: `score` and then `write` (with `--shard`, any number of processes at once), `select`, or
-    /// `all`.
+    /// Phase to run: `all`; or `score`, `write` and `select`, one after the other. With `--shard`, any number of processes may
+    /// run `score` or `write` at once.
     #[arg(long, value_enum, default_value = "all")]
     pub phase: Phase,
     /// Executor of the shards: this machine, or a Ray cluster (requires the Python package with Ray: `pip install
@@ -519,7 +518,7 @@ pub struct RunArguments {
     /// Number of shards for a Ray cluster; by default four per worker, at most one per work unit.
     #[arg(long, value_name = "N", requires = "engine", value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: Option<u32>,
-    /// Name of this run for lineage and the summary; a scheduler derives it from the logical date, so that a retry has
+    /// Name of this run in lineage events and in the summary. A scheduler derives it from the logical date, so that a retry has
     /// the same name.
     #[arg(long, value_name = "NAME")]
     pub run_id: Option<String>,
@@ -527,8 +526,8 @@ pub struct RunArguments {
     /// `/airflow/xcom/return.json`. An existing file is removed when the run starts.
     #[arg(long, value_name = "PATH")]
     pub summary_file: Option<PathBuf>,
-    /// Write metrics of the run to this file for Prometheus' textfile collector (`*.prom`): its progress every 15
-    /// seconds, and its result at the end.
+    /// Write metrics of the run to this file (`*.prom`) for Prometheus' textfile collector: its progress every 15 seconds, and
+    /// its result at the end.
     #[arg(long, value_name = "PATH")]
     pub metrics_textfile: Option<PathBuf>,
     /// Footers of the input, as read by the driver of a cluster.
@@ -549,14 +548,14 @@ pub struct RunArguments {
     /// Retry the rows that earlier runs quarantined; other rows are not measured again.
     #[arg(long)]
     pub only_quarantined: bool,
-    /// Measure again with this measure although its settings have changed since the scores were made; other measures
-    /// are reused. May be repeated.
+    /// Recompute the statistics of this measure, whose settings have changed since the scores were made; those of other
+    /// measures are reused. May be repeated.
     #[arg(long, value_name = "MEASURE")]
     pub remeasure: Vec<String>,
     /// Format of the summary on standard output. Default: `json`, or nothing on a terminal.
     #[arg(long, value_enum)]
     pub format: Option<AnswerFormat>,
-    /// Exit code of a run with nothing to do (Airflow: 99).
+    /// Exit code of a run that has nothing to do, for example 99 for Airflow.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,
 }

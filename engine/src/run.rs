@@ -63,10 +63,10 @@ pub enum Phase {
     /// Run all phases, with exclusive access to the run directory.
     #[default]
     All,
-    /// Score the work units of a shard, next to other processes.
+    /// Score the work units of a shard. Other processes may score other shards at the same time.
     Score,
-    /// After all work units are scored: write the kept samples of a shard's work units, next to other processes. The selection
-    /// uses them.
+    /// After all work units are scored: write the kept samples of a shard's work units. Other processes may write other shards
+    /// at the same time.
     Write,
     /// After all work units are scored: select, write what no shard has written, and commit.
     Select,

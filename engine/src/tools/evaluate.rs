@@ -70,7 +70,7 @@ const LONG_WINDOW: Duration = Duration::from_secs(1);
 /// Options of an evaluation.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EvaluateOptions {
-    /// Window lengths in tokens: `2048,8192`; by default the pipeline's, and a quarter as many.
+    /// Window lengths in tokens: `2048,8192`; by default the pipeline's length and a quarter of it.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub windows: Vec<u32>,
     /// Seed of the sample of documents and of all random steps.
@@ -82,21 +82,20 @@ pub struct EvaluateOptions {
     /// Maximum number of categories (values of `score.within`) to sample.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_categories: u32,
-    /// Construct only these kinds of windows, in addition to whole ones: `pieces_8,dup`.
+    /// Construct only these kinds of altered windows: `pieces_8,dup`. Unaltered windows are always evaluated.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Columns of the input with scores of other tools.
+    /// Columns of the input with scores of other tools, which are evaluated like the pipeline's.
     #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
-    /// Evaluate natural windows of documents whose class is in this column of the input; others are constructed only
-    /// for `--only` and `--heads`.
+    /// Evaluate by class: documents whose class is in this column of the input. Altered windows are then constructed only for
+    /// `--only` and `--heads`.
     #[arg(long, value_name = "COLUMN", requires = "good")]
     pub labels: Option<String>,
-    /// Values of the label column that are worth keeping: `books papers`.
+    /// Classes, values of the label column, that are worth keeping: `books papers`.
     #[arg(long, value_name = "VALUE", num_args = 1.., requires = "labels")]
     pub good: Vec<String>,
-    /// Also evaluate every head of a whole model: layers × heads of the `attention_layers` of a stage
-    /// `language-model`.
+    /// Also evaluate every head of the `attention_layers` of a stage `language-model`.
     #[arg(long)]
     pub heads: bool,
     /// Folder for cached measurements and `evaluation.json`; by default `<output.path>.evaluate`.

@@ -14,12 +14,12 @@ use crate::spec::Overrides;
 /// Benchmark options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchOptions {
-    /// Pipeline to measure in addition: tokenization, the table, and whole runs into a temporary folder.
+    /// Pipeline to measure as well: its tokenization, its table, and whole runs into a temporary folder.
     pub pipeline: Option<PathBuf>,
     /// Overrides of the pipeline.
     #[command(flatten)]
     pub overrides: Overrides,
-    /// Window lengths in tokens; whole runs skip those beyond the model's positions.
+    /// Window lengths in tokens. Whole runs skip lengths beyond the model's trained context.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [4096, 8192, 16_384, 32_768])]
     pub windows: Vec<usize>,
     /// Head widths.
@@ -29,7 +29,7 @@ pub struct BenchOptions {
     /// that kernels take less than a minute.
     #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
-    /// Measure every kernel that this processor supports instead of those that a run would select. Takes many minutes.
+    /// Measure every kernel that this processor supports, not only those that a run would select. Takes many minutes.
     #[arg(long)]
     pub all_kernels: bool,
 }
