@@ -17,8 +17,8 @@ use crate::transpose::Transpose;
 use crate::window::{MAX_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
 use crate::words::AlignedWords;
 
-/// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay in a cache until they are packed, or as
-/// many as the source prefers, at most those of a block.
+/// Number of rows of each of `heads` heads to gather at once: those of a strip, which stay in a cache until they are
+/// packed, or as many as the source prefers, up to a block.
 fn rows_at_once(window: &Window<'_>, heads: usize) -> usize {
     let rows = window.source.rows_at_once().clamp(1, window.block_rows());
     rows.next_multiple_of(STRIP_ROWS / heads)
@@ -107,7 +107,7 @@ impl BlockScratch {
         }
     }
 
-    /// Heap bytes of one thread's buffers, with those that a finished block is added up in.
+    /// Heap bytes of one thread's buffers, including those for the sums of a finished block.
     pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
         let (group, layout) = (shape.group(), kernel.layout());
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
@@ -139,8 +139,8 @@ pub(crate) fn block_sums(
     run(CollectRows { block: &block, softmax: &scratch.softmax })
 }
 
-/// Attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's segments,
-/// which end before the keys `ends`; rows of one segment are one sum.
+/// Sums the attention of rows `rows`, at most a block, of the query heads of `key_head`, part by part. Keys are summed
+/// by segment, and so are rows; segments end before the keys `ends`.
 pub(crate) fn segment_sums(
     window: &Window<'_>,
     key_head: usize,
@@ -354,8 +354,8 @@ impl<'a> RowBlock<'a> {
         Some(std::array::from_fn(|lane| of_lane(lane) * std::f64::consts::LOG2_E))
     }
 
-    /// Finished strips of a range of measured rows of a set of heads, with their rows and, by lane, the number of rows of the
-    /// window that each stands for.
+    /// Iterates over the finished strips of a set of heads in a range of measured rows. Each has its rows and, by lane,
+    /// the number of rows of the window that a sampled row represents.
     #[inline(always)]
     fn finished<'s>(
         &self,
@@ -473,7 +473,7 @@ pub(crate) fn scale(values: &mut [f32], factor: f64) {
     }
 }
 
-/// Adds values to the first of `to`.
+/// Adds values to the first elements of `to`.
 #[inline(always)]
 pub(crate) fn add(to: &mut [f64], values: &[f64]) {
     to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
@@ -576,7 +576,7 @@ impl TileOp for BlockLoop<'_, '_> {
     }
 }
 
-/// Loading of a block's queries, separate from its main loop so as not to take its registers.
+/// Loads a block's queries, outside the main loop, whose registers it would use.
 struct LoadQueries<'a, 'b> {
     block: &'a RowBlock<'b>,
     layout: Layout,

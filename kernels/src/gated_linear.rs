@@ -23,9 +23,9 @@ const CHUNK: usize = 64;
 const CHANNELS: usize = 64;
 /// Columns of the matrix that one task updates: a multiple of two vectors of every kernel.
 const SLICE: usize = 32;
-/// The most lanes of a vector: what lies after the last number that is loaded.
+/// Maximum lanes of a vector: a load of the last number may read this many numbers.
 const PADDING: usize = 16;
-/// Numbers from one row of weights to the next.
+/// Distance from one row of weights to the next, in numbers.
 const STRIDE: usize = CHUNK + PADDING;
 /// Smaller exponents of two are raised to this one.
 const FLOOR: f32 = -120.0;
@@ -200,8 +200,8 @@ impl Scratch {
     }
 }
 
-/// The part of a chunk that does not depend on the matrices: weights, and queries and keys times their decay from the
-/// chunk's start and to its end.
+/// Factors of a chunk that do not depend on the matrices: weights, queries times their decay since the chunk's start,
+/// keys times their decay to its end.
 struct Chunk<'a> {
     shape: &'a GatedLinearShape,
     queries: &'a mut [f32],
@@ -364,7 +364,7 @@ impl Chunk<'_> {
     }
 }
 
-/// Some columns of the matrix of a key head, taken through all chunks.
+/// Some columns of the matrix of a key head, updated chunk by chunk.
 struct Columns<'a> {
     shape: &'a GatedLinearShape,
     head: usize,
@@ -450,7 +450,7 @@ fn rows_of<'a>(
     sums.chunks_exact(CHUNK).zip(factors.chunks_exact_mut(CHUNK)).take(channels)
 }
 
-/// The power of two that `e^x` is.
+/// Returns the exponent `y` with `2^y = e^x`.
 #[inline(always)]
 fn exponent(x: f64) -> f32 {
     (x * std::f64::consts::LOG2_E) as f32
@@ -479,9 +479,9 @@ const TILE: usize = 4;
 /// A matrix in any order.
 struct Strided<'a> {
     numbers: &'a [f32],
-    /// Numbers from a row to the next.
+    /// Distance from one row to the next, in numbers.
     row: usize,
-    /// Numbers from a column to the next.
+    /// Distance from one column to the next, in numbers.
     step: usize,
 }
 

@@ -34,7 +34,8 @@ pub(crate) struct KernelInfo {
 macro_rules! kernels {
     ($($(#[$documentation:meta])*
     $kernel:ident $name:literal, $element:ident, $requires:ident, $layout:expr, $weights:expr, $values:expr;)*) => {
-        /// One compiled form of the hot loops. Each has its own bits, the same on every machine that runs it.
+        /// One compiled form of the hot loops. Results have the same bits on every machine; those of different kernels
+        /// may differ in their last bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kernel {
             $($(#[$documentation])* #[serde(rename = $name)] $kernel,)*

@@ -36,10 +36,10 @@ impl WindowRows<'_> {
     }
 }
 
-/// Computation of one side, queries or keys, from the rows.
+/// Computation of queries or keys from the rows.
 #[derive(Clone, Debug)]
 pub struct ProjectedHeads<'a> {
-    /// Index of the side's first number in a row.
+    /// Index of their first number in a row.
     pub first: usize,
     /// Per head, weights `[numbers of a head before the tail, inputs]`, applied to `inputs` numbers from `first` on;
     /// `None` if the row holds the heads themselves.
@@ -57,7 +57,7 @@ pub struct ProjectedHeads<'a> {
 /// memory beyond a block of rows per thread.
 #[derive(Clone, Debug)]
 pub struct ProjectedWindow<'a> {
-    /// The rows that both sides read.
+    /// Rows that queries and keys are computed from.
     pub rows: WindowRows<'a>,
     /// Numbers in one query or key.
     pub head_dim: usize,

@@ -15,7 +15,7 @@ const THREADS: u32 = 256;
 /// Operations per thread and round of the loops without matrices.
 const CHAINS: f64 = 8.0;
 
-/// Words that the driver reads at their own alignment.
+/// Bytes with the alignment that the driver requires.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 

@@ -15,7 +15,7 @@ const STAGED_BYTES: usize = 8 << 20;
 /// Every staged piece begins at a multiple of this.
 const STAGED_ALIGNMENT: usize = 64;
 
-/// The memory of one window at a time, and memory of this machine through which its bytes pass.
+/// Device memory for one window at a time, and staging memory on the host for copies.
 pub(crate) struct Arena<D: Driver> {
     /// Declared first so that it is dropped first, which waits for copies from the staging memory.
     memory: D::Memory,

@@ -13,7 +13,7 @@ pub enum Failure {
         /// Bytes that were free.
         free: u64,
     },
-    /// The device is lost or cannot be trusted any more, for example after a fault in a kernel.
+    /// The device is lost or unreliable, for example after a fault in a kernel.
     #[error("{0}")]
     Lost(String),
     /// This request failed; others may succeed.

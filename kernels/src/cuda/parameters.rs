@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// Maximum segments of a row: enough for windows of fewer than 2^24 tokens.
 pub(crate) const MAX_SEGMENTS: usize = 32;
-/// Stands for "no window" and "no chunk".
+/// Value for "no window" and "no chunk".
 pub(crate) const UNBOUNDED: i32 = i32::MAX;
 
 /// Formats of a table's numbers, as the kernels know them.

@@ -51,7 +51,7 @@ fn widest(kernel: Kernel) -> usize {
     if kernel == Kernel::CudaF32 { 512 } else { WIDTHS[WIDTHS.len() - 1] }
 }
 
-/// Numbers that queries and keys are stored in.
+/// Number format of stored queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbers {
     Float32,
@@ -204,7 +204,7 @@ pub(crate) fn segments_of(tokens: usize) -> usize {
     (histogram_bins(tokens) + 2).min(MAX_SEGMENTS)
 }
 
-/// Sizes of a window's queries and keys that are known before the window is.
+/// Sizes of a window's queries and keys, known before its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSizes {
     /// Rows are gathered on the device, which then needs the token ids.

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use super::bits;
 
-/// Tokens of a gram that counts as a copy if it recurs from far.
+/// Tokens of a gram that counts as copied if it occurred far back.
 pub(super) const COPIED_GRAM: usize = 8;
 /// Consecutive 8-grams that form a repeated passage: 16 tokens.
 const MIN_GRAMS: usize = 9;

@@ -9,14 +9,14 @@ use cudarc::driver::sys;
 use super::super::driver::Failure;
 use super::context::{Context, error_text, failure};
 
-/// Words that the driver reads at their own alignment.
+/// Bytes with the alignment that the driver requires.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
 /// One file of device code.
 pub(super) struct Image {
     name: &'static str,
-    /// Whether it is for Hopper alone.
+    /// Whether it runs only on Hopper.
     pub(super) hopper: bool,
     /// Empty if the build left out its chips.
     bytes: &'static [u8],
