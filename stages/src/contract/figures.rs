@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Declaration of a statistic: the only source for tables, plan, calibration, terms, guards, output, report,
-/// evaluation and the manual.
+/// Declaration of a statistic: the single source for tables, plan, calibration, terms, guards, output, report,
+/// evaluation and manual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Name, such as `dependency_strength`: lower case, unique in a pipeline; `longsift_dependency_strength` in the

@@ -114,9 +114,8 @@ impl ModelFolder {
         hex(&Sha256::digest(identity.as_bytes()))
     }
 
-    /// Returns the key under which the cache stores the weights' digest: a SHA-256 of the folder, of `config.json`, of
-    /// the name, header, size, times and inode of each file that holds layer 0, and of the way in which each of its
-    /// tensors is read.
+    /// Returns the key under which the cache stores the weights' digest: a SHA-256 of the folder, `config.json`, the
+    /// name, header, size, times and inode of each file with tensors of layer 0, and how each tensor is read.
     pub(crate) fn weights_identity(&self) -> String {
         let folder = self.config.folder();
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());

@@ -12,7 +12,7 @@ use super::stored::StoredTensor;
 use super::tensors::TensorRole;
 use crate::contract::hex;
 
-/// Bytes of floats that are created at a time.
+/// Maximum bytes of floats per chunk.
 const CHUNK_BYTES: u64 = 16 << 20;
 
 /// Reads one required tensor in order, in chunks of whole rows, and hashes the bytes.
@@ -134,8 +134,8 @@ impl<'a> TensorReader<'a> {
     }
 }
 
-/// Maximum size in bytes of a tensor's chunk of at most `most_rows` rows: its stored bytes, including those that stay
-/// in memory, and its floats.
+/// Maximum bytes of a chunk of at most `most_rows` rows of a tensor: stored bytes, including those that stay in memory,
+/// and bytes of its floats.
 pub(crate) fn chunk_bytes(part: &LocatedTensor, most_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
@@ -156,7 +156,7 @@ pub(crate) fn read_overhead_bytes(part: &LocatedTensor) -> u64 {
     stored + floats.max(transposed)
 }
 
-/// Rows of a tensor that are read at a time.
+/// Rows of a tensor per read.
 fn rows_per_chunk(part: &LocatedTensor) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }

@@ -114,7 +114,7 @@ impl Histogram {
         (self.lowest, self.highest)
     }
 
-    /// Returns the number of values; `None` if all are equal, in which case nothing is counted.
+    /// Returns the number of values; `None` if all are equal, since equal values are not counted.
     pub fn values(&self) -> Option<u64> {
         self.words().last().copied()
     }

@@ -9,9 +9,9 @@
 //! 2. Tokens are the result for their text if every two neighbours are the result for theirs: the first merge across a
 //!    boundary would also be the first across it in the text of the two tokens around it.
 //!
-//! So if two overlapping chunks have a token in common at the same position, the tokens of the first before it and of
-//! the second from it on are together the result for both: the two tokens around the seam are neighbours in the
-//! first.
+//! So if two overlapping chunks share a token at the same position, the result for both is: the tokens of the first
+//! chunk before it, then those of the second chunk from it on. The two tokens around the seam are neighbours in the
+//! first chunk.
 
 use std::ops::Range;
 

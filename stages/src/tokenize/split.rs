@@ -204,9 +204,9 @@ impl Splitter {
 
     /// Encodes a text in runs and passes them to `take` in order.
     ///
-    /// All runs but the first begin at an arbitrary position, perhaps inside a part. The text after a part boundary
-    /// is split depending on that boundary alone ([`super::parts::Parts::next`]), so once the previous run ends at a
-    /// boundary of this run, the rest of this run is that of the whole text.
+    /// All runs but the first begin at an arbitrary position, perhaps inside a part. The text after a part boundary is
+    /// split depending on that boundary alone ([`super::parts::Parts::next`]), so once the previous run ends at a
+    /// boundary of this run, the rest of this run equals the result for the whole text.
     fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
         let text = source.text;
         let starts: Vec<usize> = if source.fast.is_some() || self.recipe.parts.resynchronises() {
@@ -258,8 +258,8 @@ impl Splitter {
 
     /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`.
     ///
-    /// `ahead`: whether `start` may be inside a part. The run is omitted if that part does not end before `stop`: the
-    /// run in which the part begins encodes it, and every run that it passes would encode its rest again.
+    /// `ahead`: whether `start` may be inside a part. Returns an empty run if that part does not end before `stop`,
+    /// since the run in which the part begins encodes all of it.
     fn run(
         &self,
         source: Source<'_>,

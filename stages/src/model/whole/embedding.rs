@@ -11,7 +11,7 @@ use crate::model::spec::Norm;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::{LayerWeights, TensorReader};
 
-/// Rows of the embedding that are read at a time.
+/// Rows of the embedding per read.
 pub(super) const ROWS: u64 = 1 << 12;
 
 /// Computes the initial hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for

@@ -13,7 +13,7 @@ use crate::model::checkpoint::LocatedTensor;
 use crate::model::entry::TensorEntry;
 use crate::model::problem::ModelProblem;
 
-/// Bytes that are read and hashed at a time.
+/// Bytes per read, each hashed at once.
 const PIECE_BYTES: u64 = 8 << 20;
 
 impl WholeModel {

@@ -201,7 +201,7 @@ pub(super) fn blocks(rows: Range<usize>, most: usize) -> impl Iterator<Item = Ra
     rows.clone().step_by(most).map(move |start| start..rows.end.min(start + most))
 }
 
-/// Keys of a window, and what turns its rows into attention.
+/// Keys of a window, and the settings that turn its rows into attention.
 pub(super) struct Window<'w> {
     query_keys: &'w QueryKeys<'w>,
     turns: Option<Turns>,
@@ -214,7 +214,7 @@ pub(super) struct Window<'w> {
     at_once: usize,
 }
 
-/// Numbers by head, row and key: `[query_heads, rows, keys]`.
+/// Logits or weights by head, row and key: `[query_heads, rows, keys]`.
 struct Block {
     rows: Range<usize>,
     keys: Range<usize>,

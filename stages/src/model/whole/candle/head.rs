@@ -13,7 +13,7 @@ use crate::model::whole::backend::{HeadOutput, HeadRequest};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
 
-/// Bytes of the head's rows that are read at a time.
+/// Bytes of the head's rows per read.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// Returns the rows of the head in a piece, for rows of `width` numbers.

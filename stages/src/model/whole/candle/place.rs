@@ -12,7 +12,7 @@ pub(super) const BLOCK_ROWS: usize = 512;
 /// Maximum rows of a block of attention.
 pub(super) const ATTENTION_ROWS: usize = 128;
 
-/// Device that computes a model, and the precision of its products.
+/// Device that runs a model, and the precision of its products.
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct Place {
     pub(super) device: Device,

@@ -13,7 +13,7 @@ use crate::model::whole::backend::{HeadOutput, HeadRequest};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
 
-/// Bytes of the head's rows, as float32, that are read at a time.
+/// Bytes of the head's rows per read, as float32.
 const PIECE_BYTES: u64 = 8 << 20;
 /// Minimum and maximum rows of a piece: each thread holds the logits of a block of tokens for it.
 const PIECE_ROWS: (u64, u64) = (64, 4096);
