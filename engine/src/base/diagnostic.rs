@@ -16,7 +16,7 @@ pub enum Severity {
     Warning,
 }
 
-/// Party that can fix a problem. The value is the exit code of the program.
+/// Party that can fix a problem. The value is the program's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {

@@ -15,7 +15,7 @@ const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
 /// Largest vocabulary with two-byte ids in Megatron's own tools.
 const MAX_TWO_BYTE_VOCABULARY: u64 = 65_499;
-/// Number of tokens that are packed together. More tokens would need more memory and pack only slightly better.
+/// Number of tokens that are packed at once. More tokens would need more memory and pack only slightly better.
 const BLOCK_TOKENS: usize = 16 << 20;
 
 /// Settings for converting samples to sequences.

@@ -100,7 +100,7 @@ fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
     DataProblem::data(format!("its columns differ from the plan: {why}")).in_file(file).at_row(row)
 }
 
-/// Rows that are read together.
+/// Rows per read.
 struct RowPiece {
     rows: Vec<u64>,
     /// Columns that do not decode in these rows.

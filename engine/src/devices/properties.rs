@@ -92,7 +92,7 @@ struct History {
     most_committed: Vec<f64>,
 }
 
-/// Duration of a piece: a tick for 1024² pairs.
+/// Duration of a piece: one tick per 1024² pairs.
 fn ticks(tokens: usize, heads: usize) -> u64 {
     ((tokens as u64).pow(2) * heads as u64).div_ceil(1 << 20)
 }

@@ -25,7 +25,7 @@ use super::steps::Step;
 pub struct Work {
     /// Windows, or pieces of windows, that succeeded.
     pub pieces: u64,
-    /// Tokens of those windows; of a piece, in proportion to its heads.
+    /// Tokens of those windows; a piece counts in proportion to its heads.
     pub tokens: f64,
     /// Time in which at least one was running.
     pub busy: Duration,

@@ -14,7 +14,7 @@ use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::score::{self, context, journal, reopen};
 
 impl Run<'_> {
-    /// Scores the plan's units, which are those of one shard.
+    /// Scores the units of one shard, the only ones in the plan.
     pub(super) fn score_shard(mut self, options: &RunOptions) -> Result<Outcome> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);

@@ -231,7 +231,7 @@ pub struct GuardedGroup {
 }
 
 impl GuardUse {
-    /// Whether more than half of all samples, or of those of a group, do not pass the guard.
+    /// Whether more than half of all samples, or of the samples of a group, do not pass the guard.
     pub fn rejects_most(&self) -> bool {
         2 * (self.rejected + self.missing) > self.samples || !self.groups.is_empty()
     }

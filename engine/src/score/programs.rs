@@ -50,8 +50,8 @@ struct Copies {
 }
 
 impl<'a> Programs<'a> {
-    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]), so that no answers of a program
-    /// that is edited during the run are recorded under the old digests.
+    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]). They prevent that answers of a
+    /// program edited during the run are recorded under the old digests.
     pub(crate) fn new(
         plan: &'a Plan,
         digests: BTreeMap<String, BTreeMap<String, String>>,

@@ -1,5 +1,5 @@
-//! Reopens units, as if they had been stopped after computing the statistics that they have and that are still wanted: to retry
-//! quarantined rows, and for measures that were added or changed.
+//! Reopens finished units: to retry quarantined rows, and for measures that were added or changed. Statistics that are still
+//! needed are kept, as if the unit had been stopped after computing them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -32,7 +32,7 @@ use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
 use crate::spec::pipeline::{Compression, OnBadRow};
 use crate::storage::files;
 
-/// Batches that are measured at a time: the second uses devices that the first leaves idle.
+/// Maximum batches in progress: the second uses devices that the first leaves idle.
 const BATCHES_IN_WORK: usize = 2;
 
 /// Messages of a reader, unit by unit, in order.

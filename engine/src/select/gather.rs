@@ -18,7 +18,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
 
-/// Maximum windows of the units that are read together.
+/// Maximum windows of a batch of units.
 const WINDOWS_AT_ONCE: u64 = 1 << 19;
 
 /// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.
@@ -158,7 +158,7 @@ impl Gathered {
     }
 }
 
-/// Returns the end of the range of units, starting at `first`, that are read together.
+/// Returns the end of the batch of units that starts at `first`.
 fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
     let running = records[first..].iter().scan(0_u64, |windows, record| {
         *windows = windows.saturating_add(record.counts.windows).saturating_add(1);

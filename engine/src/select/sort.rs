@@ -14,7 +14,7 @@ use crate::run_directory::layout::RunDirectory;
 /// Entries sorted in memory at a time. Up to this many need no file.
 const RUN: usize = 1 << 16;
 
-/// Minimum entries per read of a run; all runs together are read in pieces of [`RUN`] entries if that is more.
+/// Minimum entries per read of a run. With few runs, a read has more entries: [`RUN`] divided by the number of runs.
 const MIN_PIECE: usize = 128;
 
 /// Bytes per word of an entry.

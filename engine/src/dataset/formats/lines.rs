@@ -20,7 +20,7 @@ use super::survey::{LineRange, LineSurvey};
 use super::survey_cache::SurveyCacheEntry;
 use crate::dataset::source::{OpenFile, guarded};
 
-/// Minimum bytes of lines that are decoded together.
+/// Minimum bytes of lines per batch.
 const BATCH_BYTES: usize = 16 << 20;
 
 /// Metadata of a file of lines.
@@ -85,7 +85,7 @@ struct LinesDecoder {
     reader: Option<(LineReader<Box<dyn BufRead + Send>>, u64)>,
 }
 
-/// Lines that are decoded together.
+/// Maximum lines per batch.
 #[derive(Default)]
 struct LineBatch {
     text: Vec<u8>,

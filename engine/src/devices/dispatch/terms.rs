@@ -22,7 +22,7 @@ pub struct Policy {
     pub smallest_piece: u64,
 }
 
-/// A device as the dispatcher sees it.
+/// Properties of a device that the dispatcher uses.
 pub struct Site {
     /// `cuda:0`.
     pub name: String,
@@ -84,6 +84,6 @@ pub enum Ended {
     Open,
     /// It is given up.
     GivenUp(RowError),
-    /// It was given up or withdrawn before.
+    /// The window was given up or withdrawn earlier.
     Gone,
 }

@@ -71,9 +71,9 @@ impl Scores {
     }
 }
 
-/// Returns whether a minimum score can replace the amount of a run, with the same scores and the same candidates:
-/// neither with a saved calibration, whose thresholds decide, nor with budgets, which leave out samples of other
-/// lengths, nor with random scores.
+/// Returns whether a minimum score can replace the amount of a run, with the same scores and the same candidates: not with a
+/// saved calibration, whose thresholds decide; not with budgets, which leave out samples of other lengths; not with random
+/// scores.
 pub(super) fn is_exact(choice: &Choice) -> bool {
     let is_calibrated = choice.score.calibration.is_some();
     !is_calibrated && choice.filter.budgets.is_none() && !choice.terms.is_empty()

@@ -27,7 +27,7 @@ use classes::Classes;
 use kept::Labelled;
 use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
-/// Documents that are read at a time.
+/// Documents per read.
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
 /// Returns the maximum number of windows of a document, which are spread over it: fewer long ones, because these
