@@ -19,7 +19,6 @@ pub enum TableView<'a> {
 }
 
 impl TableView<'_> {
-    /// Numbers in the table.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),

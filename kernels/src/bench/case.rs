@@ -15,7 +15,6 @@ use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, StatisticsRe
 use crate::stream::attention_statistics;
 use crate::words::AlignedWords;
 
-/// Rows of the table.
 const TABLE_ROWS: usize = 997;
 
 /// Minimum pairs per measurement. Windows run one after another, as in a run, so that waking threads takes little of
@@ -35,7 +34,6 @@ pub struct BenchCase {
     pub threads: usize,
 }
 
-/// Speed of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchSpeed {
     /// Wall-clock seconds of one window, median.

@@ -158,7 +158,6 @@ impl RecurrenceCounts {
         self.bins_first4 = bins(once, |[_, new_first, _, copied_first]| new_first + copied_first);
     }
 
-    /// Chunk of a position.
     #[inline(always)]
     fn chunk(&self, position: usize) -> usize {
         (CHUNKS * position as u64 / self.tokens) as usize

@@ -157,7 +157,6 @@ fn resize(numbers: &mut Vec<u32>, length: usize) {
     numbers.resize(length, 0);
 }
 
-/// Positions of each id.
 struct Positions<'a, I> {
     ids: &'a [u32],
     /// Open addressing: last position of the slot's id, counted from 1; 0 is an empty slot.
