@@ -41,7 +41,6 @@ pub enum Merge {
     Mean,
     /// Maximum.
     Max,
-    /// Sum.
     Sum,
     /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'
     /// lengths.

@@ -140,7 +140,6 @@ impl Location {
         }
     }
 
-    /// Returns whether this is an address.
     pub fn is_address(&self) -> bool {
         self.address().is_some()
     }

@@ -24,7 +24,6 @@ pub struct Lexical {
 }
 
 impl Lexical {
-    /// Returns whether the text is measured.
     pub fn measures_text(&self) -> bool {
         self.text.unwrap_or(true)
     }

@@ -8,7 +8,6 @@ use std::ops::Range;
 const GRAM: usize = 8;
 const MIN_PASSAGE: usize = 16;
 
-/// Returns the ranges of marked items.
 pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (place, _) in marked.enumerate().filter(|(_, marked)| *marked) {

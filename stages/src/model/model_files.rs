@@ -85,7 +85,6 @@ fn part(name: &str) -> Option<(&str, u32, u32)> {
     Some((stem, number(part)?, number(count)?))
 }
 
-/// Returns the names of all parts.
 fn parts(name: &str) -> Vec<String> {
     match part(name) {
         Some((stem, _, count)) => {

@@ -53,7 +53,6 @@ pub enum NormScope {
 pub struct Latent {
     /// Rank of the queries; `None` if they are projected from the hidden state.
     pub query_rank: Option<u64>,
-    /// Rank of the keys.
     pub key_rank: u64,
     /// Rotating numbers per head.
     pub rotary_dims: u64,

@@ -43,7 +43,6 @@ impl HistogramBuilder {
         }
     }
 
-    /// Returns the finished histogram.
     pub fn finish(&self) -> Histogram {
         let mut words = Vec::new();
         if !self.counts.is_empty() {

@@ -68,7 +68,6 @@ impl LongParts {
         usable.then_some(Self { of_bytes, chunk, overlap })
     }
 
-    /// Returns whether a part is long.
     pub(super) fn is_long(&self, part: &str) -> bool {
         part.len() > 2 * self.chunk
     }

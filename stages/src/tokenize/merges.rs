@@ -43,7 +43,6 @@ pub(super) struct Merges {
 /// Symbols of a part before the first merge.
 #[derive(Debug)]
 enum Symbols {
-    /// One symbol per byte.
     Bytes {
         ids: Box<[u32; 256]>,
         /// Rank of two neighbouring bytes: `first << 8 | second`.

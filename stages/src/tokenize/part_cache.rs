@@ -176,7 +176,6 @@ impl PartCache {
         self.long.insert(part.into(), of_part);
     }
 
-    /// Returns the line of a part.
     #[inline]
     pub(super) fn line(&self, key: Key) -> usize {
         let low = key as u64 ^ 0xA076_1D64_78BD_642F;

@@ -52,7 +52,6 @@ pub(super) struct Recipe {
     pub(super) composes: bool,
     /// Whether a text that does not begin with a space gets one.
     pub(super) prefix_space: bool,
-    /// Steps of a part.
     pub(super) part: PartSteps,
     /// Steps of the first part of a text, if they differ: at the start of a document, and after an added token.
     pub(super) first: Option<[PartSteps; 2]>,

@@ -156,7 +156,6 @@ pub struct LayerHeads {
 }
 
 impl AttentionLayer {
-    /// Returns the layer.
     pub fn layer(&self) -> u32 {
         match self {
             Self::Whole(layer) | Self::Heads(LayerHeads { layer, .. }) => *layer,

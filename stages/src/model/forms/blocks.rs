@@ -53,12 +53,10 @@ impl BlockType {
         self.row().2
     }
 
-    /// Numbers per block.
     pub(crate) fn numbers(self) -> u64 {
         self.row().3
     }
 
-    /// Bytes per block.
     pub(crate) fn bytes(self) -> u64 {
         self.row().4
     }

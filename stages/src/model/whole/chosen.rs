@@ -3,7 +3,6 @@
 #[cfg(feature = "candle")]
 use super::candle::place::Place;
 
-/// Name of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendName {
     /// This project's own kernels, on processors.

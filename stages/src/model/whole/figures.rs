@@ -44,7 +44,6 @@ impl Squares {
         self.count += next.count;
     }
 
-    /// Returns the root mean square.
     pub(super) fn root_mean(&self) -> f64 {
         (self.parts.iter().sum::<f64>() / self.count as f64).sqrt()
     }

@@ -264,7 +264,6 @@ fn attend(
     out
 }
 
-/// One window in one layer.
 struct LayerWindow<'a> {
     rules: &'a LogitRules,
     packed: &'a KeyValues,
