@@ -124,7 +124,6 @@ struct Run<'a> {
     device_use: Option<DeviceUse>,
 }
 
-/// Runs a plan.
 pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) -> Result<Outcome> {
     let started = Instant::now();
     let directory = &plan.directory;

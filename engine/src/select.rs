@@ -85,7 +85,6 @@ impl Selection {
         self.kept[unit]
     }
 
-    /// Number of samples of a unit.
     pub fn samples(&self, unit: usize) -> u64 {
         self.units[unit + 1] - self.units[unit]
     }
@@ -120,7 +119,6 @@ impl Selection {
         decided.map(|((sample, group), number)| self.decided(sample, file, group, number)).collect()
     }
 
-    /// Decides on a sample, given its windows and its file.
     fn decided(
         &self,
         windows: &[ScoredWindow],

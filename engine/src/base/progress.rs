@@ -29,7 +29,6 @@ pub struct Progress {
     peaks: Mutex<Vec<(&'static str, u64)>>,
 }
 
-/// Snapshot of the progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressSnapshot {
     /// Current phase: `plan` at first, then `table`, `score`, `select`, `write`.
@@ -181,7 +180,6 @@ impl Progress {
         result
     }
 
-    /// Returns a snapshot of the progress.
     pub fn snapshot(&self) -> ProgressSnapshot {
         let (position, length) = (self.bar.position(), self.bar.length());
         ProgressSnapshot {

@@ -57,7 +57,6 @@ struct TestRow {
     kept: Option<u64>,
 }
 
-/// Result of one test.
 #[derive(Clone, Debug, Serialize)]
 struct TestResult {
     name: String,

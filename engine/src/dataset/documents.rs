@@ -225,7 +225,6 @@ pub struct Documents {
     /// Index of the content column in the data set; `id`: of the id column.
     content: usize,
     id: Option<usize>,
-    /// Next row to return.
     next_row: u64,
     end: u64,
     lost: LostRowGroups,

@@ -21,7 +21,6 @@ pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     keys
 }
 
-/// Returns the column of a key.
 pub(super) fn column(key: &str) -> Arc<Field> {
     Arc::new(Field::new(key, DataType::Utf8, true))
 }

@@ -54,7 +54,6 @@ pub(super) struct Batches {
     location: FileLocation,
 }
 
-/// Requested column.
 struct RequestedColumn {
     /// Index in the decoder's batches.
     position: usize,
@@ -331,7 +330,6 @@ pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProbl
     dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
 }
 
-/// Location of errors in a file.
 #[derive(Clone, Debug)]
 struct FileLocation {
     file: String,

@@ -12,7 +12,6 @@ use crate::base::text::bytes;
 /// Memory of a device at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Total memory.
     pub total: u64,
     /// Used by all processes, including this one.
     pub used: u64,
@@ -48,9 +47,7 @@ pub struct Ledger {
 /// Reading of a device's memory with the reservations, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryState {
-    /// Total memory.
     pub total: u64,
-    /// Free memory.
     pub free: u64,
     /// Used by other processes.
     pub others: u64,

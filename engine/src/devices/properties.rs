@@ -39,13 +39,21 @@ impl MemorySource for Card {
 #[derive(Clone, Debug)]
 enum Happening {
     /// Another program allocates or frees bytes of a device.
-    Neighbour { device: usize, bytes: i64 },
+    Neighbour {
+        device: usize,
+        bytes: i64,
+    },
     /// The next piece that ends on a device ran out of memory.
-    OutOfMemory { device: usize },
+    OutOfMemory {
+        device: usize,
+    },
     /// The next piece that ends on a device failed.
-    Failed { device: usize },
-    /// A device is lost.
-    Lost { device: usize },
+    Failed {
+        device: usize,
+    },
+    Lost {
+        device: usize,
+    },
 }
 
 struct World {

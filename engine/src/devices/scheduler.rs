@@ -38,7 +38,6 @@ pub enum Message {
     Window {
         /// Id of the window.
         id: u64,
-        /// Window with the sums of all its heads, or an error.
         result: Result<(Arc<WindowTokens>, HeadSums), RowError>,
     },
     /// The scheduler took a step, on a device or on all of them.

@@ -39,10 +39,7 @@ pub enum Step {
     /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
     /// Memory was released.
-    MemoryBack {
-        /// Duration of the wait.
-        waited: Duration,
-    },
+    MemoryBack { waited: Duration },
     /// A window was given up.
     GivenUp {
         /// Tokens of the window.

@@ -83,7 +83,6 @@ impl Cascade {
         cascade
     }
 
-    /// Returns the guards before a measure.
     pub fn before(&self, measure: u16) -> &[PrecedingGuard] {
         self.before.get(usize::from(measure)).map_or(&[], Vec::as_slice)
     }

@@ -35,7 +35,6 @@ pub struct Estimate {
     pub table_row_bytes: u64,
     /// Bytes of projections in memory in addition to the table; 0 for models whose table holds the heads themselves.
     pub packed_bytes: u64,
-    /// Whether the table is in the cache.
     pub table_cached: bool,
     /// Maximum bytes of memory per window in flight.
     pub window_bytes: u64,

@@ -42,7 +42,6 @@ pub struct CompletedWork {
 /// Contents of `longsift plan`.
 pub struct PlanExplanation<'a> {
     pub plan: &'a Plan,
-    /// Completed work.
     pub done: CompletedWork,
     /// Sizing for devices that this machine does not have, if requested.
     pub sizing: Option<Sizing>,

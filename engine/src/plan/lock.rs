@@ -10,7 +10,6 @@ use crate::plan::Plan;
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock, Recorded};
 use crate::storage::store::is_address;
 
-/// Returns the lock of a plan.
 pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
     let params = plan
         .spec

@@ -45,7 +45,6 @@ impl Measures {
         measures
     }
 
-    /// Returns the columns of all measures.
     pub fn statistics(&self) -> Vec<Column> {
         self.columns.iter().flat_map(|measure| measure.columns.clone()).collect()
     }
@@ -58,7 +57,6 @@ impl Measures {
         })
     }
 
-    /// Returns the indices of all measures.
     pub fn indices(&self) -> Range<u16> {
         0..self.stages.len() as u16
     }

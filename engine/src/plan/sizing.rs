@@ -38,12 +38,10 @@ pub struct Sizing {
     pub least_seconds: Option<f64>,
 }
 
-/// Placement on one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuPlacement {
     /// Name of the GPU.
     pub card: String,
-    /// Memory of the GPU.
     pub memory_bytes: u64,
     /// Memory that stays unused.
     pub headroom_bytes: u64,

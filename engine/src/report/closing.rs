@@ -17,7 +17,6 @@ const MAX_LABELS: usize = 50;
 /// Kept samples by label.
 #[derive(Clone, Debug)]
 pub struct LabelTable<'a> {
-    /// Column of the labels.
     pub column: &'a str,
     /// Names of the scores that the selection is compared with.
     pub compared: Vec<&'a str>,

@@ -36,7 +36,6 @@ pub struct DocumentChanges {
     pub listed: Vec<DocumentChange>,
 }
 
-/// A document that changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DocumentChange {
     pub file: String,
@@ -48,7 +47,6 @@ pub struct DocumentChange {
     pub second: Option<DocumentOutcome>,
 }
 
-/// Outcome of a document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DocumentOutcome {
     /// `kept`, `not_selected`, the reason for which it was dropped, or `quarantined: <code>`.
@@ -62,7 +60,6 @@ pub struct DocumentOutcome {
     /// Bits of the raw statistics and scores of all windows, for comparison.
     #[serde(skip)]
     figures: Vec<u64>,
-    /// Decisions by sample.
     #[serde(skip)]
     samples: Vec<SampleDecision>,
 }

@@ -50,7 +50,6 @@ pub(crate) struct Sources<'a> {
     pub(crate) manifest: &'a Manifest,
     pub(crate) summary: &'a Summary,
     pub(crate) calibration: &'a Calibration,
-    /// Run directory of the scores.
     pub(crate) scores: &'a RunDirectory,
     /// Path of a table of the selection.
     pub(crate) selection: &'a dyn Fn(&Part) -> PathBuf,

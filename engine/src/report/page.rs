@@ -64,7 +64,6 @@ impl Section {
     }
 }
 
-/// A block of a section.
 #[derive(Debug, Template)]
 #[template(path = "block.html")]
 pub(crate) enum Block {
@@ -102,7 +101,6 @@ pub(crate) enum Block {
 }
 
 impl Block {
-    /// Creates a table with this header.
     pub(crate) fn table<const COLUMNS: usize>(
         header: [&str; COLUMNS],
         rows: Vec<Vec<String>>,
@@ -189,7 +187,6 @@ pub(crate) struct Piece {
 }
 
 impl Sample {
-    /// Creates a sample that is a title and a text.
     pub(crate) fn passage(title: String, text: &str) -> Self {
         let (place, why, figures) = (String::new(), String::new(), Vec::new());
         let excerpt = Some((text.to_owned(), String::new(), String::new()));

@@ -128,7 +128,6 @@ impl RunDirectory {
         Ok(files::size(&self.success())?.is_some())
     }
 
-    /// Marks the run as finished.
     pub fn mark_finished(&self) -> Result<()> {
         Ok(atomic::write_atomic(&self.success(), b"").map(drop)?)
     }

@@ -251,7 +251,6 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
-/// Valid record of each unit.
 pub fn valid_records(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -270,7 +269,6 @@ fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitR
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-/// Valid record of one unit.
 pub fn valid_record(
     directory: &RunDirectory,
     dataset: &Dataset,

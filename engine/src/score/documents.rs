@@ -58,7 +58,6 @@ pub(super) struct Judge<'a> {
     kept: Option<StoredAnswers>,
 }
 
-/// Stored answers.
 struct StoredAnswers {
     journal: Journal,
     /// Answers by row and index of the program: 1 if the row is dropped else 0, then its statistics.

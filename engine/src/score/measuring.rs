@@ -385,7 +385,6 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Stores the result of a measure for a window.
     fn store_result(&mut self, (window, measure_index): FigureKey, figures: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
         let was_whole = open.is_whole();

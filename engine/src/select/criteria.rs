@@ -239,7 +239,6 @@ impl Criteria {
         self.statistics.len() + usize::from(self.random.is_some())
     }
 
-    /// Values of a sample, given its windows and its file.
     pub(super) fn values(&self, sample: &[ScoredWindow], file: &str) -> Vec<f64> {
         let statistics = self.statistics.iter().map(|statistic| self.value(statistic, sample));
         let random = self.random.map(|draw| draw.score(&sample[0], self.window(sample), file));

@@ -68,13 +68,11 @@ pub(super) struct Gathered {
     pub(super) units: Vec<u64>,
     /// Values of the `within` column with the number of each.
     pub(super) groups: BTreeMap<Option<String>, u32>,
-    /// By group.
     pub(super) of_groups: Vec<Group>,
     /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
     /// Windows that guards skip for a measure, by measure with guards before it.
     pub(super) skipped: Vec<u64>,
-    /// Number of windows.
     pub(super) windows: u64,
     /// Number of windows that overlap the previous window.
     pub(super) overlapping: u64,
@@ -86,7 +84,6 @@ pub(super) struct Gathered {
 /// Totals of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// Number of samples.
     pub(super) samples: u64,
     /// Tokens of its shortest and its longest window.
     pub(super) lengths: (u64, u64),
@@ -263,7 +260,6 @@ impl<'d> Gathering<'d> {
     }
 }
 
-/// Samples of one unit.
 #[derive(Default)]
 pub(super) struct UnitSamples {
     /// Values of the `within` column with the number of each in this unit.

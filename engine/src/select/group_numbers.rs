@@ -48,7 +48,6 @@ impl GroupNumbers {
 pub(super) struct GroupsOfSamples(AnonymousFile);
 
 impl GroupsOfSamples {
-    /// Reads the groups of a range of samples.
     pub(super) fn read_range(&self, samples: Range<u64>) -> Result<Vec<u32>> {
         let mut bytes = vec![0; (samples.end - samples.start) as usize * BYTES];
         self.0.read(&mut bytes, samples.start * BYTES as u64)?;

@@ -21,7 +21,6 @@ struct Filed {
     bytes: usize,
 }
 
-/// Location of one histogram in the file.
 #[derive(Clone, Debug)]
 pub(super) struct HistogramLocation {
     range: (f64, f64),
@@ -50,10 +49,8 @@ impl HistogramsOfGroups {
     }
 }
 
-/// Histograms of all groups.
 pub(super) struct Histograms(Arc<MappedFile>);
 
-/// Words of one histogram.
 struct Words {
     file: Arc<MappedFile>,
     bytes: Range<usize>,

@@ -49,13 +49,11 @@ pub(super) struct Ranking<'a> {
     histograms: HistogramsOfGroups,
 }
 
-/// One group of a ranking.
 #[derive(Clone, Copy)]
 pub(super) struct RankedGroup<'a> {
     ranking: &'a Ranking<'a>,
     /// Value of the `within` column.
     pub(super) value: &'a Option<String>,
-    /// Number of the group.
     group: u32,
 }
 

@@ -67,7 +67,6 @@ pub(super) struct RepeatedIds {
 }
 
 impl RepeatedIds {
-    /// Number of repeated ids.
     pub(super) fn count(&self) -> u64 {
         self.count
     }

@@ -11,7 +11,6 @@ use crate::run_directory::layout::RunDirectory;
 /// Bytes to buffer before they are written, as one range per group.
 const WAITING_BYTES: usize = 32 << 20;
 
-/// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
 /// Records that are being collected.

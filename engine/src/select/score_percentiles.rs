@@ -119,7 +119,6 @@ impl PercentilesOfGroups {
     }
 }
 
-/// Percentiles of all groups.
 #[derive(Debug)]
 pub(super) struct ScorePercentiles {
     file: AnonymousFile,

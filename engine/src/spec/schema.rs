@@ -209,7 +209,6 @@ pub(crate) fn properties(mapping: &Value) -> impl Iterator<Item = (&str, &Value)
         .map(|(key, schema)| (key.as_str(), schema))
 }
 
-/// Whether a mapping requires a key.
 pub(crate) fn is_required(mapping: &Value, key: &str) -> bool {
     mapping["required"].as_array().is_some_and(|keys| keys.iter().any(|required| required == key))
 }

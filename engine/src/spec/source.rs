@@ -129,7 +129,6 @@ impl<'s> Problems<'s> {
         self.push(span, Diagnostic::error(Blame::Pipeline, message))
     }
 
-    /// Adds a warning.
     pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
         self.push(span, Diagnostic::warning(Blame::Pipeline, message))
     }

@@ -147,10 +147,8 @@ pub enum EntryKind {
     File,
 }
 
-/// Folder entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderEntry {
-    /// Path of the entry.
     pub path: PathBuf,
     pub kind: EntryKind,
     pub is_link: bool,

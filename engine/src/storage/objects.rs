@@ -278,7 +278,6 @@ fn runtime() -> &'static Runtime {
     })
 }
 
-/// Version of an object.
 pub(crate) type Version = object_store::UpdateVersion;
 
 /// Writes a whole object in one request.

@@ -91,7 +91,6 @@ impl Stamp {
 }
 
 impl RangeFile {
-    /// Opens a local file.
     pub(super) fn open_local(path: &Path) -> Result<Self, StorageError> {
         let file = regular::open(path)?;
         let status = file.metadata().map_err(failed("read", path))?;

@@ -22,7 +22,6 @@ use crate::base::stop::Stop;
 /// Maximum bytes to discard for one block, of a server that ignores ranges.
 const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 
-/// Opens a file by its address.
 pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     let Some(file) = client(address)?.open(&url(address)?)? else {
         let why = "the server has no such file";

@@ -12,7 +12,6 @@ use crate::plan::Plan;
 /// Maximum number of locations listed for a duplicate id.
 const MAX_LOCATIONS: usize = 3;
 
-/// Location of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DocumentLocation {
     /// Index of its unit in the plan.

@@ -39,7 +39,6 @@ use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
 use crate::score::prepare::{CutDocument, Outcome, prepare};
 
-/// Tokens of a passage.
 const PASSAGE_TOKENS: usize = 16;
 /// Maximum number of passages and links in text output.
 const MAX_LISTED: usize = 8;
@@ -138,7 +137,6 @@ pub(crate) struct Explanation {
     notes: Vec<String>,
     selected: Option<Selected>,
     figures: Vec<ExplainedStatistic>,
-    /// Verdicts of the guards.
     guards: Vec<GuardVerdict>,
     /// Distance from which attention is far; null without a measure of attention.
     far_distance: Option<u64>,
@@ -581,7 +579,6 @@ impl Explanation {
         Ok(())
     }
 
-    /// Returns the text of a token range.
     fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
         self.pieces[tokens.start.min(end)..end].concat()

@@ -50,7 +50,6 @@ pub struct ModelReport {
     pub windows: Vec<WindowMemory>,
     /// Free memory of this machine in bytes; null if the system does not report it.
     pub free_memory_bytes: Option<u64>,
-    /// BOS token, if the model has one.
     pub bos_token_id: Option<u32>,
     /// Positions for which the model was trained, if the config states them.
     pub trained_positions: Option<u64>,
@@ -61,16 +60,13 @@ pub struct ModelReport {
 pub struct TableSize {
     /// `f32` or `bf16`.
     pub precision: &'static str,
-    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes per row.
     pub row_bytes: u64,
 }
 
 /// Memory of windows of one length.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowMemory {
-    /// Tokens of the window.
     pub tokens: u64,
     /// CPU memory of one window in bytes, in addition to the table.
     pub cpu_bytes: u64,

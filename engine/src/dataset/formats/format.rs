@@ -6,7 +6,6 @@ use super::compression::FileCompression;
 use super::line_format::LineFormat;
 use crate::spec::pipeline::InputFormat;
 
-/// File format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dataset) enum FileFormat {
     /// Parquet, compressed internally.
@@ -72,7 +71,6 @@ impl FileFormat {
         }
     }
 
-    /// Whether files of this format begin with that signature.
     pub(in crate::dataset) fn begins_like(self, signature: Signature) -> bool {
         signature.name == self.name()
     }

@@ -30,7 +30,6 @@ pub(in crate::dataset) struct Lines {
     pub(in crate::dataset) compression: FileCompression,
     /// Offsets of line ranges.
     pub(in crate::dataset) survey: Arc<LineSurvey>,
-    /// Cache entry of the survey.
     pub(in crate::dataset) cache_entry: SurveyCacheEntry,
     /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
     /// bad, because nobody chose to leave it out.

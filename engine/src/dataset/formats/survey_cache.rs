@@ -42,7 +42,6 @@ impl SurveyCacheEntry {
         Self(Some(folder.join("lines").join(name)))
     }
 
-    /// Reads the survey, if it is cached.
     pub(in crate::dataset) fn read(&self) -> Option<LineSurvey> {
         let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
         serde_json::from_slice(&bytes).ok()

@@ -41,7 +41,6 @@ pub(super) enum State {
     Retired(String),
 }
 
-/// A device with its state.
 pub(super) struct Device {
     pub(super) site: Site,
     pub(super) state: State,

@@ -44,7 +44,6 @@ pub struct Piece {
     pub window: u64,
     /// Tokens of the window.
     pub tokens: usize,
-    /// Range of its key heads.
     pub key_heads: Range<usize>,
     /// Index of the device.
     pub device: usize,
@@ -61,7 +60,6 @@ pub enum Next {
         /// Memory for the table.
         reservation: Reservation,
     },
-    /// Start a piece.
     Start(Piece),
     /// Give up a window.
     GiveUp {
@@ -82,7 +80,6 @@ pub enum Ended {
     Done,
     /// Other heads remain.
     Open,
-    /// It is given up.
     GivenUp(RowError),
     /// The window was given up or withdrawn earlier.
     Gone,

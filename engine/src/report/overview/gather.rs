@@ -24,7 +24,6 @@ use crate::run_directory::selected::{self, SelectedRow};
 use crate::run_directory::table::Table;
 use crate::run_directory::units::UnitRecord;
 
-/// Outcome of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleOutcome {
     Kept,
@@ -34,7 +33,6 @@ pub(super) enum SampleOutcome {
     Refused,
 }
 
-/// Number of outcomes.
 pub(super) const OUTCOMES: usize = 3;
 
 impl SampleOutcome {
@@ -47,7 +45,6 @@ impl SampleOutcome {
     }
 }
 
-/// Counts of a group.
 #[derive(Clone, Debug)]
 pub(super) struct GroupCounts {
     pub(super) outcomes: [Amount; OUTCOMES],
@@ -115,7 +112,6 @@ const MIN_WINDOWS_PER_PART: u64 = 8192;
 pub(super) struct Gathering<'a> {
     pub(super) choice: &'a Choice,
     pub(super) records: &'a [UnitRecord],
-    /// Run directory of the scores.
     pub(super) scores: &'a RunDirectory,
     /// Tables of the selection, by unit.
     pub(super) selection: HashMap<&'a str, PathBuf>,

@@ -38,7 +38,6 @@ pub(crate) struct Group {
     pub(crate) samples: Vec<ShownSample>,
 }
 
-/// A statistic of a group.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GroupStatistic {
     pub(crate) name: String,

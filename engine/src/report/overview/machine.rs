@@ -15,7 +15,6 @@ const MAX_POLLS: usize = 240;
 /// Machine data from the events of the last run in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    /// Polls by device.
     pub(crate) devices: BTreeMap<String, Vec<DevicePoll>>,
     /// Number of other events, by name.
     pub(crate) steps: BTreeMap<String, u64>,
@@ -26,7 +25,6 @@ pub(crate) struct Machine {
     run_started: bool,
 }
 
-/// One poll of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct DevicePoll {
     /// Time, UTC.

@@ -19,7 +19,6 @@ use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
 
-/// Rejections of one guard.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct GuardRejection {
     setting: String,

@@ -52,7 +52,6 @@ impl ColourScale {
         Self::Shares { largest: shares.fold(0.0, f64::max) }
     }
 
-    /// Returns the colour of a value.
     pub(crate) fn rgb(self, value: f64) -> [u8; 3] {
         let mix = |from: [f64; 3], to: [f64; 3], part: f64| {
             [0, 1, 2].map(|index| (from[index] + (to[index] - from[index]) * part).round() as u8)
@@ -138,7 +137,6 @@ impl HeatMap {
         self.columns.chunks(self.spans()[0]).filter_map(|names| Some((names.len(), names.first()?)))
     }
 
-    /// Returns the cells of a row.
     pub(crate) fn cells(&self, row: &str, values: &[Option<f64>]) -> Vec<Option<HeatCell>> {
         let cell = |(column, value): (&String, &Option<f64>)| {
             let value = (*value)?;

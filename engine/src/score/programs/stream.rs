@@ -57,7 +57,6 @@ pub(crate) struct Reply {
     pub(crate) values: Vec<Value>,
 }
 
-/// Schema of questions.
 fn question_schema(program: &Program) -> SchemaRef {
     let mut fields = keys(program);
     fields.push(if program.reads_text {
@@ -250,7 +249,6 @@ fn schema(header: &[u8]) -> Result<Schema, String> {
     try_fb_to_schema(schema).map_err(|error| error.to_string())
 }
 
-/// Decodes a record batch from its header and body.
 fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
     let batch = message.header_as_record_batch().ok_or("its message is not a record batch")?;

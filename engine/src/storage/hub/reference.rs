@@ -7,7 +7,6 @@ use longsift_stages::contract::{Address, Scheme};
 /// Prefix of data sets after the scheme.
 const DATASETS: &str = "datasets/";
 
-/// Kind of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepositoryKind {
     Model,
@@ -141,7 +140,6 @@ impl fmt::Display for HubReference {
     }
 }
 
-/// Whether a revision is a commit.
 pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

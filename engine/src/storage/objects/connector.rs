@@ -18,7 +18,6 @@ use crate::base::text::quoted;
 use crate::storage::http::READ_TIMEOUT;
 use crate::storage::retry::retry_after;
 
-/// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum upload speed that is not a timeout.
 const MIN_BYTES_PER_SECOND: u64 = 20_000;

@@ -33,7 +33,6 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
     }
 }
 
-/// Returns the kind of an error.
 pub(super) fn kind(error: &Error) -> ErrorKind {
     let words = || in_words(error);
     match error {

@@ -76,7 +76,6 @@ pub(super) fn cell(cell: Option<&Cell>) -> String {
     )
 }
 
-/// Returns all kinds of a matrix.
 pub(super) fn kinds(matrix: &Matrix) -> Vec<&String> {
     let mut kinds: Vec<&String> = matrix.values().flat_map(BTreeMap::keys).collect();
     kinds.sort();

@@ -16,7 +16,6 @@ impl Rng {
         Self { state: key }
     }
 
-    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.state)

@@ -32,7 +32,6 @@ const FIRST_PASS_IDS: usize = 256;
 const MAX_IDS_PER_PASS: usize = 1 << 16;
 /// Documents whose texts are read and tokenised at a time.
 const DOCUMENTS_PER_BATCH: usize = 32;
-/// Rows of one read.
 const ROWS_PER_READ: usize = 16;
 /// Maximum number of left-out categories listed.
 const MAX_LISTED: usize = 20;
@@ -55,7 +54,6 @@ pub(crate) struct SampleOptions {
     pub(crate) null_is_category: bool,
 }
 
-/// The sample.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     /// Documents by category name.
@@ -81,7 +79,6 @@ pub(crate) struct Sampled {
     pub(crate) documents: Vec<SampledDocument>,
 }
 
-/// A document of the sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SampledDocument {
     pub(crate) id: String,
@@ -89,7 +86,6 @@ pub(crate) struct SampledDocument {
     pub(crate) tokens: usize,
 }
 
-/// A row of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct InputRow {
     pub(crate) unit: usize,

@@ -51,7 +51,6 @@ pub(crate) struct Document {
     pub(crate) ids: Vec<u32>,
 }
 
-/// Origin of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowOrigin {
     /// Index of its category.

@@ -22,7 +22,6 @@ struct MergedBlocks {
     columns: Vec<String>,
     shares: Vec<Vec<Option<f64>>>,
     lift: Vec<Vec<Option<f64>>>,
-    /// Number of blocks that are merged into one.
     together: usize,
 }
 

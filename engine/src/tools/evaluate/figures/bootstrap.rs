@@ -6,7 +6,6 @@ use super::{Counts, Figure};
 use crate::base::random::key;
 use crate::tools::evaluate::random::Rng;
 
-/// Number of replicates.
 const REPLICATES: usize = 500;
 
 /// Document counts of all replicates. Documents are resampled instead of windows, because windows of one document are

@@ -108,7 +108,6 @@ impl LabelReport {
     }
 }
 
-/// Returns the kept share of a fraction.
 pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptShare> {
     kept.iter().find(|of| (of.fraction - fraction).abs() < 1e-12)
 }
