@@ -56,7 +56,6 @@ impl Default for Objects {
     }
 }
 
-/// Parsed request.
 struct ParsedRequest<'a> {
     request: &'a Request,
     key: String,
