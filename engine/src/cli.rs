@@ -64,7 +64,7 @@ pub enum LogFormat {
 
 /// Backend of whole models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
+pub enum BackendChoice {
     /// `candle` on a GPU or for `precision: bf16`, otherwise `own`.
     Auto,
     /// The kernels of longsift, on processors.
@@ -73,7 +73,7 @@ pub enum Backend {
     Candle,
 }
 
-impl Backend {
+impl BackendChoice {
     /// Returns the backend, if one is named.
     pub(crate) fn name(self) -> Option<BackendName> {
         match self {
@@ -240,7 +240,7 @@ pub enum Command {
         forward: Option<PathBuf>,
         /// Backend that runs the model.
         #[arg(long, value_enum, default_value = "auto", requires = "forward")]
-        backend: Backend,
+        backend: BackendChoice,
         /// Output format.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
@@ -310,7 +310,7 @@ pub struct PlanArguments {
     pub kernel: Option<String>,
     /// Backend of whole models.
     #[arg(long, value_enum, default_value = "auto")]
-    pub backend: Backend,
+    pub backend: BackendChoice,
     /// Select from the scores of another run with the same score settings.
     #[arg(long, value_name = "RUN_DIR")]
     pub scores_from: Option<PathBuf>,
