@@ -81,7 +81,7 @@ impl MapOptions {
 
 /// A block of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Block {
+pub(crate) struct MapBlock {
     /// First token, BOS counted.
     pub(crate) start: u64,
     /// End of the token range.
@@ -123,7 +123,7 @@ pub(crate) struct Map {
     /// Seconds of the measurement.
     seconds: f64,
     notes: Vec<String>,
-    blocks: Vec<Block>,
+    blocks: Vec<MapBlock>,
     #[serde(flatten)]
     matrix: BlockMatrix,
 }
@@ -172,8 +172,8 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
     check_finite(&shares, &location)?;
     let starts = [0].into_iter().chain(cut.ends.iter().copied());
     let of_blocks = starts.zip(&cut.ends).zip(cut.labels).zip(cut.texts);
-    let blocks: Vec<Block> = of_blocks
-        .map(|(((start, end), label), text)| Block {
+    let blocks: Vec<MapBlock> = of_blocks
+        .map(|(((start, end), label), text)| MapBlock {
             start: start as u64,
             end: *end as u64,
             label,

@@ -109,7 +109,7 @@ impl Map {
     }
 
     fn listed(&self) -> Section {
-        let block = |(index, block): (usize, &super::Block)| {
+        let block = |(index, block): (usize, &super::MapBlock)| {
             let tokens = format!("tokens {} to {}", count(block.start), count(block.end));
             let title = format!("{} · {tokens}", self.name(index));
             match &block.text {

@@ -215,13 +215,13 @@ pub(super) struct Window<'w> {
 }
 
 /// Logits or weights by head, row and key: `[query_heads, rows, keys]`.
-struct Block {
+struct AttentionBlock {
     rows: Range<usize>,
     keys: Range<usize>,
     numbers: Tensor,
 }
 
-impl Block {
+impl AttentionBlock {
     /// Returns the part of some keys; `None` without any.
     fn part(&self, keys: Range<usize>) -> Result<Option<Self>> {
         let keys = keys.start.max(self.keys.start)..keys.end.min(self.keys.end);
@@ -277,7 +277,7 @@ impl Window<'_> {
         queries: &Tensor,
         rows: Range<usize>,
         end: usize,
-    ) -> Result<Option<(Block, Tensor)>> {
+    ) -> Result<Option<(AttentionBlock, Tensor)>> {
         let rows =
             rows.start..rows.clone().find(|row| self.first_key(*row) >= end).unwrap_or(rows.end);
         let keys = self.first_key(rows.start)..rows.end.min(end);
@@ -304,25 +304,30 @@ impl Window<'_> {
             let distances = place.tensor(distances.collect(), &[1, rows.len(), keys.len()])?;
             logits = (logits + slopes.broadcast_mul(&distances)?)?;
         }
-        let block = Block { rows: rows.clone(), keys: keys.clone(), numbers: logits };
+        let block = AttentionBlock { rows: rows.clone(), keys: keys.clone(), numbers: logits };
         let is_visible = |row: usize, key: usize| key <= row && key >= self.first_key(row);
         let all_see = self.first_key(rows.end - 1)..(rows.start + 1).min(keys.end);
         block.mask(keys.start..all_see.start, f64::NEG_INFINITY, is_visible)?;
         block.mask(all_see.end.max(all_see.start)..keys.end, f64::NEG_INFINITY, is_visible)?;
-        let Block { numbers: logits, .. } = block;
+        let AttentionBlock { numbers: logits, .. } = block;
         let largest = logits.max_keepdim(D::Minus1)?;
         let numbers = logits.broadcast_sub(&largest)?.exp()?;
         let sums = numbers.to_dtype(DType::F64)?.sum_keepdim(D::Minus1)?;
-        Ok(Some((Block { rows, keys, numbers }, sums)))
+        Ok(Some((AttentionBlock { rows, keys, numbers }, sums)))
     }
 
     /// Computes the attention of some rows to the keys before `end`, in float64.
-    fn shares(&self, state: &Tensor, rows: Range<usize>, end: usize) -> Result<Option<Block>> {
+    fn shares(
+        &self,
+        state: &Tensor,
+        rows: Range<usize>,
+        end: usize,
+    ) -> Result<Option<AttentionBlock>> {
         let normed = self.query_keys.norm.apply(&state.narrow(0, rows.start, rows.len())?)?;
         let queries = self.queries(&rows, &normed)?;
         let Some((powers, sums)) = self.powers(&queries, rows, end)? else { return Ok(None) };
         let numbers = powers.numbers.to_dtype(DType::F64)?.broadcast_div(&sums)?;
-        Ok(Some(Block { numbers, ..powers }))
+        Ok(Some(AttentionBlock { numbers, ..powers }))
     }
 
     /// Computes attention's output for some rows, `[rows, query_heads · head_dim]`.
