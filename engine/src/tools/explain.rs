@@ -19,7 +19,7 @@ use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
 use super::document::{self, DocumentLocation};
-use super::map::blocks::{BlockMatrix, Cutting};
+use super::map::blocks::{BlockAttentionMatrix, Cutting};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -154,7 +154,7 @@ pub(crate) struct Explanation {
     layer: Option<u32>,
     /// Attention between blocks, as in `longsift map`.
     #[serde(flatten)]
-    matrix: BlockMatrix,
+    matrix: BlockAttentionMatrix,
     /// Text of each token, BOS first; ids if documents are token ids.
     #[serde(skip)]
     pieces: Vec<String>,
@@ -209,7 +209,7 @@ pub(crate) fn explain(
         token_gains: Vec::new(),
         layer: None,
         links: links(plan, &ids),
-        matrix: BlockMatrix::default(),
+        matrix: BlockAttentionMatrix::default(),
         pieces: pieces(&cut, &window, text.as_deref(), bos),
         input_file: file,
     };
@@ -400,7 +400,8 @@ impl Explanation {
     fn set_blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
         self.layer = Some(layer);
         let uniform_attention = Vec::new();
-        self.matrix = BlockMatrix { uniform_attention, ..BlockMatrix::new(ends, shares) };
+        self.matrix =
+            BlockAttentionMatrix { uniform_attention, ..BlockAttentionMatrix::new(ends, shares) };
     }
 
     /// Adds the recorded statistics, and the outcome of the sample in the run.

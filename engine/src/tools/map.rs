@@ -30,7 +30,7 @@ use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
-use blocks::{BlockMatrix, Cutting};
+use blocks::{BlockAttentionMatrix, Cutting};
 use layer::MappedLayer;
 
 /// Maximum characters shown of a block.
@@ -125,7 +125,7 @@ pub(crate) struct Map {
     notes: Vec<String>,
     blocks: Vec<MapBlock>,
     #[serde(flatten)]
-    matrix: BlockMatrix,
+    matrix: BlockAttentionMatrix,
 }
 
 /// Tokens of a document and their division into blocks.
@@ -197,7 +197,7 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         memory_bytes,
         seconds,
         notes: cut.notes,
-        matrix: BlockMatrix::new(&cut.ends, &shares),
+        matrix: BlockAttentionMatrix::new(&cut.ends, &shares),
         blocks,
     })
 }

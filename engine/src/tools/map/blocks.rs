@@ -14,7 +14,7 @@ const MIN_BLOCK_TOKENS: usize = 16;
 
 /// Attention between blocks.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct BlockMatrix {
+pub(crate) struct BlockAttentionMatrix {
     /// First tokens of the blocks, and the end of the last.
     pub(crate) block_boundaries: Vec<u64>,
     /// `[blocks][blocks]`: mean attention of a token of the query block to all tokens of the key block, 0 to 1; null
@@ -27,7 +27,7 @@ pub(crate) struct BlockMatrix {
     pub(crate) lift: Vec<Vec<Option<f64>>>,
 }
 
-impl BlockMatrix {
+impl BlockAttentionMatrix {
     /// Creates the matrix of blocks that end at these tokens.
     pub(crate) fn new(ends: &[usize], shares: &BlockShares) -> Self {
         let BlockShares { shares, uniform, .. } = shares;
