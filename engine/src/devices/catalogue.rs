@@ -5,7 +5,7 @@ use crate::base::error::Result;
 
 /// A GPU model of the catalogue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Card {
+pub struct GpuModel {
     /// `A800-80GB`.
     pub name: String,
     pub memory_bytes: u64,
@@ -49,7 +49,7 @@ const CARDS: [Row; 17] = [
     ("RTX-5090-32GB", 32, 1792.0, 209.5, 104.8, 170.0, 2.41),
 ];
 
-impl Card {
+impl GpuModel {
     fn from_row((name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock): Row) -> Self {
         let exponentials = 16.0 * multiprocessors * clock * 1e9;
         let speed =
@@ -62,7 +62,7 @@ impl Card {
 ///
 /// # Errors
 /// An entry is invalid; the message lists the known names.
-pub fn cards(list: &str) -> Result<Vec<Card>> {
+pub fn cards(list: &str) -> Result<Vec<GpuModel>> {
     let mut cards = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let (count, name) = match entry.split_once('x') {
@@ -87,14 +87,14 @@ pub fn cards(list: &str) -> Result<Vec<Card>> {
     Ok(cards)
 }
 
-fn card(name: &str) -> Option<Card> {
+fn card(name: &str) -> Option<GpuModel> {
     if let Some((name, gigabytes)) = name.split_once(':') {
         let gigabytes: f64 = gigabytes.trim_end_matches("GB").parse().ok()?;
         let sensible = (1e-6..=100_000.0).contains(&gigabytes) && !name.is_empty();
         let memory_bytes = (gigabytes * 1e9) as u64;
-        return sensible.then(|| Card { name: name.to_owned(), memory_bytes, speed: None });
+        return sensible.then(|| GpuModel { name: name.to_owned(), memory_bytes, speed: None });
     }
-    CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(Card::from_row)
+    CARDS.into_iter().find(|row| row.0.eq_ignore_ascii_case(name)).map(GpuModel::from_row)
 }
 
 #[cfg(test)]

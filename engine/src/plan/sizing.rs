@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::base::error::Result;
 use crate::base::text::{bytes, count};
-use crate::devices::catalogue::{Card, Speed};
+use crate::devices::catalogue::{GpuModel, Speed};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
@@ -64,7 +64,7 @@ impl Sizing {
     ///
     /// # Errors
     /// No measure of the pipeline uses a GPU, or GPUs have no kernel for its number type.
-    pub fn new(plan: &Plan, cards: &[Card]) -> Result<Self> {
+    pub fn new(plan: &Plan, cards: &[GpuModel]) -> Result<Self> {
         let attention = plan.needed_attention()?;
         if attention.reading.precision == Precision::Int16 {
             let message = "GPUs have no kernel for `precision: int16`";
@@ -86,7 +86,7 @@ impl Sizing {
     }
 }
 
-fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> GpuPlacement {
+fn place(plan: &Plan, attention: &Attention, card: &GpuModel, number: usize) -> GpuPlacement {
     let (settings, layer) = (&attention.sharing, attention.model.spec());
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let number_bytes = attention.reading.precision.bytes();
