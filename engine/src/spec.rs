@@ -68,11 +68,11 @@ pub struct Spec {
 }
 
 /// A pipeline with its warnings, or all its errors and warnings in the order of the file.
-pub type Checked = Result<(Spec, Vec<Diagnostic>), Vec<Diagnostic>>;
+pub type CheckedPipeline = Result<(Spec, Vec<Diagnostic>), Vec<Diagnostic>>;
 
 impl Spec {
     /// Reads a pipeline file and checks everything that does not need other files.
-    pub fn read(path: &Path, overrides: &Overrides) -> Checked {
+    pub fn read(path: &Path, overrides: &Overrides) -> CheckedPipeline {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
         let limit = yaml::MAX_FILE_BYTES as u64 + 1;
@@ -102,7 +102,7 @@ impl Spec {
     /// let mistakes = Spec::parse("p.yaml", &starter, &set("stages.tokenize.bos=3")).expect_err("a wrong one");
     /// assert!(render(&mistakes, false).starts_with("error: `bos` is 3, above its maximum 2"));
     /// ```
-    pub fn parse(name: &str, text: &str, overrides: &Overrides) -> Checked {
+    pub fn parse(name: &str, text: &str, overrides: &Overrides) -> CheckedPipeline {
         if text.len() > yaml::MAX_FILE_BYTES {
             let message = format!(
                 "pipeline file {} is larger than {} bytes",
@@ -162,7 +162,7 @@ impl Spec {
     ///
     /// # Errors
     /// As for a pipeline file.
-    pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> Checked {
+    pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> CheckedPipeline {
         // JSON is a subset of YAML.
         let text = serde_json::to_string_pretty(settings).expect("settings are plain data");
         let name = format!("{pipeline} (as recorded)");

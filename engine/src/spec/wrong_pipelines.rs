@@ -37,7 +37,7 @@ fn overrides(set: &[&str], param: &[&str]) -> Overrides {
     Overrides { set: owned(set), param: owned(param) }
 }
 
-fn parse(text: &str, set: &[&str], param: &[&str]) -> Checked {
+fn parse(text: &str, set: &[&str], param: &[&str]) -> CheckedPipeline {
     Spec::parse("pipelines/p.yaml", text, &overrides(set, param))
 }
 
