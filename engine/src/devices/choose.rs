@@ -9,7 +9,7 @@ use longsift_stages::shard_across_devices::{
 };
 
 use super::cpu::Cpu;
-use super::device::{Choice, Device, Devices, NoDevices, SIMULATED_WORKERS};
+use super::device::{Device, DeviceCriteria, Devices, NoDevices, SIMULATED_WORKERS};
 use super::ledger::{Ledger, Limit};
 use super::simulated::{self, Reading, Simulated};
 use super::visible::visible_gpus;
@@ -24,7 +24,7 @@ struct GpuSearch {
 ///
 /// # Errors
 /// They do not exist, or the numbers of workers do not match them.
-pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
+pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     let settings = choice.settings;
     let (mut list, why) = match &settings.devices {
         DeviceSettings::Kind(DeviceKind::Cpu) => (vec![cpu(choice)], "as set".to_owned()),
@@ -61,7 +61,7 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
     Ok(Devices { list, why, threads: choice.threads, kernel })
 }
 
-fn cpu(choice: Choice<'_>) -> Device {
+fn cpu(choice: DeviceCriteria<'_>) -> Device {
     Device {
         compute: Arc::new(Cpu::new(choice.kernel, choice.threads)),
         ledger: Ledger::with_oversized_allowed(Box::new(Limit(choice.window_memory_bytes))),
@@ -70,7 +70,7 @@ fn cpu(choice: Choice<'_>) -> Device {
     }
 }
 
-fn find(choice: Choice<'_>) -> Result<GpuSearch, NoDevices> {
+fn find(choice: DeviceCriteria<'_>) -> Result<GpuSearch, NoDevices> {
     if let Ok(value) = std::env::var(simulated::VARIABLE) {
         return simulate(choice, &value).map_err(|message| NoDevices {
             key: "devices",
@@ -99,12 +99,12 @@ fn find(choice: Choice<'_>) -> Result<GpuSearch, NoDevices> {
 }
 
 #[cfg(feature = "cuda")]
-fn real_gpus(choice: Choice<'_>) -> Result<Vec<Device>, String> {
+fn real_gpus(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
     super::cuda::find(choice)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn real_gpus(_: Choice<'_>) -> Result<Vec<Device>, String> {
+fn real_gpus(_: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
     match visible_gpus()?.len() {
         0 => Ok(Vec::new()),
         gpus => {
@@ -113,7 +113,7 @@ fn real_gpus(_: Choice<'_>) -> Result<Vec<Device>, String> {
     }
 }
 
-fn simulate(choice: Choice<'_>, value: &str) -> Result<GpuSearch, String> {
+fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String> {
     let descriptions = simulated::describe(value, visible_gpus)?;
     let why = format!("{} simulated devices", descriptions.len());
     let Decimal(headroom_fraction) = choice.settings.headroom_fraction;

@@ -11,7 +11,7 @@ use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
 use longsift_stages::model::AttentionSpec;
 
-use super::device::{Choice, Device, GPU_WORKERS};
+use super::device::{Device, DeviceCriteria, GPU_WORKERS};
 use super::ledger::{Ledger, Memory, MemorySource};
 use super::nvml;
 use super::visible::visible_gpus;
@@ -20,7 +20,7 @@ use super::visible::visible_gpus;
 ///
 /// # Errors
 /// No GPU can be used.
-pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
+pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
     let gpus = gpus()?;
     let kernel = kernel(choice, &gpus)?;
     let by_nvml = visible_gpus().unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
 }
 
 /// Returns the requested kernel, or the fastest one for the table that every GPU supports and that can process the windows.
-fn kernel(choice: Choice<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
+fn kernel(choice: DeviceCriteria<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
     let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.supports(*kernel));
     let (candidates, what) = match choice.named {
         Some(named) => (vec![named], format!("the kernel `{}`", named.name())),

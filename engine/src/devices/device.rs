@@ -57,7 +57,7 @@ impl Device {
 
 /// Criteria for choosing devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'a> {
+pub struct DeviceCriteria<'a> {
     pub settings: &'a ShardAcrossDevices,
     /// Kernel of the processor.
     pub kernel: Kernel,

@@ -23,7 +23,7 @@ use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::{part, part_lines};
 use crate::devices::choose;
-use crate::devices::device::{Choice, Devices};
+use crate::devices::device::{DeviceCriteria, Devices};
 use crate::run_directory::calibration as saved;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
@@ -204,7 +204,7 @@ pub(super) fn devices(
     let shape = model.map(|model| model.spec().device_window(tokens).0);
     let of_processor =
         named.filter(|kernel| !kernel.is_cuda() && kernel.unsupported_reason().is_none());
-    let chosen = choose::choose(Choice {
+    let chosen = choose::choose(DeviceCriteria {
         settings: &settings,
         kernel: of_processor.unwrap_or(detected),
         named: named.filter(|_| !options.devices_absent),

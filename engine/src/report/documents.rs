@@ -8,7 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use serde::Serialize;
 
-use super::overview::choice::Choice;
+use super::overview::choice::SelectionSettings;
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
 use crate::run_directory::dropped::NOT_SELECTED;
@@ -114,7 +114,7 @@ struct Records<'a> {
     units: BTreeMap<&'a str, Vec<&'a UnitRecord>>,
     /// Tables of the selection, by path.
     selection: HashMap<&'a str, &'a Part>,
-    choice: Choice,
+    choice: SelectionSettings,
 }
 
 impl<'a> Records<'a> {
@@ -126,7 +126,7 @@ impl<'a> Records<'a> {
         }
         let selection = manifest.selection.iter().map(|part| (part.path.as_str(), part)).collect();
         let scores = manifest.scores_directory(directory)?;
-        let choice = Choice::from_manifest(manifest, &scores)?;
+        let choice = SelectionSettings::from_manifest(manifest, &scores)?;
         Ok(Self { run, scores, units, selection, choice })
     }
 

@@ -38,7 +38,7 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use amounts::OtherAmount;
-use choice::Choice;
+use choice::SelectionSettings;
 use gather::{Gathering, GroupRules, Lists};
 use groups::Group;
 use machine::Machine;
@@ -169,7 +169,7 @@ impl Overview {
     /// Builds the report.
     pub(crate) fn new(sources: Sources<'_>) -> Result<Self> {
         let Sources { manifest, summary, calibration, scores, .. } = sources;
-        let choice = Choice::from_manifest(manifest, scores)?;
+        let choice = SelectionSettings::from_manifest(manifest, scores)?;
         let tables: Vec<PathBuf> = manifest.selection.iter().map(sources.selection).collect();
         let statistics = match tables.first() {
             Some(path) => selected::statistics(path)?,
@@ -288,7 +288,7 @@ impl Overview {
 
 /// Returns the properties of each group; only shown ones have a scorer.
 fn known<'a>(
-    choice: &Choice,
+    choice: &SelectionSettings,
     calibration: &'a Calibration,
     shown: &[&'a CalibratedGroup],
 ) -> HashMap<Option<&'a str>, GroupRules<'a>> {
@@ -324,7 +324,7 @@ impl Labels {
     }
 }
 
-fn means(choice: &Choice, name: &str, [kept, others]: &[Lists; 2]) -> (String, Means) {
+fn means(choice: &SelectionSettings, name: &str, [kept, others]: &[Lists; 2]) -> (String, Means) {
     let mean = |of: &Lists| of.sums.iter().map(|sum| sum / of.windows.max(1) as f64).collect();
     let doc = choice.column(name).map_or(String::new(), |column| column.doc.to_string());
     let windows = [kept.windows, others.windows];

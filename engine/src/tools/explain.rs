@@ -29,7 +29,7 @@ use crate::base::text::{count, line_safe, one_line, quoted, quoted_value, table}
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
-use crate::report::overview::choice::Choice;
+use crate::report::overview::choice::SelectionSettings;
 use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
@@ -490,7 +490,7 @@ fn rank(
     unit: &str,
     (row, window): (u64, u32),
 ) -> Result<Option<Selected>> {
-    let choice = Choice::from_manifest(manifest, scores)?;
+    let choice = SelectionSettings::from_manifest(manifest, scores)?;
     let unfinished = || not_finished(run);
     let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
     let mut found = None;
@@ -542,7 +542,11 @@ fn group_of<'c>(
 }
 
 /// Returns the terms of a sample's score.
-fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<TermValue> {
+fn terms(
+    choice: &SelectionSettings,
+    calibration: &Calibration,
+    sample: &SelectedRow<'_>,
+) -> Vec<TermValue> {
     let group = group_of(calibration, sample);
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
     let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::bins::Binned;
-use super::choice::Choice;
+use super::choice::SelectionSettings;
 use crate::base::text::count;
 use crate::report::amount::Amount;
 use crate::report::page::numbers::share;
@@ -74,7 +74,7 @@ impl Scores {
 /// Returns whether a minimum score can replace the amount of a run, with the same scores and the same candidates: not with a
 /// saved calibration, whose thresholds decide; not with budgets, which leave out samples of other lengths; not with random
 /// scores.
-pub(super) fn is_exact(choice: &Choice) -> bool {
+pub(super) fn is_exact(choice: &SelectionSettings) -> bool {
     let is_calibrated = choice.score.calibration.is_some();
     !is_calibrated && choice.filter.budgets.is_none() && !choice.terms.is_empty()
 }

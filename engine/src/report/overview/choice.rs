@@ -14,7 +14,7 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 
 /// Selection settings of a run.
-pub(crate) struct Choice {
+pub(crate) struct SelectionSettings {
     pub(crate) score: Score,
     pub(crate) filter: Filter,
     pub(crate) terms: Vec<Term>,
@@ -25,7 +25,7 @@ pub(crate) struct Choice {
     pub(crate) columns: Vec<(String, Column)>,
 }
 
-impl Choice {
+impl SelectionSettings {
     /// Reads the selection settings of a manifest; `directory` holds its scores.
     pub(crate) fn from_manifest(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
         let settings = &manifest.lock.settings;

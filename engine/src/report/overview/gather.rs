@@ -10,7 +10,7 @@ use longsift_stages::score::terms::{Combine, Scorer};
 
 use super::amounts::Scores;
 use super::bins::{Binned, MAX_BINS};
-use super::choice::Choice;
+use super::choice::SelectionSettings;
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -110,7 +110,7 @@ const MIN_WINDOWS_PER_PART: u64 = 8192;
 
 /// Sources of the counts.
 pub(super) struct Gathering<'a> {
-    pub(super) choice: &'a Choice,
+    pub(super) choice: &'a SelectionSettings,
     pub(super) records: &'a [UnitRecord],
     pub(super) scores: &'a RunDirectory,
     /// Tables of the selection, by unit.

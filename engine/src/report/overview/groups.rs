@@ -7,7 +7,7 @@ use longsift_stages::filter::guards::Bounds;
 use serde::Serialize;
 
 use super::bins::{Binned, Histogram};
-use super::choice::Choice;
+use super::choice::SelectionSettings;
 use super::excerpts::{self, Excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
 use super::picks::{Pick, PickKind};
@@ -95,7 +95,7 @@ pub(super) fn shown<'c>(
 
 /// Builds the groups: the shown ones, then all others combined if there are any.
 pub(super) fn build(
-    choice: &Choice,
+    choice: &SelectionSettings,
     statistics: &[String],
     shown: &[&CalibratedGroup],
     gathered: Vec<GroupCounts>,
