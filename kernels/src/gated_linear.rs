@@ -141,7 +141,8 @@ impl GatedLinearState {
         of_chunks.for_each_init(
             || Scratch::new(shape),
             |scratch, ((((queries, keys), log_decays), weights), decays)| {
-                let chunk = Chunk { shape, queries, keys, log_decays, weights, decays, scratch };
+                let chunk =
+                    ChunkFactors { shape, queries, keys, log_decays, weights, decays, scratch };
                 with_floats(kernel, chunk);
             },
         );
@@ -202,7 +203,7 @@ impl Scratch {
 
 /// Factors of a chunk that do not depend on the matrices: weights, queries times their decay since the chunk's start,
 /// keys times their decay to its end.
-struct Chunk<'a> {
+struct ChunkFactors<'a> {
     shape: &'a GatedLinearShape,
     queries: &'a mut [f32],
     keys: &'a mut [f32],
@@ -214,7 +215,7 @@ struct Chunk<'a> {
     scratch: &'a mut Scratch,
 }
 
-impl FloatOp for Chunk<'_> {
+impl FloatOp for ChunkFactors<'_> {
     type Result = ();
 
     #[inline(always)]
@@ -228,7 +229,7 @@ impl FloatOp for Chunk<'_> {
     }
 }
 
-impl Chunk<'_> {
+impl ChunkFactors<'_> {
     /// Adds the share of some channels to the weights of a key head.
     #[inline(always)]
     fn channels<S: Simd>(&mut self, simd: S, head: usize, first: usize, channels: usize) {
