@@ -13,7 +13,7 @@ use crate::storage::{files, regular};
 
 /// Reservation of one run on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct DeviceClaim {
     /// Process id.
     pub pid: u32,
     /// UUID of the GPU, or the name of a device without one.
@@ -41,7 +41,7 @@ impl Presence {
     }
 
     /// Publishes the current reservations; errors are only logged.
-    pub(crate) fn publish(&mut self, claims: &[Claim]) {
+    pub(crate) fn publish(&mut self, claims: &[DeviceClaim]) {
         let text = serde_json::to_vec(claims).expect("plain data");
         let written = self
             .file
@@ -67,7 +67,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Reads the current reservations of every running longsift of this user.
-pub fn claims() -> Vec<Claim> {
+pub fn claims() -> Vec<DeviceClaim> {
     let listed = folder().map(|folder| files::list_if_present(&folder));
     let paths = listed.and_then(Result::ok).unwrap_or_default();
     paths.iter().filter(|path| is_held(path)).flat_map(|path| read(path)).collect()
@@ -79,7 +79,7 @@ fn is_held(path: &std::path::Path) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-fn read(path: &Path) -> Vec<Claim> {
+fn read(path: &Path) -> Vec<DeviceClaim> {
     let bytes = files::read_if_present(path).ok().flatten();
     bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

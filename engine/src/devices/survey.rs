@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use serde::Serialize;
 
 use super::nvml::Gpu;
-use super::presence::{Claim, claims};
+use super::presence::{DeviceClaim, claims};
 use super::visible::visible_gpus;
 use crate::base::machine::{self, free_memory_bytes};
 use crate::base::text::bytes;
@@ -92,7 +92,12 @@ impl Survey {
 /// Header line of a CSV file.
 pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_bytes,headroom_bytes,reserved_bytes,in_flight,utilisation_percent\n";
 
-fn surveyed_gpu(number: usize, gpu: Gpu, headroom_fraction: f64, claims: &[Claim]) -> Surveyed {
+fn surveyed_gpu(
+    number: usize,
+    gpu: Gpu,
+    headroom_fraction: f64,
+    claims: &[DeviceClaim],
+) -> Surveyed {
     let memory = gpu.memory().ok();
     let total = memory.map(|memory| memory.total);
     let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid());
@@ -111,7 +116,7 @@ fn surveyed_gpu(number: usize, gpu: Gpu, headroom_fraction: f64, claims: &[Claim
 }
 
 /// Surveys the processor. It has no headroom of its own: `memory_limit_bytes` limits its use.
-fn surveyed_cpu(claims: &[Claim]) -> Surveyed {
+fn surveyed_cpu(claims: &[DeviceClaim]) -> Surveyed {
     let total = system_line("/proc/meminfo", "MemTotal:")
         .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .map(|kibibytes| kibibytes * 1024);
@@ -138,7 +143,7 @@ fn system_line(path: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
 }
 
-fn claimed(claims: &[Claim], device: &str) -> (u64, usize) {
+fn claimed(claims: &[DeviceClaim], device: &str) -> (u64, usize) {
     let ours = claims.iter().filter(|claim| claim.device == device);
     ours.fold((0, 0), |(bytes, pieces), claim| {
         (bytes + claim.reserved_bytes, pieces + claim.in_flight)

@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Content of the object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Claim {
+struct LeaseRecord {
     #[serde(flatten)]
     holder: Holder,
     /// Namespace of the process number.
@@ -58,7 +58,7 @@ pub(super) struct Lease {
 struct Shared {
     /// Last written content and its version. Locked during writes: of two concurrent writers, the second would take the first
     /// for another process.
-    object: Mutex<(Claim, Version)>,
+    object: Mutex<(LeaseRecord, Version)>,
     /// State that is known without a request; never locked during one.
     known: Mutex<Known>,
 }
@@ -83,14 +83,18 @@ impl Lease {
     /// Another process has the lease and renews it.
     pub(super) fn acquire(path: &Path, root: &Path) -> Result<Self> {
         let number = clock::nanoseconds() as u64;
-        let mut claim =
-            Claim { holder: Holder::this_process(), place: process_namespace(), number, beats: 0 };
+        let mut claim = LeaseRecord {
+            holder: Holder::this_process(),
+            place: process_namespace(),
+            number,
+            beats: 0,
+        };
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(mut version) = write(path, &claim, None, RetryPolicy::default())? {
                 // A second creation with other content fails, unless this process slept and another one removed the lease. A
                 // third one succeeds only if the store ignores conditions.
-                let other = Claim { number: !number, ..claim.clone() };
+                let other = LeaseRecord { number: !number, ..claim.clone() };
                 if let Some(second) = write(path, &other, None, RetryPolicy::default())? {
                     if write(path, &claim, None, RetryPolicy::default())?.is_some() {
                         return Err(unconditional(root));
@@ -220,7 +224,7 @@ pub(super) fn read_holder(path: &Path) -> Result<Option<Holder>> {
 }
 
 /// Polls a lease until it is renewed, is removed, or has expired.
-fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Result<Use> {
+fn wait_for_end(path: &Path, before: Option<&LeaseRecord>, version: &Version) -> Result<Use> {
     if before.is_some_and(has_ended) {
         return Ok(Use::Free);
     }
@@ -240,7 +244,7 @@ fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Resul
 }
 
 /// Whether the process is known to be gone: a process of this machine that has ended, or an earlier process with this number.
-fn has_ended(claim: &Claim) -> bool {
+fn has_ended(claim: &LeaseRecord) -> bool {
     let pid = claim.holder.pid;
     claim.place == process_namespace() && (pid == std::process::id() || !is_running(pid))
 }
@@ -265,7 +269,7 @@ fn process_namespace() -> String {
 
 fn write(
     path: &Path,
-    claim: &Claim,
+    claim: &LeaseRecord,
     instead_of: Option<Version>,
     policy: RetryPolicy,
 ) -> Result<Option<Version>> {
@@ -274,7 +278,7 @@ fn write(
 }
 
 /// Reads a lease; the content is `None` if it is damaged.
-fn read(path: &Path) -> Result<Option<(Option<Claim>, Version)>> {
+fn read(path: &Path) -> Result<Option<(Option<LeaseRecord>, Version)>> {
     match read_version(address(path), RetryPolicy::default()) {
         Ok((bytes, version)) => Ok(Some((serde_json::from_slice(&bytes).ok(), version))),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn recent_lease_is_valid_while_a_renewal_waits_for_the_store() {
-        let claim = Claim {
+        let claim = LeaseRecord {
             holder: Holder::this_process(),
             place: process_namespace(),
             number: 1,

@@ -11,7 +11,7 @@ use crate::base::progress::Progress;
 use crate::base::text::bytes;
 use crate::devices::device::Device;
 use crate::devices::ledger::MemoryState;
-use crate::devices::presence::{Claim, Presence};
+use crate::devices::presence::{DeviceClaim, Presence};
 use crate::devices::scheduler::Scheduler;
 use crate::devices::steps::Step;
 use crate::run_directory::events;
@@ -136,7 +136,7 @@ impl<'a> Watch<'a> {
             let utilisation = device.ledger.utilisation();
             self.progress.device(index, &row(device, &state, in_flight[index], utilisation));
             timeline.push(sample(device, &state, in_flight[index], utilisation));
-            claims.push(Claim {
+            claims.push(DeviceClaim {
                 pid: std::process::id(),
                 device: device.uuid.clone().unwrap_or_else(|| device.compute.name().to_owned()),
                 reserved_bytes: state.reserved,
