@@ -47,7 +47,7 @@ pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindOf, OfLength};
 use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
-use labels::classes::Classes;
+use labels::classes::LabelClasses;
 use labels::report::LabelFigures;
 use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
@@ -273,7 +273,7 @@ struct Evaluator<'a> {
     wanted: &'a SampleOptions,
     kinds: &'a [&'static str],
     heads: &'a [HeadColumn],
-    classes: Option<&'a Classes>,
+    classes: Option<&'a LabelClasses>,
     measurer: Measurer<'a>,
     has_bytes: bool,
     needs_text: bool,
@@ -331,7 +331,7 @@ impl Evaluator<'_> {
         Ok(evaluation)
     }
 
-    fn class_sample_options(&self, classes: &Classes) -> SampleOptions {
+    fn class_sample_options(&self, classes: &LabelClasses) -> SampleOptions {
         SampleOptions {
             by: Some(classes.column.clone()),
             null_is_category: false,
@@ -343,7 +343,7 @@ impl Evaluator<'_> {
     /// Evaluates the natural windows of labelled documents.
     fn labels(
         &mut self,
-        classes: &Classes,
+        classes: &LabelClasses,
         wanted: &SampleOptions,
         sample: &Sample,
     ) -> Result<LabelFigures> {

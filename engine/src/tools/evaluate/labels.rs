@@ -23,7 +23,7 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
-use classes::Classes;
+use classes::LabelClasses;
 use kept::Labelled;
 use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
@@ -43,7 +43,7 @@ pub(crate) fn windows_per_document(tokens: usize) -> usize {
 /// Evaluation of a pipeline's scores on labelled documents.
 pub(crate) struct Labelling<'a, 'm> {
     pub(crate) plan: &'m Plan,
-    pub(crate) classes: &'m Classes,
+    pub(crate) classes: &'m LabelClasses,
     /// Columns of the input that are document scores.
     pub(crate) scores: &'m [String],
     /// Sampling parameters, by class.

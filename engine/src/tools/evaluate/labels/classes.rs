@@ -18,7 +18,7 @@ const MAX_LISTED: usize = 64;
 
 /// The classes of a column.
 #[derive(Clone, Debug)]
-pub(crate) struct Classes {
+pub(crate) struct LabelClasses {
     pub(crate) column: String,
     pub(crate) good: BTreeSet<String>,
     /// Rows of each class.
@@ -32,7 +32,12 @@ pub(crate) struct Classes {
 /// # Errors
 /// Fails if the column does not exist or holds lists or structs, or its labels do not allow a comparison of good
 /// windows.
-pub(crate) fn classes(plan: &Plan, column: &str, good: &[String], stop: &Stop) -> Result<Classes> {
+pub(crate) fn classes(
+    plan: &Plan,
+    column: &str,
+    good: &[String],
+    stop: &Stop,
+) -> Result<LabelClasses> {
     plan.dataset.check_label_column(column)?;
     let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
     for unit in &plan.units {
@@ -53,12 +58,12 @@ pub(crate) fn classes(plan: &Plan, column: &str, good: &[String], stop: &Stop) -
         }
     }
     let (column, good) = (column.to_owned(), good.iter().cloned().collect());
-    let classes = Classes { column, good, rows, null_rows };
+    let classes = LabelClasses { column, good, rows, null_rows };
     let problems = classes.problems();
     if problems.is_empty() { Ok(classes) } else { Err(Failure::Problems(problems)) }
 }
 
-impl Classes {
+impl LabelClasses {
     fn problems(&self) -> Vec<Diagnostic> {
         let column = quoted(&self.column);
         let problem = |message: String, hint: String| {
@@ -134,7 +139,7 @@ mod tests {
     fn problems(classes: &[&str], good: &[&str]) -> Vec<String> {
         let rows = classes.iter().map(|class| ((*class).to_owned(), 3)).collect();
         let good = good.iter().map(|class| (*class).to_owned()).collect();
-        let classes = Classes { column: "kind".into(), good, rows, null_rows: 12 };
+        let classes = LabelClasses { column: "kind".into(), good, rows, null_rows: 12 };
         classes.problems().iter().map(|problem| format!("{problem:?}")).collect()
     }
 
