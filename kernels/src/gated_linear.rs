@@ -155,7 +155,7 @@ impl GatedLinearState {
             let (head, slice) = (index / shape.slices(), index % shape.slices());
             let inputs = (queries, keys, values);
             let (weights, decays) = (&*weights, &*decays);
-            let slice = Columns { shape, head, slice, inputs, weights, decays, matrix, out };
+            let slice = MatrixColumns { shape, head, slice, inputs, weights, decays, matrix, out };
             with_floats(kernel, slice);
         });
         out.par_chunks_mut(shape.query_heads * shape.value_dim).enumerate().for_each(
@@ -366,7 +366,7 @@ impl ChunkFactors<'_> {
 }
 
 /// Some columns of the matrix of a key head, updated chunk by chunk.
-struct Columns<'a> {
+struct MatrixColumns<'a> {
     shape: &'a GatedLinearShape,
     head: usize,
     slice: usize,
@@ -380,7 +380,7 @@ struct Columns<'a> {
     out: &'a mut [f32],
 }
 
-impl FloatOp for Columns<'_> {
+impl FloatOp for MatrixColumns<'_> {
     type Result = ();
 
     #[inline(always)]

@@ -283,7 +283,7 @@ pub fn read(
     table.read(
         |name| WINDOW_COLUMNS.contains(&name) || statistics.contains(&name),
         |batch| {
-            let columns = Columns::from_batch(batch, statistics)
+            let columns = ScoreColumns::from_batch(batch, statistics)
                 .ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
             (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
         },
@@ -461,14 +461,14 @@ const WINDOW_COLUMNS: [&str; 11] = [
 ];
 
 /// Columns of one batch of a score file.
-struct Columns<'a> {
+struct ScoreColumns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],
     int64: [&'a Int64Array; 7],
     statistics: Vec<Statistic<'a>>,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> ScoreColumns<'a> {
     fn from_batch(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
         let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
             Some(numbers) => Some(Statistic::Number(numbers)),

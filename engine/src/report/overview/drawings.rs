@@ -4,7 +4,7 @@ use super::bins::Histogram;
 use super::gather::OUTCOMES;
 use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::chart::{Chart, Columns, Tick, index_ticks, over_time};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks, over_time};
 use crate::report::page::drawing::{Layer, Swatch, colour};
 use crate::report::page::numbers::{Axis, number, share, short_count};
 use crate::report::page::{Bar, Bars, Block};
@@ -63,7 +63,7 @@ pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str
     };
     let series: Vec<(&str, &str)> = NAMES.into_iter().zip(COLOURS).collect();
     let bins = of.counts.iter().map(|kinds| kinds.iter().map(|count| *count as f64).collect());
-    let columns = Columns {
+    let columns = ColumnChart {
         label: line_safe(label),
         series: &series,
         bins: bins.collect(),
@@ -127,7 +127,7 @@ pub(super) fn pairs(
 ) -> Chart {
     let length = kept.len().max(others.len());
     let value = |list: &[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
-    let columns = Columns {
+    let columns = ColumnChart {
         label: label.to_owned(),
         series: &[("kept", COLOURS[0]), ("not kept", COLOURS[1])],
         bins: (0..length).map(|index| vec![value(kept, index), value(others, index)]).collect(),

@@ -61,7 +61,7 @@ impl Tick {
 }
 
 /// Columns, one for each bin; each has a part for every series.
-pub(crate) struct Columns<'a> {
+pub(crate) struct ColumnChart<'a> {
     pub(crate) label: String,
     /// Names and colours of the series.
     pub(crate) series: &'a [(&'a str, &'a str)],
@@ -115,7 +115,7 @@ fn axis_end(heights: &[f64]) -> f64 {
     }
 }
 
-impl Columns<'_> {
+impl ColumnChart<'_> {
     pub(crate) fn chart(mut self) -> Chart {
         let height = f64::from(HEIGHT);
         for value in self.bins.iter_mut().flatten() {
@@ -336,7 +336,7 @@ mod tests {
         let (x_ticks, marks) = (index_ticks(bins.len(), |bin| bin.to_string()), Vec::new());
         let label = "label".to_owned();
         let shown = &number;
-        Columns { label, series: &series, bins, stacked: true, shown, x_ticks, marks }.chart()
+        ColumnChart { label, series: &series, bins, stacked: true, shown, x_ticks, marks }.chart()
     }
 
     fn lines(logarithmic: bool, points: &[(f64, f64)]) -> LineChart<'static> {

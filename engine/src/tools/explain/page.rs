@@ -8,7 +8,7 @@ use longsift_stages::contract::Value;
 
 use super::{Explanation, Link, shown};
 use crate::base::text::{count, line_safe};
-use crate::report::page::chart::{Chart, Columns, Tick, index_ticks};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
@@ -321,7 +321,7 @@ pub(super) fn shades(name: &str, largest: f64) -> Block {
 
 /// Draws one column for each value.
 fn columns(label: &str, values: &[f64], x_ticks: Vec<Tick>) -> Block {
-    let columns = Columns {
+    let columns = ColumnChart {
         label: label.to_owned(),
         series: &[(label, colour::BLUE)],
         bins: values.iter().map(|value| vec![*value]).collect(),
