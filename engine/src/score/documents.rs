@@ -14,7 +14,7 @@ use longsift_stages::contract::{Column, Figures, Kind, Measure, Merge, Orientati
 use super::carried::RetainedMeasure;
 use super::context::ScoreContext;
 use super::journal::{FigureKey, Header, Journal};
-use super::programs::{Content, Question};
+use super::programs::{Question, QuestionContent};
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, DocumentContent};
 use crate::dataset::units::WorkUnit;
@@ -99,8 +99,8 @@ impl<'a> Judge<'a> {
                 }
                 pending.push((index, key));
                 let content = match content {
-                    DocumentContent::Text(text) => Content::Text(Cow::Borrowed(text)),
-                    DocumentContent::Tokens(ids) => Content::Ids(Cow::Borrowed(ids)),
+                    DocumentContent::Text(text) => QuestionContent::Text(Cow::Borrowed(text)),
+                    DocumentContent::Tokens(ids) => QuestionContent::Ids(Cow::Borrowed(ids)),
                 };
                 questions.push(Question { row: document.row, window: 0, content });
             }

@@ -17,7 +17,7 @@ use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
 use super::passes;
 use super::prepare::{CutDocument, Outcome, Prepared};
-use super::programs::{Answer, Content, Question};
+use super::programs::{Answer, Question, QuestionContent};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::devices::scheduler::Message;
@@ -320,9 +320,9 @@ impl<'a> Measuring<'a> {
                 }
                 let content = match cut.text_of(window, plan.bos) {
                     (Some(text), _) if program.reads_text => {
-                        Content::Text(String::from_utf8_lossy(text))
+                        QuestionContent::Text(String::from_utf8_lossy(text))
                     }
-                    _ => Content::Ids(Cow::Owned(plan.bos.prepend_to(cut.ids_of(window)))),
+                    _ => QuestionContent::Ids(Cow::Owned(plan.bos.prepend_to(cut.ids_of(window)))),
                 };
                 questions.push(Question { row, window: window_index, content });
             }

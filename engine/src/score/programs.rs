@@ -22,7 +22,7 @@ use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use child::{Child, Failed};
-pub(crate) use stream::{Content, Question, Reply};
+pub(crate) use stream::{Question, QuestionContent, Reply};
 
 /// Maximum bytes of content per batch; a single question may exceed it.
 const BATCH_BYTES: usize = 64 << 20;

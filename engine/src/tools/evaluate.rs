@@ -51,7 +51,7 @@ use labels::classes::LabelClasses;
 use labels::report::LabelFigures;
 use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
-use measure::{Content, Measurer};
+use measure::{Measurer, WindowContent};
 use report::{Report, Windows};
 use sample::{Sample, SampleOptions};
 use statistics::{Measured, Statistic};
@@ -426,8 +426,8 @@ impl Evaluator<'_> {
         });
         loop {
             let batch = built.by_ref().take(at_a_time);
-            let (origins, contents): (Vec<WindowOrigin>, Vec<Content>) =
-                batch.map(|(origin, ids)| (origin, Content::from_tokens(ids))).unzip();
+            let (origins, contents): (Vec<WindowOrigin>, Vec<WindowContent>) =
+                batch.map(|(origin, ids)| (origin, WindowContent::from_tokens(ids))).unzip();
             if origins.is_empty() {
                 return Ok(());
             }
@@ -637,11 +637,11 @@ impl Evaluator<'_> {
             // used as well.
             let found =
                 sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
-            let mut ids: Vec<Content> = Vec::new();
+            let mut ids: Vec<WindowContent> = Vec::new();
             for found in found {
                 let documents = sample::read(self.plan, &[found], self.stop)?;
                 let windows = documents[0].ids.chunks_exact(tokens);
-                let windows = windows.map(|ids| Content::from_tokens(ids.to_vec()));
+                let windows = windows.map(|ids| WindowContent::from_tokens(ids.to_vec()));
                 ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
                 if ids.len() == TIMED_WINDOWS {
                     break;

@@ -28,12 +28,12 @@ pub(crate) struct Question<'q> {
     pub(crate) row: u64,
     /// Index of the window; 0 and not sent if the program reads documents.
     pub(crate) window: u32,
-    pub(crate) content: Content<'q>,
+    pub(crate) content: QuestionContent<'q>,
 }
 
 /// Text or token ids.
 #[derive(Clone, Debug)]
-pub(crate) enum Content<'q> {
+pub(crate) enum QuestionContent<'q> {
     Text(Cow<'q, str>),
     Ids(Cow<'q, [u32]>),
 }
@@ -42,8 +42,8 @@ impl Question<'_> {
     /// Bytes of the content.
     pub(super) fn bytes(&self) -> usize {
         match &self.content {
-            Content::Text(text) => text.len(),
-            Content::Ids(ids) => ids.len() * size_of::<u32>(),
+            QuestionContent::Text(text) => text.len(),
+            QuestionContent::Ids(ids) => ids.len() * size_of::<u32>(),
         }
     }
 }
@@ -137,8 +137,8 @@ impl Questions {
 
 fn texts(questions: &[Question<'_>]) -> ArrayRef {
     let text = |question: &Question<'_>| match &question.content {
-        Content::Text(text) => text.to_string(),
-        Content::Ids(_) => unreachable!("a program that reads text is handed text"),
+        QuestionContent::Text(text) => text.to_string(),
+        QuestionContent::Ids(_) => unreachable!("a program that reads text is handed text"),
     };
     Arc::new(StringArray::from_iter_values(questions.iter().map(text)))
 }
@@ -147,7 +147,7 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
     let item = Field::new("item", DataType::UInt32, false);
     let mut lists = ListBuilder::new(UInt32Builder::new()).with_field(item);
     for question in questions {
-        let Content::Ids(ids) = &question.content else {
+        let QuestionContent::Ids(ids) = &question.content else {
             unreachable!("a program that reads token ids is handed token ids");
         };
         lists.values().append_slice(ids);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     fn question(row: u64) -> Question<'static> {
-        Question { row, window: 0, content: Content::Text("a text".into()) }
+        Question { row, window: 0, content: QuestionContent::Text("a text".into()) }
     }
 
     #[test]

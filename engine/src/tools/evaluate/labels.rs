@@ -15,7 +15,7 @@ use longsift_stages::score::presets::DEFAULT_SEED;
 
 use super::columns;
 use super::figures::bootstrap::Bootstrap;
-use super::measure::{Content, Measurer};
+use super::measure::{Measurer, WindowContent};
 use super::sample::{self, InputRow, Sample, SampleOptions, SampledDocument};
 use super::statistics::{Measured, Statistic};
 use super::windows::{Tokens, WindowOrigin, starts};
@@ -124,7 +124,7 @@ impl Labelling<'_, '_> {
     fn measure(
         &mut self,
         length: &mut LabelledLength,
-        windows: Vec<(WindowOrigin, usize, Content)>,
+        windows: Vec<(WindowOrigin, usize, WindowContent)>,
     ) -> Result<()> {
         let tokens = length.measured.tokens;
         let at_a_time = (self.batch_tokens / tokens).max(1);

@@ -30,7 +30,7 @@ use crate::score::measuring::{
     no_device,
 };
 use crate::score::passes;
-use crate::score::programs::{Content as Asked, Programs, Question};
+use crate::score::programs::{Programs, Question, QuestionContent};
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
 const VERSION: u32 = 1;
@@ -42,7 +42,7 @@ pub(crate) type WindowStatistics = Vec<Option<Figures>>;
 
 /// The content of a window.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Content {
+pub(crate) struct WindowContent {
     /// Token ids without BOS.
     pub(crate) ids: Vec<u32>,
     /// Text of a window that is a slice of a document, if a measure reads text.
@@ -57,7 +57,7 @@ pub(crate) struct Slice {
     pub(crate) half: usize,
 }
 
-impl Content {
+impl WindowContent {
     /// Creates a window whose text is the bytes of its tokens.
     pub(crate) fn from_tokens(ids: Vec<u32>) -> Self {
         Self { ids, slice: None }
@@ -152,10 +152,10 @@ impl<'a> Measurer<'a> {
     }
 
     /// Measures windows of the same number of tokens and returns their results in order.
-    pub(crate) fn measure(&mut self, windows: &[Content]) -> Result<Vec<WindowStatistics>> {
+    pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<WindowStatistics>> {
         self.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
-        let keys: Vec<WindowKey> = windows.iter().map(Content::key).collect();
+        let keys: Vec<WindowKey> = windows.iter().map(WindowContent::key).collect();
         let plan = self.plan;
         let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
         let mut figures: Vec<WindowStatistics> = vec![vec![None; measures.len()]; windows.len()];
@@ -237,7 +237,7 @@ impl<'a> Measurer<'a> {
         &self,
         measure: &dyn Measure,
         missing: &[usize],
-        windows: &[Content],
+        windows: &[WindowContent],
     ) -> Vec<Measured> {
         let needs = measure.needs();
         let needs_text = needs.window_text || needs.document_text;
@@ -265,15 +265,17 @@ impl<'a> Measurer<'a> {
         program: &Program,
         measure: &dyn Measure,
         missing: &[usize],
-        windows: &[Content],
+        windows: &[WindowContent],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let question = |index: &usize| {
             let window = &windows[*index];
             let text = if program.reads_text { window.text(self.bytes) } else { None };
             let content = match text {
-                Some((text, _)) => Asked::Text(String::from_utf8_lossy(&text).into_owned().into()),
-                None => Asked::Ids((&window.ids).into()),
+                Some((text, _)) => {
+                    QuestionContent::Text(String::from_utf8_lossy(&text).into_owned().into())
+                }
+                None => QuestionContent::Ids((&window.ids).into()),
             };
             Question { row: *index as u64, window: 0, content }
         };
@@ -291,7 +293,7 @@ impl<'a> Measurer<'a> {
         &mut self,
         measure: &dyn Measure,
         missing: &[usize],
-        windows: &[Content],
+        windows: &[WindowContent],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let needs = measure.needs();

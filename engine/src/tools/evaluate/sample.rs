@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::measure::{Content, Slice};
+use super::measure::{Slice, WindowContent};
 use super::windows::Document;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
@@ -388,14 +388,14 @@ struct Encoded {
 
 impl Natural {
     /// Returns the window of `tokens` tokens from `start`; if `with_text`, with its slice of the text.
-    pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> Content {
+    pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> WindowContent {
         let end = start + tokens;
         let slice = self.encoded.text.as_ref().filter(|_| with_text).map(|(text, ends)| {
             let of = ends.byte_range(start, end, text.len());
             let half = ends.byte_range(start + tokens / 2, end, text.len()).start - of.start;
             Slice { bytes: text.as_bytes()[of].to_vec(), half }
         });
-        Content { ids: self.encoded.ids[start..end].to_vec(), slice }
+        WindowContent { ids: self.encoded.ids[start..end].to_vec(), slice }
     }
 }
 
