@@ -41,9 +41,9 @@ impl From<Figure> for Option<[Option<f64>; 3]> {
 
 /// Count of each document, by category and document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counts(pub(crate) Vec<Vec<u32>>);
+pub(crate) struct DocumentCounts(pub(crate) Vec<Vec<u32>>);
 
-impl Counts {
+impl DocumentCounts {
     /// Returns the count of a window's document.
     pub(crate) fn count(&self, origin: &WindowOrigin) -> u64 {
         u64::from(self.0[origin.category][origin.document])

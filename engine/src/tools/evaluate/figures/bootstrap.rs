@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Counts, Figure};
+use super::{DocumentCounts, Figure};
 use crate::base::random::key;
 use crate::tools::evaluate::random::Rng;
 
@@ -12,8 +12,8 @@ const REPLICATES: usize = 500;
 /// correlated.
 #[derive(Clone, Debug)]
 pub(crate) struct Bootstrap {
-    once: Counts,
-    replicates: Vec<Counts>,
+    once: DocumentCounts,
+    replicates: Vec<DocumentCounts>,
 }
 
 impl Bootstrap {
@@ -26,27 +26,30 @@ impl Bootstrap {
                 (0..*documents).for_each(|_| counts[rng.below(*documents)] += 1);
                 counts
             };
-            Counts(documents.iter().map(draw).collect())
+            DocumentCounts(documents.iter().map(draw).collect())
         };
         Self {
-            once: Counts(documents.iter().map(|documents| vec![1; *documents]).collect()),
+            once: DocumentCounts(documents.iter().map(|documents| vec![1; *documents]).collect()),
             replicates: (0..REPLICATES).map(replicate).collect(),
         }
     }
 
     /// Returns a statistic of the sample itself, without an interval.
-    pub(crate) fn once<T>(&self, of: impl Fn(&Counts) -> T) -> T {
+    pub(crate) fn once<T>(&self, of: impl Fn(&DocumentCounts) -> T) -> T {
         of(&self.once)
     }
 
     /// Returns a statistic with its interval: the sorted values of the replicates that have one, ⌊B/40⌋ from either
     /// end.
-    pub(crate) fn figure(&self, of: impl Fn(&Counts) -> Option<f64> + Sync) -> Figure {
+    pub(crate) fn figure(&self, of: impl Fn(&DocumentCounts) -> Option<f64> + Sync) -> Figure {
         self.figures(|counts| vec![of(counts)]).remove(0)
     }
 
     /// Returns the statistics that `of` computes, each with its interval.
-    pub(crate) fn figures(&self, of: impl Fn(&Counts) -> Vec<Option<f64>> + Sync) -> Vec<Figure> {
+    pub(crate) fn figures(
+        &self,
+        of: impl Fn(&DocumentCounts) -> Vec<Option<f64>> + Sync,
+    ) -> Vec<Figure> {
         let replicates: Vec<Vec<Option<f64>>> = self.replicates.par_iter().map(&of).collect();
         let figure = |(index, value): (usize, Option<f64>)| {
             let mut values: Vec<f64> = replicates.iter().filter_map(|of| of[index]).collect();
@@ -66,8 +69,9 @@ mod tests {
     #[test]
     fn a_replicate_has_as_many_documents_as_the_sample() {
         let bootstrap = Bootstrap::new(1, &[5, 0, 64]);
-        let drawn =
-            |counts: &Counts| counts.0.iter().map(|of| of.iter().sum()).collect::<Vec<u32>>();
+        let drawn = |counts: &DocumentCounts| {
+            counts.0.iter().map(|of| of.iter().sum()).collect::<Vec<u32>>()
+        };
         assert_eq!(bootstrap.replicates.len(), 500);
         assert!(bootstrap.replicates.iter().all(|counts| drawn(counts) == [5, 0, 64]));
         assert!(bootstrap.once(|counts| counts.0[2] == [1; 64]));
@@ -76,7 +80,7 @@ mod tests {
     #[test]
     fn the_interval_leaves_out_a_fortieth_on_either_side() {
         let bootstrap = Bootstrap::new(1, &[40]);
-        let share = |counts: &Counts| Some(f64::from(counts.0[0][0]));
+        let share = |counts: &DocumentCounts| Some(f64::from(counts.0[0][0]));
         let mut sorted: Vec<f64> = bootstrap.replicates.iter().filter_map(share).collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let figure = bootstrap.figure(share);
@@ -86,7 +90,7 @@ mod tests {
     #[test]
     fn replicates_without_a_pair_are_left_out() {
         let bootstrap = Bootstrap::new(1, &[2]);
-        let both = |counts: &Counts| (counts.0[0] == [1, 1]).then_some(7.0);
+        let both = |counts: &DocumentCounts| (counts.0[0] == [1, 1]).then_some(7.0);
         assert_eq!(bootstrap.figure(both).interval, Some([7.0, 7.0]));
         assert_eq!(bootstrap.figure(|_| None), Figure::default());
     }

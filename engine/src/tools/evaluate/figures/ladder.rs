@@ -1,6 +1,6 @@
 //! The ladder: how often a whole window ranks above a window of pieces of the same category.
 
-use super::{Counts, Values, same_rank};
+use super::{DocumentCounts, Values, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Whole and mixed windows by category, sorted by ascending value once for all replicates.
@@ -38,13 +38,13 @@ impl Ladder {
     }
 
     /// Returns the AUROC over the pairs of all categories.
-    pub(crate) fn pooled(&self, counts: &Counts) -> Option<f64> {
+    pub(crate) fn pooled(&self, counts: &DocumentCounts) -> Option<f64> {
         let sum = |(a, b): (u64, u64), (wins, pairs): (u64, u64)| (a + wins, b + pairs);
         share(self.categories.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
     }
 
     /// Returns the AUROC inside one category.
-    pub(crate) fn in_category(&self, category: usize, counts: &Counts) -> Option<f64> {
+    pub(crate) fn in_category(&self, category: usize, counts: &DocumentCounts) -> Option<f64> {
         share(pairs(&self.categories[category], counts))
     }
 }
@@ -55,7 +55,7 @@ fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
 
 /// Returns twice the pairs that the whole window wins, and all pairs. The weight of a pair is the product of its
 /// documents' counts.
-fn pairs(sorted: &[LadderEntry], counts: &Counts) -> (u64, u64) {
+fn pairs(sorted: &[LadderEntry], counts: &DocumentCounts) -> (u64, u64) {
     let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
     for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {
         let side = |whole: bool| -> u64 {

@@ -1,6 +1,6 @@
 //! Pairs of windows made of the same base: how often the first ranks higher.
 
-use super::{Counts, Values, wins_doubled};
+use super::{DocumentCounts, Values, wins_doubled};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// By pair, twice the wins of the first window, and its location.
@@ -33,7 +33,7 @@ impl Paired {
 
     /// Returns the share of pairs that the first wins; draws count half, and pairs are weighted by their document's
     /// count.
-    pub(crate) fn share(&self, counts: &Counts) -> Option<f64> {
+    pub(crate) fn share(&self, counts: &DocumentCounts) -> Option<f64> {
         let add = |(wins, pairs), (won, origin): &(u64, WindowOrigin)| {
             let count = counts.count(origin);
             (wins + won * count, pairs + count)

@@ -1,6 +1,6 @@
 //! The top fifth of a pool of one real to five other windows: its share of real windows.
 
-use super::{Counts, Values, same_rank};
+use super::{DocumentCounts, Values, same_rank};
 use crate::tools::evaluate::constructions::Pool;
 use crate::tools::evaluate::windows::WindowOrigin;
 
@@ -44,7 +44,7 @@ impl TopFifth {
 
     /// Takes windows from the top until a fifth of the pool's weight is taken, equal values at the edge in equal
     /// parts. Returns the share of whole windows among them, over all categories.
-    pub(crate) fn real_share(&self, counts: &Counts) -> Option<f64> {
+    pub(crate) fn real_share(&self, counts: &DocumentCounts) -> Option<f64> {
         let (mut real, mut taken) = (0.0, 0.0);
         for pool in &self.categories {
             let weight = |entries: &[PoolEntry], of: fn(&PoolEntry) -> bool| -> f64 {

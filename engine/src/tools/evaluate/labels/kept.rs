@@ -4,7 +4,7 @@
 //! windows of its class): classes on the same side have equal total weight, and chance is ½.
 
 use crate::tools::evaluate::figures::bootstrap::Bootstrap;
-use crate::tools::evaluate::figures::{Counts, Figure, Values, same_rank};
+use crate::tools::evaluate::figures::{DocumentCounts, Figure, Values, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Fractions of the total weight that are kept.
@@ -92,7 +92,7 @@ impl Labelled<'_> {
         figures.map(|(figure, good)| (!good && figure.value.is_some()).then_some(figure)).collect()
     }
 
-    fn weights(&self, counts: &Counts) -> Weights {
+    fn weights(&self, counts: &DocumentCounts) -> Weights {
         let mut windows = vec![0; self.good.len()];
         for origin in self.origins {
             windows[origin.category] += counts.count(origin);
@@ -112,7 +112,7 @@ impl Labelled<'_> {
         &self,
         ranking: &Ranking,
         passes: Option<&[bool]>,
-        counts: &Counts,
+        counts: &DocumentCounts,
         weights: &Weights,
     ) -> Vec<Vec<f64>> {
         let mut taken = FRACTIONS.map(|_| (0.0, vec![0.0; self.good.len()]));
@@ -153,7 +153,7 @@ impl Labelled<'_> {
         (all > 0.0).then(|| real / all)
     }
 
-    fn aurocs(&self, ranking: &Ranking, counts: &Counts) -> Vec<Option<f64>> {
+    fn aurocs(&self, ranking: &Ranking, counts: &DocumentCounts) -> Vec<Option<f64>> {
         let Weights { weights, .. } = self.weights(counts);
         let classes = self.good.len();
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
