@@ -29,9 +29,9 @@ use crate::model::problem::ModelProblem;
 use crate::model::weights::LayerWeights;
 
 /// A model on this machine's processors.
-pub(super) struct Cpu<'m>(pub(super) &'m WholeModel);
+pub(super) struct CpuBackend<'m>(pub(super) &'m WholeModel);
 
-impl<'m> Backend for Cpu<'m> {
+impl<'m> Backend for CpuBackend<'m> {
     type State = Vec<f32>;
     type QueryKeys = QueryKeys<'m>;
     type Layer = Layer<'m>;

@@ -14,7 +14,7 @@ macro_rules! on_backend {
     ($model:expr, $backend:ident => $result:expr) => {
         match &$model.backend {
             $crate::model::whole::chosen::Chosen::Own => {
-                let $backend = $crate::model::whole::cpu::Cpu($model);
+                let $backend = $crate::model::whole::cpu::CpuBackend($model);
                 $result
             }
             #[cfg(feature = "candle")]

@@ -3,7 +3,7 @@
 use longsift_kernels::{BlockAttention, BlockShares};
 
 use super::backend::{Backend, HeadRequest};
-use super::cpu::{Cpu, QueryKeys};
+use super::cpu::{CpuBackend, QueryKeys};
 use super::located::WholeModel;
 use super::memory::Sequences;
 use super::pass::Visit;
@@ -44,7 +44,7 @@ impl WholeModel {
             Ok(true)
         };
         let mut visit = Visit { layers: &[index as u32], with: &mut with };
-        self.run(&Cpu(self), &[HeadRequest::losses(ids, 0)], false, &mut visit, &|| true)?;
+        self.run(&CpuBackend(self), &[HeadRequest::losses(ids, 0)], false, &mut visit, &|| true)?;
         Ok(shares.expect("the layer is visited"))
     }
 
@@ -55,7 +55,7 @@ impl WholeModel {
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
         let window = Sequences { lengths: &[tokens], attention: None, losses: false };
-        let passing = Cpu(self).memory(&window, threads as u64).peak_bytes;
+        let passing = CpuBackend(self).memory(&window, threads as u64).peak_bytes;
         passing + rows + attending
     }
 }
