@@ -1,6 +1,6 @@
 //! Attention statistics on NVIDIA GPUs: one copy of the layer-zero table a device, token ids in, sums out.
 //!
-//! [`Device`] holds the table and measures windows; [`window_bytes`] returns the memory of a window beforehand. Both are plain
+//! [`CudaDevice`] holds the table and measures windows; [`window_bytes`] returns the memory of a window beforehand. Both are plain
 //! Rust over a [`Driver`], so that the tests run the same code, kernels included, on a processor. The driver of real GPUs is
 //! `nvidia`, with the feature `cuda`.
 //!
@@ -18,7 +18,7 @@ mod parameters;
 mod plan;
 mod request;
 
-pub use device::{Device, DeviceSums};
+pub use device::{CudaDevice, DeviceSums};
 pub use driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
 pub use parameters::TensorMap;
 pub use plan::{SourceSizes, Support, supports, window_bytes};

@@ -12,7 +12,7 @@ mod emulation_library;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longsift_kernels::cuda::{Device, Driver, WindowRequest};
+use longsift_kernels::cuda::{CudaDevice, Driver, WindowRequest};
 use longsift_kernels::{Kernel, StatisticsRequest};
 use longsift_stages::first_layer_attention::{FirstLayer, Mask};
 use longsift_stages::load_partial_model::Precision;
@@ -62,7 +62,7 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
 }
 
 /// Checks all cases of a folder on one device.
-fn check_all<D: Driver>(folder: &Path, device: &mut Device<D>) {
+fn check_all<D: Driver>(folder: &Path, device: &mut CudaDevice<D>) {
     let cases = fs::read_dir(folder).expect("the folder exists");
     let mut cases: Vec<PathBuf> =
         cases.map(|case| case.expect("it can be listed").path()).collect();
@@ -74,7 +74,7 @@ fn check_all<D: Driver>(folder: &Path, device: &mut Device<D>) {
     }
 }
 
-fn check<D: Driver>(folder: &Path, device: &mut Device<D>) {
+fn check<D: Driver>(folder: &Path, device: &mut CudaDevice<D>) {
     let case = fs::read(folder.join("case.json")).expect("a case has this file");
     let case: Value = serde_json::from_slice(&case).expect("it is JSON");
     let ids: Vec<u32> = numbers(&case["input_ids"]).iter().map(|id| *id as u32).collect();
@@ -103,7 +103,7 @@ fn check_layer<D: Driver>(
     layer: &FirstLayer,
     ids: &[u32],
     expected: &Value,
-    device: &mut Device<D>,
+    device: &mut CudaDevice<D>,
 ) {
     let kernel = device.kernel();
     let context = format!("{}, {}", folder.display(), kernel.name());
@@ -159,7 +159,7 @@ fn check_layer<D: Driver>(
 
 fn emulated(kernel: Kernel, mode: Mode, folder: &Path) {
     let emulated = Emulated::new(emulation_library::library(), mode);
-    check_all(folder, &mut Device::new(emulated, kernel));
+    check_all(folder, &mut CudaDevice::new(emulated, kernel));
 }
 
 macro_rules! for_each_kernel {
@@ -204,7 +204,7 @@ fn on_every_gpu(folder: &Path) {
         if gpu.supports(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open(gpu.ordinal).expect("the GPU opens");
-            let mut device = Device::new(driver, kernel);
+            let mut device = CudaDevice::new(driver, kernel);
             check_all(folder, &mut device);
         }
     }

@@ -88,12 +88,12 @@ struct Cuda {
     ordinal: u32,
     kernel: Kernel,
     number_bytes: u64,
-    opened: RwLock<Option<cuda::Device<Nvidia>>>,
+    opened: RwLock<Option<cuda::CudaDevice<Nvidia>>>,
 }
 
 impl Cuda {
     /// Runs `work` on the opened device; `None` before it is opened.
-    fn with_device<T>(&self, work: impl FnOnce(&cuda::Device<Nvidia>) -> T) -> Option<T> {
+    fn with_device<T>(&self, work: impl FnOnce(&cuda::CudaDevice<Nvidia>) -> T) -> Option<T> {
         self.opened.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 }
@@ -119,7 +119,7 @@ impl Compute for Cuda {
             opened.insert(device)
         } else {
             let driver = Nvidia::open(self.ordinal).map_err(failure)?;
-            opened.insert(cuda::Device::new(driver, self.kernel))
+            opened.insert(cuda::CudaDevice::new(driver, self.kernel))
         };
         if !layer.spec().gathers_on_device() {
             return Ok(());
@@ -137,7 +137,7 @@ impl Compute for Cuda {
     }
 
     fn kept_bytes(&self) -> u64 {
-        self.with_device(cuda::Device::kept_bytes).unwrap_or(0)
+        self.with_device(cuda::CudaDevice::kept_bytes).unwrap_or(0)
     }
 
     fn measure(

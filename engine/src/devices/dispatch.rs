@@ -19,7 +19,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 
 use super::ledger::{MemoryState, Refusal, Reservation};
 use super::steps::Step;
-use state::{Device, State, Window};
+use state::{DeviceState, State, Window};
 
 pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 
@@ -32,7 +32,7 @@ const MAX_FAILURES: u32 = 3;
 
 /// Scheduling decisions.
 pub struct Dispatcher {
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
     window_bytes: Box<WindowBytes>,
     policy: Policy,
     windows: HashMap<u64, Window>,
@@ -51,7 +51,7 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Returns a dispatcher over devices that have not loaded the table.
     pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
-        let device = |site: Site| Device {
+        let device = |site: Site| DeviceState {
             limit: site.workers.max(1),
             site,
             state: State::Empty,
@@ -142,7 +142,7 @@ impl Dispatcher {
         if self.devices.iter().all(|device| matches!(device.state, State::Retired(_))) {
             return Next::Dead(self.retirement_reasons());
         }
-        let busy = |device: &Device| device.in_flight > 0 || device.state == State::Loading;
+        let busy = |device: &DeviceState| device.in_flight > 0 || device.state == State::Loading;
         if self.devices.iter().any(busy) {
             return Next::Wait(self.next_check(now));
         }
@@ -151,7 +151,7 @@ impl Dispatcher {
 
     /// Time until the next check if nothing ends: memory of other programs may be released.
     fn next_check(&mut self, now: Duration) -> Option<Duration> {
-        let waits = |device: &Device| match device.state {
+        let waits = |device: &DeviceState| match device.state {
             State::Empty => true,
             State::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
             State::Loading | State::Retired(_) => false,
@@ -296,7 +296,7 @@ impl Dispatcher {
 
     /// Number of devices that are not retired, at least one.
     fn live(&self) -> usize {
-        let live = |device: &&Device| !matches!(device.state, State::Retired(_));
+        let live = |device: &&DeviceState| !matches!(device.state, State::Retired(_));
         self.devices.iter().filter(live).count().max(1)
     }
 

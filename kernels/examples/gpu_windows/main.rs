@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{Device, DeviceSums, Failure, WindowRequest, window_bytes};
+use longsift_kernels::cuda::{CudaDevice, DeviceSums, Failure, WindowRequest, window_bytes};
 use longsift_kernels::{Kernel, LogitRules, StatisticsRequest};
 
 use arguments::Arguments;
@@ -164,8 +164,8 @@ fn measure_all(gpu: &Gpu, arguments: &Arguments) -> Result<(), Ended> {
 struct Windows<'a> {
     geometry: &'static Geometry,
     arguments: &'a Arguments,
-    device: Device<TimedDriver>,
-    beside: Option<Device<TimedDriver>>,
+    device: CudaDevice<TimedDriver>,
+    beside: Option<CudaDevice<TimedDriver>>,
     table: Table,
     /// Index of the next length.
     next: usize,
@@ -182,7 +182,7 @@ impl<'a> Windows<'a> {
     ) -> Result<Self, Failure> {
         let table = Table::new(geometry, kernel);
         let device = |kernel| {
-            let mut device = Device::new(TimedDriver::new(open(gpu)?), kernel);
+            let mut device = CudaDevice::new(TimedDriver::new(open(gpu)?), kernel);
             if geometry.shared == 0 {
                 device.load_table(table.view(), geometry.row_width())?;
             }

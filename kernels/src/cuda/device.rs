@@ -17,7 +17,7 @@ use crate::statistics::{AttentionShape, HeadSums, LogitRules, histogram_bins};
 /// Bytes of a table that are sent at a time.
 const TABLE_PIECE: usize = 64 << 20;
 
-/// Result of [`Device::measure`].
+/// Result of [`CudaDevice::measure`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceSums {
     /// Same sums as [`head_statistics`](crate::head_statistics).
@@ -36,8 +36,8 @@ struct KernelOutput {
     row_square: Vec<f64>,
 }
 
-/// A device with a kernel and, after [`Device::load_table`], the layer-zero table.
-pub struct Device<D: Driver> {
+/// A device with a kernel and, after [`CudaDevice::load_table`], the layer-zero table.
+pub struct CudaDevice<D: Driver> {
     // Memory first: it is freed while the driver exists.
     arenas: Arenas<D>,
     table: Option<DeviceTable<D::Memory>>,
@@ -45,7 +45,7 @@ pub struct Device<D: Driver> {
     kernel: Kernel,
 }
 
-impl<D: Driver> Device<D> {
+impl<D: Driver> CudaDevice<D> {
     pub fn new(driver: D, kernel: Kernel) -> Self {
         Self { arenas: Arenas::new(), table: None, driver, kernel }
     }
@@ -97,7 +97,7 @@ impl<D: Driver> Device<D> {
     /// Products of 16-bit kernels are exact in the rounded numbers and summed in float32; exponentials are float32, sums
     /// over keys compensated float32, sums over rows float64, all in an order that depends on the kernel and the shape
     /// alone: the same bits at every launch and for every grouping of heads. Device memory: [`super::window_bytes`],
-    /// kept for the next window of that size or a smaller one; see [`Device::kept_bytes`].
+    /// kept for the next window of that size or a smaller one; see [`CudaDevice::kept_bytes`].
     ///
     /// # Panics
     /// If lists of the rules or the operands do not have the shape's lengths, or the shape has no such key heads.

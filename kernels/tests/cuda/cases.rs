@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use half::bf16;
-use longsift_kernels::cuda::{Device, DeviceSums, Driver, Failure, Operands, WindowRequest};
+use longsift_kernels::cuda::{CudaDevice, DeviceSums, Driver, Failure, Operands, WindowRequest};
 use longsift_kernels::{
     AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, QueryKeySource, Rotation, RowSample,
     StatisticsRequest, TableView, TableWindow, histogram_bins, reference_rows,
@@ -196,7 +196,7 @@ impl Case {
 
     pub(crate) fn measure<D: Driver>(
         &self,
-        device: &Device<D>,
+        device: &CudaDevice<D>,
         key_heads: Range<usize>,
     ) -> Result<DeviceSums, Failure> {
         device.measure(&WindowRequest {
@@ -210,7 +210,7 @@ impl Case {
     }
 
     /// Compares all heads with the float64 reference of the kernel's own queries and keys.
-    pub(crate) fn check<D: Driver>(&self, device: &Device<D>) {
+    pub(crate) fn check<D: Driver>(&self, device: &CudaDevice<D>) {
         let kernel = device.kernel();
         let got = self.measure(device, 0..self.shape.key_heads).expect("the device measures it");
         let (source, rules) = (
@@ -341,7 +341,7 @@ pub(crate) fn bounds() -> Vec<Case> {
 }
 
 /// Properties of any single device.
-pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Device<D>) {
+pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &CudaDevice<D>) {
     let case = Case::new(220, (6, 3), 64, 55);
     let whole = case.measure(device, 0..3).expect("the device measures it");
     for split in [1, 2] {
@@ -353,7 +353,7 @@ pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Devic
 }
 
 /// A shared tail of the keys, stored once, gives the same result as the tail in every head.
-pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Device<D>) {
+pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &CudaDevice<D>) {
     for (head_dim, shared) in [(96, 32), (128, 64), (192, 64), (72, 8)] {
         let shared =
             Case::new(150, (2, 2), head_dim, 40).changed(|case| case.random.shared = shared);
@@ -372,7 +372,7 @@ pub(crate) fn a_shared_tail_of_the_keys_changes_no_bit<D: Driver>(device: &Devic
 }
 
 /// A `NaN` anywhere makes the sums of its head `NaN`, never a plausible number.
-pub(crate) fn a_nan_shows_in_the_sums<D: Driver>(device: &Device<D>) {
+pub(crate) fn a_nan_shows_in_the_sums<D: Driver>(device: &CudaDevice<D>) {
     struct Broken(Random, usize);
     impl QueryKeySource for Broken {
         fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
@@ -457,7 +457,7 @@ impl TableCase {
     /// `table` is read by the CPU; the device holds the same.
     pub(crate) fn check<D: Driver>(
         &self,
-        device: &Device<D>,
+        device: &CudaDevice<D>,
         table: TableView<'_>,
         ids: &[u32],
     ) -> f64 {

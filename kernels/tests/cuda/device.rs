@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use half::bf16;
 use longsift_kernels::cuda::nvidia::{Nvidia, gpus};
-use longsift_kernels::cuda::{Device, Driver, SourceSizes, window_bytes};
+use longsift_kernels::cuda::{CudaDevice, Driver, SourceSizes, window_bytes};
 use longsift_kernels::{Kernel, TableView};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 
 /// Calls `check` for every GPU and kernel. `LONGSIFT_CUDA_KERNEL=NAME` selects one kernel;
 /// `LONGSIFT_CUDA_IMAGES=FOLDER` selects a folder with fat binaries, as in the example `gpu_windows`.
-fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
+fn on_each_gpu(check: impl Fn(CudaDevice<Nvidia>)) {
     let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
     let images = std::env::var_os("LONGSIFT_CUDA_IMAGES").map(PathBuf::from);
     let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
@@ -22,7 +22,7 @@ fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
         for kernel in KERNELS.into_iter().filter(|kernel| gpu.supports(*kernel)).filter(is_named) {
             println!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open_with(gpu.ordinal, images.as_deref());
-            check(Device::new(driver.expect("the GPU opens"), kernel));
+            check(CudaDevice::new(driver.expect("the GPU opens"), kernel));
         }
     }
 }

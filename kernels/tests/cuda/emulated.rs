@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "the largest difference is printed")]
 
 use half::bf16;
-use longsift_kernels::cuda::{Device, Failure, SourceSizes, Support, supports, window_bytes};
+use longsift_kernels::cuda::{CudaDevice, Failure, SourceSizes, Support, supports, window_bytes};
 use longsift_kernels::{Kernel, QueryKeySource, TableView, TableWindow};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
@@ -11,8 +11,8 @@ use crate::emulation_driver::{Emulated, Mode};
 use crate::emulation_library::library;
 
 /// Creates a device in one of the modes.
-fn device(kernel: Kernel, mode: Mode) -> Device<Emulated> {
-    Device::new(Emulated::new(library(), mode), kernel)
+fn device(kernel: Kernel, mode: Mode) -> CudaDevice<Emulated> {
+    CudaDevice::new(Emulated::new(library(), mode), kernel)
 }
 
 fn check_all(kernel: Kernel, cases: &[Case]) {
@@ -149,7 +149,7 @@ fn a_window_takes_the_bytes_that_were_announced_and_its_memory_serves_the_next()
         case.measure(&device, 1..2).expect("it fits");
         let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
         let announced = window_bytes(kernel, &case.shape, &sizes, &(1..2));
-        let taken = |device: &Device<Emulated>| {
+        let taken = |device: &CudaDevice<Emulated>| {
             device.driver().allocations.lock().expect("no test panics here").clone()
         };
         assert_eq!(taken(&device), [announced]);
@@ -219,12 +219,13 @@ fn concurrent_windows_have_separate_memory() {
 fn unsupported_windows_have_a_reason() {
     let library = library();
     let case = Case::new(200, (2, 1), 64, 50);
-    let small = Device::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
+    let small =
+        CudaDevice::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
     let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
     let wanted = window_bytes(Kernel::CudaV1Bf16, &case.shape, &sizes, &(0..1));
     assert_eq!(case.measure(&small, 0..1), Err(Failure::OutOfMemory { wanted, free: 1000 }));
 
-    let device = Device::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
+    let device = CudaDevice::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
     let wide = Case::new(10, (1, 1), 300, 2);
     let refusal = "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300";
     assert_eq!(wide.measure(&device, 0..1), Err(Failure::Other(refusal.to_owned())));
@@ -235,7 +236,7 @@ fn unsupported_windows_have_a_reason() {
         Case::new(100, (2, 1), 64, 10).measure(&device, 1..1).expect("an empty request succeeds");
     assert!(none.heads.far_mass.is_empty());
     let (table, mut ids) = cases::random_table();
-    let mut device = Device::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
+    let mut device = CudaDevice::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
     device.load_table(TableView::F32(&table), 288).expect("memory suffices");
     ids[7] = 50;
     let window = longsift_kernels::cuda::WindowRequest {

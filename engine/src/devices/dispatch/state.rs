@@ -41,7 +41,7 @@ pub(super) enum State {
     Retired(String),
 }
 
-pub(super) struct Device {
+pub(super) struct DeviceState {
     pub(super) site: Site,
     pub(super) state: State,
     pub(super) table: Option<Reservation>,
