@@ -19,7 +19,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 
 use super::ledger::{MemoryState, Refusal, Reservation};
 use super::steps::Step;
-use state::{DeviceState, State, Window};
+use state::{DeviceState, DeviceStatus, Window};
 
 pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 
@@ -54,7 +54,7 @@ impl Dispatcher {
         let device = |site: Site| DeviceState {
             limit: site.workers.max(1),
             site,
-            state: State::Empty,
+            state: DeviceStatus::Empty,
             table: None,
             in_flight: 0,
             well: 0,
@@ -113,7 +113,7 @@ impl Dispatcher {
     /// Reason for retiring a device; `None` if it is active.
     pub fn retired(&self, device: usize) -> Option<&str> {
         match &self.devices[device].state {
-            State::Retired(reason) => Some(reason),
+            DeviceStatus::Retired(reason) => Some(reason),
             _ => None,
         }
     }
@@ -139,10 +139,11 @@ impl Dispatcher {
             }
             return Next::Start(piece);
         }
-        if self.devices.iter().all(|device| matches!(device.state, State::Retired(_))) {
+        if self.devices.iter().all(|device| matches!(device.state, DeviceStatus::Retired(_))) {
             return Next::Dead(self.retirement_reasons());
         }
-        let busy = |device: &DeviceState| device.in_flight > 0 || device.state == State::Loading;
+        let busy =
+            |device: &DeviceState| device.in_flight > 0 || device.state == DeviceStatus::Loading;
         if self.devices.iter().any(busy) {
             return Next::Wait(self.next_check(now));
         }
@@ -152,9 +153,9 @@ impl Dispatcher {
     /// Time until the next check if nothing ends: memory of other programs may be released.
     fn next_check(&mut self, now: Duration) -> Option<Duration> {
         let waits = |device: &DeviceState| match device.state {
-            State::Empty => true,
-            State::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
-            State::Loading | State::Retired(_) => false,
+            DeviceStatus::Empty => true,
+            DeviceStatus::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
+            DeviceStatus::Loading | DeviceStatus::Retired(_) => false,
         };
         let blocked = self.devices.iter().filter(|device| waits(device));
         let first = blocked.map(|device| device.blocked_until.saturating_sub(now)).min()?;
@@ -165,7 +166,7 @@ impl Dispatcher {
 
     fn retirement_reasons(&self) -> String {
         let reasons = self.devices.iter().map(|device| match &device.state {
-            State::Retired(reason) => format!("{}: {reason}", device.site.name),
+            DeviceStatus::Retired(reason) => format!("{}: {reason}", device.site.name),
             _ => device.site.name.clone(),
         });
         reasons.collect::<Vec<_>>().join("; ")
@@ -174,13 +175,13 @@ impl Dispatcher {
     fn load(&mut self, now: Duration) -> Option<Next> {
         for index in 0..self.devices.len() {
             let device = &mut self.devices[index];
-            if device.state != State::Empty || device.blocked_until > now {
+            if device.state != DeviceStatus::Empty || device.blocked_until > now {
                 continue;
             }
             let wanted = device.site.resident_bytes;
             let refusal = match device.site.ledger.reserve(wanted) {
                 Ok(reservation) => {
-                    device.state = State::Loading;
+                    device.state = DeviceStatus::Loading;
                     return Some(Next::Load { device: index, reservation });
                 }
                 Err(refusal) => refusal,
@@ -209,12 +210,12 @@ impl Dispatcher {
         match result {
             Ok(()) => {
                 let resident_bytes = reservation.bytes();
-                device.state = State::Ready;
+                device.state = DeviceStatus::Ready;
                 device.table = Some(reservation);
                 self.steps.push((Some(index), Step::Ready { resident_bytes }));
             }
             Err(DeviceFailure::OutOfMemory { wanted, free }) => {
-                device.state = State::Empty;
+                device.state = DeviceStatus::Empty;
                 device.blocked_until = now + self.pause.max(BACK_OFF.0 * 4);
                 let step = Step::OutOfMemory { tokens: 0, key_heads: 0, wanted, free };
                 self.steps.push((Some(index), step));
@@ -272,7 +273,7 @@ impl Dispatcher {
         let mut found = Vec::new();
         for index in 0..self.devices.len() {
             let device = &self.devices[index];
-            if device.state != State::Ready
+            if device.state != DeviceStatus::Ready
                 || device.in_flight >= device.limit
                 || device.blocked_until > now
             {
@@ -296,7 +297,7 @@ impl Dispatcher {
 
     /// Number of devices that are not retired, at least one.
     fn live(&self) -> usize {
-        let live = |device: &&DeviceState| !matches!(device.state, State::Retired(_));
+        let live = |device: &&DeviceState| !matches!(device.state, DeviceStatus::Retired(_));
         self.devices.iter().filter(live).count().max(1)
     }
 
@@ -370,12 +371,12 @@ impl Dispatcher {
 
     fn retire(&mut self, index: usize, reason: String) {
         let device = &mut self.devices[index];
-        if matches!(device.state, State::Retired(_)) {
+        if matches!(device.state, DeviceStatus::Retired(_)) {
             return;
         }
         self.changes += 1;
         device.table = None;
-        device.state = State::Retired(reason.clone());
+        device.state = DeviceStatus::Retired(reason.clone());
         self.steps.push((Some(index), Step::Retired { reason }));
     }
 

@@ -56,7 +56,7 @@ pub enum Message {
 pub struct Scheduler<'a> {
     devices: &'a [Device],
     layer: &'a FirstLayer,
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     /// Signals device threads that the state has changed.
     work: Condvar,
     /// Signals new messages.
@@ -75,7 +75,7 @@ struct OpenWindow {
     parts: BTreeMap<usize, HeadSums>,
 }
 
-struct State {
+struct SchedulerState {
     dispatcher: Dispatcher,
     tasks: Vec<VecDeque<Task>>,
     windows: HashMap<u64, OpenWindow>,
@@ -128,7 +128,7 @@ impl<'a> Scheduler<'a> {
         };
         let sites = devices.iter().map(site).collect();
         let now = Instant::now();
-        let state = State {
+        let state = SchedulerState {
             dispatcher: Dispatcher::new(sites, Box::new(window_bytes), policy),
             tasks: devices.iter().map(|_| VecDeque::new()).collect(),
             windows: HashMap::new(),
@@ -222,7 +222,7 @@ impl<'a> Scheduler<'a> {
         state.time_together + if pieces > 0 { since.elapsed() } else { Duration::ZERO }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,7 +287,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Executes the dispatcher's decisions until it has to wait.
-    fn dispatch_work(&self, state: &mut State) {
+    fn dispatch_work(&self, state: &mut SchedulerState) {
         let now = Instant::now();
         loop {
             match state.dispatcher.next(now - self.started) {
@@ -318,7 +318,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-impl State {
+impl SchedulerState {
     fn start(&mut self, piece: Piece, now: Instant) {
         for (pieces, since) in [&mut self.busy[piece.device], &mut self.busy_together] {
             if *pieces == 0 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longsift_stages::contract::RowError;
 
-use super::state::State;
+use super::state::DeviceStatus;
 use super::terms::Next;
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, MAX_FAILURES};
 use crate::devices::ledger::{MemoryState, NotEnough};
@@ -15,7 +15,7 @@ impl Dispatcher {
     /// Decides what to do if nothing is running and nothing fits.
     pub(super) fn wait_for_memory(&mut self, now: Duration) -> Next {
         let &(Reverse(tokens), window) = self.queue.first().expect("asked only with a queue");
-        if self.devices.iter().all(|device| device.state != State::Ready) {
+        if self.devices.iter().all(|device| device.state != DeviceStatus::Ready) {
             let since = *self.waiting_since.get_or_insert(now);
             if now.saturating_sub(since) >= self.policy.memory_wait {
                 let seconds = self.policy.memory_wait.as_secs();
@@ -60,7 +60,7 @@ impl Dispatcher {
         let mut best: Option<(u64, NotEnough)> = None;
         let mut hopeless = true;
         for (index, device) in self.devices.iter().enumerate() {
-            if device.state != State::Ready {
+            if device.state != DeviceStatus::Ready {
                 continue;
             }
             let wanted = (self.window_bytes)(index, tokens, 1);

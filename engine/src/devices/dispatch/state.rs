@@ -34,7 +34,7 @@ impl Window {
 
 /// State of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum DeviceStatus {
     Empty,
     Loading,
     Ready,
@@ -43,7 +43,7 @@ pub(super) enum State {
 
 pub(super) struct DeviceState {
     pub(super) site: Site,
-    pub(super) state: State,
+    pub(super) state: DeviceStatus,
     pub(super) table: Option<Reservation>,
     pub(super) in_flight: usize,
     /// Maximum concurrent windows, lowered when memory runs out.
