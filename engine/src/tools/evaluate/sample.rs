@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measure::{Slice, WindowContent};
-use super::windows::Document;
+use super::windows::EvaluatedDocument;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::base::random::{key, mix};
@@ -351,7 +351,11 @@ fn read_candidates(
 ///
 /// # Errors
 /// Fails if the documents take more than half of the pipeline's memory limit.
-pub(crate) fn read(plan: &Plan, found: &[&SampledDocument], stop: &Stop) -> Result<Vec<Document>> {
+pub(crate) fn read(
+    plan: &Plan,
+    found: &[&SampledDocument],
+    stop: &Stop,
+) -> Result<Vec<EvaluatedDocument>> {
     let limit = plan.spec.pipeline.input.memory_limit_bytes / 2;
     let needed: u64 = found.iter().map(|found| 4 * found.tokens as u64).sum();
     if needed > limit {
@@ -367,7 +371,9 @@ pub(crate) fn read(plan: &Plan, found: &[&SampledDocument], stop: &Stop) -> Resu
     let mut documents = Vec::new();
     for batch in found.chunks(DOCUMENTS_PER_BATCH) {
         let read = read_batch(plan, batch, stop)?;
-        documents.extend(read.into_iter().map(|of| Document { id: of.id, ids: of.encoded.ids }));
+        documents.extend(
+            read.into_iter().map(|of| EvaluatedDocument { id: of.id, ids: of.encoded.ids }),
+        );
     }
     Ok(documents)
 }

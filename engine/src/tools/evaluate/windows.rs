@@ -39,12 +39,12 @@ pub(crate) struct Category<'a> {
     /// Index among the categories of the evaluation.
     pub(crate) index: usize,
     /// Documents, each at least as long as a window.
-    pub(crate) documents: Vec<&'a Document>,
+    pub(crate) documents: Vec<&'a EvaluatedDocument>,
 }
 
 /// A sampled document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Document {
+pub(crate) struct EvaluatedDocument {
     /// Id, unique in its category.
     pub(crate) id: String,
     /// Token ids without BOS.
@@ -123,10 +123,10 @@ pub(crate) fn windows<'a>(
 mod tests {
     use super::*;
 
-    fn documents(documents: &[(&str, usize)]) -> Vec<Document> {
+    fn documents(documents: &[(&str, usize)]) -> Vec<EvaluatedDocument> {
         let document = |(id, tokens): &(&str, usize)| {
             let ids = (0..*tokens as u32).map(|id| id + 1000 * u32::from(id.is_multiple_of(7)));
-            Document { id: (*id).into(), ids: ids.collect() }
+            EvaluatedDocument { id: (*id).into(), ids: ids.collect() }
         };
         documents.iter().map(document).collect()
     }
