@@ -39,11 +39,11 @@ pub(super) struct PartCache {
 /// Two entries with the same hash, in one cache line of the processor; the first is the more recent.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-struct Line([Entry; 2]);
+struct Line([CachedPart; 2]);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
-struct Entry {
+struct CachedPart {
     key: Key,
     /// Up to four ids, then [`NONE`]; or [`SPILLED`], the index and the number of ids in `spilled`.
     ids: [u32; 4],
@@ -65,7 +65,7 @@ impl PartCache {
     /// Creates an empty cache of up to `bytes` of memory, at most [`Self::MAX_BYTES`].
     pub(super) fn new(bytes: usize) -> Self {
         let lines = (bytes / BYTES_PER_LINE).clamp(MIN_LINES, MAX_LINES);
-        let empty = Line([Entry { key: 0, ids: [NONE; 4] }; 2]);
+        let empty = Line([CachedPart { key: 0, ids: [NONE; 4] }; 2]);
         Self {
             lines: vec![empty; 1 << lines.ilog2()].into(),
             spilled: Vec::new(),
@@ -125,7 +125,7 @@ impl PartCache {
         let first = ids.len();
         encode(ids);
         let of_part = &ids[first..];
-        let mut entry = Entry { key, ids: [NONE; 4] };
+        let mut entry = CachedPart { key, ids: [NONE; 4] };
         if of_part.len() <= 4 {
             entry.ids[..of_part.len()].copy_from_slice(of_part);
         } else {
