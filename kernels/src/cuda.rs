@@ -19,7 +19,7 @@ mod plan;
 mod request;
 
 pub use device::{CudaDevice, DeviceSums};
-pub use driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
+pub use driver::{DeviceError, DeviceMemory, Driver, Launch, TensorMapRequest};
 pub use parameters::TensorMap;
 pub use plan::{SourceSizes, Support, supports, window_bytes};
 pub use request::{Operands, WindowRequest};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{self, Failure, Support, WindowRequest};
+use longsift_kernels::cuda::{self, DeviceError, Support, WindowRequest};
 use longsift_kernels::{ElementType, HeadSums, Kernel, StatisticsRequest};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
@@ -161,11 +161,11 @@ impl Compute for Cuda {
     }
 }
 
-fn failure(failure: Failure) -> DeviceFailure {
+fn failure(failure: DeviceError) -> DeviceFailure {
     match failure {
-        Failure::OutOfMemory { wanted, free } => DeviceFailure::OutOfMemory { wanted, free },
-        Failure::Lost(why) => DeviceFailure::Lost(why),
-        Failure::Other(why) => DeviceFailure::Failed(why),
+        DeviceError::OutOfMemory { wanted, free } => DeviceFailure::OutOfMemory { wanted, free },
+        DeviceError::Lost(why) => DeviceFailure::Lost(why),
+        DeviceError::Other(why) => DeviceFailure::Failed(why),
     }
 }
 

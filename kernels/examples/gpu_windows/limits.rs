@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cudarc::driver::result;
 use longsift_kernels::Kernel;
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia};
-use longsift_kernels::cuda::{DeviceMemory, Driver, Failure};
+use longsift_kernels::cuda::{DeviceError, DeviceMemory, Driver};
 
 use super::timing::{elapsed, failed, record_event, stream};
 
@@ -47,7 +47,7 @@ struct Parameters {
 
 impl Limits {
     /// Returns the best of three runs of each loop.
-    pub(super) fn measure(gpu: &Gpu, driver: &Nvidia) -> Result<Self, Failure> {
+    pub(super) fn measure(gpu: &Gpu, driver: &Nvidia) -> Result<Self, DeviceError> {
         // Enough blocks to fill the chip evenly many times.
         let blocks = gpu.multiprocessors * 32;
         let threads = f64::from(blocks) * f64::from(THREADS);
@@ -80,7 +80,7 @@ fn seconds(
     kernel: &std::ffi::CStr,
     blocks: u32,
     shared_bytes: u32,
-) -> Result<f64, Failure> {
+) -> Result<f64, DeviceError> {
     // Makes the device's context current on this thread.
     let out = driver.allocate(u64::from(blocks * THREADS * 4))?;
     let mut parameters = Parameters { out: out.address(), rounds: ROUNDS, start: 0.5 };

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{CudaDevice, DeviceSums, Failure, WindowRequest, window_bytes};
+use longsift_kernels::cuda::{CudaDevice, DeviceError, DeviceSums, WindowRequest, window_bytes};
 use longsift_kernels::{Kernel, LogitRules, StatisticsRequest};
 
 use arguments::Arguments;
@@ -64,14 +64,14 @@ impl Output {
 
 /// Reason for ending early.
 enum Ended {
-    Gpu(Failure),
+    Gpu(DeviceError),
     Output(std::io::Error),
     /// Sums or memory differ.
     Wrong(String),
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
+impl From<DeviceError> for Ended {
+    fn from(failure: DeviceError) -> Self {
         Self::Gpu(failure)
     }
 }
@@ -115,7 +115,7 @@ fn images() -> Option<PathBuf> {
     std::env::var_os("LONGSIFT_CUDA_IMAGES").map(PathBuf::from)
 }
 
-fn open(gpu: &Gpu) -> Result<Nvidia, Failure> {
+fn open(gpu: &Gpu) -> Result<Nvidia, DeviceError> {
     Nvidia::open_with(gpu.ordinal, images().as_deref())
 }
 
@@ -179,7 +179,7 @@ impl<'a> Windows<'a> {
         geometry: &'static Geometry,
         kernel: Kernel,
         arguments: &'a Arguments,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, DeviceError> {
         let table = Table::new(geometry, kernel);
         let device = |kernel| {
             let mut device = CudaDevice::new(TimedDriver::new(open(gpu)?), kernel);
@@ -268,7 +268,7 @@ impl Iterator for Windows<'_> {
                 continue;
             }
             match self.measure(tokens, expected) {
-                Err(Ended::Gpu(Failure::OutOfMemory { wanted, free })) => eprintln!(
+                Err(Ended::Gpu(DeviceError::OutOfMemory { wanted, free })) => eprintln!(
                     "{} {tokens} {}: {wanted} bytes wanted, {free} free",
                     self.geometry.name,
                     self.device.kernel().name()

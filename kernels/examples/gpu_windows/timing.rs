@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use longsift_kernels::cuda::nvidia::{Nvidia, NvidiaMemory, PinnedMemory};
-use longsift_kernels::cuda::{Driver, Failure, Launch, TensorMap, TensorMapRequest};
+use longsift_kernels::cuda::{DeviceError, Driver, Launch, TensorMap, TensorMapRequest};
 
 /// Launches and allocations since [`TimedDriver::start`].
 pub(super) struct Timings {
@@ -28,8 +28,8 @@ struct Running {
 // SAFETY: events are handles that any thread may use while their context lives.
 unsafe impl Send for Running {}
 
-pub(super) fn failed(error: DriverError) -> Failure {
-    Failure::Other(format!("could not time a launch: {error:?}"))
+pub(super) fn failed(error: DriverError) -> DeviceError {
+    DeviceError::Other(format!("could not time a launch: {error:?}"))
 }
 
 /// The calling thread's stream, `CU_STREAM_PER_THREAD`, on which the driver launches.
@@ -37,7 +37,7 @@ pub(super) fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }
 
-pub(super) fn record_event() -> Result<sys::CUevent, Failure> {
+pub(super) fn record_event() -> Result<sys::CUevent, DeviceError> {
     let event =
         result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC).map_err(failed)?;
     // SAFETY: the event was created in the current context.
@@ -46,7 +46,7 @@ pub(super) fn record_event() -> Result<sys::CUevent, Failure> {
 }
 
 /// Milliseconds between two events, which are destroyed.
-pub(super) fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32, Failure> {
+pub(super) fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32, DeviceError> {
     // SAFETY: both events were recorded in the current context; each is destroyed once, after its last use.
     unsafe {
         result::event::synchronize(end).map_err(failed)?;
@@ -62,19 +62,19 @@ impl TimedDriver {
         Self { driver, running: Mutex::new(None) }
     }
 
-    pub(super) fn memory(&self) -> Result<(u64, u64), Failure> {
+    pub(super) fn memory(&self) -> Result<(u64, u64), DeviceError> {
         self.driver.memory()
     }
 
     /// Starts timing every launch and recording free memory after every allocation.
-    pub(super) fn start(&self) -> Result<(), Failure> {
+    pub(super) fn start(&self) -> Result<(), DeviceError> {
         self.driver.memory()?; // makes the context the current one of this thread
         *self.running() = Some(Running::default());
         Ok(())
     }
 
     /// Ends the timing that [`Self::start`] started.
-    pub(super) fn finish(&self) -> Result<Timings, Failure> {
+    pub(super) fn finish(&self) -> Result<Timings, DeviceError> {
         let Running { launches, lowest_free } = self.running().take().unwrap_or_default();
         let mut milliseconds = Vec::new();
         for (kernel, start, end) in launches {
@@ -92,7 +92,7 @@ impl Driver for TimedDriver {
     type Memory = NvidiaMemory;
     type Staging = PinnedMemory;
 
-    fn allocate(&self, bytes: u64) -> Result<NvidiaMemory, Failure> {
+    fn allocate(&self, bytes: u64) -> Result<NvidiaMemory, DeviceError> {
         let memory = self.driver.allocate(bytes)?;
         if let Some(running) = &mut *self.running() {
             let (free, _) = self.driver.memory()?;
@@ -101,11 +101,11 @@ impl Driver for TimedDriver {
         Ok(memory)
     }
 
-    fn write(&self, memory: &NvidiaMemory, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn write(&self, memory: &NvidiaMemory, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.driver.write(memory, offset, bytes)
     }
 
-    fn stage(&self, bytes: usize) -> Result<PinnedMemory, Failure> {
+    fn stage(&self, bytes: usize) -> Result<PinnedMemory, DeviceError> {
         self.driver.stage(bytes)
     }
 
@@ -114,7 +114,7 @@ impl Driver for TimedDriver {
         memory: &NvidiaMemory,
         offset: u64,
         staged: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         // SAFETY: guaranteed by the caller.
         unsafe { self.driver.send(memory, offset, staged) }
     }
@@ -124,12 +124,12 @@ impl Driver for TimedDriver {
         memory: &NvidiaMemory,
         offset: u64,
         staged: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         // SAFETY: guaranteed by the caller.
         unsafe { self.driver.receive(memory, offset, staged) }
     }
 
-    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         let timed = self.running().is_some();
         let start = timed.then(record_event).transpose()?;
         // SAFETY: guaranteed by the caller.
@@ -140,11 +140,11 @@ impl Driver for TimedDriver {
         Ok(())
     }
 
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self) -> Result<(), DeviceError> {
         self.driver.wait()
     }
 
-    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, Failure> {
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, DeviceError> {
         self.driver.tensor_map(request)
     }
 }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{DeviceMemory, Driver, Failure};
+use super::driver::{DeviceError, DeviceMemory, Driver};
 
 /// Bytes of an arena's staging memory: the maximum of one piece of computed queries or keys.
 const STAGED_BYTES: usize = 8 << 20;
@@ -35,7 +35,7 @@ impl<D: Driver> Arena<D> {
     }
 
     /// Copies to the device; the bytes may be changed as soon as this returns.
-    pub(crate) fn write(&self, driver: &D, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(&self, driver: &D, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let staged = &mut *self.staged.borrow_mut();
         let mut to = offset;
         for piece in bytes.chunks(STAGED_BYTES) {
@@ -55,7 +55,12 @@ impl<D: Driver> Arena<D> {
     }
 
     /// Waits for everything that this thread has launched, then copies from the device.
-    pub(crate) fn read(&self, driver: &D, offset: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+    pub(crate) fn read(
+        &self,
+        driver: &D,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
         let staged = &mut *self.staged.borrow_mut();
         let mut from = offset;
         for piece in bytes.chunks_mut(STAGED_BYTES) {
@@ -104,15 +109,15 @@ impl<D: Driver> Arenas<D> {
         &self,
         driver: &D,
         bytes: u64,
-        work: impl FnOnce(&Arena<D>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        work: impl FnOnce(&Arena<D>) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let arena = ArenaLease { arena: Some(self.lease(driver, bytes)?), of: self };
         let result = work(arena.arena.as_ref().expect("it was just put there"))?;
         arena.keep();
         Ok(result)
     }
 
-    fn lease(&self, driver: &D, bytes: u64) -> Result<Arena<D>, Failure> {
+    fn lease(&self, driver: &D, bytes: u64) -> Result<Arena<D>, DeviceError> {
         let largest = {
             let mut spare = self.spare();
             spare.sort_by_key(|arena| arena.memory.bytes());
@@ -127,7 +132,7 @@ impl<D: Driver> Arenas<D> {
             staged.into_inner().memory
         });
         let memory = match driver.allocate(bytes) {
-            Err(Failure::OutOfMemory { .. }) if !self.spare().is_empty() => {
+            Err(DeviceError::OutOfMemory { .. }) if !self.spare().is_empty() => {
                 self.release_spare_memory();
                 driver.allocate(bytes)
             }

@@ -1,7 +1,7 @@
 //! One device: its copy of the table, and its windows.
 
 use super::arena::{Arena, Arenas};
-use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
+use super::driver::{DeviceError, DeviceMemory, Driver, Launch, TensorMapRequest};
 use super::filling::{DeviceTable, Filling};
 use super::parameters::{
     AttentionParameters, KeyNormParameters, MAX_SEGMENTS, SumParameters, TableFormat,
@@ -75,7 +75,11 @@ impl<D: Driver> CudaDevice<D> {
 
     /// Sends the table, `[rows, row_width]`, and waits until the windows of every thread can use it. First frees the previous
     /// table and memory that was kept for windows.
-    pub fn load_table(&mut self, table: TableView<'_>, row_width: usize) -> Result<(), Failure> {
+    pub fn load_table(
+        &mut self,
+        table: TableView<'_>,
+        row_width: usize,
+    ) -> Result<(), DeviceError> {
         self.table = None;
         self.release_spare_memory();
         let (format, bytes): (_, &[u8]) = match table {
@@ -101,7 +105,7 @@ impl<D: Driver> CudaDevice<D> {
     ///
     /// # Panics
     /// If lists of the rules or the operands do not have the shape's lengths, or the shape has no such key heads.
-    pub fn measure(&self, request: &WindowRequest<'_>) -> Result<DeviceSums, Failure> {
+    pub fn measure(&self, request: &WindowRequest<'_>) -> Result<DeviceSums, DeviceError> {
         let (shape, rules) = (request.shape, request.rules);
         shape.assert_valid();
         rules.assert_matches(shape);
@@ -110,7 +114,7 @@ impl<D: Driver> CudaDevice<D> {
         }
         assert!(request.key_heads.end <= shape.key_heads, "key heads {:?}", request.key_heads);
         if let Support::No(reason) = supports(self.kernel, shape) {
-            return Err(Failure::Other(reason));
+            return Err(DeviceError::Other(reason));
         }
         let sizes = SourceSizes {
             sampled_rows: request.sample.map(|sample| sample.positions.len()),
@@ -131,7 +135,7 @@ impl<D: Driver> CudaDevice<D> {
         arena: &Arena<D>,
         plan: &WindowPlan,
         request: &WindowRequest<'_>,
-    ) -> Result<DeviceSums, Failure> {
+    ) -> Result<DeviceSums, DeviceError> {
         let shape = request.shape;
         let factor = query_factor(request.rules);
         let filling = Filling { driver: &self.driver, arena, plan, request, factor };
@@ -166,8 +170,8 @@ impl<D: Driver> CudaDevice<D> {
         &self,
         shape: &AttentionShape,
         ids: &[u32],
-    ) -> Result<&DeviceTable<D::Memory>, Failure> {
-        let other = |reason: String| Err(Failure::Other(reason));
+    ) -> Result<&DeviceTable<D::Memory>, DeviceError> {
+        let other = |reason: String| Err(DeviceError::Other(reason));
         let Some(table) = &self.table else {
             return other("no table was sent to this device".to_owned());
         };
@@ -192,7 +196,7 @@ impl<D: Driver> CudaDevice<D> {
         plan: &WindowPlan,
         request: &WindowRequest<'_>,
         segments: &Segments,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         let parameters = attention_parameters(start, plan, request, segments);
         let tensors;
         let bytes = if plan.geometry.has_tensor_maps() {
@@ -238,7 +242,7 @@ impl<D: Driver> CudaDevice<D> {
         start: u64,
         plan: &WindowPlan,
         attention: &AttentionParameters,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         let tiles = (attention.tokens as usize).div_ceil(NORM_KEYS);
         let parameters = KeyNormParameters {
             keys: attention.keys,
@@ -266,7 +270,7 @@ impl<D: Driver> CudaDevice<D> {
         plan: &WindowPlan,
         request: &WindowRequest<'_>,
         attention: &AttentionParameters,
-    ) -> Result<TensorAttentionParameters, Failure> {
+    ) -> Result<TensorAttentionParameters, DeviceError> {
         let map = |offset: u64, numbers: usize, rows: usize, heads: usize| {
             self.driver.tensor_map(&TensorMapRequest {
                 address: start + offset,
@@ -389,7 +393,7 @@ fn attention_parameters(
 
 impl<D: Driver> Filling<'_, D> {
     /// Writes the arrays of rows and heads.
-    fn per_row_and_head(&self) -> Result<(), Failure> {
+    fn per_row_and_head(&self) -> Result<(), DeviceError> {
         let (plan, rules, key_heads) = (self.plan, self.request.rules, &self.request.key_heads);
         let group = self.request.shape.group();
         let heads = key_heads.start * group..key_heads.end * group;

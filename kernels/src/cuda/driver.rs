@@ -4,7 +4,7 @@ use super::parameters::TensorMap;
 
 /// A failed device operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum DeviceError {
     /// Device memory did not suffice; the device still works.
     #[error("out of device memory: {wanted} bytes wanted, {free} free")]
     OutOfMemory {
@@ -62,17 +62,17 @@ pub trait Driver: Send + Sync {
     type Staging: AsMut<[u8]> + Send;
 
     /// Allocates memory, uninitialised.
-    fn allocate(&self, bytes: u64) -> Result<Self::Memory, Failure>;
+    fn allocate(&self, bytes: u64) -> Result<Self::Memory, DeviceError>;
 
     /// Copies to the device. The bytes may be changed as soon as this returns; launches of other threads see them after
     /// [`Driver::wait`].
     ///
     /// # Panics
     /// If they do not lie inside the memory.
-    fn write(&self, memory: &Self::Memory, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
+    fn write(&self, memory: &Self::Memory, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Allocates staging memory.
-    fn stage(&self, bytes: usize) -> Result<Self::Staging, Failure>;
+    fn stage(&self, bytes: usize) -> Result<Self::Staging, DeviceError>;
 
     /// Starts copying staged bytes to the device, before this thread's later launches.
     ///
@@ -81,8 +81,12 @@ pub trait Driver: Send + Sync {
     ///
     /// # Panics
     /// If they do not lie inside the memory.
-    unsafe fn send(&self, memory: &Self::Memory, offset: u64, staged: &[u8])
-    -> Result<(), Failure>;
+    unsafe fn send(
+        &self,
+        memory: &Self::Memory,
+        offset: u64,
+        staged: &[u8],
+    ) -> Result<(), DeviceError>;
 
     /// Starts copying from the device to staged bytes, after this thread's earlier launches.
     ///
@@ -96,18 +100,18 @@ pub trait Driver: Send + Sync {
         memory: &Self::Memory,
         offset: u64,
         staged: &mut [u8],
-    ) -> Result<(), Failure>;
+    ) -> Result<(), DeviceError>;
 
     /// Launches a kernel.
     ///
     /// # Safety
     /// The parameters are those of the kernel, and every address in them is of memory of this device that lives, and
     /// holds as much as the kernel reads or writes there, until the next [`Driver::wait`] returns.
-    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure>;
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError>;
 
     /// Waits for all launches of this thread.
-    fn wait(&self) -> Result<(), Failure>;
+    fn wait(&self) -> Result<(), DeviceError>;
 
     /// Describes a tensor to the bulk copy engine.
-    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, Failure>;
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, DeviceError>;
 }

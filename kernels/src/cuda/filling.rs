@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::arena::Arena;
-use super::driver::{DeviceMemory, Driver, Failure, Launch};
+use super::driver::{DeviceError, DeviceMemory, Driver, Launch};
 use super::parameters::{GatherParameters, TableFormat};
 use super::plan::{Numbers, WindowPlan};
 use super::request::WindowRequest;
@@ -37,7 +37,11 @@ pub(crate) struct Filling<'a, D: Driver> {
 }
 
 impl<D: Driver> Filling<'_, D> {
-    pub(crate) fn write<T: bytemuck::Pod>(&self, offset: u64, values: &[T]) -> Result<(), Failure> {
+    pub(crate) fn write<T: bytemuck::Pod>(
+        &self,
+        offset: u64,
+        values: &[T],
+    ) -> Result<(), DeviceError> {
         self.arena.write(self.driver, offset, bytemuck::cast_slice(values))
     }
 
@@ -52,7 +56,7 @@ impl<D: Driver> Filling<'_, D> {
         ids: &[u32],
         rotation: Option<&Rotation>,
         norms: Option<&HeadNorms>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         let (plan, shape) = (self.plan, self.request.shape);
         self.write(plan.ids, ids)?;
         if let Some(rotation) = rotation {
@@ -113,7 +117,7 @@ impl<D: Driver> Filling<'_, D> {
         })
     }
 
-    fn gather_heads(&self, parameters: &GatherParameters) -> Result<(), Failure> {
+    fn gather_heads(&self, parameters: &GatherParameters) -> Result<(), DeviceError> {
         let launch = Launch {
             kernel: self.plan.geometry.gather(),
             blocks: parameters.row_count as u32,
@@ -127,7 +131,7 @@ impl<D: Driver> Filling<'_, D> {
     }
 
     /// Computes queries and keys on the processor and sends them.
-    pub(crate) fn send(&self, source: &dyn QueryKeySource) -> Result<(), Failure> {
+    pub(crate) fn send(&self, source: &dyn QueryKeySource) -> Result<(), DeviceError> {
         let (plan, shape) = (self.plan, self.request.shape);
         let (width, own, head_dim) = (plan.geometry.width, plan.own_width, shape.head_dim);
         let key_heads = self.request.key_heads.clone();
@@ -188,7 +192,7 @@ impl<D: Driver> Filling<'_, D> {
         width: usize,
         to: u64,
         rows_of: &dyn Fn(Range<usize>, &mut [f32]),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         let head_dim = self.request.shape.head_dim;
         let mut computed = vec![0.0_f32; ROWS_AT_ONCE.min(count) * head_dim];
         let mut padded = vec![0.0_f32; ROWS_AT_ONCE.min(count) * width];

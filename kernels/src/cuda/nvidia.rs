@@ -18,7 +18,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
-use super::driver::{Driver, Failure, Launch, TensorMapRequest};
+use super::driver::{DeviceError, Driver, Launch, TensorMapRequest};
 use super::parameters::TensorMap;
 use crate::kernel::Kernel;
 
@@ -135,14 +135,14 @@ unsafe impl Send for Function {}
 
 impl Nvidia {
     /// Opens the visible GPU number `ordinal` and loads the kernels.
-    pub fn open(ordinal: u32) -> Result<Self, Failure> {
+    pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         Self::open_with(ordinal, None)
     }
 
     /// Opens a GPU like [`Nvidia::open`], but takes `NAME.fatbin` from `folder`, if it exists, instead of the built-in image: for
     /// experiments with kernels on a machine without Rust. Their results are not those of the named kernels.
-    pub fn open_with(ordinal: u32, folder: Option<&Path>) -> Result<Self, Failure> {
-        start().map_err(Failure::Lost)?;
+    pub fn open_with(ordinal: u32, folder: Option<&Path>) -> Result<Self, DeviceError> {
+        start().map_err(DeviceError::Lost)?;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let device = result::device::get(ordinal).map_err(|error| failure("open", error))?;
         let context = Arc::new(Context::retain(device)?);
@@ -156,7 +156,7 @@ impl Nvidia {
     }
 
     /// Current free and total bytes of memory.
-    pub fn memory(&self) -> Result<(u64, u64), Failure> {
+    pub fn memory(&self) -> Result<(u64, u64), DeviceError> {
         self.context.enter()?;
         let (free, total) =
             result::mem_get_info().map_err(|error| failure("ask for free memory", error))?;
@@ -169,7 +169,7 @@ impl Nvidia {
     }
 
     /// The kernel of a launch, permitted to use as much shared memory as it requests.
-    fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, Failure> {
+    fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, DeviceError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let known = functions.get(launch.kernel).copied();
         let mut function = match known {
@@ -191,7 +191,7 @@ impl Nvidia {
         Ok(function.function)
     }
 
-    fn find(&self, name: &str) -> Result<sys::CUfunction, Failure> {
+    fn find(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
         let text = CString::new(name).expect("names of kernels have no zero byte");
         self.modules
             .iter()
@@ -200,7 +200,7 @@ impl Nvidia {
                 unsafe { result::module::get_function(module.handle(), text.clone()) }.ok()
             })
             .ok_or_else(|| {
-                Failure::Other(format!("this build has no kernel `{name}` for this GPU"))
+                DeviceError::Other(format!("this build has no kernel `{name}` for this GPU"))
             })
     }
 }
@@ -209,7 +209,7 @@ impl Driver for Nvidia {
     type Memory = NvidiaMemory;
     type Staging = PinnedMemory;
 
-    fn allocate(&self, bytes: u64) -> Result<NvidiaMemory, Failure> {
+    fn allocate(&self, bytes: u64) -> Result<NvidiaMemory, DeviceError> {
         self.context.enter()?;
         // SAFETY: the memory is not read before it was written.
         match unsafe { result::malloc_sync(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) } {
@@ -218,7 +218,7 @@ impl Driver for Nvidia {
                 Ok(NvidiaMemory::new(&self.context, address, bytes))
             }
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                Err(Failure::OutOfMemory {
+                Err(DeviceError::OutOfMemory {
                     wanted: bytes,
                     free: self.memory().map_or(0, |(free, _)| free),
                 })
@@ -227,7 +227,7 @@ impl Driver for Nvidia {
         }
     }
 
-    fn write(&self, memory: &NvidiaMemory, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn write(&self, memory: &NvidiaMemory, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.context.enter()?;
         let to = memory.address_of(offset, bytes.len());
         // SAFETY: `address_of` checked the bounds; from pageable memory the call returns when the bytes have been read.
@@ -235,7 +235,7 @@ impl Driver for Nvidia {
             .map_err(|error| failure("write memory", error))
     }
 
-    fn stage(&self, bytes: usize) -> Result<PinnedMemory, Failure> {
+    fn stage(&self, bytes: usize) -> Result<PinnedMemory, DeviceError> {
         self.context.enter()?;
         PinnedMemory::new(&self.context, bytes)
             .map_err(|error| failure("take pinned memory", error))
@@ -246,7 +246,7 @@ impl Driver for Nvidia {
         memory: &NvidiaMemory,
         offset: u64,
         staged: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         self.context.enter()?;
         let to = memory.address_of(offset, staged.len());
         // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been read.
@@ -259,7 +259,7 @@ impl Driver for Nvidia {
         memory: &NvidiaMemory,
         offset: u64,
         staged: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         self.context.enter()?;
         let from = memory.address_of(offset, staged.len());
         // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been written.
@@ -267,7 +267,7 @@ impl Driver for Nvidia {
             .map_err(|error| failure("read memory", error))
     }
 
-    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         self.context.enter()?;
         let function = self.function(launch)?;
         let parameters: *const u8 = launch.parameters.as_ptr();
@@ -286,14 +286,14 @@ impl Driver for Nvidia {
         .map_err(|error| failure(&format!("launch `{}`", launch.kernel), error))
     }
 
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self) -> Result<(), DeviceError> {
         self.context.enter()?;
         // SAFETY: the stream of this thread exists as long as the context.
         unsafe { result::stream::synchronize(stream()) }
             .map_err(|error| failure("finish a window", error))
     }
 
-    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, Failure> {
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, DeviceError> {
         self.context.enter()?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let row_bytes = request.numbers * 2;
@@ -341,7 +341,7 @@ mod tests {
             Ok(gpus) => assert!(gpus.iter().all(|gpu| Nvidia::open(gpu.ordinal).is_ok())),
             Err(reason) => {
                 assert!(reason.contains("NVIDIA driver"), "{reason}");
-                assert!(matches!(Nvidia::open(0), Err(Failure::Lost(_))));
+                assert!(matches!(Nvidia::open(0), Err(DeviceError::Lost(_))));
             }
         }
     }

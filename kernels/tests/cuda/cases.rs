@@ -7,7 +7,9 @@
 use std::ops::Range;
 
 use half::bf16;
-use longsift_kernels::cuda::{CudaDevice, DeviceSums, Driver, Failure, Operands, WindowRequest};
+use longsift_kernels::cuda::{
+    CudaDevice, DeviceError, DeviceSums, Driver, Operands, WindowRequest,
+};
 use longsift_kernels::{
     AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, QueryKeySource, Rotation, RowSample,
     StatisticsRequest, TableView, TableWindow, histogram_bins, reference_rows,
@@ -198,7 +200,7 @@ impl Case {
         &self,
         device: &CudaDevice<D>,
         key_heads: Range<usize>,
-    ) -> Result<DeviceSums, Failure> {
+    ) -> Result<DeviceSums, DeviceError> {
         device.measure(&WindowRequest {
             shape: &self.shape,
             rules: &self.rules,

@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "the largest difference is printed")]
 
 use half::bf16;
-use longsift_kernels::cuda::{CudaDevice, Failure, SourceSizes, Support, supports, window_bytes};
+use longsift_kernels::cuda::{
+    CudaDevice, DeviceError, SourceSizes, Support, supports, window_bytes,
+};
 use longsift_kernels::{Kernel, QueryKeySource, TableView, TableWindow};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
@@ -223,12 +225,12 @@ fn unsupported_windows_have_a_reason() {
         CudaDevice::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
     let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
     let wanted = window_bytes(Kernel::CudaV1Bf16, &case.shape, &sizes, &(0..1));
-    assert_eq!(case.measure(&small, 0..1), Err(Failure::OutOfMemory { wanted, free: 1000 }));
+    assert_eq!(case.measure(&small, 0..1), Err(DeviceError::OutOfMemory { wanted, free: 1000 }));
 
     let device = CudaDevice::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
     let wide = Case::new(10, (1, 1), 300, 2);
     let refusal = "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300";
-    assert_eq!(wide.measure(&device, 0..1), Err(Failure::Other(refusal.to_owned())));
+    assert_eq!(wide.measure(&device, 0..1), Err(DeviceError::Other(refusal.to_owned())));
     let empty =
         Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("an empty request succeeds");
     assert_eq!((empty.heads.far_mass, empty.heads.histograms), (vec![0.0; 2], vec![0.0]));
@@ -252,5 +254,5 @@ fn unsupported_windows_have_a_reason() {
         key_heads: 0..2,
     };
     let refusal = "id 50 at position 7 is not in the table of 50 rows";
-    assert_eq!(device.measure(&window), Err(Failure::Other(refusal.to_owned())));
+    assert_eq!(device.measure(&window), Err(DeviceError::Other(refusal.to_owned())));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use super::super::driver::Failure;
+use super::super::driver::DeviceError;
 
 /// A device's primary context, retained.
 pub(super) struct Context {
@@ -22,7 +22,7 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Retains the primary context of a device.
-    pub(super) fn retain(device: sys::CUdevice) -> Result<Self, Failure> {
+    pub(super) fn retain(device: sys::CUdevice) -> Result<Self, DeviceError> {
         // SAFETY: the driver returned the device. An error means that the context is already in use and keeps its own
         // wait mode, which is fine.
         let _ = unsafe {
@@ -35,7 +35,7 @@ impl Context {
         Ok(Self { device, handle, held: AtomicU64::new(0) })
     }
 
-    pub(super) fn enter(&self) -> Result<(), Failure> {
+    pub(super) fn enter(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is retained until this value is dropped.
         unsafe { result::ctx::set_current(self.handle) }.map_err(|error| failure("enter", error))
     }
@@ -62,18 +62,18 @@ pub(super) fn stream() -> sys::CUstream {
 
 /// Classifies an error. A GPU whose context was lost to a fault returns the same error for every later call. The driver needs
 /// memory for contexts and code and does not report how much: `wanted` is 0 then.
-pub(super) fn failure(doing: &str, error: DriverError) -> Failure {
+pub(super) fn failure(doing: &str, error: DriverError) -> DeviceError {
     use sys::CUresult as Code;
     let text = format!("could not {doing}: {}", error_text(error));
     match error.0 {
         Code::CUDA_ERROR_OUT_OF_MEMORY => {
             let free = result::mem_get_info().map_or(0, |(free, _)| free as u64);
-            Failure::OutOfMemory { wanted: 0, free }
+            DeviceError::OutOfMemory { wanted: 0, free }
         }
         Code::CUDA_ERROR_INVALID_VALUE
         | Code::CUDA_ERROR_NOT_FOUND
         | Code::CUDA_ERROR_NOT_SUPPORTED
-        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => Failure::Other(text),
-        _ => Failure::Lost(text),
+        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Other(text),
+        _ => DeviceError::Lost(text),
     }
 }

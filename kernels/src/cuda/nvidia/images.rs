@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use super::super::driver::Failure;
+use super::super::driver::DeviceError;
 use super::context::{Context, error_text, failure};
 
 /// Bytes with the alignment that the driver requires.
@@ -49,12 +49,12 @@ impl Image {
         &self,
         context: &Arc<Context>,
         folder: Option<&Path>,
-    ) -> Result<Option<Module>, Failure> {
+    ) -> Result<Option<Module>, DeviceError> {
         let path = folder.map(|folder| folder.join(self.name).with_extension("fatbin"));
         if let Some(path) = path.filter(|path| path.exists()) {
             let read = std::fs::read(&path);
             let bytes = read.map_err(|error| {
-                Failure::Other(format!("cannot read {}: {error}", path.display()))
+                DeviceError::Other(format!("cannot read {}: {error}", path.display()))
             })?;
             // The driver reads words.
             let mut words = vec![0_u64; bytes.len().div_ceil(8)];
@@ -71,7 +71,7 @@ impl Image {
     }
 }
 
-fn refused(error: DriverError, whose: &str) -> Failure {
+fn refused(error: DriverError, whose: &str) -> DeviceError {
     if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
         return failure("load the kernels", error);
     }
@@ -82,7 +82,10 @@ fn refused(error: DriverError, whose: &str) -> Failure {
         }
         _ => "",
     };
-    Failure::Lost(format!("the GPU does not load the kernels{whose}: {}{hint}", error_text(error)))
+    DeviceError::Lost(format!(
+        "the GPU does not load the kernels{whose}: {}{hint}",
+        error_text(error)
+    ))
 }
 
 /// Loaded device code.

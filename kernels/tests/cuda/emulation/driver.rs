@@ -4,7 +4,9 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
-use longsift_kernels::cuda::{DeviceMemory, Driver, Failure, Launch, TensorMap, TensorMapRequest};
+use longsift_kernels::cuda::{
+    DeviceError, DeviceMemory, Driver, Launch, TensorMap, TensorMapRequest,
+};
 
 /// Timing of asynchronous work, and order of warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +95,9 @@ impl Driver for Emulated {
     type Memory = Memory;
     type Staging = Vec<u8>;
 
-    fn allocate(&self, bytes: u64) -> Result<Memory, Failure> {
+    fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
         if bytes > self.budget {
-            return Err(Failure::OutOfMemory { wanted: bytes, free: self.budget });
+            return Err(DeviceError::OutOfMemory { wanted: bytes, free: self.budget });
         }
         self.allocations.lock().expect("no test panics here").push(bytes);
         let words = vec![u128::MAX; (bytes as usize + 256).div_ceil(16)];
@@ -103,7 +105,7 @@ impl Driver for Emulated {
         Ok(Memory { words, start, bytes })
     }
 
-    fn write(&self, memory: &Memory, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn write(&self, memory: &Memory, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         assert!(offset + bytes.len() as u64 <= memory.bytes, "a write beyond the memory");
         let to = (memory.address() + offset) as *mut u8;
         // SAFETY: the bounds were checked above; kernels, the only other users of the memory, do not run during a
@@ -112,12 +114,12 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn stage(&self, bytes: usize) -> Result<Vec<u8>, Failure> {
+    fn stage(&self, bytes: usize) -> Result<Vec<u8>, DeviceError> {
         self.stagings.lock().expect("no test panics here").push(bytes);
         Ok(vec![0; bytes])
     }
 
-    unsafe fn send(&self, memory: &Memory, offset: u64, staged: &[u8]) -> Result<(), Failure> {
+    unsafe fn send(&self, memory: &Memory, offset: u64, staged: &[u8]) -> Result<(), DeviceError> {
         if self.mode.0 & 1 == 0 {
             return self.write(memory, offset, staged);
         }
@@ -132,7 +134,7 @@ impl Driver for Emulated {
         memory: &Memory,
         offset: u64,
         staged: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DeviceError> {
         assert!(offset + staged.len() as u64 <= memory.bytes, "a read beyond the memory");
         let from = (memory.address() + offset) as *const u8;
         // SAFETY: as for a write.
@@ -140,7 +142,7 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         type Kernel = extern "C" fn(*const c_void);
         type Run = extern "C" fn(Kernel, u32, u32, usize, *const c_void, u32);
         self.finish_copies();
@@ -167,13 +169,13 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self) -> Result<(), DeviceError> {
         self.finish_copies();
         Ok(())
     }
 
     /// Layout of `EmulatedMap` in `machine.cpp`.
-    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, Failure> {
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap, DeviceError> {
         assert!(request.address.is_multiple_of(16) && request.numbers.is_multiple_of(8));
         let mut map = [0; 16];
         map[..4].copy_from_slice(&[request.address, request.numbers, request.rows, request.heads]);
