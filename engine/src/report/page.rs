@@ -79,7 +79,7 @@ pub(crate) enum Block {
     Bars(Bars),
     Heat(HeatMap),
     /// Charts and bars side by side.
-    Figures(Vec<Figure>),
+    Figures(Vec<CaptionedChart>),
     /// A text of the corpus with its statistics.
     Sample(Sample),
     /// A text of the corpus with a background colour for each piece; `class` is that of the whole text.
@@ -115,13 +115,13 @@ impl Block {
 
 /// A chart with its title and its explanation; both may be empty.
 #[derive(Debug)]
-pub(crate) struct Figure {
+pub(crate) struct CaptionedChart {
     pub(crate) title: String,
     pub(crate) caption: String,
     pub(crate) block: Block,
 }
 
-impl Figure {
+impl CaptionedChart {
     pub(crate) fn new(title: impl Into<String>, caption: impl Into<String>, block: Block) -> Self {
         Self { title: title.into(), caption: caption.into(), block }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::base::text::{bytes, count, line_safe};
 use crate::devices::survey::{Survey, Surveyed};
 use crate::report::page::chart::over_time;
-use crate::report::page::{Block, Figure, Page, Section, Tile};
+use crate::report::page::{Block, CaptionedChart, Page, Section, Tile};
 
 /// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
 const MAX_POLLS: usize = 240;
@@ -54,7 +54,7 @@ impl Monitor {
                     .iter()
                     .map(|(name, of)| (*name, polls.iter().map(|poll| of(poll)).collect()));
                 let chart = over_time(title, &times, values.collect(), shown);
-                Figure::new(title, "", Block::Chart(chart))
+                CaptionedChart::new(title, "", Block::Chart(chart))
             };
             let memory: [Series<'_>; 2] = [
                 ("used", |poll| poll.used_bytes.unwrap_or(0)),

@@ -10,7 +10,7 @@ use super::picks::{KINDS, SEED};
 use super::{Means, Overview, amounts, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::numbers::{number_or_dash, percent, share};
-use crate::report::page::{Bars, Block, Figure, Page, Sample, Section, Tile};
+use crate::report::page::{Bars, Block, CaptionedChart, Page, Sample, Section, Tile};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
@@ -104,7 +104,7 @@ impl Overview {
         steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
         let windows = drawings::waterfall("windows", summary.windows_total, &steps);
         let bars = [rows, windows, self.token_flow()];
-        let figures = bars.map(|bars| Figure::new("", "", Block::Bars(bars)));
+        let figures = bars.map(|bars| CaptionedChart::new("", "", Block::Bars(bars)));
         let mut blocks = vec![Block::Figures(figures.into())];
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
@@ -152,7 +152,7 @@ impl Overview {
         let figures = self.groups.iter().filter_map(|group| self.score_of(group));
         blocks.push(Block::Figures(figures.collect()));
         for group in &self.groups {
-            let figures: Vec<Figure> =
+            let figures: Vec<CaptionedChart> =
                 group.statistics.iter().filter_map(|of| statistic(group, of)).collect();
             if !figures.is_empty() {
                 blocks.push(Block::details(
@@ -169,7 +169,7 @@ impl Overview {
         Section::new("groups", &title, "", blocks)
     }
 
-    fn score_of(&self, group: &Group) -> Option<Figure> {
+    fn score_of(&self, group: &Group) -> Option<CaptionedChart> {
         let (kept, all) = (group.kept, group.samples_in_all());
         let mut caption = format!(
             "{} of {} kept ({}), {} rejected; {} of {} tokens",
@@ -188,7 +188,7 @@ impl Overview {
             group.thresholds.iter().flatten().map(|score| (*score, "threshold")).collect();
         let label = format!("scores of {}", group.name());
         let chart = drawings::histogram(&label, group.score.as_ref()?, &lines);
-        Some(Figure::new(self.name(group), caption, Block::Chart(chart)))
+        Some(CaptionedChart::new(self.name(group), caption, Block::Chart(chart)))
     }
 
     /// Returns the name of a group on the page; a run without groups has all samples in one.
@@ -247,9 +247,9 @@ impl Overview {
                 count(of.windows[1])
             );
             let chart = drawings::pairs(name, [&of.kept, &of.not_kept], place);
-            Figure::new(name.replace('_', " "), caption, Block::Chart(chart))
+            CaptionedChart::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
-        let figures: Vec<Figure> = self.lists.iter().map(figure).collect();
+        let figures: Vec<CaptionedChart> = self.lists.iter().map(figure).collect();
         let lead = "Means over kept windows and over the others.";
         (!figures.is_empty()).then(|| {
             Section::new(
@@ -359,14 +359,18 @@ impl Overview {
 
     fn machine(&self) -> Section {
         let mut blocks = Vec::new();
-        let figures: Vec<Figure> = self
+        let figures: Vec<CaptionedChart> = self
             .machine
             .devices
             .iter()
             .filter(|(_, polls)| polls.iter().any(DevicePoll::has_memory))
             .map(|(device, polls)| {
                 let chart = Block::Chart(drawings::memory(device, polls));
-                Figure::new(line_safe(device), "Memory from the first to the last poll.", chart)
+                CaptionedChart::new(
+                    line_safe(device),
+                    "Memory from the first to the last poll.",
+                    chart,
+                )
             })
             .collect();
         if let Some(devices) = &self.summary.devices {
@@ -459,7 +463,7 @@ impl Overview {
     }
 }
 
-fn statistic(group: &Group, of: &GroupStatistic) -> Option<Figure> {
+fn statistic(group: &Group, of: &GroupStatistic) -> Option<CaptionedChart> {
     let histogram = of.histogram.as_ref()?;
     let ends = of.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
     let lines: Vec<(f64, &str)> = ends.flatten().map(|end| (end, "bound")).collect();
@@ -467,7 +471,7 @@ fn statistic(group: &Group, of: &GroupStatistic) -> Option<Figure> {
     let caption =
         if of.unit.is_empty() { of.doc.clone() } else { format!("{} ({})", of.doc, of.unit) };
     let chart = drawings::histogram(&label, histogram, &lines);
-    Some(Figure::new(of.name.clone(), caption, Block::Chart(chart)))
+    Some(CaptionedChart::new(of.name.clone(), caption, Block::Chart(chart)))
 }
 
 fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<WaterfallStep> {

@@ -9,7 +9,7 @@ use crate::base::text::{count, line_safe};
 use crate::report::page::chart::{Chart, Line, LineChart};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::numbers::number;
-use crate::report::page::{Bar, Bars, Block, Figure, Page, Section, Tile};
+use crate::report::page::{Bar, Bars, Block, CaptionedChart, Page, Section, Tile};
 use crate::tools::bench::Bench;
 
 /// Maximum number of lines of a chart, limited by distinguishable colours.
@@ -65,7 +65,7 @@ pub(crate) fn draw(bench: &Bench) -> String {
 /// Renders all results as one HTML file. `command` is shown as the command that repeats them.
 pub(crate) fn page(bench: &Bench, command: &str) -> String {
     let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
-    let mut groups: Vec<(&str, Vec<Figure>)> = Vec::new();
+    let mut groups: Vec<(&str, Vec<CaptionedChart>)> = Vec::new();
     for panel in panels(bench) {
         // `kernel` and `kernel, 32 heads` share a section.
         let name = panel.group.split(',').next().unwrap_or_default();
@@ -169,9 +169,9 @@ impl<'a> ChartPanel<'a> {
         lines.chart()
     }
 
-    fn figure(&self) -> Figure {
+    fn figure(&self) -> CaptionedChart {
         if self.has_lines() {
-            return Figure::new(self.title(), "", Block::Chart(self.chart()));
+            return CaptionedChart::new(self.title(), "", Block::Chart(self.chart()));
         }
         let largest =
             self.figures.iter().map(|figure| figure.value).fold(f64::MIN_POSITIVE, f64::max);
@@ -182,7 +182,7 @@ impl<'a> ChartPanel<'a> {
             Bar::new(name, value, colour::BLUE, (0.0, figure.value / largest))
         };
         let rows = self.figures.iter().map(bar).collect();
-        Figure::new(self.title(), "", Block::Bars(Bars { rows, ..Bars::default() }))
+        CaptionedChart::new(self.title(), "", Block::Bars(Bars { rows, ..Bars::default() }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conversion of statistics to charts and tables of a page.
 
-use super::figures::Figure;
+use super::figures::IntervalEstimate;
 use super::grid::{by_importance, cell, kinds, with_interval};
 use super::matrix::Matrix;
 use crate::report::page::drawing::{Layer, Swatch, colour};
@@ -14,14 +14,14 @@ const LINE: u32 = 12;
 /// `chance`. Rows without a value are left out.
 pub(super) fn intervals(
     series: &[&str],
-    rows: impl Iterator<Item = (String, Vec<Option<Figure>>)>,
+    rows: impl Iterator<Item = (String, Vec<Option<IntervalEstimate>>)>,
     chance: f64,
 ) -> Block {
-    let row = |(name, figures): (String, Vec<Option<Figure>>)| {
+    let row = |(name, figures): (String, Vec<Option<IntervalEstimate>>)| {
         let mut layer = Layer::new(LINE * series.len() as u32);
         layer.mark(chance);
         for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
-            let Some(Figure { value: Some(value), interval }) = figure else { continue };
+            let Some(IntervalEstimate { value: Some(value), interval }) = figure else { continue };
             let y = f64::from(LINE) * (index as f64 + 0.5);
             let title = format!("{}: {}", series[index], with_interval(figure.as_ref()));
             if let Some(ends) = interval {
@@ -33,7 +33,7 @@ pub(super) fn intervals(
         let value = values.collect::<Vec<_>>().join(" · ");
         Bar { name, value, layer }
     };
-    let has_value = |(_, figures): &(String, Vec<Option<Figure>>)| {
+    let has_value = |(_, figures): &(String, Vec<Option<IntervalEstimate>>)| {
         figures.iter().flatten().any(|of| of.value.is_some())
     };
     let swatches =
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn intervals_have_a_legend_and_a_scale_and_escape_names() {
-        let figure = Figure { value: Some(0.25), interval: Some([0.2, 0.31]) };
+        let figure = IntervalEstimate { value: Some(0.25), interval: Some([0.2, 0.31]) };
         let rows = [("<script>".to_owned(), vec![Some(figure)]), ("b".to_owned(), vec![None])];
         let html = intervals(&["a"], rows.into_iter(), 0.5).render().unwrap();
         assert!(html.contains("&#60;script&#62; <span class=\"soft\">0.25 (0.20-0.31)"), "{html}");

@@ -23,17 +23,17 @@ pub(crate) type Values = [Option<f64>];
 
 /// A value with its 95 % bootstrap interval: `[value, low, high]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(with = "Option<[Option<f64>; 3]>")]
+#[schemars(with = "Option<[Option<f64>; 3]>", rename = "Figure")]
 #[serde(into = "Option<[Option<f64>; 3]>")]
-pub(crate) struct Figure {
+pub(crate) struct IntervalEstimate {
     /// Value; `None` without a pair of windows.
     pub(crate) value: Option<f64>,
     /// Interval; `None` if no replicate had a pair.
     pub(crate) interval: Option<[f64; 2]>,
 }
 
-impl From<Figure> for Option<[Option<f64>; 3]> {
-    fn from(figure: Figure) -> Self {
+impl From<IntervalEstimate> for Option<[Option<f64>; 3]> {
+    fn from(figure: IntervalEstimate) -> Self {
         let [low, high] = figure.interval.map_or([None; 2], |interval| interval.map(Some));
         figure.value.map(|value| [Some(value), low, high])
     }

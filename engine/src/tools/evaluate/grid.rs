@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::figures::Figure;
+use super::figures::IntervalEstimate;
 use super::matrix::{Cell, Matrix};
 use crate::base::text::{line_safe, table};
 
 /// Maximum width of a matrix in columns of a terminal.
 const WIDTH: usize = 110;
 
-pub(super) fn with_interval(figure: Option<&Figure>) -> String {
-    let Some(Figure { value: Some(value), interval }) = figure else { return "-".into() };
+pub(super) fn with_interval(figure: Option<&IntervalEstimate>) -> String {
+    let Some(IntervalEstimate { value: Some(value), interval }) = figure else { return "-".into() };
     match interval {
         Some([low, high]) => format!("{value:.2} ({low:.2}-{high:.2})"),
         None => format!("{value:.2}"),

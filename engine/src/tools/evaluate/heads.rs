@@ -5,7 +5,7 @@ use longsift_stages::{LanguageModel, StageSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::Figure;
+use super::figures::IntervalEstimate;
 use super::measure::WindowStatistics;
 use super::report::Windows;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -47,16 +47,16 @@ pub(crate) struct HeadFigures {
     pub(crate) layer: u32,
     pub(crate) head: u32,
     /// AUROC of whole windows against windows of two pieces.
-    pub(crate) pieces_2: Figure,
+    pub(crate) pieces_2: IntervalEstimate,
     /// AUROC of whole windows against windows of eight pieces.
-    pub(crate) pieces_8: Figure,
+    pub(crate) pieces_8: IntervalEstimate,
     /// Share of pairs that the whole window wins against itself with a permuted first half.
-    pub(crate) far_permute: Figure,
+    pub(crate) far_permute: IntervalEstimate,
 }
 
 impl HeadFigures {
     /// Returns the result for one of [`KINDS_OF_HEADS`].
-    pub(crate) fn for_kind(&self, kind: &str) -> Figure {
+    pub(crate) fn for_kind(&self, kind: &str) -> IntervalEstimate {
         match kind {
             "pieces_2" => self.pieces_2,
             "pieces_8" => self.pieces_8,
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn heads_are_ranked_and_those_without_results_left_out() {
-        let figure = |value| Figure { value, interval: None };
+        let figure = |value| IntervalEstimate { value, interval: None };
         let head = |layer, head, two, eight| HeadFigures {
             layer,
             head,

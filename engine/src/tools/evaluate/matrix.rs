@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::Figure;
+use super::figures::IntervalEstimate;
 
 /// Minimum number of documents of a cell.
 pub(crate) const MIN_DOCUMENTS: usize = 8;
@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Cell {
     pub(crate) outcome: Outcome,
     /// Value and interval.
-    pub(crate) figure: Figure,
+    pub(crate) figure: IntervalEstimate,
 }
 
 /// Cells by score, then kind of window. Kinds with fewer than eight documents are left out.
@@ -35,7 +35,7 @@ pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
 
 impl Cell {
     /// Judges a result; `None` without an interval.
-    pub(crate) fn new(figure: Figure) -> Option<Self> {
+    pub(crate) fn new(figure: IntervalEstimate) -> Option<Self> {
         let [low, high] = figure.interval?;
         let outcome = match (low > 0.5, high < 0.5) {
             (true, _) => Outcome::Pass,
@@ -75,13 +75,13 @@ mod tests {
     #[test]
     fn an_interval_that_holds_chance_is_weak() {
         let outcome = |low, high| {
-            let figure = Figure { value: Some(0.5), interval: Some([low, high]) };
+            let figure = IntervalEstimate { value: Some(0.5), interval: Some([low, high]) };
             Cell::new(figure).map(|cell| cell.outcome)
         };
         assert_eq!(outcome(0.44, 0.62), Some(Outcome::Weak));
         assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end is chance");
         assert_eq!(outcome(0.51, 0.7), Some(Outcome::Pass));
         assert_eq!(outcome(0.3, 0.49), Some(Outcome::Fail));
-        assert_eq!(Cell::new(Figure::default()), None);
+        assert_eq!(Cell::new(IntervalEstimate::default()), None);
     }
 }

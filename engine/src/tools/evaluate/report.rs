@@ -11,7 +11,7 @@ use super::figures::bootstrap::Bootstrap;
 use super::figures::ladder::Ladder;
 use super::figures::paired::Paired;
 use super::figures::top_fifth::TopFifth;
-use super::figures::{Figure, Values};
+use super::figures::{IntervalEstimate, Values};
 use super::matrix::Cell;
 use super::statistics::Statistic;
 use super::windows::WindowOrigin;
@@ -23,11 +23,11 @@ const KIND_BY_CATEGORY: &str = "pieces_8";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// AUROC of whole windows against windows of pieces.
-    pub(crate) ladder: BTreeMap<&'static str, Figure>,
+    pub(crate) ladder: BTreeMap<&'static str, IntervalEstimate>,
     /// AUROC against eight pieces, by category.
     pub(crate) pieces_8_by_category: BTreeMap<String, Option<f64>>,
     /// Share of pairs that the whole window wins.
-    pub(crate) paired: BTreeMap<&'static str, Figure>,
+    pub(crate) paired: BTreeMap<&'static str, IntervalEstimate>,
     /// Share of real windows in the top fifth.
     pub(crate) top_fifth_real_share: TopFifthShares,
     /// Share of real windows in the top fifth, with copies and boilerplate at varying distances.
@@ -39,15 +39,15 @@ pub(crate) struct Report {
 /// Share of real windows in the top fifth of a pool of one real to five other windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TopFifthShares {
-    pub(crate) plain: Figure,
+    pub(crate) plain: IntervalEstimate,
     /// Share expected by chance.
     pub(crate) by_chance: Option<f64>,
     /// Share without windows of which more than 40 % of the tokens are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) copy_cap: Option<Figure>,
+    pub(crate) copy_cap: Option<IntervalEstimate>,
     /// Share without windows that the pipeline's guards reject.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) guarded: Option<Figure>,
+    pub(crate) guarded: Option<IntervalEstimate>,
 }
 
 /// Properties that explain a statistic of whole windows.
@@ -111,7 +111,7 @@ impl Windows<'_> {
 
     /// Returns the result for one kind of windows: the ladder for joined windows, the share of pairs for others; empty
     /// if the kind is not compared.
-    pub(crate) fn for_kind(&self, values: &Values, kind: &str) -> Figure {
+    pub(crate) fn for_kind(&self, values: &Values, kind: &str) -> IntervalEstimate {
         if let Some(pair) = pairs().find(|pair| pair.name == kind) {
             return self.paired(values, pair);
         }
@@ -119,7 +119,7 @@ impl Windows<'_> {
         self.bootstrap.figure(|counts| ladder.pooled(counts))
     }
 
-    fn paired(&self, values: &Values, pair: Pair) -> Figure {
+    fn paired(&self, values: &Values, pair: Pair) -> IntervalEstimate {
         let paired = Paired::new(self.origins, values, pair.first, pair.second);
         self.bootstrap.figure(|counts| paired.share(counts))
     }

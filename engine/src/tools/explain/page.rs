@@ -12,7 +12,7 @@ use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
-use crate::report::page::{Block, Figure, Page, Piece, Sample, Section, Tile, text_class};
+use crate::report::page::{Block, CaptionedChart, Page, Piece, Sample, Section, Tile, text_class};
 use crate::report::passages::Passage;
 
 /// Maximum number of pieces of a shaded text.
@@ -34,7 +34,7 @@ impl Explanation {
         if !self.far_mass.is_empty() || !self.links.is_empty() {
             sections.push(self.along());
         }
-        let figures: Vec<Figure> = self.lists();
+        let figures: Vec<CaptionedChart> = self.lists();
         if !figures.is_empty() {
             let lead = "Statistics that are lists.";
             sections.push(Section::new(
@@ -287,7 +287,7 @@ impl Explanation {
         Section::new("along", "Position in the window", "", blocks)
     }
 
-    fn lists(&self) -> Vec<Figure> {
+    fn lists(&self) -> Vec<CaptionedChart> {
         let mut figures = Vec::new();
         for own in &self.figures {
             let Value::Numbers(numbers) = &own.now else { continue };
@@ -301,7 +301,11 @@ impl Explanation {
                 }
             };
             let chart = columns(&own.statistic, numbers, index_ticks(numbers.len(), name));
-            figures.push(Figure::new(own.statistic.replace('_', " "), own.doc.clone(), chart));
+            figures.push(CaptionedChart::new(
+                own.statistic.replace('_', " "),
+                own.doc.clone(),
+                chart,
+            ));
         }
         figures
     }

@@ -4,7 +4,7 @@ use super::{Point, Tuned};
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::chart::{Line, LineChart};
 use crate::report::page::numbers::{number, short_count};
-use crate::report::page::{Block, Figure, Page, Section, Tile};
+use crate::report::page::{Block, CaptionedChart, Page, Section, Tile};
 
 impl Tuned {
     /// Renders both curves as one HTML file. `command` is shown as the command that repeats it.
@@ -63,7 +63,7 @@ fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usiz
             shown,
             shown_x: &number,
         };
-        Figure::new(name, with, Block::Chart(lines.chart()))
+        CaptionedChart::new(name, with, Block::Chart(lines.chart()))
     };
     let rows = points.iter().map(|point| {
         vec![

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{DocumentCounts, Figure};
+use super::{DocumentCounts, IntervalEstimate};
 use crate::base::random::key;
 use crate::tools::evaluate::random::Rng;
 
@@ -41,7 +41,10 @@ impl Bootstrap {
 
     /// Returns a statistic with its interval: the sorted values of the replicates that have one, ⌊B/40⌋ from either
     /// end.
-    pub(crate) fn figure(&self, of: impl Fn(&DocumentCounts) -> Option<f64> + Sync) -> Figure {
+    pub(crate) fn figure(
+        &self,
+        of: impl Fn(&DocumentCounts) -> Option<f64> + Sync,
+    ) -> IntervalEstimate {
         self.figures(|counts| vec![of(counts)]).remove(0)
     }
 
@@ -49,14 +52,14 @@ impl Bootstrap {
     pub(crate) fn figures(
         &self,
         of: impl Fn(&DocumentCounts) -> Vec<Option<f64>> + Sync,
-    ) -> Vec<Figure> {
+    ) -> Vec<IntervalEstimate> {
         let replicates: Vec<Vec<Option<f64>>> = self.replicates.par_iter().map(&of).collect();
         let figure = |(index, value): (usize, Option<f64>)| {
             let mut values: Vec<f64> = replicates.iter().filter_map(|of| of[index]).collect();
             values.sort_unstable_by(f64::total_cmp);
             let edge = values.len() / 40;
             let interval = values.get(edge).map(|low| [*low, values[values.len() - 1 - edge]]);
-            Figure { value, interval }
+            IntervalEstimate { value, interval }
         };
         of(&self.once).into_iter().enumerate().map(figure).collect()
     }
@@ -84,7 +87,10 @@ mod tests {
         let mut sorted: Vec<f64> = bootstrap.replicates.iter().filter_map(share).collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let figure = bootstrap.figure(share);
-        assert_eq!(figure, Figure { value: Some(1.0), interval: Some([sorted[12], sorted[487]]) });
+        assert_eq!(
+            figure,
+            IntervalEstimate { value: Some(1.0), interval: Some([sorted[12], sorted[487]]) }
+        );
     }
 
     #[test]
@@ -92,6 +98,6 @@ mod tests {
         let bootstrap = Bootstrap::new(1, &[2]);
         let both = |counts: &DocumentCounts| (counts.0[0] == [1, 1]).then_some(7.0);
         assert_eq!(bootstrap.figure(both).interval, Some([7.0, 7.0]));
-        assert_eq!(bootstrap.figure(|_| None), Figure::default());
+        assert_eq!(bootstrap.figure(|_| None), IntervalEstimate::default());
     }
 }

@@ -4,7 +4,7 @@
 //! windows of its class): classes on the same side have equal total weight, and chance is ½.
 
 use crate::tools::evaluate::figures::bootstrap::Bootstrap;
-use crate::tools::evaluate::figures::{DocumentCounts, Figure, Values, same_rank};
+use crate::tools::evaluate::figures::{DocumentCounts, IntervalEstimate, Values, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
 
 /// Fractions of the total weight that are kept.
@@ -26,7 +26,7 @@ struct Ranking(Vec<Vec<usize>>);
 pub(crate) struct KeptFraction {
     /// Kept weight: less than the fraction if guards leave less.
     pub(crate) taken: f64,
-    pub(crate) real_share: Figure,
+    pub(crate) real_share: IntervalEstimate,
     /// Kept share of the windows of each class.
     pub(crate) by_class: Vec<f64>,
 }
@@ -85,7 +85,7 @@ impl Labelled<'_> {
 
     /// Returns by class the AUROC of the good classes' windows against its own; `None` for a good class, and without
     /// values.
-    pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<Figure>> {
+    pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<IntervalEstimate>> {
         let ranking = Ranking::new(values);
         let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
         let figures = figures.into_iter().zip(self.good);

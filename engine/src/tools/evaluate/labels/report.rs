@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::kept::{FRACTIONS, KeptFraction, Labelled};
-use crate::tools::evaluate::figures::Figure;
+use crate::tools::evaluate::figures::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::Statistic;
@@ -75,7 +75,7 @@ pub(crate) struct LabelReport {
     /// Selections without guards.
     pub(crate) unguarded: Vec<KeptShare>,
     /// By other class, how often a window of a good class ranks above one of it. Includes windows that guards reject.
-    pub(crate) auroc: BTreeMap<String, Figure>,
+    pub(crate) auroc: BTreeMap<String, IntervalEstimate>,
 }
 
 /// Selection of one fraction of the total weight.
@@ -85,7 +85,7 @@ pub(crate) struct KeptShare {
     /// Kept weight: below the fraction if guards leave less.
     pub(crate) taken: f64,
     /// Share of good classes in the kept weight; 0.5 is chance.
-    pub(crate) real_share: Figure,
+    pub(crate) real_share: IntervalEstimate,
     /// Kept share of the windows of each class.
     pub(crate) by_class: BTreeMap<String, f64>,
 }
