@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::decoder::Decoder;
-use super::families::{self, FirstLayer, Scope};
+use super::families::{self, FirstLayerConfig, Scope};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
@@ -82,7 +82,7 @@ impl ModelConfig {
             )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
         let first = families::first_layer(&fields, rope_theta, scope);
-        if let Some(FirstLayer { spec, .. }) = &first
+        if let Some(FirstLayerConfig { spec, .. }) = &first
             && rope_theta.is_some()
             && spec.rope.is_none()
         {
@@ -93,7 +93,7 @@ impl ModelConfig {
                 .with_hint("remove `rope_theta` from `load-partial-model`"),
             );
         }
-        if let Some(FirstLayer { spec, .. }) = &first
+        if let Some(FirstLayerConfig { spec, .. }) = &first
             && fields.is_clean()
             && !spec.rope.as_ref().is_none_or(RopeSpec::is_finite)
         {
@@ -101,7 +101,8 @@ impl ModelConfig {
                 "config.json describes a rotary embedding whose frequencies are not finite",
             ));
         }
-        if let (Some((_, architecture)), Some(FirstLayer { spec, .. })) = (&files.gguf, &first)
+        if let (Some((_, architecture)), Some(FirstLayerConfig { spec, .. })) =
+            (&files.gguf, &first)
             && !architecture.model_types.contains(&spec.model_type.as_str())
         {
             fields.note(ModelProblem::checkpoint(format!(
@@ -109,13 +110,13 @@ impl ModelConfig {
                 spec.model_type, architecture.name
             )));
         }
-        if let Some(FirstLayer { spec, .. }) = first.as_ref().filter(|_| fields.is_clean()) {
+        if let Some(FirstLayerConfig { spec, .. }) = first.as_ref().filter(|_| fields.is_clean()) {
             let contradictions =
                 files.stated.iter().filter_map(|stated| stated.contradiction(spec, rope_theta));
             contradictions.for_each(|problem| fields.note(problem));
         }
         match (first, problems.into_inner()) {
-            (Some(FirstLayer { spec, tensors, .. }), problems) if problems.is_empty() => {
+            (Some(FirstLayerConfig { spec, tensors, .. }), problems) if problems.is_empty() => {
                 Ok(Self { files, bytes, map, spec, tensors, rope_theta })
             }
             (_, problems) => {
@@ -128,7 +129,7 @@ impl ModelConfig {
     ///
     /// # Errors
     /// The model type is supported for its first layer only; otherwise all problems in `config.json`.
-    pub(crate) fn whole(&self) -> Result<(FirstLayer, Decoder), Vec<ModelProblem>> {
+    pub(crate) fn whole(&self) -> Result<(FirstLayerConfig, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
         let first = families::first_layer(&fields, self.rope_theta, Scope::WholeModel);

@@ -46,9 +46,9 @@ use super::decoder::Decoder;
 use super::fields::Fields;
 use super::problem::ModelProblem;
 
-pub(crate) use first_layer::FirstLayer;
+pub(crate) use first_layer::FirstLayerConfig;
 
-type Family = fn(&Fields<'_>, Option<f64>) -> FirstLayer;
+type Family = fn(&Fields<'_>, Option<f64>) -> FirstLayerConfig;
 
 /// Families by `model_type`, and whether their arithmetic has been compared with the model's own code.
 const FAMILIES: [(&str, Family, bool); 60] = [
@@ -119,7 +119,7 @@ const UNVERIFIED: bool = false;
 /// Families supported as whole models only: their first layer has no attention that could be measured.
 const WHOLE_ONLY: [(&str, Family); 1] = [("gla", gla::first_layer)];
 
-type DecoderBuilder = fn(&Fields<'_>, &FirstLayer) -> Decoder;
+type DecoderBuilder = fn(&Fields<'_>, &FirstLayerConfig) -> Decoder;
 
 /// Families supported as whole models, each compared with the model's own code.
 const WHOLE: [(&str, DecoderBuilder); 24] = [
@@ -166,7 +166,7 @@ pub(crate) fn first_layer(
     config: &Fields<'_>,
     rope_theta: Option<f64>,
     scope: Scope,
-) -> Option<FirstLayer> {
+) -> Option<FirstLayerConfig> {
     let Some(model_type) = config.optional_text("model_type") else {
         if config.value("model_type").is_none() {
             let problem = ModelProblem::settings("config.json has no `model_type`");
@@ -188,7 +188,7 @@ pub(crate) fn first_layer(
 }
 
 /// Returns the other layers and the head that `config` describes, or `None` with the problem noted.
-pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Option<Decoder> {
+pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Option<Decoder> {
     let model_type = first.spec.model_type.as_str();
     let Some((_, rest)) = WHOLE.iter().find(|(name, _)| *name == model_type) else {
         let names: Vec<&str> = WHOLE.iter().map(|(name, _)| *name).collect();
@@ -213,7 +213,7 @@ fn first_layer_for_type(
     model_type: &str,
     rope_theta: Option<f64>,
     scope: Scope,
-) -> Option<FirstLayer> {
+) -> Option<FirstLayerConfig> {
     let whole_only = WHOLE_ONLY.iter().filter(|_| scope == Scope::WholeModel);
     let whole_only = whole_only.map(|(name, family)| (*name, *family, VERIFIED));
     let mut families = FAMILIES.into_iter().chain(whole_only);
@@ -232,7 +232,7 @@ fn first_layer_for_type(
 
 /// Checks that head sizes, projection rows and rotary dimensions agree, so that the builder receives consistent shapes
 /// only.
-fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
+fn note_contradictions(config: &Fields<'_>, first: &FirstLayerConfig) {
     let spec = &first.spec;
     if let Some(rope) = &spec.rope
         && (rope.rotary_dims > spec.head_dim || rope.rotary_dims < 2 || rope.rotary_dims % 2 == 1)

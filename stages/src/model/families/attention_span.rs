@@ -1,12 +1,16 @@
 //! Attention span of the layers: all earlier tokens, or a sliding window.
 
-use super::first_layer::{FirstLayer, SlidingLayers};
+use super::first_layer::{FirstLayerConfig, SlidingLayers};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
 /// Makes every layer slide over `window` tokens. The transformers library does so for these model types regardless of
 /// `layer_types`; a list that contradicts it is refused.
-pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, window: Option<u64>) {
+pub(super) fn slide_everywhere(
+    first: &mut FirstLayerConfig,
+    config: &Fields<'_>,
+    window: Option<u64>,
+) {
     let Some(window) = window else { return };
     let types = config.optional_texts("layer_types").unwrap_or_default();
     if let Some(other) = types.iter().find(|kind| **kind != "sliding_attention") {
@@ -25,7 +29,7 @@ pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, wind
 ///
 /// `layer_types` of config.json decides if it is present, otherwise `slides` does, by layer index.
 pub(super) fn slide(
-    first: &mut FirstLayer,
+    first: &mut FirstLayerConfig,
     config: &Fields<'_>,
     window: Option<u64>,
     slides: impl Fn(u64) -> bool,
@@ -49,7 +53,11 @@ pub(super) fn slide(
 }
 
 /// Sets the attention span of layers that slide over `window` tokens if `slides` returns `true`.
-pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(u64) -> bool) {
+pub(super) fn slide_window(
+    first: &mut FirstLayerConfig,
+    window: u64,
+    slides: impl Fn(u64) -> bool,
+) {
     if slides(0) {
         first.spec.window = Some(window);
         first.spec.first_layer_that_sees_all = (0..first.spec.layers).find(|layer| !slides(*layer));

@@ -1,13 +1,13 @@
 //! Baichuan and Baichuan 2: Llama with one tensor of queries, keys and values; the 13B models have linear biases.
 
 use super::alibi::slopes;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
 /// Models with linear biases have no `max_position_embeddings`.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first =
         llama_like(config, &LlamaLike { max_positions: 4096, ..LlamaLike::default() }, rope_theta);
     let width = first.spec.query_heads * first.spec.head_dim;

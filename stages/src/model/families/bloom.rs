@@ -1,7 +1,7 @@
 //! Bloom: linear biases instead of positions, a layer norm over the embedding itself.
 
 use super::alibi::slopes;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
@@ -18,7 +18,7 @@ const NAMES: SizeNames = SizeNames {
 };
 
 /// One tensor of queries, keys and values, head by head.
-pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let sizes = sizes(config, &NAMES, &SizeDefaults::default());
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
     let norm = Norm::Layer { eps, offset: 0.0 };

@@ -1,6 +1,6 @@
 //! `ChatGLM` 2 and 3, and GLM-4-9B as first published: grouped key heads; half of each head rotates, in adjacent pairs.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{named, plain_rope};
 use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
@@ -19,7 +19,7 @@ const NAMES: SizeNames = SizeNames {
 };
 
 /// The base is multiplied by `rope_ratio`.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         head_dim: config.optional_size("kv_channels", MAX_HEADS),
         ..SizeDefaults::default()

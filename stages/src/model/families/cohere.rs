@@ -1,7 +1,7 @@
 //! Command-R and Command-A: a layer norm without bias, adjacent rotating pairs.
 
 use super::attention_span::{layer_zero_slides, slide};
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
@@ -10,7 +10,7 @@ use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, NormScope};
 
 /// Every layer sees all tokens. With `use_qk_norm` (Command-R+), each head has its own layer norm.
-pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(config, 5e5), rope_theta);
     if config.flag("use_qk_norm", false) {
         let norm = HeadNorm {
@@ -26,7 +26,7 @@ pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 }
 
 /// Three layers of four slide, starting with the first, and only these rotate.
-pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(config, 1e4), rope_theta);
     let default = (!config.contains("sliding_window")).then_some(4096);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
@@ -52,7 +52,7 @@ fn family(config: &Fields<'_>, rope_theta: f64) -> LlamaLike {
 }
 
 /// Both parts read the same norm; logits are multiplied by `logit_scale`.
-pub(super) fn cohere_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn cohere_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let layout = LlamaLayout { output_bias: first.spec.bias, tied: true, ..LlamaLayout::default() };
     let mut decoder = llama_decoder(config, first, &layout);
     decoder.order = Order::Parallel;

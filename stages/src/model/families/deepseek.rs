@@ -1,6 +1,6 @@
 //! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like, named};
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
@@ -23,13 +23,13 @@ struct LatentLike {
 }
 
 /// `DeepSeekMoE` 16B: Llama's attention.
-pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let bias = config.flag("attention_bias", false);
     llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
 }
 
 /// V2 and V2-Lite, which has no low rank for queries.
-pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LatentLike {
         max_positions: 2048,
         eps: 1e-6,
@@ -42,7 +42,7 @@ pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 /// V3, R1 and Kimi K2.
-pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let interleaved = config.flag("rope_interleave", true);
     let family = LatentLike {
         max_positions: 4096,
@@ -56,7 +56,7 @@ pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 /// `MiniCPM3`: rotating pairs half a head apart, a scaled embedding.
-pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LatentLike {
         max_positions: 32_768,
         eps: 1e-5,
@@ -68,7 +68,11 @@ pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
     latent_like(config, &family, rope_theta)
 }
 
-fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>) -> FirstLayer {
+fn latent_like(
+    config: &Fields<'_>,
+    family: &LatentLike,
+    rope_theta: Option<f64>,
+) -> FirstLayerConfig {
     let (own, rotary, value) = family.dims;
     let size = |name, default| config.optional_size(name, MAX_ENTRIES).unwrap_or(default);
     let own = size("qk_nope_head_dim", own);
@@ -137,7 +141,7 @@ fn up_projections(spec: &AttentionSpec, own: u64, value: u64) -> (Projection, Pr
 }
 
 /// Adds the projections from the hidden state to the latent vectors, with their norms.
-fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
+fn down_projections(first: &mut FirstLayerConfig, config: &Fields<'_>) {
     let bias = config.flag("attention_bias", false);
     let (hidden, latent) = (first.spec.hidden_size, first.spec.latent.clone());
     let latent = latent.expect("latent attention has latent numbers");

@@ -1,12 +1,12 @@
 //! ERNIE 4.5, dense and with experts: Llama with adjacent rotating pairs.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 
 /// Every layer sees all tokens.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let dense = config.optional_text("model_type") == Some("ernie4_5");
     let family = LlamaLike {
         key_heads: Some(if dense { 2 } else { 4 }),

@@ -1,6 +1,6 @@
 //! Falcon's layouts: one key head for all queries (7B), grouped key heads (40B, 180B).
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
@@ -21,7 +21,7 @@ const NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings"],
 };
 
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let mut sizes = sizes(config, &NAMES, &defaults);
     let bias = config.flag("bias", false);
@@ -80,7 +80,7 @@ fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
 
 /// Attention and feed-forward part in parallel, with separate norms or a shared one; sequential without
 /// `parallel_attn`.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let grouped = config.flag("new_decoder_architecture", false);
     let parallel = grouped || config.flag("parallel_attn", true);

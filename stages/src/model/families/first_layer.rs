@@ -4,7 +4,7 @@ use crate::model::spec::AttentionSpec;
 use crate::model::tensors::{LayerZeroTensors, Projection};
 
 /// The first layer that a `config.json` describes.
-pub(crate) struct FirstLayer {
+pub(crate) struct FirstLayerConfig {
     pub(crate) spec: AttentionSpec,
     pub(crate) tensors: LayerZeroTensors,
     /// Layers with a sliding window; `None` if all see every token.
@@ -30,7 +30,7 @@ pub(crate) struct SlidingLayers {
     pub(crate) layers: Vec<bool>,
 }
 
-impl FirstLayer {
+impl FirstLayerConfig {
     pub(crate) fn new(spec: AttentionSpec, tensors: LayerZeroTensors) -> Self {
         Self { spec, tensors, sliding: None, softmax: Vec::new() }
     }

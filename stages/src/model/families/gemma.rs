@@ -1,7 +1,7 @@
 //! Gemma 1, 2 and 3: the embedding is multiplied by `√hidden_size`, norms multiply by `1 + weight`.
 
 use super::attention_span::{layer_zero_slides, slide};
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder, norms_after, ropes};
 use super::sizes::SizeDefaults;
@@ -14,12 +14,12 @@ use crate::model::rope_config::{RopeDefaults, read_for_layer_type};
 use crate::model::spec::NormScope;
 
 /// Every layer sees all tokens.
-pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     base(config, 16, 1e4, 8192, &SizeDefaults::default(), rope_theta)
 }
 
 /// Layers alternate between sliding and full attention, starting with sliding; logits are bounded.
-pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = base(config, 4, 1e4, 8192, &SizeDefaults::default(), rope_theta);
     attention(&mut first, config, Some(50.0));
     slide(&mut first, config, window(config), |layer| layer.is_multiple_of(2));
@@ -28,7 +28,7 @@ pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 
 /// Five layers of six slide, starting with the first, with a separate rotary base; each head has a norm. Published
 /// configurations omit default values.
-pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         hidden: Some(2304),
         layers: Some(26),
@@ -56,7 +56,7 @@ fn base(
     max_positions: u64,
     defaults: &SizeDefaults,
     rope_theta: Option<f64>,
-) -> FirstLayer {
+) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(key_heads),
         head_dim: Some(256),
@@ -77,7 +77,7 @@ fn base(
 }
 
 /// The scale does not depend on the head size; logits may be bounded.
-fn attention(first: &mut FirstLayer, config: &Fields<'_>, softcap: Option<f64>) {
+fn attention(first: &mut FirstLayerConfig, config: &Fields<'_>, softcap: Option<f64>) {
     let scalar = config.optional_positive("query_pre_attn_scalar").unwrap_or(256.0);
     first.spec.scale = 1.0 / scalar.sqrt();
     let default = softcap.filter(|_| !config.contains("attn_logit_softcapping"));
@@ -90,24 +90,24 @@ fn window(config: &Fields<'_>) -> Option<u64> {
 }
 
 /// Gemma 1: a gate with tanh-approximated GELU, even for `hidden_act: gelu`, as in the library.
-pub(super) fn gemma_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gemma_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     decoder(config, first, "hidden_act")
 }
 
 /// Gemma 2: norms before and after each part, bounded logits.
-pub(super) fn gemma2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gemma2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     four_norms(config, first, Some(30.0))
 }
 
 /// Gemma 3: sliding layers have a separate rotary base.
-pub(super) fn gemma3_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gemma3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let (sliding, full) =
         (rope_for(config, first, None, true), rope_for(config, first, None, false));
     let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
     Decoder { ropes: Some(ropes(first, of_layer)), ..four_norms(config, first, None) }
 }
 
-fn decoder(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) -> Decoder {
+fn decoder(config: &Fields<'_>, first: &FirstLayerConfig, activation: &'static str) -> Decoder {
     let layout = LlamaLayout {
         output_bias: first.spec.bias,
         tied: true,
@@ -124,7 +124,7 @@ fn decoder(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) ->
     decoder
 }
 
-fn four_norms(config: &Fields<'_>, first: &FirstLayer, softcap: Option<f64>) -> Decoder {
+fn four_norms(config: &Fields<'_>, first: &FirstLayerConfig, softcap: Option<f64>) -> Decoder {
     let mut decoder = decoder(config, first, "hidden_activation");
     let (norm, layer) = (&first.spec.norm, "layers.0");
     let before = format!("{layer}.pre_feedforward_layernorm");
@@ -140,7 +140,7 @@ fn four_norms(config: &Fields<'_>, first: &FirstLayer, softcap: Option<f64>) -> 
 /// Returns the rotary embedding of the sliding layers, or of those with full attention (Gemma 3).
 fn rope_for(
     config: &Fields<'_>,
-    first: &FirstLayer,
+    first: &FirstLayerConfig,
     rope_theta: Option<f64>,
     slides: bool,
 ) -> RopeSpec {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::first_layer::{FirstLayer, SoftmaxLayers};
+use super::first_layer::{FirstLayerConfig, SoftmaxLayers};
 use super::llama_like::{named, plain_rope};
 use super::rest::{head, plain, sized};
 use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS};
@@ -32,7 +32,7 @@ const SOFTMAX_KEYS: [&str; 6] =
     ["layers", "num_heads", "num_kv_heads", "qkv_bias", "rope_theta", "window_size"];
 
 /// Defaults are those of flash-linear-attention's configuration class.
-pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> FirstLayerConfig {
     refuse_variants(config);
     let hidden_size = config.optional_size("hidden_size", MAX_ENTRIES).unwrap_or(2048);
     let heads = config.optional_size("num_heads", MAX_HEADS).unwrap_or(4);
@@ -80,7 +80,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
 }
 
 /// A norm after the last layer and before each gated feed-forward part.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let hidden = spec.hidden_size;
     let width = config.optional_size("intermediate_size", MAX_ENTRIES).unwrap_or_else(|| {
@@ -171,7 +171,7 @@ fn head_width(
 }
 
 /// The query and key projections of a layer.
-fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> FirstLayer {
+fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> FirstLayerConfig {
     let projection = |name: &str, heads: u64| {
         Projection::whole(&format!("{ATTENTION}.{name}"), bias, heads * head_dim)
     };
@@ -181,7 +181,7 @@ fn with_projections(spec: AttentionSpec, (bias, head_dim): (bool, u64)) -> First
 }
 
 /// Adds the tensors of gated linear attention that are not shared with softmax attention.
-fn need_tensors(config: &Fields<'_>, first: &mut FirstLayer) {
+fn need_tensors(config: &Fields<'_>, first: &mut FirstLayerConfig) {
     let spec = &first.spec;
     let Some(gated) = spec.gated_linear.clone() else { return };
     let hidden = spec.hidden_size;
@@ -267,7 +267,7 @@ fn softmax_group(
         rope: Some(plain_rope(Pairing::Half, head_dim, theta)),
         ..AttentionSpec::plain(&sizes, norm.clone())
     };
-    let FirstLayer { spec, tensors, .. } = with_projections(spec, (bias, head_dim));
+    let FirstLayerConfig { spec, tensors, .. } = with_projections(spec, (bias, head_dim));
     let value = Projection::whole(&format!("{ATTENTION}.v_proj"), bias, key_heads * head_dim);
     let output = sized(&format!("{ATTENTION}.o_proj"), false, hidden, query_heads * head_dim);
     SoftmaxLayers { layers, spec, tensors, value, output }

@@ -1,6 +1,6 @@
 //! GLM-4-9B and GLM-4-0414 in the transformers library's format, and GLM-4.5.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder, norms_after};
 use crate::model::decoder::Decoder;
@@ -9,7 +9,7 @@ use crate::model::rope::Pairing;
 use crate::model::spec::NormScope;
 
 /// Half of each head rotates, in adjacent pairs; queries and keys have a bias.
-pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(2),
         head_dim: Some(128),
@@ -24,7 +24,7 @@ pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 /// GLM-4.5: pairs half a head apart; `use_qk_norm` adds a norm over each head.
-pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(8),
         eps: ("rms_norm_eps", 1e-5),
@@ -42,7 +42,7 @@ pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 }
 
 /// GLM-4-0414: norms before and after both parts; gate and up projection in one tensor.
-pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let mut decoder = glm_decoder(config, first);
     let names = ["layers.0.post_self_attn_layernorm", "layers.0.post_mlp_layernorm"];
     norms_after(&mut decoder, &first.spec.norm, names[0], names[1]);
@@ -50,6 +50,6 @@ pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
 }
 
 /// GLM-4-9B: gate and up projection in one tensor.
-pub(super) fn glm_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn glm_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
 }

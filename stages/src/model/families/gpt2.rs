@@ -1,7 +1,7 @@
 //! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected separately.
 
 use super::attention_span::slide_window;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{MAX_TOKENS, SizeDefaults, SizeNames, sizes};
@@ -21,7 +21,7 @@ pub(super) const GPT_NAMES: SizeNames = SizeNames {
 };
 
 /// One transposed tensor of queries, keys and values.
-pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let spec = spec(config, &GPT_NAMES, 1024);
     let (mut query, mut key) =
         Projection::stacked("h.0.attn.c_attn", true, spec.hidden_size, spec.hidden_size);
@@ -30,7 +30,7 @@ pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
 }
 
 /// Like GPT-2, not transposed; usually all query heads share one key head.
-pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let mut spec = spec(config, &GPT_NAMES, 1024);
     let (heads, head_dim, name) = (spec.query_heads, spec.head_dim, "h.0.attn.c_attn");
     let projections = if config.flag("multi_query", true) {
@@ -43,7 +43,7 @@ pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
 }
 
 /// Logits are not scaled. Layers see all tokens or slide over `window_size` tokens, as `attention_types` says.
-pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let names = SizeNames {
         hidden: &["hidden_size"],
         layers: &["num_layers", "num_hidden_layers"],
@@ -101,7 +101,7 @@ fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> AttentionSpec
     }
 }
 
-fn finished(spec: AttentionSpec, projections: (Projection, Projection)) -> FirstLayer {
+fn finished(spec: AttentionSpec, projections: (Projection, Projection)) -> FirstLayerConfig {
     let positions = [spec.learned_positions.unwrap_or(1), spec.hidden_size];
     let prefixes = &["transformer.", ""];
     let mut first = named(spec, prefixes, ("wte", "h.0.ln_1", true), projections);
@@ -110,7 +110,7 @@ fn finished(spec: AttentionSpec, projections: (Projection, Projection)) -> First
 }
 
 /// All projections are transposed; the feed-forward part is four times as wide unless config.json says otherwise.
-pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gpt2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     if config.flag("add_cross_attention", false) {
         config.note(ModelProblem::settings("`add_cross_attention` is not supported"));

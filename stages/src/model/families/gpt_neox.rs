@@ -1,6 +1,6 @@
 //! GPT-NeoX, Pythia and relatives: one tensor of queries, keys and values, head by head; Persimmon has the same layout.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like, named};
 use super::rest::{activation, head_named, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
@@ -12,7 +12,7 @@ use crate::model::spec::{AttentionSpec, HeadNorm, Norm, NormScope};
 use crate::model::tensors::Projection;
 
 /// The rotating fraction and the base have different keys: `rotary_pct`, `rotary_emb_base`.
-pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);
@@ -36,7 +36,7 @@ pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 }
 
 /// Half of a head rotates; each head of queries and keys has a layer norm before that.
-pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("layer_norm_eps", 1e-5),
@@ -61,7 +61,7 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
 }
 
 /// Both parts read the layer's input, each through its own norm, unless `use_parallel_residual` says otherwise.
-pub(super) fn gpt_neox_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn gpt_neox_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu");

@@ -1,14 +1,14 @@
 //! gpt-oss: a learned logit per head is added to the softmax; layers alternate between sliding and full attention.
 
 use super::attention_span::slide;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
 use crate::model::tensors::TensorRole;
 
 /// The first layer slides. Without rope scaling in config.json, the default is `YaRN` from 4,096 positions on.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(8),
         head_dim: Some(64),

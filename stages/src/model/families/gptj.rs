@@ -1,6 +1,6 @@
 //! GPT-J: adjacent rotating pairs, `rotary_dim` dimensions of each head.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::gpt2::GPT_NAMES;
 use super::llama_like::{named, plain_rope};
 use super::sizes::{MAX_HEADS, SizeDefaults, sizes};
@@ -11,7 +11,7 @@ use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
 
 /// No biases on queries and keys.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &GPT_NAMES, &defaults);
     let rotary = config.optional_size("rotary_dim", MAX_HEADS).unwrap_or(64);

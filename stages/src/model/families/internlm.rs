@@ -1,18 +1,18 @@
 //! `InternLM` 1 to 3: Llama with biases; with one grouped tensor; without either.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 
 /// `InternLM` 1: `bias` for queries and keys.
-pub(super) fn internlm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn internlm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let bias = config.flag("bias", true);
     llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
 }
 
 /// `InternLM` 2: one tensor, in groups of queries, a key and a value.
-pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let bias = config.flag("bias", false);
     let mut first = llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta);
     let spec = &first.spec;
@@ -27,7 +27,7 @@ pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
 }
 
 /// `InternLM` 3: Llama with `qkv_bias`.
-pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(2),
         head_dim: Some(128),

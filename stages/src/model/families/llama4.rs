@@ -1,6 +1,6 @@
 //! Llama 4: most layers see one chunk of tokens and rotate, the others see all and have no positions.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, eps, head_norm, llama_like};
 use super::smollm3::rotating_layers;
 use crate::model::fields::Fields;
@@ -8,7 +8,7 @@ use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
 
 /// Layers that rotate normalise each head afterwards, without weights; the others scale queries by position.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(8),
         head_dim: Some(128),
@@ -42,7 +42,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first
 }
 
-fn chunk(first: &mut FirstLayer, config: &Fields<'_>, rotates: impl Fn(u64) -> bool) {
+fn chunk(first: &mut FirstLayerConfig, config: &Fields<'_>, rotates: impl Fn(u64) -> bool) {
     let default = (!config.contains("attention_chunk_size")).then_some(8192);
     let Some(chunk) = config.optional_size("attention_chunk_size", 1 << 32).or(default) else {
         return;

@@ -1,6 +1,6 @@
 //! Parts shared by most families: a norm, separate query and key projections, a rotary embedding, norms over heads.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
 use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling, RopeSpec};
@@ -77,7 +77,7 @@ pub(super) fn llama_like(
     config: &Fields<'_>,
     family: &LlamaLike,
     rope_theta: Option<f64>,
-) -> FirstLayer {
+) -> FirstLayerConfig {
     llama_like_with(config, family, &SizeDefaults::default(), rope_theta)
 }
 
@@ -87,7 +87,7 @@ pub(super) fn llama_like_with(
     family: &LlamaLike,
     defaults: &SizeDefaults,
     rope_theta: Option<f64>,
-) -> FirstLayer {
+) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         key_heads: family.key_heads,
         head_dim: family.head_dim,
@@ -130,7 +130,7 @@ pub(super) fn llama_like_with(
         more: Vec::new(),
         absent_key: None,
     };
-    FirstLayer::new(spec, tensors)
+    FirstLayerConfig::new(spec, tensors)
 }
 
 /// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
@@ -140,7 +140,7 @@ pub(super) fn named(
     prefixes: &'static [&'static str],
     (embedding, norm, norm_bias): (&str, &str, bool),
     (query, key): (Projection, Projection),
-) -> FirstLayer {
+) -> FirstLayerConfig {
     let tensors = LayerZeroTensors {
         prefixes,
         embedding: format!("{embedding}.weight"),
@@ -151,7 +151,7 @@ pub(super) fn named(
         more: Vec::new(),
         absent_key: None,
     };
-    FirstLayer::new(spec, tensors)
+    FirstLayerConfig::new(spec, tensors)
 }
 
 /// Returns an unscaled rotary embedding, for families that read the base themselves.
@@ -160,7 +160,7 @@ pub(super) fn plain_rope(pairing: Pairing, rotary_dims: u64, theta: f64) -> Rope
 }
 
 /// Adds a norm over queries and keys, with weights `{query}.weight` and `{key}.weight`.
-pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key: &str) {
+pub(super) fn head_norm(first: &mut FirstLayerConfig, norm: HeadNorm, query: &str, key: &str) {
     let spec = &first.spec;
     let projections = [
         (query, spec.query_heads, TensorRole::QueryNormWeight, TensorRole::QueryNormBias),
@@ -184,7 +184,7 @@ pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key
 }
 
 /// Adds an RMS norm of each head before the rotary embedding: `q_norm` and `k_norm` (Qwen3, Gemma 3).
-pub(super) fn rms_head_norm(first: &mut FirstLayer, eps: f64, offset: f64, over: NormScope) {
+pub(super) fn rms_head_norm(first: &mut FirstLayerConfig, eps: f64, offset: f64, over: NormScope) {
     let norm = Norm::Rms { eps, offset };
     let norm = HeadNorm { norm, over, weight: true, bias: false, after_rope: false };
     head_norm(first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");

@@ -1,7 +1,7 @@
 //! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 
 use super::attention_span::{slide, slide_everywhere};
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
@@ -10,21 +10,21 @@ use crate::model::spec::QueryScale;
 
 /// Every layer slides over `sliding_window` tokens. As in the transformers library, `null` disables the window and a
 /// missing key means 4,096.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(1e-6), rope_theta);
     slide_everywhere(&mut first, config, window(config));
     first
 }
 
 /// Every layer slides unless `layer_types` says otherwise.
-pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(1e-6), rope_theta);
     slide(&mut first, config, window(config), |_| true);
     first
 }
 
 /// `YaRN`, and queries that are scaled with their position beyond the original training length.
-pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike { head_dim: Some(128), max_positions: 262_144, ..family(1e-5) };
     let mut first = llama_like(config, &family, rope_theta);
     let rope = config.optional_object("rope_parameters");
@@ -55,6 +55,6 @@ fn window(config: &Fields<'_>) -> Option<u64> {
 }
 
 /// No biases after the first projections.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(config, first, &LlamaLayout::default())
 }

@@ -1,14 +1,14 @@
 //! Mixtral: Mistral's attention followed by a mixture of experts.
 
 use super::attention_span::slide_everywhere;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use super::rest::{LlamaLayout, llama_decoder, sized, width};
 use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens if it is given; by default, none does.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(8),
         eps: ("rms_norm_eps", 1e-5),
@@ -23,7 +23,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// A router chooses `num_experts_per_tok` of `num_local_experts` gated experts.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
     let FeedForward::Dense(Perceptron { activation, .. }) = decoder.feed_forward else {
         return decoder;

@@ -1,7 +1,7 @@
 //! MPT: linear biases, or learned positions without them.
 
 use super::alibi::mpt_slopes;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
@@ -19,7 +19,7 @@ const NAMES: SizeNames = SizeNames {
 };
 
 /// One tensor of queries, keys and values, clipped if `clip_qkv` is set. No biases.
-pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let sizes = sizes(config, &NAMES, &defaults);
     let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);

@@ -1,7 +1,7 @@
 //! `OLMo` 1 to 3 and `OLMoE`: a first norm without weights or none at all, norms over all heads together.
 
 use super::attention_span::{layer_zero_slides, slide};
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder, norms_after};
 use crate::model::decoder::{Decoder, NamedNorm};
@@ -11,7 +11,7 @@ use crate::model::spec::Norm;
 use crate::model::spec::NormScope;
 
 /// The norm has no weights; queries and keys may be clipped.
-pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let norm = NormKind::Layer { offset: 0.0, bias: false };
     // `eps` is fixed in the library: config.json has no key for it.
     let eps = ("layer_norm_eps of OLMo is not configurable", 1e-5);
@@ -24,12 +24,12 @@ pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 
 /// Norms follow attention and MLP; the first layer reads the embedding. One norm covers all query heads, another all
 /// key heads.
-pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     without_first_norm(config, 1e4, rope_theta)
 }
 
 /// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
-pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = without_first_norm(config, 5e5, rope_theta);
     let default = (!config.contains("sliding_window")).then_some(4096);
     let window = config.optional_size("sliding_window", 1 << 32).or(default);
@@ -45,7 +45,7 @@ pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
 }
 
 /// Like `OLMo` 2 with a first norm. Clipping, which would follow the norms over all heads, is refused.
-pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
         max_positions: 4096,
@@ -63,7 +63,11 @@ pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
     first
 }
 
-fn without_first_norm(config: &Fields<'_>, theta: f64, rope_theta: Option<f64>) -> FirstLayer {
+fn without_first_norm(
+    config: &Fields<'_>,
+    theta: f64,
+    rope_theta: Option<f64>,
+) -> FirstLayerConfig {
     let family = LlamaLike {
         norm: NormKind::None,
         rope_theta: theta,
@@ -81,7 +85,7 @@ fn bias(config: &Fields<'_>) -> bool {
 }
 
 /// `OLMo` 1: norms have no weights.
-pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let norm = || NamedNorm::bare(first.spec.norm.clone());
     let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
     let (before_feed_forward, last_norm) = (norm(), norm());
@@ -89,7 +93,7 @@ pub(super) fn olmo_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
 }
 
 /// `OLMo` 2: norms after both parts, none before.
-pub(super) fn olmo2_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn olmo2_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let layout = LlamaLayout { output_bias: first.spec.bias, ..LlamaLayout::default() };
     let mut decoder = llama_decoder(config, first, &layout);
     let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);

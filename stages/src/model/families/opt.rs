@@ -1,6 +1,6 @@
 //! OPT: learned positions, so each window is projected separately.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, MAX_ENTRIES, SizeDefaults, SizeNames, sizes};
@@ -13,7 +13,7 @@ use crate::model::tensors::{Projection, TensorRole, WholeTensor};
 const OFFSET: u64 = 2;
 
 /// OPT-350M has its norms after attention, so layer 0 reads the embedding; narrower embeddings are projected first.
-pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
     let sizes = sizes(config, &names, &defaults);
@@ -52,7 +52,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
 }
 
 /// With `do_layer_norm_before: false`, norms are applied to the sums, and the last layer is not followed by one.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let before = config.flag("do_layer_norm_before", true);
     let bias = config.flag("enable_bias", true);

@@ -1,7 +1,7 @@
 //! Phi-1.5 and 2; Phi-3, 3.5 and 4.
 
 use super::attention_span::slide_everywhere;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{
     LlamaLayout, activation, head, llama_decoder, output, plain, two_projections, width,
@@ -12,7 +12,7 @@ use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Projection;
 
 /// A layer norm, biases everywhere; half of each head rotates (Phi-2: 0.4).
-pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         norm: NormKind::Layer { offset: 0.0, bias: true },
         eps: ("layer_norm_eps", 1e-5),
@@ -37,7 +37,7 @@ pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 
 /// One tensor of queries, keys and values; `LongRoPE` in the models for 128,000 tokens; a fraction of each head rotates
 /// in Phi-4-mini. Every layer slides if `sliding_window` is given.
-pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
         max_positions: 4096,
@@ -55,7 +55,7 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 }
 
 /// Both parts read the same norm; the head has a bias.
-pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu_new");
     let names = ("layers.0.mlp.fc1", "layers.0.mlp.fc2");
@@ -69,6 +69,6 @@ pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
 }
 
 /// Gate and up projection in one tensor.
-pub(super) fn phi3_decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn phi3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
 }

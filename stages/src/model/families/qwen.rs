@@ -1,6 +1,6 @@
 //! The first Qwen: one tensor of queries, keys and values; rotary base and query scale grow with the window.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{named, plain_rope};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
@@ -18,7 +18,7 @@ const NAMES: SizeNames = SizeNames {
 };
 
 /// `seq_length` is the training length: `use_dynamic_ntk` and `use_logn_attn` apply beyond it.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let defaults = SizeDefaults {
         positions: Some(8192),
         head_dim: config.optional_size("kv_channels", 1 << 12),

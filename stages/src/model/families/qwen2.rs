@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen2.5, dense and with experts.
 
 use super::attention_span::slide;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 
 /// Queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
 /// does only if that is 0 (or `layer_types` says so).
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(32),
         max_positions: 32_768,
@@ -25,7 +25,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// With `use_sliding_window`, every other layer below `max_window_layers` slides, starting with the first.
-pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(16),
         max_positions: 32_768,
@@ -47,6 +47,6 @@ fn window(config: &Fields<'_>) -> Option<u64> {
 }
 
 /// No biases after the first projections.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(config, first, &LlamaLayout::default())
 }

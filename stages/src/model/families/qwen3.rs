@@ -1,7 +1,7 @@
 //! Qwen3, dense and with experts: an RMS norm over each head of queries and keys before the rotary embedding.
 
 use super::attention_span::slide;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::Decoder;
@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 use crate::model::spec::NormScope;
 
 /// With `use_sliding_window`, layers from `max_window_layers` on slide.
-pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = base(config, 32, Some(128), rope_theta);
     let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
     slide(&mut first, config, window(config), |layer| layer >= sliding_from);
@@ -17,7 +17,7 @@ pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
 }
 
 /// With `use_sliding_window`, every layer slides.
-pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = base(config, 4, None, rope_theta);
     slide(&mut first, config, window(config), |_| true);
     first
@@ -28,7 +28,7 @@ fn base(
     key_heads: u64,
     head_dim: Option<u64>,
     rope_theta: Option<f64>,
-) -> FirstLayer {
+) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(key_heads),
         head_dim,
@@ -49,7 +49,7 @@ fn window(config: &Fields<'_>) -> Option<u64> {
 }
 
 /// `attention_bias` applies to all projections of attention.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     llama_decoder(
         config,
         first,

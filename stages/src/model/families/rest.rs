@@ -1,6 +1,6 @@
 //! Parts of whole models other than the first layer's queries and keys.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::sizes::MAX_ENTRIES;
 use crate::model::decoder::{Activation, Decoder, FeedForward, Head, NamedNorm, Order, Perceptron};
 use crate::model::fields::Fields;
@@ -42,7 +42,7 @@ impl Default for LlamaLayout {
 /// Llama.
 pub(super) fn llama_decoder(
     config: &Fields<'_>,
-    first: &FirstLayer,
+    first: &FirstLayerConfig,
     layout: &LlamaLayout,
 ) -> Decoder {
     let norm = first.spec.norm.clone();
@@ -56,7 +56,7 @@ pub(super) fn llama_decoder(
 
 /// Describes sequential layers with norms before both parts and at the end.
 pub(super) fn plain(
-    first: &FirstLayer,
+    first: &FirstLayerConfig,
     output: Projection,
     (before_feed_forward, last_norm): (NamedNorm, NamedNorm),
     feed_forward: Perceptron,
@@ -92,7 +92,7 @@ fn value(key: &Projection) -> Projection {
 }
 
 /// Returns the projection from all heads to the hidden state.
-pub(super) fn output(first: &FirstLayer, name: &str, bias: bool) -> Projection {
+pub(super) fn output(first: &FirstLayerConfig, name: &str, bias: bool) -> Projection {
     let spec = &first.spec;
     sized(name, bias, spec.hidden_size, spec.query_heads * spec.head_dim)
 }
@@ -107,7 +107,12 @@ pub(super) fn width(config: &Fields<'_>, names: &[&str], default: Option<u64>) -
     config.first_size(names, MAX_ENTRIES, default)
 }
 
-fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, layout: &LlamaLayout) -> Perceptron {
+fn gated(
+    config: &Fields<'_>,
+    first: &FirstLayerConfig,
+    name: &str,
+    layout: &LlamaLayout,
+) -> Perceptron {
     let (hidden, bias) = (first.spec.hidden_size, layout.feed_forward_bias);
     let width = width(config, &["intermediate_size"], None);
     let part = |part: &str| sized(&format!("{name}.{part}"), bias, width, hidden);
@@ -125,7 +130,7 @@ fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, layout: &LlamaLayo
 
 /// Describes two projections without a gate, `{up}` and `{down}`.
 pub(super) fn two_projections(
-    first: &FirstLayer,
+    first: &FirstLayerConfig,
     (up, down): (&str, &str),
     bias: bool,
     width: u64,
@@ -162,7 +167,7 @@ pub(super) fn head_named(config: &Fields<'_>, tied: bool, name: &str) -> Head {
 
 /// Returns the rotary embedding of each layer, for models whose layers differ.
 pub(super) fn ropes(
-    first: &FirstLayer,
+    first: &FirstLayerConfig,
     of_layer: impl Fn(u64) -> Option<RopeSpec>,
 ) -> Vec<Option<RopeSpec>> {
     (0..first.spec.layers).map(of_layer).collect()

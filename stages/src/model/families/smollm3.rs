@@ -1,7 +1,7 @@
 //! `SmolLM3`: Llama, with some layers that have no positions.
 
 use super::attention_span::slide;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use super::rest::{LlamaLayout, llama_decoder, ropes};
 use crate::model::decoder::Decoder;
@@ -9,7 +9,7 @@ use crate::model::fields::Fields;
 
 /// `no_rope_layers` has a 1 for each layer that rotates; by default, all but every fourth. With `use_sliding_window`,
 /// layers without positions slide.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = base(config, rope_theta);
     let rotates = rotating_layers(config);
     let window = config.optional_size("sliding_window", 1 << 32);
@@ -22,7 +22,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// A layer that rotates.
-fn base(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+fn base(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(4),
         rope_theta: 2e6,
@@ -45,7 +45,7 @@ pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
 }
 
 /// `no_rope_layers` lists the layers without positions.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let layout = LlamaLayout {
         output_bias: first.spec.bias,
         feed_forward_bias: config.flag("mlp_bias", false),

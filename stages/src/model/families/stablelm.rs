@@ -1,6 +1,6 @@
 //! `StableLM` 2 and 3B: a layer norm; a quarter of each head rotates.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
@@ -10,7 +10,7 @@ use crate::model::tensors::TensorRole;
 
 /// `use_qkv_bias` adds a bias to queries and keys; `qk_layernorm` adds a layer norm to each head, with separate
 /// tensors.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(32),
         norm: NormKind::Layer { offset: 0.0, bias: true },
@@ -45,7 +45,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// With `use_parallel_residual`, both parts read the same norm.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let mut decoder = llama_decoder(config, first, &LlamaLayout::default());
     if config.flag("use_parallel_residual", false) {
         decoder.order = Order::Parallel;

@@ -1,14 +1,14 @@
 //! `StarCoder2`: a layer norm, biases, and usually a sliding window in every layer.
 
 use super::attention_span::slide_everywhere;
-use super::first_layer::FirstLayer;
+use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
 use super::rest::{activation, head, output, plain, two_projections, width};
 use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens if it is given.
-pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let family = LlamaLike {
         key_heads: Some(2),
         norm: NormKind::Layer { offset: 0.0, bias: true },
@@ -24,7 +24,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
 }
 
 /// Two projections without a gate.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
     let spec = &first.spec;
     let width = width(config, &["intermediate_size"], None);
     let activation = activation(config, &["hidden_act"], "gelu_pytorch_tanh");

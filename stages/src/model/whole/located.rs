@@ -8,7 +8,7 @@ use super::chosen::Chosen;
 use crate::model::checkpoint::{LocatedTensor, locate_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
-use crate::model::families::FirstLayer;
+use crate::model::families::FirstLayerConfig;
 use crate::model::problem::ModelProblem;
 use crate::model::shard::WeightShard;
 use crate::model::spec::{AttentionSpec, Norm};
@@ -189,7 +189,7 @@ fn is_before_layers(role: TensorRole) -> bool {
 }
 
 /// Returns the specification of a layer up to its logits.
-fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> AttentionSpec {
+fn layer_spec(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> AttentionSpec {
     if let Some(softmax) = first.softmax(layer) {
         return softmax.spec.clone();
     }
@@ -206,7 +206,7 @@ fn layer_spec(first: &FirstLayer, decoder: &Decoder, layer: u64) -> AttentionSpe
     spec
 }
 
-fn layer_tensors(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
+fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
     let hidden = first.spec.hidden_size;
     let softmax = first.softmax(layer).map(|of| (&of.spec, &of.tensors, &of.value, &of.output));
     let (spec, tensors, value, output) =
@@ -275,7 +275,7 @@ fn whole(rows: u64) -> Vec<std::ops::Range<u64>> {
 }
 
 /// Lists the tensors between the last layer and the head.
-fn tensors_after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
+fn tensors_after_layers(first: &FirstLayerConfig, decoder: &Decoder) -> Vec<NeededTensor> {
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;
     let last = &decoder.last_norm;
@@ -299,7 +299,7 @@ fn tensors_after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTens
     needed
 }
 
-fn head(first: &FirstLayer, decoder: &Decoder) -> Option<NeededTensor> {
+fn head(first: &FirstLayerConfig, decoder: &Decoder) -> Option<NeededTensor> {
     let (rows, width) = (first.spec.vocabulary_size, first.spec.embedding_width());
     let name = decoder.head.weight.clone()?;
     let (shape, rows) = (vec![rows, width], whole(rows));
