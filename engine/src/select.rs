@@ -42,7 +42,7 @@ use calibration::{fitting_calibration, saved_calibration};
 use compared::Compared;
 use criteria::Criteria;
 use decided::Rule;
-use gather::Gathered;
+use gather::GatheredSamples;
 use group_numbers::GroupsOfSamples;
 use guard_counts::GuardCounts;
 use rank::{RankedGroup, Ranking};
@@ -197,7 +197,7 @@ pub fn select(
     let criteria = Criteria::from_plan(plan);
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
     let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();
-    let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
+    let gathered = GatheredSamples::read(plan, directory, records, &criteria, stop)?;
     warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
     let mut warnings = warnings::sample_warnings(&gathered);
     warnings.extend(warnings::random_score_warnings(plan, &gathered));
@@ -249,7 +249,7 @@ pub fn select(
     let guards = guards.finish();
     warnings.extend(warnings::guard_warnings(plan, &guards));
     warnings.extend(warnings::empty_group_warning(&gathered, empty));
-    let Gathered { groups_of_samples, units, repeated_ids, skipped, .. } = gathered;
+    let GatheredSamples { groups_of_samples, units, repeated_ids, skipped, .. } = gathered;
     let skipped = criteria.skipped.iter().map(|of| of.measure.clone()).zip(skipped);
     let not_measured = skipped.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {

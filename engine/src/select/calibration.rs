@@ -9,7 +9,7 @@ use longsift_stages::score::ColumnFigures;
 use longsift_stages::score::terms::{Scorer, Standardise};
 
 use super::criteria::Criteria;
-use super::gather::Gathered;
+use super::gather::GatheredSamples;
 use super::histograms::Histograms;
 use super::rank::Ranked;
 use super::warnings::{listed, name};
@@ -349,7 +349,7 @@ pub(super) fn saved_calibration(
     criteria: &Criteria,
     path: &Location,
     identity: &Identity,
-    gathered: &Gathered,
+    gathered: &GatheredSamples,
 ) -> Result<Calibration> {
     let calibration = fitting_calibration(plan, criteria, path, identity)?;
     let known: HashSet<&Option<String>> =

@@ -3,7 +3,7 @@
 
 use super::criteria::Criteria;
 use super::decided::Rule;
-use super::gather::Gathered;
+use super::gather::GatheredSamples;
 use super::rank::{RankedGroup, Ranking};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
@@ -52,7 +52,7 @@ pub(super) fn select(
     for formula in &plan.spec.pipeline.output.compare {
         let criteria = Criteria::for_formula(plan, *formula, columns.clone());
         columns.clone_from(&criteria.columns);
-        let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
+        let gathered = GatheredSamples::read(plan, directory, records, &criteria, stop)?;
         let ranking = Ranking::new(&criteria, &gathered, &plan.directory, stop)?;
         let ranked = ranking.each_group(RankedGroup::by_own_statistics)?;
         let (_, _, histograms) = ranking.finish()?;

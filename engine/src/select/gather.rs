@@ -59,7 +59,7 @@ impl Layout {
 
 /// Samples of all units.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct GatheredSamples {
     samples: Groups,
     layout: Layout,
     /// Group of every sample.
@@ -99,7 +99,7 @@ pub(super) struct Record<'a> {
     pub(super) values: &'a [f64],
 }
 
-impl Gathered {
+impl GatheredSamples {
     /// Reads the score tables of all units.
     pub(super) fn read(
         plan: &Plan,
@@ -242,8 +242,8 @@ impl<'d> Gathering<'d> {
         group
     }
 
-    pub(super) fn finish(self, stop: &Stop) -> Result<Gathered> {
-        Ok(Gathered {
+    pub(super) fn finish(self, stop: &Stop) -> Result<GatheredSamples> {
+        Ok(GatheredSamples {
             samples: self.samples.finish()?,
             layout: self.layout,
             groups_of_samples: self.numbers.finish()?,

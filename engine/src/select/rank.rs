@@ -18,7 +18,7 @@ use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
 use super::decided::{Cutoff, Rule, cutoff_index, passes, sample_state};
-use super::gather::{Gathered, Record};
+use super::gather::{GatheredSamples, Record};
 use super::histograms::{HistogramLocation, Histograms, HistogramsOfGroups};
 use super::quota::Quota;
 use super::sample_state::{SampleState, is_not_sampled};
@@ -38,7 +38,7 @@ const TENTHS: u64 = 10;
 /// Ranking of the gathered samples by one score.
 pub(super) struct Ranking<'a> {
     criteria: &'a Criteria,
-    gathered: &'a Gathered,
+    gathered: &'a GatheredSamples,
     /// Run directory, for temporary files.
     directory: &'a RunDirectory,
     stop: &'a Stop,
@@ -60,7 +60,7 @@ pub(super) struct RankedGroup<'a> {
 impl<'a> Ranking<'a> {
     pub(super) fn new(
         criteria: &'a Criteria,
-        gathered: &'a Gathered,
+        gathered: &'a GatheredSamples,
         directory: &'a RunDirectory,
         stop: &'a Stop,
     ) -> Result<Self> {

@@ -13,7 +13,7 @@ use super::calibration;
 use super::criteria::{Criteria, Reasons, Statistic};
 use super::decided::Rule;
 use super::drift;
-use super::gather::{Gathered, Gathering, UnitSamples};
+use super::gather::{GatheredSamples, Gathering, UnitSamples};
 use super::histograms::Histograms;
 use super::rank::{Ranked, RankedGroup, Ranking};
 use crate::base::stop::Stop;
@@ -68,7 +68,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
 }
 
 /// Gathers the samples in units of at most `unit` samples.
-fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
+fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> GatheredSamples {
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
     let mut gathering = Gathering::new(&directory, criteria).unwrap();
@@ -92,7 +92,7 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
 /// Returns the decision on every group, by its value, and the kept samples of every unit.
 fn ranked<'g>(
     criteria: &Criteria,
-    gathered: &'g Gathered,
+    gathered: &'g GatheredSamples,
 ) -> (BTreeMap<Option<&'g str>, Ranked>, Histograms, Vec<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
@@ -223,7 +223,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
 /// Checks that a calibration keeps the same samples that it was made from, without drift.
 fn again_by_its_calibration(
     criteria: &Criteria,
-    gathered: &Gathered,
+    gathered: &GatheredSamples,
     name: Option<&str>,
     ranked: &Ranked,
     histograms: &Histograms,

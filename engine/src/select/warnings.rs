@@ -8,7 +8,7 @@ use longsift_stages::score::terms::Term;
 
 use super::criteria::Criteria;
 use super::drift;
-use super::gather::Gathered;
+use super::gather::GatheredSamples;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, counted, quoted_value};
@@ -34,7 +34,7 @@ pub(super) fn listed(mut things: Vec<String>) -> String {
 }
 
 /// Warnings about the samples, before anything is selected.
-pub(super) fn sample_warnings(gathered: &Gathered) -> Vec<Diagnostic> {
+pub(super) fn sample_warnings(gathered: &GatheredSamples) -> Vec<Diagnostic> {
     let warning = |message: String, hint: &str| {
         Diagnostic::warning(Blame::Pipeline, message).hint(hint.to_owned())
     };
@@ -73,7 +73,7 @@ pub(super) fn sample_warnings(gathered: &Gathered) -> Vec<Diagnostic> {
 }
 
 /// Warnings about random scores: documents that share an id, and documents without one.
-pub(super) fn random_score_warnings(plan: &Plan, gathered: &Gathered) -> Vec<Diagnostic> {
+pub(super) fn random_score_warnings(plan: &Plan, gathered: &GatheredSamples) -> Vec<Diagnostic> {
     let is_drawn = plan.spec.score().random_seed().is_some()
         || plan.spec.pipeline.output.compare.contains(&Formula::Random);
     let mut warnings = Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &Gathered) -> Vec<Dia
 }
 
 /// Describes groups that have windows of different lengths.
-fn different_lengths(gathered: &Gathered) -> Option<String> {
+fn different_lengths(gathered: &GatheredSamples) -> Option<String> {
     let lengths = gathered.groups.iter().map(|(value, group)| {
         let (shortest, longest) = gathered.of_groups[*group as usize].lengths;
         (value, shortest, longest)
@@ -128,7 +128,10 @@ fn different_lengths(gathered: &Gathered) -> Option<String> {
 }
 
 /// Warns if the filter names groups without samples.
-pub(super) fn absent_group_warning(filter: &Filter, gathered: &Gathered) -> Option<Diagnostic> {
+pub(super) fn absent_group_warning(
+    filter: &Filter,
+    gathered: &GatheredSamples,
+) -> Option<Diagnostic> {
     let mut absent: Vec<String> = filter
         .named_groups()
         .into_iter()
@@ -146,7 +149,10 @@ pub(super) fn absent_group_warning(filter: &Filter, gathered: &Gathered) -> Opti
 }
 
 /// Warns if nothing was kept of some groups.
-pub(super) fn empty_group_warning(gathered: &Gathered, empty: Vec<String>) -> Option<Diagnostic> {
+pub(super) fn empty_group_warning(
+    gathered: &GatheredSamples,
+    empty: Vec<String>,
+) -> Option<Diagnostic> {
     if empty.is_empty() {
         return None;
     }

@@ -75,7 +75,7 @@ impl Lists {
 
 /// Counts of all samples.
 #[derive(Clone, Debug)]
-pub(super) struct Gathered {
+pub(super) struct SampleCounts {
     /// By index among the shown groups; the last entry is all others.
     pub(super) groups: Vec<GroupCounts>,
     /// Kept samples, and the others by reason.
@@ -132,7 +132,7 @@ pub(super) struct Gathering<'a> {
 impl Gathering<'_> {
     /// Counts all samples. The result is the same for any number of threads: the records define the parts in which
     /// units are counted, and these are added in order.
-    pub(super) fn gather(&self) -> Result<Gathered> {
+    pub(super) fn gather(&self) -> Result<SampleCounts> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let (mut all, parts) = (self.nothing(), self.parts());
         let work = |part: usize| {
@@ -160,7 +160,7 @@ impl Gathering<'_> {
         parts
     }
 
-    fn nothing(&self) -> Gathered {
+    fn nothing(&self) -> SampleCounts {
         let group = GroupCounts {
             outcomes: [Amount::default(); OUTCOMES],
             score: Binned::new(MAX_BINS),
@@ -168,7 +168,7 @@ impl Gathering<'_> {
             picks: Picks::default(),
             rejected: vec![0; self.guards.len()],
         };
-        Gathered {
+        SampleCounts {
             groups: vec![group; self.shown + 1],
             kept: Amount::default(),
             dropped: BTreeMap::new(),
@@ -181,7 +181,7 @@ impl Gathering<'_> {
     }
 
     /// Counts the samples of a unit.
-    fn unit(&self, unit: usize, found: &mut Gathered) -> Result<()> {
+    fn unit(&self, unit: usize, found: &mut SampleCounts) -> Result<()> {
         let record = &self.records[unit];
         let Some(path) = self.selection.get(record.unit.as_str()) else { return Ok(()) };
         let lists: Vec<&str> = self.lists.iter().map(|(name, _)| *name).collect();
@@ -238,7 +238,7 @@ impl Gathering<'_> {
 
     fn sample(
         &self,
-        found: &mut Gathered,
+        found: &mut SampleCounts,
         unit: usize,
         row: &SelectedRow<'_>,
         place: WindowLocation,
@@ -303,7 +303,7 @@ fn mismatched_rows(path: &Path) -> crate::base::error::Failure {
         .damaged(&"its rows do not match the scores")
 }
 
-impl Gathered {
+impl SampleCounts {
     fn append(&mut self, other: Self) {
         for (group, more) in self.groups.iter_mut().zip(other.groups) {
             group
