@@ -39,7 +39,7 @@ use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use amounts::OtherAmount;
 use choice::SelectionSettings;
-use gather::{Gathering, GroupRules, Lists};
+use gather::{CountSources, GroupRules, Lists};
 use groups::Group;
 use machine::Machine;
 use rejected::GuardRejection;
@@ -196,7 +196,7 @@ impl Overview {
             let name = part.path.strip_prefix("selection/part-")?.strip_suffix(".parquet")?;
             Some((name, path.clone()))
         });
-        let gathering = Gathering {
+        let gathering = CountSources {
             choice: &choice,
             records: &manifest.units,
             scores,

@@ -85,7 +85,7 @@ pub(super) struct SampleCounts {
     pub(super) scores: Scores,
     /// By term, how often it was the minimum, for kept samples and for those below the threshold.
     pub(super) weakest: Vec<[u64; 2]>,
-    /// By statistic that is a list, in the order of [`Gathering::lists`]: sums over kept windows and over the others.
+    /// By statistic that is a list, in the order of [`CountSources::lists`]: sums over kept windows and over the others.
     pub(super) lists: Vec<[Lists; 2]>,
     /// Some of the rejected samples, by guard.
     pub(super) rejected: Vec<Picks>,
@@ -109,7 +109,7 @@ pub(super) struct GroupRules<'a> {
 const MIN_WINDOWS_PER_PART: u64 = 8192;
 
 /// Sources of the counts.
-pub(super) struct Gathering<'a> {
+pub(super) struct CountSources<'a> {
     pub(super) choice: &'a SelectionSettings,
     pub(super) records: &'a [UnitRecord],
     pub(super) scores: &'a RunDirectory,
@@ -129,7 +129,7 @@ pub(super) struct Gathering<'a> {
     pub(super) labels: Option<(&'a Plan, &'a str, HashMap<String, usize>)>,
 }
 
-impl Gathering<'_> {
+impl CountSources<'_> {
     /// Counts all samples. The result is the same for any number of threads: the records define the parts in which
     /// units are counted, and these are added in order.
     pub(super) fn gather(&self) -> Result<SampleCounts> {
