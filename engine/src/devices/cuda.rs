@@ -173,7 +173,7 @@ fn failure(failure: DeviceError) -> DeviceFailure {
 struct GpuMemory {
     compute: Arc<Cuda>,
     total: u64,
-    nvml: Option<nvml::Gpu>,
+    nvml: Option<nvml::NvmlGpu>,
 }
 
 impl MemorySource for GpuMemory {

@@ -12,7 +12,7 @@ use super::ledger::Memory;
 
 /// A GPU of this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Gpu {
+pub struct NvmlGpu {
     device: &'static Device<'static>,
     identity: &'static Identity,
 }
@@ -27,18 +27,18 @@ struct Identity {
 ///
 /// # Errors
 /// The driver is missing or does not respond.
-pub fn gpus() -> Result<Vec<Gpu>, String> {
-    static GPUS: OnceLock<Result<Vec<Gpu>, String>> = OnceLock::new();
+pub fn gpus() -> Result<Vec<NvmlGpu>, String> {
+    static GPUS: OnceLock<Result<Vec<NvmlGpu>, String>> = OnceLock::new();
     GPUS.get_or_init(|| find().map_err(|error| explain(&error))).clone()
 }
 
-fn find() -> Result<Vec<Gpu>, NvmlError> {
+fn find() -> Result<Vec<NvmlGpu>, NvmlError> {
     // Loaded once per process.
     let nvml: &'static Nvml = Box::leak(Box::new(Nvml::init()?));
     let gpu = |index| {
         let device: &'static Device<'static> = Box::leak(Box::new(nvml.device_by_index(index)?));
         let identity = Identity { name: device.name()?, uuid: device.uuid()? };
-        Ok(Gpu { device, identity: Box::leak(Box::new(identity)) })
+        Ok(NvmlGpu { device, identity: Box::leak(Box::new(identity)) })
     };
     (0..nvml.device_count()?).map(gpu).collect()
 }
@@ -50,7 +50,7 @@ fn explain(error: &NvmlError) -> String {
     }
 }
 
-impl Gpu {
+impl NvmlGpu {
     /// `NVIDIA H100 80GB HBM3`.
     pub fn name(&self) -> &'static str {
         &self.identity.name

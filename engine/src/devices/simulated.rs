@@ -27,7 +27,7 @@ use longsift_stages::model::AttentionSpec;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::ledger::{Memory, MemorySource};
-use super::nvml::Gpu;
+use super::nvml::NvmlGpu;
 use super::size;
 
 /// Environment variable that describes simulated devices.
@@ -39,7 +39,7 @@ pub struct Description {
     /// Total memory; ignored if `gpu` is set.
     pub total: u64,
     /// GPU whose memory it has.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<NvmlGpu>,
     neighbour: u64,
     out_of_memory: u64,
     failed: u64,
@@ -55,7 +55,7 @@ pub struct Description {
 /// An entry is invalid.
 pub fn describe(
     value: &str,
-    gpus: impl FnOnce() -> Result<Vec<Gpu>, String>,
+    gpus: impl FnOnce() -> Result<Vec<NvmlGpu>, String>,
 ) -> Result<Vec<Description>, String> {
     if value.trim() == "nvml" {
         let described = |gpu| Description { gpu: Some(gpu), ..Description::default() };

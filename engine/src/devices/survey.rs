@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use serde::Serialize;
 
-use super::nvml::Gpu;
+use super::nvml::NvmlGpu;
 use super::presence::{DeviceClaim, claims};
 use super::visible::visible_gpus;
 use crate::base::machine::{self, free_memory_bytes};
@@ -94,7 +94,7 @@ pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_
 
 fn surveyed_gpu(
     number: usize,
-    gpu: Gpu,
+    gpu: NvmlGpu,
     headroom_fraction: f64,
     claims: &[DeviceClaim],
 ) -> Surveyed {

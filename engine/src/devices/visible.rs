@@ -1,6 +1,6 @@
 //! `CUDA_VISIBLE_DEVICES`: the GPUs that a program may use, and their order.
 
-use super::nvml::{self, Gpu};
+use super::nvml::{self, NvmlGpu};
 
 /// Returns the indexes in `uuids` (ordered by PCI bus) of the visible GPUs, in the order of `cuda:0`, `cuda:1`, …
 ///
@@ -30,13 +30,13 @@ fn position(entry: &str, uuids: &[&str]) -> Option<usize> {
 ///
 /// # Errors
 /// The driver is missing or does not respond.
-pub fn visible_gpus() -> Result<Vec<Gpu>, String> {
+pub fn visible_gpus() -> Result<Vec<NvmlGpu>, String> {
     let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     if variable.as_deref() == Some("") {
         return Ok(Vec::new());
     }
     let gpus = nvml::gpus()?;
-    let uuids: Vec<&str> = gpus.iter().map(Gpu::uuid).collect();
+    let uuids: Vec<&str> = gpus.iter().map(NvmlGpu::uuid).collect();
     Ok(visible(variable.as_deref(), &uuids).into_iter().map(|index| gpus[index]).collect())
 }
 
