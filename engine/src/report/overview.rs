@@ -40,7 +40,7 @@ use crate::spec::Overrides;
 use amounts::OtherAmount;
 use choice::SelectionSettings;
 use gather::{CountSources, GroupRules, Lists};
-use groups::Group;
+use groups::GroupReport;
 use machine::Machine;
 use rejected::GuardRejection;
 
@@ -96,7 +96,7 @@ pub(crate) struct Overview {
     /// Outcomes, in the order of the counts of histograms.
     kinds: [&'static str; gather::OUTCOMES],
     /// Groups with the most samples, then all others combined.
-    groups: Vec<Group>,
+    groups: Vec<GroupReport>,
     /// Number of groups in the last one.
     groups_together: u64,
     /// If the score is the minimum of its terms: by statistic, how often it was the minimum, for kept samples and for

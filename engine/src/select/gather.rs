@@ -68,7 +68,7 @@ pub(super) struct GatheredSamples {
     pub(super) units: Vec<u64>,
     /// Values of the `within` column with the number of each.
     pub(super) groups: BTreeMap<Option<String>, u32>,
-    pub(super) of_groups: Vec<Group>,
+    pub(super) of_groups: Vec<GroupTotals>,
     /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
     /// Windows that guards skip for a measure, by measure with guards before it.
@@ -83,7 +83,7 @@ pub(super) struct GatheredSamples {
 
 /// Totals of a group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Group {
+pub(super) struct GroupTotals {
     pub(super) samples: u64,
     /// Tokens of its shortest and its longest window.
     pub(super) lengths: (u64, u64),
@@ -173,7 +173,7 @@ pub(super) struct Gathering<'d> {
     ids: Ids<'d>,
     units: Vec<u64>,
     groups: BTreeMap<Option<String>, u32>,
-    of_groups: Vec<Group>,
+    of_groups: Vec<GroupTotals>,
     errors: Vec<RelativeError>,
     skipped: Vec<u64>,
     windows: u64,
@@ -235,7 +235,7 @@ impl<'d> Gathering<'d> {
         let next = self.of_groups.len() as u32;
         let group = *self.groups.entry(key).or_insert(next);
         if group == next {
-            self.of_groups.push(Group { samples: 0, lengths });
+            self.of_groups.push(GroupTotals { samples: 0, lengths });
         }
         let (shortest, longest) = &mut self.of_groups[group as usize].lengths;
         (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));

@@ -22,7 +22,7 @@ const MAX_GROUPS: usize = 24;
 
 /// A group of a report.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Group {
+pub(crate) struct GroupReport {
     /// Value of the column; null for rows without one, for the only group of a run without groups, and for all other
     /// groups combined.
     pub(crate) value: Option<String>,
@@ -100,7 +100,7 @@ pub(super) fn build(
     shown: &[&CalibratedGroup],
     gathered: Vec<GroupCounts>,
     texts: &Texts<'_>,
-) -> Result<Vec<Group>> {
+) -> Result<Vec<GroupReport>> {
     let mut groups = Vec::new();
     for (index, of) in gathered.into_iter().enumerate() {
         let known = shown.get(index).copied();
@@ -118,7 +118,7 @@ pub(super) fn build(
                 histogram: bins.histogram(),
             }
         };
-        groups.push(Group {
+        groups.push(GroupReport {
             value: known.and_then(|known| known.value.clone()),
             others: known.is_none(),
             kept: of.outcomes[SampleOutcome::Kept as usize],
@@ -186,7 +186,7 @@ pub(super) fn short(value: &str) -> String {
     if letters.next().is_some() { name + "…" } else { name }
 }
 
-impl Group {
+impl GroupReport {
     pub(super) fn samples_in_all(&self) -> u64 {
         self.kept.samples + self.not_selected.samples + self.refused.samples
     }
@@ -200,7 +200,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

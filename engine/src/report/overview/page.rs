@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::drawings::{self, COLOURS, WaterfallStep};
-use super::groups::{self, Group, GroupStatistic, ShownSample};
+use super::groups::{self, GroupReport, GroupStatistic, ShownSample};
 use super::machine::DevicePoll;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview, amounts, rejected};
@@ -169,7 +169,7 @@ impl Overview {
         Section::new("groups", &title, "", blocks)
     }
 
-    fn score_of(&self, group: &Group) -> Option<CaptionedChart> {
+    fn score_of(&self, group: &GroupReport) -> Option<CaptionedChart> {
         let (kept, all) = (group.kept, group.samples_in_all());
         let mut caption = format!(
             "{} of {} kept ({}), {} rejected; {} of {} tokens",
@@ -192,7 +192,7 @@ impl Overview {
     }
 
     /// Returns the name of a group on the page; a run without groups has all samples in one.
-    fn name(&self, group: &Group) -> String {
+    fn name(&self, group: &GroupReport) -> String {
         if self.within.is_none() { format!("all {}", self.samples()) } else { group.name() }
     }
 
@@ -463,7 +463,7 @@ impl Overview {
     }
 }
 
-fn statistic(group: &Group, of: &GroupStatistic) -> Option<CaptionedChart> {
+fn statistic(group: &GroupReport, of: &GroupStatistic) -> Option<CaptionedChart> {
     let histogram = of.histogram.as_ref()?;
     let ends = of.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
     let lines: Vec<(f64, &str)> = ends.flatten().map(|end| (end, "bound")).collect();
