@@ -185,7 +185,7 @@ impl<S: Sum> Binned<S> {
 
 /// A histogram, as serialized in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Histogram {
+pub(crate) struct ReportHistogram {
     /// Lower bound of the first bin.
     pub(crate) from: f64,
     /// Width of a bin.
@@ -196,9 +196,9 @@ pub(crate) struct Histogram {
 
 impl<const KINDS: usize> Binned<[u64; KINDS]> {
     /// Returns the histogram; `None` without values.
-    pub(super) fn histogram(&self) -> Option<Histogram> {
+    pub(super) fn histogram(&self) -> Option<ReportHistogram> {
         let (low, _) = self.scale.range?;
-        Some(Histogram {
+        Some(ReportHistogram {
             from: self.scale.value(low),
             width: self.scale.width(),
             counts: self.bins().map(|(_, counts)| counts.to_vec()).collect(),

@@ -1,6 +1,6 @@
 //! Charts of a report.
 
-use super::bins::Histogram;
+use super::bins::ReportHistogram;
 use super::gather::OUTCOMES;
 use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
@@ -53,7 +53,7 @@ pub(super) fn waterfall(label: &str, all: u64, steps: &[WaterfallStep]) -> Bars 
 }
 
 /// Draws a stacked histogram of kept, not selected and rejected samples, with dashed lines at the given values.
-pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str)]) -> Chart {
+pub(super) fn histogram(label: &str, of: &ReportHistogram, lines: &[(f64, &'static str)]) -> Chart {
     let axis = Axis::linear(of.from, of.from + of.counts.len() as f64 * of.width);
     let tick = |value: f64| Tick::new(axis.position(value), number(value));
     let lines = lines.iter().filter(|(value, _)| value.is_finite());
@@ -180,14 +180,17 @@ mod tests {
     #[test]
     fn histograms_have_a_y_axis_and_round_ticks_for_any_range() {
         let counts = (0..40).map(|bin| vec![bin, 2 * bin, 3]).collect();
-        let svg =
-            histogram("a", &Histogram { from: -0.03, width: 0.03, counts }, &[(0.5, "bound")]);
+        let svg = histogram(
+            "a",
+            &ReportHistogram { from: -0.03, width: 0.03, counts },
+            &[(0.5, "bound")],
+        );
         let svg = svg.render().unwrap();
         for text in [">0</text>", ">100</text>", ">0.5</text>", ">bound 0.5</text>"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
         for (from, width) in [(0.0, 1e-300), (-1e300, 1e299), (0.3, 1e-18)] {
-            let of = Histogram { from, width, counts: vec![vec![1, 2, 3]] };
+            let of = ReportHistogram { from, width, counts: vec![vec![1, 2, 3]] };
             let svg = histogram("a", &of, &[(from, "threshold")]).render().unwrap();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use longsift_stages::filter::guards::Bounds;
 use serde::Serialize;
 
-use super::bins::{Binned, Histogram};
+use super::bins::{Binned, ReportHistogram};
 use super::choice::SelectionSettings;
 use super::excerpts::{self, Excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
@@ -33,7 +33,7 @@ pub(crate) struct GroupReport {
     pub(crate) refused: Amount,
     /// Lowest kept score, or one per budget.
     pub(crate) thresholds: Vec<Option<f64>>,
-    pub(crate) score: Option<Histogram>,
+    pub(crate) score: Option<ReportHistogram>,
     pub(crate) statistics: Vec<GroupStatistic>,
     pub(crate) samples: Vec<ShownSample>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct GroupStatistic {
     pub(crate) unit: String,
     /// Bounds of guards on the statistic.
     pub(crate) bounds: Vec<Bounds>,
-    pub(crate) histogram: Option<Histogram>,
+    pub(crate) histogram: Option<ReportHistogram>,
 }
 
 /// A sample of a report.
