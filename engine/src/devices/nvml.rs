@@ -14,11 +14,11 @@ use super::ledger::Memory;
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlGpu {
     device: &'static Device<'static>,
-    identity: &'static Identity,
+    identity: &'static GpuIdentity,
 }
 
 #[derive(Debug)]
-struct Identity {
+struct GpuIdentity {
     name: String,
     uuid: String,
 }
@@ -37,7 +37,7 @@ fn find() -> Result<Vec<NvmlGpu>, NvmlError> {
     let nvml: &'static Nvml = Box::leak(Box::new(Nvml::init()?));
     let gpu = |index| {
         let device: &'static Device<'static> = Box::leak(Box::new(nvml.device_by_index(index)?));
-        let identity = Identity { name: device.name()?, uuid: device.uuid()? };
+        let identity = GpuIdentity { name: device.name()?, uuid: device.uuid()? };
         Ok(NvmlGpu { device, identity: Box::leak(Box::new(identity)) })
     };
     (0..nvml.device_count()?).map(gpu).collect()
