@@ -34,7 +34,7 @@ pub(crate) struct Catalogue {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct IndexFile {
     #[serde(deserialize_with = "bounded_map")]
     weight_map: BTreeMap<String, String>,
     metadata: Option<IndexMetadata>,
@@ -128,7 +128,7 @@ impl Catalogue {
     fn from_index(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
         let path = folder.join(INDEX);
         let bytes = read_small_file(&path, MAX_INDEX_BYTES).map_err(|problem| vec![problem])?;
-        let index: Index = serde_json::from_slice(&bytes).map_err(|error| {
+        let index: IndexFile = serde_json::from_slice(&bytes).map_err(|error| {
             vec![ModelProblem::checkpoint(format!(
                 "`{}` is not a valid index: {error}",
                 path.display()
