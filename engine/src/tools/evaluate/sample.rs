@@ -108,15 +108,15 @@ impl Sampled {
 }
 
 /// Sort key of documents: (hash, id).
-type Key = (u64, String);
+type SortKey = (u64, String);
 
 /// A category whose sample is incomplete.
 #[derive(Debug)]
 struct OpenCategory {
     /// Rows of the smallest keys of this pass.
-    rows: BTreeMap<Key, Vec<InputRow>>,
+    rows: BTreeMap<SortKey, Vec<InputRow>>,
     /// Largest key that has been examined.
-    floor: Option<Key>,
+    floor: Option<SortKey>,
     /// Maximum number of ids that a pass keeps.
     most: usize,
     /// Whether the pass left out ids above the largest one kept.
@@ -135,7 +135,7 @@ impl OpenCategory {
         }
     }
 
-    fn offer(&mut self, key: Key, row: InputRow) {
+    fn offer(&mut self, key: SortKey, row: InputRow) {
         if self.floor.as_ref().is_some_and(|floor| key <= *floor) {
             return;
         }
@@ -250,7 +250,7 @@ fn pass(
     plan: &Plan,
     wanted: &SampleOptions,
     stop: &Stop,
-    offer: &mut dyn FnMut(String, Key, InputRow),
+    offer: &mut dyn FnMut(String, SortKey, InputRow),
 ) -> Result<()> {
     for unit in &plan.units {
         stop.check()?;
@@ -308,7 +308,7 @@ fn read_candidates(
     let mut all = rows.into_iter().peekable();
     while all.peek().is_some() && !open.is_complete(wanted) {
         stop.check()?;
-        let batch: Vec<(Key, Vec<InputRow>)> = all.by_ref().take(DOCUMENTS_PER_BATCH).collect();
+        let batch: Vec<(SortKey, Vec<InputRow>)> = all.by_ref().take(DOCUMENTS_PER_BATCH).collect();
         let mut of_row = BTreeMap::new();
         for (index, (_, rows)) in batch.iter().enumerate() {
             of_row.extend(rows.iter().map(|row| (*row, index)));
@@ -486,7 +486,7 @@ pub(super) fn each_batch(
 }
 
 /// Returns the sort key of a document in its category.
-fn sort_key(wanted: &SampleOptions, id: String) -> Key {
+fn sort_key(wanted: &SampleOptions, id: String) -> SortKey {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
