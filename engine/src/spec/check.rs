@@ -5,7 +5,7 @@ mod hints;
 use serde_json::Value as Json;
 
 use super::node::{Node, Value};
-use super::schema::{self, Kind, words};
+use super::schema::{self, ValueKind, words};
 use super::source::{Problems, Span};
 use crate::base::text::{quoted, suggest};
 use hints::{first_sentence, home_of, type_hint};
@@ -45,31 +45,31 @@ impl Checker<'_, '_> {
         let kinds = schema::kinds(self.root, schema);
         for kind in &kinds {
             match (kind, &node.value) {
-                (Kind::Null, Value::Null) => return,
-                (Kind::Boolean, Value::Boolean(_)) => return self.boolean(node, owner),
-                (Kind::Integer { minimum, maximum }, Value::Integer(integer)) => {
+                (ValueKind::Null, Value::Null) => return,
+                (ValueKind::Boolean, Value::Boolean(_)) => return self.boolean(node, owner),
+                (ValueKind::Integer { minimum, maximum }, Value::Integer(integer)) => {
                     return self.integer(node, *integer, (*minimum, *maximum), schema, owner);
                 }
-                (Kind::Integer { minimum, maximum }, Value::Float(_)) => {
+                (ValueKind::Integer { minimum, maximum }, Value::Float(_)) => {
                     if let Some(integer) = node.as_integer() {
                         return self.integer(node, integer, (*minimum, *maximum), schema, owner);
                     }
                 }
-                (Kind::Number { minimum, maximum }, Value::Integer(_) | Value::Float(_)) => {
+                (ValueKind::Number { minimum, maximum }, Value::Integer(_) | Value::Float(_)) => {
                     let number = node.as_number().expect("an integer or a float");
                     return self.number(node, number, (*minimum, *maximum), schema, owner);
                 }
-                (Kind::String, Value::String(text)) => return self.string(node, text, owner),
-                (Kind::Names(names), Value::String(text)) => {
+                (ValueKind::String, Value::String(text)) => return self.string(node, text, owner),
+                (ValueKind::Names(names), Value::String(text)) => {
                     return self.name(node, text, names, &kinds, owner);
                 }
-                (Kind::List { items, minimum }, Value::List(values)) => {
+                (ValueKind::List { items, minimum }, Value::List(values)) => {
                     return self.list(node, values, items, *minimum, owner);
                 }
-                (Kind::Mapping(mapping), Value::Mapping(_)) => {
+                (ValueKind::Mapping(mapping), Value::Mapping(_)) => {
                     return self.mapping(node, mapping, owner);
                 }
-                (Kind::Stage(stages), Value::Mapping(_)) => return self.stage(node, stages),
+                (ValueKind::Stage(stages), Value::Mapping(_)) => return self.stage(node, stages),
                 _ => {}
             }
         }
@@ -169,7 +169,7 @@ impl Checker<'_, '_> {
         node: &Node,
         text: &str,
         names: &[(&str, &str)],
-        kinds: &[Kind],
+        kinds: &[ValueKind],
         owner: &Owner,
     ) {
         if names.iter().any(|(name, _)| *name == text) {
@@ -178,7 +178,7 @@ impl Checker<'_, '_> {
         let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         let list = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let message = format!("{} is not a value of {}", quoted(text), quoted(owner.key));
-        let takes_list = kinds.iter().any(|kind| matches!(kind, Kind::List { .. }));
+        let takes_list = kinds.iter().any(|kind| matches!(kind, ValueKind::List { .. }));
         let problem =
             self.problems.error(node.span, message).label(format!("known values: {list}"));
         if let Some(name) = suggest(text, known) {
@@ -303,7 +303,7 @@ impl Checker<'_, '_> {
         );
     }
 
-    fn wrong_type(&mut self, node: &Node, kinds: &[Kind], schema: &Json, owner: &Owner) {
+    fn wrong_type(&mut self, node: &Node, kinds: &[ValueKind], schema: &Json, owner: &Owner) {
         let wanted = words::in_short(self.root, schema);
         let label = self.takes(schema, owner);
         if owner.key.is_empty() {

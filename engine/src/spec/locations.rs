@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::node::{Entry, Node, Value};
 use super::pipeline::OutputFormat;
 use super::rules::stage;
-use super::schema::{self, Kind, kinds, properties};
+use super::schema::{self, ValueKind, kinds, properties};
 use super::source::{Problems, Sources};
 use crate::base::secrets;
 use crate::base::text::quoted;
@@ -38,10 +38,10 @@ fn settings() -> &'static [Setting] {
         for (section, schema) in properties(root) {
             for kind in kinds(root, schema) {
                 match kind {
-                    Kind::Mapping(mapping) => sections.push((section, mapping)),
-                    Kind::List { items, .. } => {
+                    ValueKind::Mapping(mapping) => sections.push((section, mapping)),
+                    ValueKind::List { items, .. } => {
                         for kind in kinds(root, items) {
-                            if let Kind::Stage(stages) = kind {
+                            if let ValueKind::Stage(stages) = kind {
                                 sections.extend(stages);
                             }
                         }

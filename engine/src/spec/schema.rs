@@ -102,7 +102,7 @@ fn types(keyword: Option<&Value>) -> Vec<&str> {
 
 /// One kind of value that a setting accepts.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind<'s> {
+pub(crate) enum ValueKind<'s> {
     Null,
     Boolean,
     Integer {
@@ -128,7 +128,7 @@ pub(crate) enum Kind<'s> {
 
 /// Lists the kinds that `schema` accepts: resolves references, `anyOf` and type lists. No two kinds accept the same JSON type,
 /// so a value matches at most one.
-pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<Kind<'s>> {
+pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<ValueKind<'s>> {
     let schema = resolved(root, schema);
     if let Some(choices) = schema["anyOf"].as_array() {
         return choices.iter().flat_map(|choice| kinds(root, choice)).collect();
@@ -139,10 +139,10 @@ pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<Kind<'s>> {
             .filter_map(|choice| Some((choice["const"].as_str()?, description(choice))))
             .collect();
         if names.len() == choices.len() {
-            return vec![Kind::Names(names)];
+            return vec![ValueKind::Names(names)];
         }
         let stages = choices.iter().map(|choice| resolved(root, choice));
-        return vec![Kind::Stage(
+        return vec![ValueKind::Stage(
             stages
                 .filter_map(|choice| {
                     Some((choice["properties"]["stage"]["const"].as_str()?, choice))
@@ -151,34 +151,34 @@ pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<Kind<'s>> {
         )];
     }
     if let Some(name) = schema["const"].as_str() {
-        return vec![Kind::Names(vec![(name, description(schema))])];
+        return vec![ValueKind::Names(vec![(name, description(schema))])];
     }
     if let Some(names) = schema["enum"].as_array() {
-        return vec![Kind::Names(
+        return vec![ValueKind::Names(
             names.iter().filter_map(|name| Some((name.as_str()?, ""))).collect(),
         )];
     }
     types(schema.get("type")).into_iter().filter_map(|word| kind(word, schema)).collect()
 }
 
-fn kind<'s>(word: &str, schema: &'s Value) -> Option<Kind<'s>> {
+fn kind<'s>(word: &str, schema: &'s Value) -> Option<ValueKind<'s>> {
     Some(match word {
-        "null" => Kind::Null,
-        "boolean" => Kind::Boolean,
-        "integer" => Kind::Integer {
+        "null" => ValueKind::Null,
+        "boolean" => ValueKind::Boolean,
+        "integer" => ValueKind::Integer {
             minimum: whole(&schema["minimum"]).unwrap_or(i128::MIN),
             maximum: whole(&schema["maximum"]).unwrap_or(i128::MAX),
         },
-        "number" => Kind::Number {
+        "number" => ValueKind::Number {
             minimum: schema["minimum"].as_f64().unwrap_or(f64::NEG_INFINITY),
             maximum: schema["maximum"].as_f64().unwrap_or(f64::INFINITY),
         },
-        "string" => Kind::String,
-        "array" => Kind::List {
+        "string" => ValueKind::String,
+        "array" => ValueKind::List {
             items: &schema["items"],
             minimum: schema["minItems"].as_u64().unwrap_or(0),
         },
-        "object" => Kind::Mapping(schema),
+        "object" => ValueKind::Mapping(schema),
         _ => return None,
     })
 }
@@ -222,8 +222,8 @@ pub fn stage_names() -> &'static [&'static str] {
 /// Schema of each stage, by name.
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
     match kinds(root, &root["properties"]["stages"]).into_iter().next() {
-        Some(Kind::List { items, .. }) => match kinds(root, items).into_iter().next() {
-            Some(Kind::Stage(stages)) => stages,
+        Some(ValueKind::List { items, .. }) => match kinds(root, items).into_iter().next() {
+            Some(ValueKind::Stage(stages)) => stages,
             _ => Vec::new(),
         },
         _ => Vec::new(),

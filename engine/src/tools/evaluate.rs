@@ -42,7 +42,7 @@ use crate::plan::Plan;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
-use constructions::{KINDS, Kind, Pool};
+use constructions::{KINDS, Pool, WindowKind};
 pub use evaluation::{DryLength, DryRun, Evaluation};
 use evaluation::{KindOf, OfLength};
 use figures::bootstrap::Bootstrap;
@@ -297,7 +297,7 @@ impl Evaluator<'_> {
         Ok(sample)
     }
 
-    fn builds(&self, kind: &Kind) -> bool {
+    fn builds(&self, kind: &WindowKind) -> bool {
         self.kinds.contains(&kind.name)
     }
 

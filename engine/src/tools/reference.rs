@@ -13,7 +13,7 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::spec::rules::contract;
-use crate::spec::schema::{self, Kind, words};
+use crate::spec::schema::{self, ValueKind, words};
 use crate::tools::evaluate::Evaluation;
 
 /// Returns the published JSON Schemas by name (`pipeline` is `schemas/pipeline.schema.json`). To publish another one,
@@ -150,7 +150,7 @@ impl PageWriter {
     fn items(&self, setting: &Value, out: &mut String) {
         let root = schema::pipeline();
         for kind in schema::kinds(root, setting) {
-            let Kind::List { items, .. } = kind else { continue };
+            let ValueKind::List { items, .. } = kind else { continue };
             let item = schema::resolved(root, items);
             for (key, setting) in schema::properties(item) {
                 let takes = words::in_words(root, setting);
@@ -165,7 +165,7 @@ impl PageWriter {
     /// Lists the named values of a setting with their descriptions.
     fn values(&self, setting: &Value, out: &mut String) {
         for kind in schema::kinds(schema::pipeline(), setting) {
-            let Kind::Names(names) = kind else { continue };
+            let ValueKind::Names(names) = kind else { continue };
             let column = names.iter().map(|(name, _)| name.width()).max().unwrap_or(0) + 8;
             for (name, meaning) in names {
                 let text = wrapped(meaning, self.width.saturating_sub(column), column);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::reference::{about, default_in_words, page_names, schemas, settings_of};
 use crate::base::error::EXIT_CODES;
 use crate::spec::rules::contract;
-use crate::spec::schema::{self, Kind, words};
+use crate::spec::schema::{self, ValueKind, words};
 
 /// Returns the file name and the text of every page. `command`: the command line.
 pub fn pages(command: &clap::Command) -> Vec<(&'static str, String)> {
@@ -54,13 +54,13 @@ fn setting_of(
     let _ = write!(out, "\n{}\n", escaped(schema::description(setting)));
     for kind in schema::kinds(root, setting) {
         match kind {
-            Kind::Names(names) => {
+            ValueKind::Names(names) => {
                 out.push('\n');
                 for (name, meaning) in names {
                     let _ = writeln!(out, "* `{name}`: {}", escaped(meaning).replace('\n', " "));
                 }
             }
-            Kind::List { items, .. } => {
+            ValueKind::List { items, .. } => {
                 let item = schema::resolved(root, items);
                 for (inner, setting) in schema::properties(item) {
                     setting_of(item, inner, setting, "####", &format!("{path}{key}[]."), out);

@@ -4,31 +4,34 @@ use serde_json::Value as Json;
 
 use crate::base::text::line_safe;
 use crate::spec::node::{Node, Value};
-use crate::spec::schema::{self, Kind};
+use crate::spec::schema::{self, ValueKind};
 
 /// Suggests the fix for a value of the wrong type.
-pub(super) fn type_hint(node: &Node, kinds: &[Kind], key: &str) -> Option<String> {
+pub(super) fn type_hint(node: &Node, kinds: &[ValueKind], key: &str) -> Option<String> {
     let text = line_safe(&node.text);
-    let wants_number =
-        kinds.iter().any(|kind| matches!(kind, Kind::Integer { .. } | Kind::Number { .. }));
+    let wants_number = kinds
+        .iter()
+        .any(|kind| matches!(kind, ValueKind::Integer { .. } | ValueKind::Number { .. }));
     let is_scalar = matches!(node.value, Value::Boolean(_) | Value::Integer(_) | Value::Float(_));
     for kind in kinds {
         match (kind, &node.value) {
-            (Kind::Boolean, Value::String(word)) => match word.to_lowercase().as_str() {
+            (ValueKind::Boolean, Value::String(word)) => match word.to_lowercase().as_str() {
                 "yes" | "on" | "y" | "1" | "true" => return Some("write `true`".to_string()),
                 "no" | "off" | "n" | "0" | "false" => return Some("write `false`".to_string()),
                 _ => {}
             },
-            (Kind::Boolean, Value::Integer(0)) => return Some("write `false`".to_string()),
-            (Kind::Boolean, Value::Integer(1)) => return Some("write `true`".to_string()),
-            (Kind::String, _) if is_scalar => {
+            (ValueKind::Boolean, Value::Integer(0)) => return Some("write `false`".to_string()),
+            (ValueKind::Boolean, Value::Integer(1)) => return Some("write `true`".to_string()),
+            (ValueKind::String, _) if is_scalar => {
                 return Some(format!("put it in quotes: `\"{text}\"`"));
             }
-            (Kind::Mapping(_), Value::String(_)) if kinds.len() == 1 => {
+            (ValueKind::Mapping(_), Value::String(_)) if kinds.len() == 1 => {
                 return mapping_hint(kind, &text, key);
             }
-            (Kind::Stage(_), Value::String(_)) => return Some(format!("write `- stage: {text}`")),
-            (Kind::List { .. }, Value::Mapping(_)) if key == "stages" => {
+            (ValueKind::Stage(_), Value::String(_)) => {
+                return Some(format!("write `- stage: {text}`"));
+            }
+            (ValueKind::List { .. }, Value::Mapping(_)) if key == "stages" => {
                 return Some("begin each stage with `- stage: NAME`".to_string());
             }
             _ => {}
@@ -41,8 +44,8 @@ pub(super) fn type_hint(node: &Node, kinds: &[Kind], key: &str) -> Option<String
     }
 }
 
-fn mapping_hint(kind: &Kind, text: &str, key: &str) -> Option<String> {
-    let Kind::Mapping(mapping) = kind else { return None };
+fn mapping_hint(kind: &ValueKind, text: &str, key: &str) -> Option<String> {
+    let ValueKind::Mapping(mapping) = kind else { return None };
     let first = if mapping["properties"].get("default").is_some() {
         "default"
     } else {

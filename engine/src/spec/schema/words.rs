@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::base::text::count;
-use crate::spec::schema::{Kind, kinds};
+use crate::spec::schema::{ValueKind, kinds};
 
 /// Describes the accepted values of a setting: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
 pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
@@ -11,22 +11,26 @@ pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
     let mut words = Vec::new();
     for kind in kinds {
         match kind {
-            Kind::Null => {}
-            Kind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
-            Kind::Integer { minimum, maximum } if minimum == maximum => {
+            ValueKind::Null => {}
+            ValueKind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
+            ValueKind::Integer { minimum, maximum } if minimum == maximum => {
                 words.push(grouped(minimum));
             }
-            Kind::Integer { minimum, maximum } => {
+            ValueKind::Integer { minimum, maximum } => {
                 words.push(format!("an integer{}", range(minimum, maximum)));
             }
-            Kind::Number { minimum, maximum } => {
+            ValueKind::Number { minimum, maximum } => {
                 words.push(format!("a number{}", number_range(minimum, maximum)));
             }
-            Kind::String => words.push("a string".to_string()),
-            Kind::Names(names) => words.extend(names.iter().map(|(name, _)| format!("`{name}`"))),
-            Kind::List { items, .. } => words.push(format!("a list of {}", plural(root, items))),
-            Kind::Mapping(_) => words.push("a mapping".to_string()),
-            Kind::Stage(_) => words.push("a stage".to_string()),
+            ValueKind::String => words.push("a string".to_string()),
+            ValueKind::Names(names) => {
+                words.extend(names.iter().map(|(name, _)| format!("`{name}`")))
+            }
+            ValueKind::List { items, .. } => {
+                words.push(format!("a list of {}", plural(root, items)))
+            }
+            ValueKind::Mapping(_) => words.push("a mapping".to_string()),
+            ValueKind::Stage(_) => words.push("a stage".to_string()),
         }
     }
     joined(&words)
@@ -37,16 +41,16 @@ pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
     let words: Vec<String> = kinds(root, schema)
         .iter()
         .filter_map(|kind| match kind {
-            Kind::Null => None,
-            Kind::Boolean => Some("a boolean".to_string()),
-            Kind::Integer { .. } => Some("an integer".to_string()),
-            Kind::Number { .. } => Some("a number".to_string()),
-            Kind::String => Some("a string".to_string()),
-            Kind::Names(names) => {
+            ValueKind::Null => None,
+            ValueKind::Boolean => Some("a boolean".to_string()),
+            ValueKind::Integer { .. } => Some("an integer".to_string()),
+            ValueKind::Number { .. } => Some("a number".to_string()),
+            ValueKind::String => Some("a string".to_string()),
+            ValueKind::Names(names) => {
                 Some(joined(&names.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()))
             }
-            Kind::List { items, .. } => Some(format!("a list of {}", plural(root, items))),
-            Kind::Mapping(_) | Kind::Stage(_) => Some("a mapping".to_string()),
+            ValueKind::List { items, .. } => Some(format!("a list of {}", plural(root, items))),
+            ValueKind::Mapping(_) | ValueKind::Stage(_) => Some("a mapping".to_string()),
         })
         .collect();
     joined(&words)
@@ -54,9 +58,9 @@ pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
 
 fn plural(root: &Value, items: &Value) -> &'static str {
     match kinds(root, items).first() {
-        Some(Kind::String) => "strings",
-        Some(Kind::Integer { .. }) => "integers",
-        Some(Kind::Stage(_)) => "stages",
+        Some(ValueKind::String) => "strings",
+        Some(ValueKind::Integer { .. }) => "integers",
+        Some(ValueKind::Stage(_)) => "stages",
         _ => "values",
     }
 }

@@ -1,6 +1,6 @@
 //! Constructed windows of an evaluation, made of whole windows, which a score should rank lower.
 //!
-//! Each construction is one file with its [`Kind`]s, listed in [`KINDS`]. It is a function of the base window, the
+//! Each construction is one file with its [`WindowKind`]s, listed in [`KINDS`]. It is a function of the base window, the
 //! other sampled documents of its category, and random numbers, which are drawn in the order of the code.
 
 mod boilerplate;
@@ -12,10 +12,10 @@ mod pieces;
 mod plant;
 mod shuffles;
 
-pub(crate) use kind::{Base, Kind, Pool, Role};
+pub(crate) use kind::{Base, Pool, Role, WindowKind};
 
 /// All kinds, in the order in which the windows of a base are built.
-pub(crate) const KINDS: [Kind; 18] = [
+pub(crate) const KINDS: [WindowKind; 18] = [
     WHOLE,
     pieces::TWO,
     pieces::FOUR,
@@ -36,7 +36,7 @@ pub(crate) const KINDS: [Kind; 18] = [
     jittered::DUPLICATED,
 ];
 
-const WHOLE: Kind = Kind {
+const WHOLE: WindowKind = WindowKind {
     name: "whole",
     key: "whole",
     role: Role::Whole,

@@ -1,6 +1,6 @@
 //! Evaluation as an HTML page.
 
-use super::constructions::{KINDS, Kind, Role};
+use super::constructions::{KINDS, Role, WindowKind};
 use super::drawings::{diverging, intervals, matrix_table};
 use super::evaluation::{Evaluation, OfLength};
 use super::guards::GuardRejections;
@@ -16,7 +16,7 @@ impl Evaluation {
     /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let is_built =
-            |kind: &&Kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
+            |kind: &&WindowKind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
         let built = || KINDS.iter().filter(is_built);
         let mut sections: Vec<Section> =
             self.labels.iter().flat_map(LabelFigures::sections).collect();
@@ -78,7 +78,7 @@ impl OfLength {
              fail: it lies below.",
             blocks,
         );
-        let ladder: Vec<&'static Kind> =
+        let ladder: Vec<&'static WindowKind> =
             KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
         add(
             "ladder",
@@ -148,9 +148,9 @@ impl OfLength {
         }
     }
 
-    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Block {
+    fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
         let rows = self.reports().map(|(name, report)| {
-            let figure = |kind: &&Kind| report.ladder.get(kind.name).copied();
+            let figure = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
             (name.clone(), kinds.iter().map(figure).collect())
         });
         let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::constructions::{Base, KINDS, Kind, Role};
+use super::constructions::{Base, KINDS, Role, WindowKind};
 use super::random::Rng;
 use crate::base::random::key;
 
@@ -64,7 +64,7 @@ pub(crate) struct WindowOrigin {
 }
 
 impl WindowOrigin {
-    pub(crate) fn kind(&self) -> &'static Kind {
+    pub(crate) fn kind(&self) -> &'static WindowKind {
         &KINDS[self.kind]
     }
 
@@ -97,7 +97,7 @@ pub(crate) fn windows<'a>(
     category: &'a Category<'a>,
     window_tokens: usize,
     seed: u64,
-    kinds: impl Fn(&Kind) -> bool + Copy + 'a,
+    kinds: impl Fn(&WindowKind) -> bool + Copy + 'a,
 ) -> impl Iterator<Item = (WindowOrigin, Vec<u32>)> + 'a {
     category.documents.iter().enumerate().flat_map(move |(document, base)| {
         let others = category.documents.iter().enumerate();
@@ -109,7 +109,7 @@ pub(crate) fn windows<'a>(
             let window = &base.ids[start..start + window_tokens];
             let others = others.clone();
             let text = start.to_string();
-            let build = move |(index, kind): (usize, &Kind)| {
+            let build = move |(index, kind): (usize, &WindowKind)| {
                 let rng = key(seed, &[category.name, &base.id, &text, kind.key]);
                 let ids = (kind.construct)(&Base { window, others: &others }, &mut Rng::new(rng))?;
                 Some((WindowOrigin { category: category.index, document, start, kind: index }, ids))
@@ -135,7 +135,7 @@ mod tests {
         of: &[(&str, usize)],
         tokens: usize,
         seed: u64,
-        kinds: impl Fn(&Kind) -> bool + Copy,
+        kinds: impl Fn(&WindowKind) -> bool + Copy,
     ) -> Vec<(WindowOrigin, Vec<u32>)> {
         let documents = documents(of);
         let category = Category { name: "a", index: 3, documents: documents.iter().collect() };

@@ -1,9 +1,9 @@
 //! Boilerplate: one block of the window repeated at a fixed period between its text, like page headers, licences and
 //! menus.
 
-use super::kind::{Kind, Pool, Role};
+use super::kind::{Pool, Role, WindowKind};
 
-pub(super) const FAR: Kind = Kind {
+pub(super) const FAR: WindowKind = WindowKind {
     name: "boil_far",
     key: "boil_far",
     role: Role::Junk,
@@ -12,7 +12,7 @@ pub(super) const FAR: Kind = Kind {
     construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),
 };
 
-pub(super) const NEAR: Kind = Kind {
+pub(super) const NEAR: WindowKind = WindowKind {
     name: "boil_near",
     key: "boil_near",
     pools: &[],
@@ -21,7 +21,7 @@ pub(super) const NEAR: Kind = Kind {
     ..FAR
 };
 
-pub(super) const HEADER: Kind = Kind {
+pub(super) const HEADER: WindowKind = WindowKind {
     name: "header",
     key: "header",
     doc: "its first sixteen tokens repeated eight times between its text",

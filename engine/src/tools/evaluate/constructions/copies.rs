@@ -1,8 +1,8 @@
 //! Text that repeats itself: worthless long-range dependence.
 
-use super::kind::{Kind, Pool, Role};
+use super::kind::{Pool, Role, WindowKind};
 
-pub(super) const DUPLICATED: Kind = Kind {
+pub(super) const DUPLICATED: WindowKind = WindowKind {
     name: "dup",
     key: "dup",
     role: Role::Junk,
@@ -21,7 +21,7 @@ pub(super) const DUPLICATED: Kind = Kind {
     },
 };
 
-pub(super) const REPEATED: Kind = Kind {
+pub(super) const REPEATED: WindowKind = WindowKind {
     name: "rep",
     key: "rep",
     pools: &[Pool::Fixed, Pool::Jittered],

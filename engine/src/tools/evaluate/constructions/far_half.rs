@@ -1,8 +1,8 @@
 //! The second half of the window without the first half on which it could depend.
 
-use super::kind::{Base, Kind, Role};
+use super::kind::{Base, Role, WindowKind};
 
-pub(super) const PERMUTED: Kind = Kind {
+pub(super) const PERMUTED: WindowKind = WindowKind {
     name: "far_permute",
     key: "far_permute",
     role: Role::Dependence,
@@ -16,7 +16,7 @@ pub(super) const PERMUTED: Kind = Kind {
     },
 };
 
-pub(super) const SWAPPED: Kind = Kind {
+pub(super) const SWAPPED: WindowKind = WindowKind {
     name: "far_swap",
     key: "far_swap",
     doc: "its first half from another document",

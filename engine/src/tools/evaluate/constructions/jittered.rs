@@ -1,9 +1,9 @@
 //! Copies and boilerplate at varying distances: fixed distances favour a statistic that counts tokens at one distance.
 
-use super::kind::{Kind, Pool, Role};
+use super::kind::{Pool, Role, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
-pub(super) const BOILERPLATE: Kind = Kind {
+pub(super) const BOILERPLATE: WindowKind = WindowKind {
     name: "boil_jit",
     key: "boil_jit",
     role: Role::Junk,
@@ -15,7 +15,7 @@ pub(super) const BOILERPLATE: Kind = Kind {
     },
 };
 
-pub(super) const HEADER: Kind = Kind {
+pub(super) const HEADER: WindowKind = WindowKind {
     name: "header_jit",
     key: "header_jit",
     doc: "its first sixteen tokens repeated at varying distances between its text",
@@ -26,7 +26,7 @@ pub(super) const HEADER: Kind = Kind {
     ..BOILERPLATE
 };
 
-pub(super) const DUPLICATED: Kind = Kind {
+pub(super) const DUPLICATED: WindowKind = WindowKind {
     name: "dup_indel",
     key: "dup_indel",
     doc: "its first half twice, with tokens changed, inserted and omitted in the copy",
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::tools::evaluate::constructions::kind::Base;
 
-    fn built(kind: &Kind, tokens: usize, key: u64) -> Option<Vec<u32>> {
+    fn built(kind: &WindowKind, tokens: usize, key: u64) -> Option<Vec<u32>> {
         let window: Vec<u32> = (0..tokens as u32).collect();
         (kind.construct)(&Base { window: &window, others: &[] }, &mut Rng::new(key))
     }

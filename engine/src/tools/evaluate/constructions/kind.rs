@@ -22,7 +22,7 @@ impl Base<'_> {
 
 /// A kind of window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct WindowKind {
     /// Name in tables and files: `pieces_8`.
     pub(crate) name: &'static str,
     /// Key of its random numbers: the name, except for twins that differ only in their last step.

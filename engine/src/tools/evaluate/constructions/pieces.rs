@@ -1,9 +1,9 @@
 //! Pieces of several documents joined to one window, as packing and faulty extraction produce them.
 
-use super::kind::{Base, Kind, Pool, Role};
+use super::kind::{Base, Pool, Role, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
-pub(super) const TWO: Kind = Kind {
+pub(super) const TWO: WindowKind = WindowKind {
     name: "pieces_2",
     key: "pieces_2",
     role: Role::Ladder,
@@ -12,7 +12,7 @@ pub(super) const TWO: Kind = Kind {
     construct: |base, rng| join(base, 2, rng),
 };
 
-pub(super) const FOUR: Kind = Kind {
+pub(super) const FOUR: WindowKind = WindowKind {
     name: "pieces_4",
     key: "pieces_4",
     doc: "pieces of four documents",
@@ -20,7 +20,7 @@ pub(super) const FOUR: Kind = Kind {
     ..TWO
 };
 
-pub(super) const EIGHT: Kind = Kind {
+pub(super) const EIGHT: WindowKind = WindowKind {
     name: "pieces_8",
     key: "pieces_8",
     pools: &[Pool::Fixed, Pool::Jittered],

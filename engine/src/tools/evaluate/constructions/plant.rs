@@ -3,14 +3,14 @@
 //! These windows contain exactly what long-range recurrence detects: winning here shows only that it measures what it
 //! claims.
 
-use super::kind::{Base, Kind, Role};
+use super::kind::{Base, Role, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
 /// Number of facts, and tokens of each.
 const FACTS: usize = 16;
 const LENGTH: usize = 6;
 
-pub(super) const PLANTED: Kind = Kind {
+pub(super) const PLANTED: WindowKind = WindowKind {
     name: "plant",
     key: "plant",
     role: Role::Planted,
@@ -19,7 +19,7 @@ pub(super) const PLANTED: Kind = Kind {
     construct: |base, rng| plant(base, rng).map(|(window, _)| window),
 };
 
-pub(super) const TWIN: Kind = Kind {
+pub(super) const TWIN: WindowKind = WindowKind {
     name: "plant_twin",
     role: Role::PlantedTwin,
     doc: "as `plant`, with the tokens of the repeated facts shuffled",

@@ -1,8 +1,8 @@
 //! The tokens of the window in another order.
 
-use super::kind::{Kind, Role};
+use super::kind::{Role, WindowKind};
 
-pub(super) const CHUNKS: Kind = Kind {
+pub(super) const CHUNKS: WindowKind = WindowKind {
     name: "chunk_shuffle",
     key: "chunk_shuffle",
     role: Role::Information,
@@ -19,7 +19,7 @@ pub(super) const CHUNKS: Kind = Kind {
     },
 };
 
-pub(super) const TOKENS: Kind = Kind {
+pub(super) const TOKENS: WindowKind = WindowKind {
     name: "token_shuffle",
     key: "token_shuffle",
     role: Role::Tokens,
