@@ -103,7 +103,7 @@ pub(crate) struct Overview {
     /// those below the threshold, in the shown groups.
     weakest: Vec<(String, [u64; 2])>,
     /// By label of `output.report_by`: all samples, and the kept ones.
-    labels: Option<Labels>,
+    labels: Option<KeptByLabel>,
     /// By statistic that is a list: its means over kept windows and over the others.
     lists: BTreeMap<String, Means>,
     machine: Machine,
@@ -118,7 +118,7 @@ pub(crate) struct Overview {
 
 /// Kept samples by label.
 #[derive(Clone, Debug, Serialize)]
-struct Labels {
+struct KeptByLabel {
     column: String,
     /// Labels with the most samples.
     shares: Vec<(Option<String>, [u64; 2])>,
@@ -261,7 +261,7 @@ impl Overview {
             weakest: weakest.filter(|(_, counts)| counts.iter().any(|count| *count > 0)).collect(),
             labels: column
                 .filter(|_| plan.is_some())
-                .map(|column| Labels::new(column, gathered.labels)),
+                .map(|column| KeptByLabel::new(column, gathered.labels)),
             lists: (gathering.lists.iter().zip(&gathered.lists))
                 .filter(|(_, of)| of.iter().any(|side| side.windows > 0))
                 .map(|((name, _), of)| means(&choice, name, of))
@@ -313,7 +313,7 @@ fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String>
     ))
 }
 
-impl Labels {
+impl KeptByLabel {
     fn new(column: &str, labels: BTreeMap<Option<String>, [u64; 2]>) -> Self {
         let mut shares: Vec<_> = labels.into_iter().collect();
         shares.sort_by_key(|(_, [samples, _])| std::cmp::Reverse(*samples));
