@@ -13,7 +13,7 @@ use askama::Template;
 
 use crate::base::text::printable;
 use chart::Chart;
-use drawing::{Layer, Swatch};
+use drawing::{Drawing, Swatch};
 use heat::HeatMap;
 
 #[derive(Debug, Template)]
@@ -141,7 +141,7 @@ pub(crate) struct Bars {
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: String,
-    pub(crate) layer: Layer,
+    pub(crate) layer: Drawing,
 }
 
 impl Bar {
@@ -152,7 +152,7 @@ impl Bar {
         fill: &str,
         from_to: (f64, f64),
     ) -> Self {
-        let mut layer = Layer::new(12);
+        let mut layer = Drawing::new(12);
         layer.bar(from_to, (0.0, 12.0), fill, "");
         Self { name: name.into(), value: value.into(), layer }
     }

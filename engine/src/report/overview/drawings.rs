@@ -5,7 +5,7 @@ use super::gather::OUTCOMES;
 use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks, over_time};
-use crate::report::page::drawing::{Layer, Swatch, colour};
+use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::numbers::{Axis, number, share, short_count};
 use crate::report::page::{Bar, Bars, Block};
 
@@ -83,7 +83,7 @@ pub(super) fn stacked(components: &[&str], rows: &[(&str, Vec<u64>)]) -> Bars {
     let colours = || colour::SERIES.into_iter().cycle();
     let bar = |(name, parts): &(&str, Vec<u64>)| {
         let all: u64 = parts.iter().sum();
-        let (mut layer, mut from) = (Layer::new(16), 0.0);
+        let (mut layer, mut from) = (Drawing::new(16), 0.0);
         for (part, (component, fill)) in parts.iter().zip(components.iter().zip(colours())) {
             let to = from + *part as f64 / all.max(1) as f64;
             let title = format!("{component}: {}", share(*part, all));

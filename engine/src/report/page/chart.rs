@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::drawing::{Layer, Swatch, colour, px};
+use super::drawing::{Drawing, Swatch, colour, px};
 use super::numbers::{Axis, number};
 
 /// Approximate width of a character in pixels.
@@ -29,7 +29,7 @@ pub(crate) struct Chart {
     x_name: String,
     /// Lines of text above the chart, each at the position that it describes.
     notes: Vec<Tick>,
-    layer: Layer,
+    layer: Drawing,
 }
 
 /// A text at a position, from 0 to 1.
@@ -127,7 +127,7 @@ impl ColumnChart<'_> {
         let totals: Vec<f64> = self.bins.iter().map(total).collect();
         let end = axis_end(&totals);
         let y = Axis::linear(0.0, end);
-        let mut layer = Layer::new(HEIGHT);
+        let mut layer = Drawing::new(HEIGHT);
         let each = if self.stacked { 1 } else { self.series.len().max(1) };
         for (series, (name, fill)) in self.series.iter().enumerate() {
             let mut heights = Vec::with_capacity(each * self.bins.len());
@@ -176,7 +176,7 @@ impl LineChart<'_> {
     pub(crate) fn chart(self) -> Chart {
         let height = f64::from(HEIGHT);
         let (x, y) = self.axes();
-        let mut layer = Layer::new(HEIGHT);
+        let mut layer = Drawing::new(HEIGHT);
         let with_dots = self.lines.iter().all(|line| line.points.len() <= 40);
         for (line, stroke) in self.lines.iter().zip(colour::SERIES.into_iter().cycle()) {
             let place =
@@ -286,7 +286,7 @@ impl Chart {
         x_ticks: Vec<Tick>,
         arcs: impl Iterator<Item = (f64, f64, &'static str, String)>,
     ) -> Self {
-        let mut layer = Layer::new(180);
+        let mut layer = Drawing::new(180);
         arcs.for_each(|(from, to, stroke, title)| layer.arc(from, to, stroke, title));
         let (label, x_name) = (label.to_owned(), String::new());
         Self { label, legend, x_ticks, y_ticks: Vec::new(), x_name, notes: Vec::new(), layer }

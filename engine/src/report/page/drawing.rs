@@ -23,7 +23,7 @@ pub(crate) mod colour {
 /// Shapes, the last on top. Horizontal positions are fractions of the width, vertical ones pixels from the top.
 #[derive(Clone, Debug, PartialEq, Template)]
 #[template(path = "layer.svg", escape = "html")]
-pub(crate) struct Layer {
+pub(crate) struct Drawing {
     pub(crate) height: u32,
     shapes: Vec<Shape>,
 }
@@ -79,7 +79,7 @@ const UNITS: f64 = 1000.0;
 /// Minimum width of a visible amount in these units.
 const MIN_WIDTH: f64 = 2.0;
 
-impl Layer {
+impl Drawing {
     pub(crate) fn new(height: u32) -> Self {
         Self { height, shapes: Vec::new() }
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn amounts_are_visible_and_titles_are_escaped() {
-        let mut layer = Layer::new(10);
+        let mut layer = Drawing::new(10);
         layer.bar((0.0, 0.0), (0.0, 10.0), colour::BLUE, "nothing");
         layer.bar((1.0, 1.000_1), (0.0, 10.0), colour::BLUE, "<b>\"");
         let svg = layer.render().unwrap();

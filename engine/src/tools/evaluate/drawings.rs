@@ -3,7 +3,7 @@
 use super::figures::IntervalEstimate;
 use super::grid::{by_importance, cell, kinds, with_interval};
 use super::matrix::Matrix;
-use crate::report::page::drawing::{Layer, Swatch, colour};
+use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::{Bar, Bars, Block};
 
@@ -18,7 +18,7 @@ pub(super) fn intervals(
     chance: f64,
 ) -> Block {
     let row = |(name, figures): (String, Vec<Option<IntervalEstimate>>)| {
-        let mut layer = Layer::new(LINE * series.len() as u32);
+        let mut layer = Drawing::new(LINE * series.len() as u32);
         layer.mark(chance);
         for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
             let Some(IntervalEstimate { value: Some(value), interval }) = figure else { continue };
