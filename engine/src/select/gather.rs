@@ -23,12 +23,12 @@ const WINDOWS_AT_ONCE: u64 = 1 << 19;
 
 /// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct SampleEncoding {
     tokens: bool,
     statistics: usize,
 }
 
-impl Layout {
+impl SampleEncoding {
     pub(super) fn from_criteria(criteria: &Criteria) -> Self {
         Self { tokens: criteria.weighs_tokens(), statistics: criteria.values_of_sample() }
     }
@@ -61,7 +61,7 @@ impl Layout {
 #[derive(Debug)]
 pub(super) struct GatheredSamples {
     samples: Groups,
-    layout: Layout,
+    layout: SampleEncoding,
     /// Group of every sample.
     pub(super) groups_of_samples: GroupsOfSamples,
     /// Number of the first sample of every unit, then the number of all samples.
@@ -166,7 +166,7 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 
 /// Samples that are being gathered.
 pub(super) struct Gathering<'d> {
-    layout: Layout,
+    layout: SampleEncoding,
     statistics: usize,
     samples: Runs,
     numbers: GroupNumbers,
@@ -184,7 +184,7 @@ pub(super) struct Gathering<'d> {
 
 impl<'d> Gathering<'d> {
     pub(super) fn new(directory: &'d RunDirectory, criteria: &Criteria) -> Result<Self> {
-        let layout = Layout::from_criteria(criteria);
+        let layout = SampleEncoding::from_criteria(criteria);
         Ok(Self {
             layout,
             statistics: criteria.values_of_sample(),
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_sample_is_read_back_as_it_was_written() {
         for tokens in [false, true] {
-            let layout = Layout { tokens, statistics: 2 };
+            let layout = SampleEncoding { tokens, statistics: 2 };
             let (mut record, mut values) = (vec![7], vec![1.0]);
             layout.write(&mut record, 5, 9, &[0.25, f64::NAN]);
             assert_eq!(record.len(), layout.bytes());

@@ -41,7 +41,7 @@ pub(super) fn tojson(
         return Err(Error::new(ErrorKind::InvalidOperation, "expected two texts for `separators`"));
     };
     let is_ascii = ensure_ascii.unwrap_or(false);
-    let layout = Layout { item, key, indent, is_ascii, level: 0, has_entries: false };
+    let layout = JsonLayout { item, key, indent, is_ascii, level: 0, has_entries: false };
     let mut json = serde_json::to_value(value).map_err(wrong)?;
     if sort_keys.unwrap_or(false) {
         json.sort_all_objects();
@@ -52,7 +52,7 @@ pub(super) fn tojson(
 }
 
 /// Python's JSON layout.
-struct Layout {
+struct JsonLayout {
     /// Separator between entries.
     item: String,
     /// Separator after a key.
@@ -65,7 +65,7 @@ struct Layout {
     has_entries: bool,
 }
 
-impl Layout {
+impl JsonLayout {
     fn begin(&mut self, bytes: &mut (impl Write + ?Sized), bracket: &str) -> io::Result<()> {
         self.level += 1;
         self.has_entries = false;
@@ -95,7 +95,7 @@ impl Layout {
     }
 }
 
-impl Formatter for Layout {
+impl Formatter for JsonLayout {
     fn begin_array<W: Write + ?Sized>(&mut self, bytes: &mut W) -> io::Result<()> {
         self.begin(bytes, "[")
     }
