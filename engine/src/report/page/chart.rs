@@ -78,7 +78,7 @@ pub(crate) struct ColumnChart<'a> {
 
 /// A line through points `(x, y)`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct Polyline {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Line {
 pub(crate) struct LineChart<'a> {
     pub(crate) label: String,
     pub(crate) x_name: String,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<Polyline>,
     /// Whether both axes are logarithmic, so that a power law is a straight line.
     pub(crate) logarithmic: bool,
     /// Formats of y and x values.
@@ -257,7 +257,7 @@ pub(crate) fn over_time(
 ) -> Chart {
     let line = |(name, values): (&str, Vec<u64>)| {
         let points = (0_u32..).map(f64::from).zip(values.into_iter().map(|value| value as f64));
-        Line { name: name.to_owned(), points: points.collect() }
+        Polyline { name: name.to_owned(), points: points.collect() }
     };
     let lines = LineChart {
         label: label.to_owned(),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     fn lines(logarithmic: bool, points: &[(f64, f64)]) -> LineChart<'static> {
-        let lines = vec![Line { name: "<a>".to_owned(), points: points.to_vec() }];
+        let lines = vec![Polyline { name: "<a>".to_owned(), points: points.to_vec() }];
         let (label, x_name) = ("label".to_owned(), "tokens".to_owned());
         LineChart { label, x_name, lines, logarithmic, shown: &number, shown_x: &number }
     }

@@ -6,7 +6,7 @@ use askama::Template;
 
 use super::figures::{Measurement, shown};
 use crate::base::text::{count, line_safe};
-use crate::report::page::chart::{Chart, Line, LineChart};
+use crate::report::page::chart::{Chart, LineChart, Polyline};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::numbers::number;
 use crate::report::page::{Bar, Bars, Block, CaptionedChart, Page, Section, Tile};
@@ -144,12 +144,13 @@ impl<'a> ChartPanel<'a> {
         format!("{}, {}", self.group, self.unit)
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<Polyline> {
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for figure in &self.figures {
             lines.entry(&figure.series).or_default().push((figure.at, figure.value));
         }
-        let line = |(name, points): (&str, Vec<(f64, f64)>)| Line { name: line_safe(name), points };
+        let line =
+            |(name, points): (&str, Vec<(f64, f64)>)| Polyline { name: line_safe(name), points };
         lines.into_iter().map(line).collect()
     }
 

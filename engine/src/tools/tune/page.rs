@@ -2,7 +2,7 @@
 
 use super::{Point, Tuned};
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::chart::{Line, LineChart};
+use crate::report::page::chart::{LineChart, Polyline};
 use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, CaptionedChart, Page, Section, Tile};
 
@@ -58,7 +58,7 @@ fn curve(across: &str, with: &str, points: &[Point], setting: fn(&Point) -> usiz
         let lines = LineChart {
             label: format!("{name} by {across}"),
             x_name: across.to_owned(),
-            lines: vec![Line { name: name.to_owned(), points }],
+            lines: vec![Polyline { name: name.to_owned(), points }],
             logarithmic: false,
             shown,
             shown_x: &number,
