@@ -105,7 +105,7 @@ struct TermValue {
 
 /// A recurring token.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Link {
+struct RecurringToken {
     /// Position in the window, BOS included.
     token: usize,
     /// Position of the last earlier occurrence.
@@ -149,7 +149,7 @@ pub(crate) struct Explanation {
     /// `[tokens]`: gain in nats over the loss with the short context; null for tokens of the short context, empty
     /// without a measure of losses.
     token_gains: Vec<Option<f64>>,
-    links: Vec<Link>,
+    links: Vec<RecurringToken>,
     /// Layer of the blocks; null without blocks.
     layer: Option<u32>,
     /// Attention between blocks, as in `longsift map`.
@@ -286,13 +286,13 @@ fn open(plan: &Plan, attention: &Attention, tokens: usize) -> Result<FirstLayer>
 }
 
 /// Returns the recurring tokens found by the first `recurrence` of the pipeline.
-fn links(plan: &Plan, ids: &[u32]) -> Vec<Link> {
+fn links(plan: &Plan, ids: &[u32]) -> Vec<RecurringToken> {
     let recurrence = plan.spec.pipeline.stages.iter().find_map(|stage| match stage {
         StageSettings::Recurrence(recurrence) => Some(recurrence),
         _ => None,
     });
     let links = recurrence.map(|recurrence| recurrence.links(ids)).unwrap_or_default();
-    let link = |link: longsift_stages::measures::recurrence::Link| Link {
+    let link = |link: longsift_stages::measures::recurrence::Link| RecurringToken {
         token: link.token,
         earlier: link.earlier,
         copied: link.copied,
@@ -687,7 +687,7 @@ impl fmt::Display for Explanation {
             )?;
         }
         self.write_gains(formatter)?;
-        let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
+        let far: Vec<&RecurringToken> = self.links.iter().filter(|link| link.far).collect();
         if !self.links.is_empty() {
             writeln!(
                 formatter,

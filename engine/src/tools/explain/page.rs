@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use longsift_stages::contract::Value;
 
-use super::{Explanation, Link, shown};
+use super::{Explanation, RecurringToken, shown};
 use crate::base::text::{count, line_safe};
 use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks};
 use crate::report::page::drawing::{Swatch, colour};
@@ -188,7 +188,7 @@ impl Explanation {
     fn text_section(&self) -> Section {
         let each = self.piece_tokens();
         let most = self.far_mass.iter().copied().fold(0.0, f64::max);
-        let far: BTreeMap<usize, &Link> =
+        let far: BTreeMap<usize, &RecurringToken> =
             self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
         let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
         let copied: BTreeSet<usize> =
