@@ -18,12 +18,12 @@ use super::problem::Refusal;
 pub(super) struct Composed<'a> {
     pub(super) text: Cow<'a, str>,
     /// Positions where the two texts diverge and where they agree again, ascending.
-    marks: Vec<Mark>,
+    marks: Vec<OffsetMark>,
 }
 
 /// End of a changed character.
 #[derive(Debug)]
-struct Mark {
+struct OffsetMark {
     /// End in the composed text, in bytes.
     end: usize,
     /// End, in the original, of a token that ends here.
@@ -58,13 +58,17 @@ impl<'a> Composed<'a> {
             text.push_str(&source[copied..range.start]);
             copied = range.end;
             let (before, source_next) = (text.len(), range.end);
-            marks.push(Mark { end: before, source_end: range.start, source_next: range.start });
+            marks.push(OffsetMark {
+                end: before,
+                source_end: range.start,
+                source_next: range.start,
+            });
             for (start, letter) in composed.get().char_indices() {
                 let letter = start..start + letter.len_utf8();
                 let end = before + letter.end;
                 let from = composed.convert_offsets(Range::Normalized(letter));
                 let source_end = range.start + from.map_or(0, |from| from.end);
-                marks.push(Mark { end, source_end, source_next });
+                marks.push(OffsetMark { end, source_end, source_next });
             }
             text.push_str(composed.get());
         }
