@@ -32,7 +32,7 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
     passes
 }
 
-type Measured = std::result::Result<Figures, RowError>;
+type PassResult = std::result::Result<Figures, RowError>;
 
 /// Output of a model for a window.
 type Made = std::result::Result<ForwardFigures, RowError>;
@@ -46,14 +46,14 @@ pub(crate) fn run(
     measure: &dyn Measure,
     windows: &[&[u32]],
     stop: &Stop,
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<PassResult>> {
     let made = forward(whole, windows, stop)?;
     let figures = |(ids, made): (&&[u32], Made)| made.and_then(|made| figures(measure, ids, made));
     Ok(windows.iter().zip(made).map(figures).collect())
 }
 
 /// Computes the statistics of a measure from the output of a whole model.
-pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> Measured {
+pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> PassResult {
     let evidence = [Evidence::Forward(made)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })

@@ -54,7 +54,7 @@ use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent};
 use report::{Report, Windows};
 use sample::{Sample, SampleOptions};
-use statistics::{Measured, Statistic};
+use statistics::{MeasuredWindows, Statistic};
 use windows::{Category, Tokens, WINDOWS_PER_DOCUMENT, WindowOrigin};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
@@ -256,7 +256,7 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
 
 /// Measured windows of one length, accumulated category by category.
 struct ConstructedLength {
-    measured: Measured,
+    measured: MeasuredWindows,
     /// Values of heads, by measure that reports heads.
     heads: Vec<HeadValues>,
     hashes: Vec<(u64, Sha256)>,
@@ -375,7 +375,7 @@ impl Evaluator<'_> {
             .lengths
             .iter()
             .map(|tokens| ConstructedLength {
-                measured: Measured::new(self.plan, *tokens),
+                measured: MeasuredWindows::new(self.plan, *tokens),
                 heads: self.heads.iter().map(HeadColumn::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),

@@ -17,7 +17,7 @@ use super::columns;
 use super::figures::bootstrap::Bootstrap;
 use super::measure::{Measurer, WindowContent};
 use super::sample::{self, InputRow, Sample, SampleOptions, SampledDocument};
-use super::statistics::{Measured, Statistic};
+use super::statistics::{MeasuredWindows, Statistic};
 use super::windows::{Tokens, WindowOrigin, starts};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
@@ -57,7 +57,7 @@ pub(crate) struct Labelling<'a, 'm> {
 
 /// Windows of one length, accumulated class by class.
 struct LabelledLength {
-    measured: Measured,
+    measured: MeasuredWindows,
     classes: Vec<String>,
     /// Document scores by column of the input, class and document.
     scores: Vec<Vec<Vec<Option<f64>>>>,
@@ -66,7 +66,7 @@ struct LabelledLength {
 impl Labelling<'_, '_> {
     pub(crate) fn evaluate(&mut self, sample: &Sample) -> Result<LabelFigures> {
         let lengths = self.wanted.lengths.iter().map(|tokens| LabelledLength {
-            measured: Measured::new(self.plan, *tokens),
+            measured: MeasuredWindows::new(self.plan, *tokens),
             classes: Vec::new(),
             scores: vec![Vec::new(); self.scores.len()],
         });
@@ -205,7 +205,7 @@ impl Labelling<'_, '_> {
 }
 
 /// Returns the random control, which depends only on ids and windows.
-fn random(statistics: &[Statistic], measured: &Measured, seed: u64) -> Statistic {
+fn random(statistics: &[Statistic], measured: &MeasuredWindows, seed: u64) -> Statistic {
     let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
     Statistic {
         name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },

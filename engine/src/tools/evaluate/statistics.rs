@@ -35,19 +35,19 @@ impl Statistic {
 
 /// Measured windows of one length.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredWindows {
     pub(crate) tokens: usize,
     pub(crate) origins: Vec<WindowOrigin>,
     /// Document ids by category and document.
     pub(crate) ids: Vec<Vec<String>>,
     /// Scaling group by window.
     groups: Vec<usize>,
-    /// Values by window and index in [`Measured::columns`]; `NaN` if missing.
+    /// Values by window and index in [`MeasuredWindows::columns`]; `NaN` if missing.
     figures: Vec<Vec<f64>>,
     columns: Vec<Column>,
 }
 
-impl Measured {
+impl MeasuredWindows {
     pub(crate) fn new(plan: &Plan, tokens: usize) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
