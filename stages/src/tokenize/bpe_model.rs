@@ -27,7 +27,7 @@ pub(super) struct BpeModel<'a> {
     pub(super) kind: Option<String>,
     /// Pairs of tokens in the order of their ranks.
     #[serde(borrow)]
-    pub(super) merges: Vec<Merge<'a>>,
+    pub(super) merges: Vec<BpeMerge<'a>>,
     #[serde(borrow)]
     pub(super) vocab: HashMap<Text<'a>, u32, DefaultHashBuilder>,
     #[serde(default)]
@@ -53,7 +53,7 @@ pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The two tokens of a merge: a list, or in older files a string with one blank between them.
 #[derive(Debug)]
-pub(super) enum Merge<'a> {
+pub(super) enum BpeMerge<'a> {
     Tokens(Text<'a>, Text<'a>),
     Text(Text<'a>),
 }
@@ -72,31 +72,34 @@ impl Borrow<str> for Text<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BpeMerge<'a> {
     /// Decides by the type of the value, since an untagged enum would first copy each of several hundred thousand
     /// merges.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfMerge;
 
         impl<'de> Visitor<'de> for OfMerge {
-            type Value = Merge<'de>;
+            type Value = BpeMerge<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("two tokens")
             }
 
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Merge<'de>, E> {
-                Ok(Merge::Text(Text(Cow::Borrowed(text))))
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<BpeMerge<'de>, E> {
+                Ok(BpeMerge::Text(Text(Cow::Borrowed(text))))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Merge<'de>, E> {
-                Ok(Merge::Text(Text(Cow::Owned(text.to_owned()))))
+            fn visit_str<E: Error>(self, text: &str) -> Result<BpeMerge<'de>, E> {
+                Ok(BpeMerge::Text(Text(Cow::Owned(text.to_owned()))))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<Merge<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut tokens: A,
+            ) -> Result<BpeMerge<'de>, A::Error> {
                 let mut next =
                     |at| tokens.next_element()?.ok_or_else(|| Error::invalid_length(at, &self));
-                let merge = Merge::Tokens(next(0)?, next(1)?);
+                let merge = BpeMerge::Tokens(next(0)?, next(1)?);
                 match tokens.next_element::<Text<'_>>()? {
                     Some(_) => Err(Error::invalid_length(3, &self)),
                     None => Ok(merge),
@@ -123,7 +126,7 @@ impl BpeModel<'_> {
     }
 }
 
-impl Merge<'_> {
+impl BpeMerge<'_> {
     pub(super) fn tokens(&self) -> Option<(&str, &str)> {
         match self {
             Self::Tokens(left, right) => Some((left, right)),

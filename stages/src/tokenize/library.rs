@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, Result, Tokenizer};
 
-use super::bpe_model::{BpeTokenizer, Merge};
+use super::bpe_model::{BpeMerge, BpeTokenizer};
 use super::settings::SpecialTokensInText;
 
 /// Tokenizer of the library, with or without its model.
@@ -40,7 +40,7 @@ impl Library {
         special: SpecialTokensInText,
     ) -> Option<Self> {
         let model = &parsed.model;
-        let is_text = |merge: &Merge<'_>| matches!(merge, Merge::Text(_));
+        let is_text = |merge: &BpeMerge<'_>| matches!(merge, BpeMerge::Text(_));
         let usable = model.kind.as_deref() == Some("BPE")
             && model.dropout.is_none_or(|share| (0.0..=1.0).contains(&share))
             && model.merges.windows(2).all(|pair| is_text(&pair[0]) == is_text(&pair[1]));
