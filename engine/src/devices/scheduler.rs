@@ -33,7 +33,7 @@ pub struct Work {
 
 /// Message to the owner of the windows.
 #[derive(Debug)]
-pub enum Message {
+pub enum SchedulerMessage {
     /// A window ended.
     Window {
         /// Id of the window.
@@ -79,7 +79,7 @@ struct SchedulerState {
     dispatcher: Dispatcher,
     tasks: Vec<VecDeque<Task>>,
     windows: HashMap<u64, OpenWindow>,
-    messages: VecDeque<Message>,
+    messages: VecDeque<SchedulerMessage>,
     next_id: u64,
     check_at: Option<Instant>,
     closing: bool,
@@ -170,7 +170,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Waits for the next message; `None` after `time` without one.
-    pub fn wait(&self, time: Duration) -> Option<Message> {
+    pub fn wait(&self, time: Duration) -> Option<SchedulerMessage> {
         let mut state = self.lock();
         if state.messages.is_empty() {
             let waited = self.has_messages.wait_timeout(state, time);
@@ -256,7 +256,7 @@ impl<'a> Scheduler<'a> {
     ) -> Result<T, DeviceFailure> {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let message = panic_message(panic.as_ref());
-            self.lock().messages.push_back(Message::Bug(message.clone()));
+            self.lock().messages.push_back(SchedulerMessage::Bug(message.clone()));
             Err(DeviceFailure::Failed(format!("panicked: {message}")))
         })
     }
@@ -303,7 +303,7 @@ impl<'a> Scheduler<'a> {
                 Next::Dead(why) => {
                     if !std::mem::replace(&mut state.dead, true) {
                         state.take_steps();
-                        state.messages.push_back(Message::Dead(why));
+                        state.messages.push_back(SchedulerMessage::Dead(why));
                     }
                     state.check_at = None;
                     break;
@@ -367,7 +367,8 @@ impl SchedulerState {
                 for part in window.parts.values() {
                     sums.append(part);
                 }
-                self.messages.push_back(Message::Window { id, result: Ok((window.tokens, sums)) });
+                self.messages
+                    .push_back(SchedulerMessage::Window { id, result: Ok((window.tokens, sums)) });
             }
             Ended::GivenUp(why) => self.give_up(id, why),
             Ended::Open | Ended::Gone => {}
@@ -377,13 +378,14 @@ impl SchedulerState {
     fn give_up(&mut self, id: u64, why: RowError) {
         self.take_steps();
         self.windows.remove(&id);
-        self.messages.push_back(Message::Window { id, result: Err(why) });
+        self.messages.push_back(SchedulerMessage::Window { id, result: Err(why) });
     }
 
     fn take_steps(&mut self) {
         let steps = self.dispatcher.take_steps();
-        self.messages
-            .extend(steps.into_iter().map(|(device, step)| Message::Step { device, step }));
+        self.messages.extend(
+            steps.into_iter().map(|(device, step)| SchedulerMessage::Step { device, step }),
+        );
     }
 }
 

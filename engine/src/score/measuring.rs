@@ -20,7 +20,7 @@ use super::prepare::{CutDocument, Outcome, Prepared};
 use super::programs::{Answer, Question, QuestionContent};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::devices::scheduler::Message;
+use crate::devices::scheduler::SchedulerMessage;
 use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
 use crate::plan::whole_models::WholeModelPlan;
@@ -417,19 +417,19 @@ impl<'a> Measuring<'a> {
     }
 
     /// Handles a message of the scheduler.
-    fn receive(&mut self, message: Message) -> Result<()> {
+    fn receive(&mut self, message: SchedulerMessage) -> Result<()> {
         match message {
-            Message::Window { id, result } => {
+            SchedulerMessage::Window { id, result } => {
                 let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
                 let measure = self.context.plan.measure(key.1);
                 self.record_result(key, figures_from_attention(measure, result))
             }
-            Message::Step { device, step } => match self.context.devices {
+            SchedulerMessage::Step { device, step } => match self.context.devices {
                 Some(OnDevices { watch, .. }) => watch.step(device, &step),
                 None => Ok(()),
             },
-            Message::Dead(why) => Err(no_device(&why)),
-            Message::Bug(panic) => Err(device_panicked(&panic)),
+            SchedulerMessage::Dead(why) => Err(no_device(&why)),
+            SchedulerMessage::Bug(panic) => Err(device_panicked(&panic)),
         }
     }
 
@@ -464,7 +464,7 @@ impl<'a> Measuring<'a> {
             while scheduler.is_busy() {
                 match scheduler.wait(STOP_INTERVAL) {
                     // The run already ends for another reason.
-                    None | Some(Message::Dead(_) | Message::Bug(_)) => {}
+                    None | Some(SchedulerMessage::Dead(_) | SchedulerMessage::Bug(_)) => {}
                     Some(message) => self.receive(message)?,
                 }
             }

@@ -17,7 +17,7 @@ use crate::base::stop::Stop;
 use crate::base::text::{bytes, count};
 use crate::devices::device::Device;
 use crate::devices::dispatch::terms::Policy;
-use crate::devices::scheduler::{Message, Scheduler};
+use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
@@ -202,21 +202,21 @@ impl TuneBench<'_> {
             let states = devices.iter().filter_map(|device| device.ledger.memory_state().ok());
             reserved = states.map(|state| state.reserved).fold(reserved, u64::max);
             match message {
-                Some(Message::Window { result: Ok(_), .. }) => left -= 1,
-                Some(Message::Window { result: Err(why), .. }) => {
+                Some(SchedulerMessage::Window { result: Ok(_), .. }) => left -= 1,
+                Some(SchedulerMessage::Window { result: Err(why), .. }) => {
                     return Err(Diagnostic::error(Blame::Machine, why.message).into());
                 }
-                Some(Message::Dead(why)) => {
+                Some(SchedulerMessage::Dead(why)) => {
                     return Err(Diagnostic::error(Blame::Machine, why).into());
                 }
-                Some(Message::Bug(panic)) => {
+                Some(SchedulerMessage::Bug(panic)) => {
                     return Err(Diagnostic::error(Blame::Bug, panic).into());
                 }
-                Some(Message::Step { device, step }) if step.is_warning() => {
+                Some(SchedulerMessage::Step { device, step }) if step.is_warning() => {
                     let on = device.map_or("all devices", |at| devices[at].compute.name());
                     tracing::warn!("{on}: {}: {}", step.name().replace('_', " "), step.facts());
                 }
-                Some(Message::Step { .. }) | None => {}
+                Some(SchedulerMessage::Step { .. }) | None => {}
             }
         }
         Ok(reserved)

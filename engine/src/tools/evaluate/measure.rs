@@ -19,7 +19,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
 use crate::base::text::sha256_hex;
-use crate::devices::scheduler::{Message, Scheduler};
+use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
@@ -318,14 +318,14 @@ impl<'a> Measurer<'a> {
                 return Err(stopped);
             }
             match scheduler.wait(STOP_INTERVAL) {
-                Some(Message::Window { id, result }) => {
+                Some(SchedulerMessage::Window { id, result }) => {
                     if let Some(index) = submitted.remove(&id) {
                         keep(self, index, figures_from_attention(measure, result))?;
                     }
                 }
-                Some(Message::Step { .. }) | None => {}
-                Some(Message::Dead(why)) => return Err(no_device(&why)),
-                Some(Message::Bug(panic)) => return Err(device_panicked(&panic)),
+                Some(SchedulerMessage::Step { .. }) | None => {}
+                Some(SchedulerMessage::Dead(why)) => return Err(no_device(&why)),
+                Some(SchedulerMessage::Bug(panic)) => return Err(device_panicked(&panic)),
             }
             self.journal.sync_if_due(Instant::now())?;
         }
