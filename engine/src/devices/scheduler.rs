@@ -69,7 +69,7 @@ enum Task {
     Measure(Piece, Arc<WindowTokens>),
 }
 
-struct OpenWindow {
+struct RunningWindow {
     tokens: Arc<WindowTokens>,
     /// By first key head.
     parts: BTreeMap<usize, HeadSums>,
@@ -78,7 +78,7 @@ struct OpenWindow {
 struct SchedulerState {
     dispatcher: Dispatcher,
     tasks: Vec<VecDeque<Task>>,
-    windows: HashMap<u64, OpenWindow>,
+    windows: HashMap<u64, RunningWindow>,
     messages: VecDeque<SchedulerMessage>,
     next_id: u64,
     check_at: Option<Instant>,
@@ -163,7 +163,7 @@ impl<'a> Scheduler<'a> {
         state.next_id += 1;
         let key_heads = self.layer.spec().key_heads as usize;
         state.dispatcher.submit(id, tokens.ids.len(), key_heads);
-        let window = OpenWindow { tokens: Arc::new(tokens), parts: BTreeMap::new() };
+        let window = RunningWindow { tokens: Arc::new(tokens), parts: BTreeMap::new() };
         state.windows.insert(id, window);
         self.dispatch_work(&mut state);
         id
