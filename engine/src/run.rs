@@ -74,7 +74,7 @@ pub enum Phase {
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub summary: Summary,
     /// Kept share by label, for `output.report_by`.
     pub labels: Option<LabelShares>,
@@ -83,7 +83,7 @@ pub struct Outcome {
     pub refused: Option<Failure>,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Outcome without warnings.
     fn new(summary: Summary) -> Self {
         Self { summary, labels: None, warnings: Vec::new(), refused: None }
@@ -124,7 +124,12 @@ struct Run<'a> {
     device_use: Option<DeviceUse>,
 }
 
-pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) -> Result<Outcome> {
+pub fn run(
+    plan: &Plan,
+    options: &RunOptions,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<RunOutcome> {
     let started = Instant::now();
     let directory = &plan.directory;
     let scores = match &plan.options.scores_from {
@@ -181,7 +186,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
 
 impl Run<'_> {
     /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
-    fn whole(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<Outcome> {
+    fn whole(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<RunOutcome> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &self.ours, options.fresh)?;

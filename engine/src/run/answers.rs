@@ -4,7 +4,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::machine::peak_memory_bytes;
 use crate::report::checked::{self, CheckResults};
-use crate::run::{Outcome, Run};
+use crate::run::{Run, RunOutcome};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::score::context::Scored;
@@ -57,7 +57,7 @@ impl Run<'_> {
 
     /// Returns the outcome of a run that found everything done. Evaluates the pipeline's checks again, since they may have
     /// changed.
-    pub(super) fn checked_again(&self, before: Summary) -> Result<Outcome> {
+    pub(super) fn checked_again(&self, before: Summary) -> Result<RunOutcome> {
         let tables = || {
             let manifest = Manifest::read_finished(self.directory)?;
             let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
@@ -66,11 +66,11 @@ impl Run<'_> {
         let CheckResults { checks, warnings, refused } =
             checked::check(self.plan, &before, tables)?;
         let done = self.nothing_to_do(Summary { checks, ..before });
-        Ok(Outcome { warnings, refused, ..done })
+        Ok(RunOutcome { warnings, refused, ..done })
     }
 
     /// Returns the outcome of a run that found everything done; `before` is the summary of the run that did it.
-    pub(super) fn nothing_to_do(&self, before: Summary) -> Outcome {
+    pub(super) fn nothing_to_do(&self, before: Summary) -> RunOutcome {
         let now = self.base_summary("nothing_to_do");
         let summary = Summary {
             status: now.status,
@@ -84,7 +84,7 @@ impl Run<'_> {
             windows_scored: 0,
             ..before
         };
-        Outcome::new(summary)
+        RunOutcome::new(summary)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::base::text;
 use crate::report::overview::{Overview, Sources};
 use crate::report::{card, checked};
-use crate::run::{Outcome, Run};
+use crate::run::{Run, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::keep;
@@ -36,7 +36,7 @@ impl Run<'_> {
         scored: &Scored,
         selection: Selection,
         run_lock: &RunLock,
-    ) -> Result<Outcome> {
+    ) -> Result<RunOutcome> {
         let (plan, directory) = (self.plan, self.directory);
         self.progress.phase("write", plan.units.len() as u64);
         run_lock.check()?;
@@ -63,7 +63,7 @@ impl Run<'_> {
         summary.checks = found.checks;
         if found.refused.is_some() {
             directory.remove_attempts()?;
-            return Ok(Outcome { refused: found.refused, ..Outcome::new(summary) });
+            return Ok(RunOutcome { refused: found.refused, ..RunOutcome::new(summary) });
         }
         if plan.spec.pipeline.output.report {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
@@ -89,7 +89,7 @@ impl Run<'_> {
             run_lock,
         })?;
         let warnings = [selection.warnings, found.warnings].concat();
-        Ok(Outcome { labels, warnings, ..Outcome::new(summary) })
+        Ok(RunOutcome { labels, warnings, ..RunOutcome::new(summary) })
     }
 
     /// Returns the writer of a selection. Shards write their parts to a folder that only the same selection of the same version

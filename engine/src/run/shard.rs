@@ -6,7 +6,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::shard::Shard;
 use crate::plan::{explain, lock};
-use crate::run::{Outcome, Run, RunOptions};
+use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::keep::sealed;
 use crate::run_directory::pipeline_lock::PipelineLock;
@@ -15,13 +15,13 @@ use crate::score::{self, context, journal, reopen};
 
 impl Run<'_> {
     /// Scores the units of one shard, the only ones in the plan.
-    pub(super) fn score_shard(mut self, options: &RunOptions) -> Result<Outcome> {
+    pub(super) fn score_shard(mut self, options: &RunOptions) -> Result<RunOutcome> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
             let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
             summary.shard = Some(shard_summary(shard, &context::Scored::default()));
-            return Ok(Outcome::new(summary));
+            return Ok(RunOutcome::new(summary));
         }
         let before = PipelineLock::read(&directory.lock_file())?;
         let state = self.begin(options)?;
@@ -49,7 +49,7 @@ impl Run<'_> {
         summary.shard = Some(shard_summary(shard, &scored));
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
-        Ok(Outcome::new(summary))
+        Ok(RunOutcome::new(summary))
     }
 
     /// Writes the lock of this shard, unless another shard that has started meanwhile uses a different one.

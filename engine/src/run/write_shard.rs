@@ -8,14 +8,14 @@ use super::finished::{finished, selection_fingerprint};
 use super::missing;
 use crate::base::error::Result;
 use crate::plan::shard::{self, Shard};
-use crate::run::{Outcome, Run, RunOptions};
+use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::{score, select};
 
 impl Run<'_> {
     /// Writes the kept samples of the units of `options.write_shard`.
-    pub(super) fn write_shard(mut self, options: &RunOptions) -> Result<Outcome> {
+    pub(super) fn write_shard(mut self, options: &RunOptions) -> Result<RunOutcome> {
         let plan = self.plan;
         let own_shard = options.write_shard.unwrap_or(Shard::WHOLE);
         let shards = shard::shards_of(&plan.units, own_shard.count);
@@ -28,7 +28,7 @@ impl Run<'_> {
             ..ShardSummary::default()
         };
         if own.is_empty() {
-            return Ok(Outcome::new(Summary {
+            return Ok(RunOutcome::new(Summary {
                 shard: Some(shard),
                 ..self.base_summary("nothing_to_do")
             }));
@@ -40,7 +40,7 @@ impl Run<'_> {
         summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
         if finished(plan, &lock.identity, &valid)?.is_some() {
             shard.units_reused = shard.units;
-            return Ok(Outcome::new(Summary { shard: Some(shard), ..summary }));
+            return Ok(RunOutcome::new(Summary { shard: Some(shard), ..summary }));
         }
         plan.check_space()?;
         let scored = score::reuse(plan, &self.scores, valid)?;
@@ -64,9 +64,9 @@ impl Run<'_> {
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
         summary.peak_memory_by_phase = now.peak_memory_by_phase;
         note_kept(&mut summary, &done.outcomes);
-        Ok(Outcome {
+        Ok(RunOutcome {
             warnings: selection.warnings,
-            ..Outcome::new(Summary { shard: Some(shard), ..summary })
+            ..RunOutcome::new(Summary { shard: Some(shard), ..summary })
         })
     }
 }

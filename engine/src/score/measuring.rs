@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
 use super::passes;
-use super::prepare::{CutDocument, Outcome, Prepared};
+use super::prepare::{CutDocument, Preparation, Prepared};
 use super::programs::{Answer, Question, QuestionContent};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -506,7 +506,7 @@ pub(crate) fn device_panicked(panic: &str) -> Failure {
 /// Documents of a batch that have windows to measure.
 fn to_measure(documents: &[Prepared]) -> impl Iterator<Item = (&Prepared, &CutDocument)> {
     documents.iter().filter_map(|document| match &document.outcome {
-        Outcome::Measure(cut) => Some((document, cut)),
-        Outcome::Quarantine(_) | Outcome::Drop { .. } | Outcome::Endless(_) => None,
+        Preparation::Measure(cut) => Some((document, cut)),
+        Preparation::Quarantine(_) | Preparation::Drop { .. } | Preparation::Endless(_) => None,
     })
 }

@@ -24,12 +24,12 @@ pub struct Prepared {
     pub row: u64,
     /// Id of the document; `<file>:<row>` if the input has no ids.
     pub id: String,
-    pub outcome: Outcome,
+    pub outcome: Preparation,
 }
 
 /// Outcome of preparing a document.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Preparation {
     /// The document cannot be scored.
     Quarantine(BadRow),
     /// The document has no windows to score.
@@ -103,11 +103,11 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<P
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let place = format!("{file}, row {row}");
             let outcome = match verdict {
-                Verdict::Failed(bad) => Outcome::Quarantine(bad),
-                Verdict::Drop(reason) => Outcome::Drop { reason, tokens_total: 0, windows: 0 },
+                Verdict::Failed(bad) => Preparation::Quarantine(bad),
+                Verdict::Drop(reason) => Preparation::Drop { reason, tokens_total: 0, windows: 0 },
                 Verdict::Keep(answers) => {
                     outcome(plan, place, document, answers).unwrap_or_else(|(stage, error)| {
-                        Outcome::Quarantine(BadRow { row, stage: stage.into(), error })
+                        Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
                     })
                 }
             };
@@ -124,7 +124,7 @@ fn outcome(
     place: String,
     document: Document,
     answers: Vec<(u16, Figures)>,
-) -> Result<Outcome, StageError> {
+) -> Result<Preparation, StageError> {
     let content = document.content.map_err(|error| ("input", error))?;
     let id_bytes = document.id.as_ref().map_or(0, String::len);
     if id_bytes > MAX_ID_BYTES {
@@ -138,7 +138,7 @@ fn outcome(
         DocumentContent::Text(text) => {
             let mut encoded = match tokenize(plan, place, &text) {
                 Ok(encoded) => encoded.map_err(|error| ("tokenize", error))?,
-                Err(endless) => return Ok(Outcome::Endless(endless)),
+                Err(endless) => return Ok(Preparation::Endless(endless)),
             };
             (std::mem::take(&mut encoded.ids), Some(encoded), Some(text))
         }
@@ -162,7 +162,7 @@ fn cut(
     text: Option<DocumentText>,
     content_hash: String,
     answers: Vec<(u16, Figures)>,
-) -> Result<Outcome, StageError> {
+) -> Result<Preparation, StageError> {
     let tokens_total = ids.len() as u64;
     if tokens_total == 0 {
         return Err(("tokenize", RowError::new("empty_text", "the text has no tokens")));
@@ -172,7 +172,11 @@ fn cut(
     let windows = match settings.cut(tokens_total, plan.bos.count) {
         Cut::Windows(windows) => windows,
         Cut::ShortDocument => {
-            return Ok(Outcome::Drop { reason: "short_document".into(), tokens_total, windows: 0 });
+            return Ok(Preparation::Drop {
+                reason: "short_document".into(),
+                tokens_total,
+                windows: 0,
+            });
         }
         Cut::DocumentTooLong => {
             let message = format!(
@@ -187,13 +191,13 @@ fn cut(
     });
     let windows_too_short = short.len() as u64;
     if windows.is_empty() {
-        return Ok(Outcome::Drop {
+        return Ok(Preparation::Drop {
             reason: "too_short".into(),
             tokens_total,
             windows: windows_too_short,
         });
     }
-    Ok(Outcome::Measure(CutDocument {
+    Ok(Preparation::Measure(CutDocument {
         ids,
         ends,
         text_bytes: text.as_ref().map_or(0, |text| text.len()),

@@ -13,7 +13,7 @@ use super::carried::RetainedMeasure;
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
 use super::measuring::{MeasuredWindow, Measuring, STOP_INTERVAL};
-use super::prepare::{CutDocument, Outcome, Prepared, prepare};
+use super::prepare::{CutDocument, Preparation, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -286,15 +286,15 @@ impl<'a> OpenUnit<'a> {
         for document in batch.documents {
             self.counts.rows += 1;
             match document.outcome {
-                Outcome::Quarantine(bad) => self.quarantine(bad)?,
-                Outcome::Drop { reason, tokens_total, windows } => {
+                Preparation::Quarantine(bad) => self.quarantine(bad)?,
+                Preparation::Drop { reason, tokens_total, windows } => {
                     self.counts.tokens_total += tokens_total;
                     *self.counts.windows_dropped.entry(reason.to_string()).or_default() += windows;
                     count(&mut self.counts.rows_dropped, &reason);
                     self.dropped.push(DroppedRow::row(document.row, document.id, &reason));
                 }
-                Outcome::Endless(problem) => return Err((*problem).into()),
-                Outcome::Measure(cut) => {
+                Preparation::Endless(problem) => return Err((*problem).into()),
+                Preparation::Measure(cut) => {
                     self.document(document.row, &document.id, &cut, &mut rows)?;
                 }
             }

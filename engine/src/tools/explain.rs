@@ -37,7 +37,7 @@ use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
-use crate::score::prepare::{CutDocument, Outcome, prepare};
+use crate::score::prepare::{CutDocument, Preparation, prepare};
 
 const PASSAGE_TOKENS: usize = 16;
 /// Maximum number of passages and links in text output.
@@ -255,14 +255,14 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
     found.ok_or_else(wrong)
 }
 
-fn cut_of(outcome: Outcome, location: &DocumentLocation) -> Result<CutDocument> {
+fn cut_of(outcome: Preparation, location: &DocumentLocation) -> Result<CutDocument> {
     let why = match outcome {
-        Outcome::Measure(cut) => return Ok(cut),
-        Outcome::Endless(problem) => return Err((*problem).into()),
-        Outcome::Drop { reason, tokens_total, .. } => {
+        Preparation::Measure(cut) => return Ok(cut),
+        Preparation::Endless(problem) => return Err((*problem).into()),
+        Preparation::Drop { reason, tokens_total, .. } => {
             format!("dropped as `{reason}` with {} tokens", count(tokens_total))
         }
-        Outcome::Quarantine(bad) => bad.error.message,
+        Preparation::Quarantine(bad) => bad.error.message,
     };
     let message = format!("document {} has no windows: {why}", quoted(&location.id));
     Err(Diagnostic::error(Blame::Data, message).into())

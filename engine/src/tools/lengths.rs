@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::plan::document_sample::DocumentSample;
 use crate::plan::estimate::BYTES_PER_TOKEN;
 use crate::score::documents::JudgedDocument;
-use crate::score::prepare::{Outcome, prepare};
+use crate::score::prepare::{Preparation, prepare};
 
 /// Maximum number of documents: enough to distinguish a tenth from a fifth, and read in a second or two.
 const MAX_DOCUMENTS: usize = 512;
@@ -55,7 +55,7 @@ fn add_unit(
             documents.into_iter().map(JudgedDocument::from).collect(),
         ) {
             match document.outcome {
-                Outcome::Measure(cut) => {
+                Preparation::Measure(cut) => {
                     let (mut covered, mut end) = (0, 0);
                     for window in &cut.windows {
                         covered += window.token_end - window.token_start.max(end);
@@ -65,11 +65,11 @@ fn add_unit(
                     sample.add(tokens, covered, cut.windows.len() as u64);
                     read += BYTES_PER_TOKEN * tokens;
                 }
-                Outcome::Drop { tokens_total, .. } => {
+                Preparation::Drop { tokens_total, .. } => {
                     sample.add(tokens_total, 0, 0);
                     read += BYTES_PER_TOKEN * tokens_total;
                 }
-                Outcome::Quarantine(_) | Outcome::Endless(_) => {}
+                Preparation::Quarantine(_) | Preparation::Endless(_) => {}
             }
         }
         if left == 0 || read >= most_bytes {

@@ -8,7 +8,7 @@ use crate::base::text::{self, json_safe};
 use crate::dataset::documents;
 use crate::plan::Plan;
 use crate::score::documents::JudgedDocument;
-use crate::score::prepare::{Outcome, prepare};
+use crate::score::prepare::{Preparation, prepare};
 
 /// Calls `print` with one line of JSON per window, and one per document without windows, until it returns `false`.
 /// `ids_sha256` is the digest of the scored sequence (BOS included) as little-endian 32-bit integers.
@@ -26,9 +26,9 @@ pub fn print(
             for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {
-                    Outcome::Measure(cut) => cut,
-                    Outcome::Endless(problem) => return Err((*problem).into()),
-                    Outcome::Drop { reason, tokens_total, .. } => {
+                    Preparation::Measure(cut) => cut,
+                    Preparation::Endless(problem) => return Err((*problem).into()),
+                    Preparation::Drop { reason, tokens_total, .. } => {
                         line["dropped"] = json!(reason);
                         line["tokens_total"] = json!(tokens_total);
                         if !print(&line)? {
@@ -36,7 +36,7 @@ pub fn print(
                         }
                         continue;
                     }
-                    Outcome::Quarantine(bad) => {
+                    Preparation::Quarantine(bad) => {
                         line["quarantined"] = json!(bad.error.code);
                         line["message"] = json!(bad.error.message);
                         if !print(&line)? {
