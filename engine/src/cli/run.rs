@@ -25,7 +25,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     // First, so that an earlier summary is never taken for the summary of this run, however it ends.
     let mut observers = Observers::from_arguments(arguments)?;
     let stop = Stop::on_signals()?;
-    let Prepared { plan, options } = match prepare(cli, arguments, &stop) {
+    let RunInputs { plan, options } = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
         Err(failure) => {
             return Ok(failed(
@@ -116,13 +116,13 @@ fn output_paths(plan: &Plan) -> String {
 }
 
 /// The inputs of a run.
-struct Prepared {
+struct RunInputs {
     plan: Plan,
     options: RunOptions,
 }
 
 /// Plans the run, including everything that can fail before the plan exists.
-fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared> {
+fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs> {
     if arguments.stop_with_parent {
         Stop::terminate_with_parent().map_err(|error| {
             Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
@@ -153,7 +153,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared>
         plan_options.pins = locked.hub_commits;
     }
     let plan = make_plan_with(cli, &arguments.plan, plan_options)?;
-    Ok(Prepared { plan, options })
+    Ok(RunInputs { plan, options })
 }
 
 /// Returns "stopped" if a signal has arrived, because a wait for a temporary failure was cut short.
