@@ -108,9 +108,9 @@ impl<'a> Tokens<'a> {
     }
 }
 
-type Parts = (Value, Value, Value);
+type TokenizerParts = (Value, Value, Value);
 
-fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, String> {
+fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<TokenizerParts, String> {
     let Some(name) = metadata.text("tokenizer.ggml.pre") else {
         return Err("the pre-tokenizer is missing (`tokenizer.ggml.pre`)".to_owned());
     };
@@ -133,7 +133,7 @@ fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, Str
     Ok((normalizer, steps.pre_tokenizer, model))
 }
 
-fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Parts, String> {
+fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<TokenizerParts, String> {
     let scores = metadata.numbers("tokenizer.ggml.scores").unwrap_or_default();
     if scores.len() != tokens.texts.len() {
         return Err(format!("it has {} tokens, but {} scores", tokens.texts.len(), scores.len()));
