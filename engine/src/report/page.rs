@@ -85,7 +85,7 @@ pub(crate) enum Block {
     /// A text of the corpus with a background colour for each piece; `class` is that of the whole text.
     Shaded {
         class: &'static str,
-        pieces: Vec<Piece>,
+        pieces: Vec<TextPiece>,
     },
     /// A collapsible block.
     Details {
@@ -174,7 +174,7 @@ pub(crate) struct Sample {
 
 /// A piece of a text.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct TextPiece {
     pub(crate) text: String,
     /// Background colour; empty for none.
     pub(crate) fill: String,

@@ -7,7 +7,7 @@ use longsift_stages::contract::ForwardFigures;
 
 use super::Explanation;
 use super::page::{shade, shades};
-use crate::report::page::{Piece, Section};
+use crate::report::page::{Section, TextPiece};
 
 impl Explanation {
     /// Records the losses of the window's tokens, and the gains of those that also have a short context.
@@ -51,7 +51,7 @@ impl Explanation {
             }
             let part = gains[index].map(|gain| gain / most.max(f64::MIN_POSITIVE));
             let fill = part.filter(|part| *part > 0.0).map_or_else(String::new, shade);
-            Piece { text, fill, title, anchor: String::new(), link: String::new() }
+            TextPiece { text, fill, title, anchor: String::new(), link: String::new() }
         });
         let blocks = std::iter::once(shades(" nats gained", most)).chain(pieces).collect();
         let lead = "Darker: the model predicts the token better from the whole context than from the short context alone.";

@@ -12,7 +12,9 @@ use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
-use crate::report::page::{Block, CaptionedChart, Page, Piece, Sample, Section, Tile, text_class};
+use crate::report::page::{
+    Block, CaptionedChart, Page, Sample, Section, TextPiece, Tile, text_class,
+};
 use crate::report::passages::Passage;
 
 /// Maximum number of pieces of a shaded text.
@@ -150,7 +152,7 @@ impl Explanation {
         &self,
         first: usize,
         why: &str,
-        piece: impl Fn(usize, Range<usize>, String, String) -> Piece,
+        piece: impl Fn(usize, Range<usize>, String, String) -> TextPiece,
     ) -> Vec<Block> {
         let (mut before, mut pieces, mut shown, mut written) = (Vec::new(), Vec::new(), 0, 0);
         for (index, tokens) in self.token_ranges(self.piece_tokens()).enumerate() {
@@ -216,7 +218,7 @@ impl Explanation {
                 title.push_str(", copied");
             }
             let part = mass.map(|mass| mass / most.max(f64::MIN_POSITIVE));
-            Piece {
+            TextPiece {
                 text,
                 fill: part.filter(|part| *part > 0.0).map_or_else(String::new, shade),
                 title,

@@ -30,7 +30,7 @@ pub(super) struct Run {
 
 /// Consecutive tokens of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
+struct SequenceRows {
     sequence: usize,
     rows: Range<usize>,
 }
@@ -129,7 +129,7 @@ impl WholeModel {
             if !losses {
                 continue;
             }
-            let of_piece = |piece: &Piece| HeadRequest {
+            let of_piece = |piece: &SequenceRows| HeadRequest {
                 rows: piece.rows.clone(),
                 ..ends[piece.sequence].clone()
             };
@@ -178,7 +178,7 @@ fn is_for_query_keys(part: &LocatedTensor) -> bool {
 
 /// Pieces of at most `most` tokens that run together, sequence by sequence: at most one sequence continues in the next
 /// round. Pieces end with whole chunks or with their sequence.
-fn rounds(lengths: &[usize], most: usize) -> Vec<Vec<Piece>> {
+fn rounds(lengths: &[usize], most: usize) -> Vec<Vec<SequenceRows>> {
     let mut rounds = vec![Vec::new()];
     let mut room = most;
     for (sequence, &length) in lengths.iter().enumerate() {
@@ -194,7 +194,7 @@ fn rounds(lengths: &[usize], most: usize) -> Vec<Vec<Piece>> {
                 continue;
             }
             if let Some(round) = rounds.last_mut() {
-                round.push(Piece { sequence, rows: start..end });
+                round.push(SequenceRows { sequence, rows: start..end });
             }
             room -= end - start;
             start = end;
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn rounds_are_full_and_every_piece_but_the_last_of_a_sequence_has_whole_chunks() {
         let cut = |lengths: &[usize], most| {
-            let pieces = |round: Vec<Piece>| -> Vec<(usize, Range<usize>)> {
+            let pieces = |round: Vec<SequenceRows>| -> Vec<(usize, Range<usize>)> {
                 round.into_iter().map(|piece| (piece.sequence, piece.rows)).collect()
             };
             rounds(lengths, most).into_iter().map(pieces).collect::<Vec<_>>()
