@@ -15,7 +15,7 @@ use longsift_kernels::Rope;
 
 use self::attention::QueryKeys;
 use self::layer::Layer;
-use self::place::{Place, failed};
+use self::place::{CandleDevice, failed};
 use super::backend::{Backend, HeadOutput, HeadRequest};
 use super::figures::Squares;
 use super::located::WholeModel;
@@ -28,7 +28,7 @@ use crate::model::weights::LayerWeights;
 /// A model on a device.
 pub(super) struct Candle<'m> {
     pub(super) model: &'m WholeModel,
-    pub(super) place: &'m Place,
+    pub(super) place: &'m CandleDevice,
 }
 
 impl<'m> Backend for Candle<'m> {

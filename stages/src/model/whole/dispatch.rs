@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 #[cfg(feature = "candle")]
-use super::candle::place::Place;
+use super::candle::place::CandleDevice;
 use super::chosen::{BackendName, Chosen};
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
@@ -63,7 +63,7 @@ impl WholeModel {
         }
         #[cfg(feature = "candle")]
         {
-            self.backend = Chosen::Candle(Place::open(precision));
+            self.backend = Chosen::Candle(CandleDevice::open(precision));
             // It computes the embedding, with the same bits on every machine.
             self.kernel = longsift_kernels::Kernel::PortableF32;
             Ok(self)
@@ -109,7 +109,7 @@ impl WholeModel {
 /// Whether this build can use a GPU of this machine.
 fn has_gpu() -> bool {
     #[cfg(feature = "candle-cuda")]
-    return !Place::open(ProductPrecision::F32).is_cpu();
+    return !CandleDevice::open(ProductPrecision::F32).is_cpu();
     #[cfg(not(feature = "candle-cuda"))]
     false
 }

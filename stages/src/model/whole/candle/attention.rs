@@ -6,7 +6,7 @@ use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
 use super::numbers::{Projection, TensorNorm, Turns, factor};
-use super::place::{ATTENTION_ROWS, BLOCK_ROWS, Place};
+use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
 use crate::model::tensors::TensorRole;
@@ -14,7 +14,7 @@ use crate::model::weights::LayerWeights;
 
 /// Norm and projections of a layer's queries and keys.
 pub(in crate::model::whole) struct QueryKeys<'m> {
-    pub(super) place: &'m Place,
+    pub(super) place: &'m CandleDevice,
     pub(super) spec: &'m AttentionSpec,
     pub(super) norm: TensorNorm,
     query: Heads,
@@ -30,7 +30,7 @@ struct Heads {
 impl<'m> QueryKeys<'m> {
     /// Takes the required weights out of a layer's weights.
     pub(super) fn new(
-        place: &'m Place,
+        place: &'m CandleDevice,
         spec: &'m AttentionSpec,
         weights: &mut LayerWeights,
     ) -> Result<Self> {

@@ -5,7 +5,7 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::attention::blocks;
 use super::numbers::{Projection, TensorNorm, squares_of};
-use super::place::{BLOCK_ROWS, Place, failed};
+use super::place::{BLOCK_ROWS, CandleDevice, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -38,7 +38,7 @@ struct RowBlock<'a> {
 /// Applies the last norm and the head to every window.
 pub(super) fn finish(
     model: &WholeModel,
-    place: &Place,
+    place: &CandleDevice,
     requests: &[HeadRequest<'_>],
     states: Vec<Tensor>,
 ) -> std::result::Result<Vec<HeadOutput>, ModelProblem> {

@@ -5,7 +5,7 @@ use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
 use super::numbers::{Projection, TensorNorm, squares_of};
-use super::place::{BLOCK_ROWS, Place};
+use super::place::{BLOCK_ROWS, CandleDevice};
 use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -42,7 +42,7 @@ impl<'m> Layer<'m> {
     /// Takes the weights of layer `index`.
     pub(super) fn new(
         model: &'m WholeModel,
-        place: &'m Place,
+        place: &'m CandleDevice,
         index: usize,
         mut weights: LayerWeights,
     ) -> Result<Self> {
@@ -144,7 +144,7 @@ impl<'m> Layer<'m> {
 
 impl FeedForwardTensors {
     fn new(
-        place: &Place,
+        place: &CandleDevice,
         of: &FeedForward,
         weights: &mut LayerWeights,
         hidden: usize,

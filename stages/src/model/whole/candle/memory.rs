@@ -1,7 +1,7 @@
 //! Peak memory of this backend, computed before any weight is read.
 
 use super::head;
-use super::place::{ATTENTION_ROWS, BLOCK_ROWS, Place};
+use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
 use crate::model::decoder::FeedForward;
 use crate::model::weights::chunk_bytes;
 use crate::model::whole::embedding;
@@ -15,7 +15,7 @@ use crate::model::whole::ropes::Ropes;
 /// block.
 pub(super) fn estimate(
     model: &WholeModel,
-    place: &Place,
+    place: &CandleDevice,
     &Sequences { lengths, attention, losses }: &Sequences<'_>,
 ) -> ForwardMemory {
     let spec = model.spec();

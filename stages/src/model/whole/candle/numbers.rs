@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{Rope, RopeStyle};
 
-use super::place::Place;
+use super::place::CandleDevice;
 use crate::measures::language_model::ProductPrecision;
 use crate::model::spec::Norm;
 use crate::model::tensors::TensorRole;
@@ -29,7 +29,7 @@ pub(super) struct Projection {
 
 impl Projection {
     pub(super) fn new(
-        place: &Place,
+        place: &CandleDevice,
         weight: Vec<f32>,
         bias: Vec<f32>,
         inputs: usize,
@@ -42,7 +42,7 @@ impl Projection {
 
     /// Takes a projection of `inputs` numbers out of a layer's weights.
     pub(super) fn take(
-        place: &Place,
+        place: &CandleDevice,
         weights: &mut LayerWeights,
         (weight, bias): (TensorRole, TensorRole),
         inputs: usize,
@@ -74,7 +74,7 @@ pub(super) struct TensorNorm {
 impl TensorNorm {
     /// Takes a norm over `width` numbers out of a layer's weights.
     pub(super) fn take(
-        place: &Place,
+        place: &CandleDevice,
         norm: &Norm,
         weights: &mut LayerWeights,
         (weight, bias): (TensorRole, TensorRole),
@@ -132,7 +132,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(place: &Place, rope: &Rope, tokens: usize) -> Result<Self> {
+    pub(super) fn new(place: &CandleDevice, rope: &Rope, tokens: usize) -> Result<Self> {
         let pairs = rope.rotary_dims() / 2;
         let (style, cos, sin) = rope.table();
         let table =

@@ -14,12 +14,12 @@ pub(super) const ATTENTION_ROWS: usize = 128;
 
 /// Device that runs a model, and the precision of its products.
 #[derive(Clone, Debug)]
-pub(in crate::model::whole) struct Place {
+pub(in crate::model::whole) struct CandleDevice {
     pub(super) device: Device,
     pub(super) precision: ProductPrecision,
 }
 
-impl Place {
+impl CandleDevice {
     /// Opens the first GPU if this build supports GPUs and one is there, otherwise the processor.
     pub(in crate::model::whole) fn open(precision: ProductPrecision) -> Self {
         let device = Device::cuda_if_available(0).unwrap_or(Device::Cpu);
