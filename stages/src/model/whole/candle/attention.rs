@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
-use super::numbers::{Projection, TensorNorm, Turns, factor};
+use super::numbers::{LinearLayer, TensorNorm, Turns, factor};
 use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
@@ -23,7 +23,7 @@ pub(in crate::model::whole) struct QueryKeys<'m> {
 
 /// A projection to heads, with their norm.
 struct Heads {
-    projection: Projection,
+    projection: LinearLayer,
     norm: Option<(HeadNorm, TensorNorm)>,
 }
 
@@ -38,7 +38,7 @@ impl<'m> QueryKeys<'m> {
         let roles = (TensorRole::NormWeight, TensorRole::NormBias);
         let norm = TensorNorm::take(place, &spec.norm, weights, roles, hidden)?;
         let mut heads = |weight, bias, of_norm| {
-            let projection = Projection::take(place, weights, (weight, bias), hidden)?;
+            let projection = LinearLayer::take(place, weights, (weight, bias), hidden)?;
             let norm = spec.head_norm.as_ref().map(|norm| {
                 let width = match norm.over {
                     NormScope::AllHeads => projection.outputs(),
@@ -113,7 +113,7 @@ impl<'m> QueryKeys<'m> {
         &self,
         rope: Option<&Rope>,
         state: &Tensor,
-        value: Option<&Projection>,
+        value: Option<&LinearLayer>,
     ) -> Result<Window<'_>> {
         let tokens = state.dims()[0];
         let (key_heads, head_dim) = (self.spec.key_heads as usize, self.spec.head_dim as usize);

@@ -4,7 +4,7 @@
 use candle_core::{D, DType, Result, Tensor};
 
 use super::attention::blocks;
-use super::numbers::{Projection, TensorNorm, squares_of};
+use super::numbers::{LinearLayer, TensorNorm, squares_of};
 use super::place::{BLOCK_ROWS, CandleDevice, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
@@ -50,7 +50,7 @@ pub(super) fn finish(
     let norm = norm.map_err(failed)?;
     let roles = (TensorRole::HeadProjection, TensorRole::HeadProjectionBias);
     let projection = model.decoder.head.projection.as_ref();
-    let projection = projection.map(|_| Projection::take(place, &mut weights, roles, hidden));
+    let projection = projection.map(|_| LinearLayer::take(place, &mut weights, roles, hidden));
     let projection = projection.transpose().map_err(failed)?;
     let bias = weights.take(TensorRole::HeadBias);
     let prepared = requests.iter().zip(states).map(|(request, state)| {
@@ -60,7 +60,7 @@ pub(super) fn finish(
     model.read_head(piece_rows(width) as u64, &mut |first, piece| {
         let rows = piece.len() / width;
         let bias = bias.get(first..first + rows).map(<[f32]>::to_vec).unwrap_or_default();
-        let piece = Projection::new(place, piece, bias, width).map_err(failed)?;
+        let piece = LinearLayer::new(place, piece, bias, width).map_err(failed)?;
         let blocks = prepared.iter_mut().flat_map(|(_, blocks)| blocks);
         for block in blocks {
             block.absorb(model, &piece, first).map_err(failed)?;
@@ -85,7 +85,7 @@ fn row_blocks<'a>(
     request: &HeadRequest<'a>,
     state: &Tensor,
     norm: &TensorNorm,
-    projection: Option<&Projection>,
+    projection: Option<&LinearLayer>,
 ) -> Result<(Squares, Vec<RowBlock<'a>>)> {
     let (mut squares, mut prepared) = (Squares::default(), Vec::new());
     let ids = request.ids;
@@ -114,7 +114,7 @@ fn row_blocks<'a>(
 
 impl RowBlock<'_> {
     /// Adds the logits of the vocabulary piece that starts with `first`.
-    fn absorb(&mut self, model: &WholeModel, piece: &Projection, first: usize) -> Result<()> {
+    fn absorb(&mut self, model: &WholeModel, piece: &LinearLayer, first: usize) -> Result<()> {
         let head = &model.decoder.head;
         let mut logits = piece.apply(&self.rows)?;
         if head.multiplier.to_bits() != 1.0_f64.to_bits() {

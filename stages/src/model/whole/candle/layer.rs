@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
-use super::numbers::{Projection, TensorNorm, squares_of};
+use super::numbers::{LinearLayer, TensorNorm, squares_of};
 use super::place::{BLOCK_ROWS, CandleDevice};
 use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
 use crate::model::tensors::TensorRole;
@@ -16,8 +16,8 @@ use crate::model::whole::located::WholeModel;
 /// A layer with its weights on the device.
 pub(in crate::model::whole) struct Layer<'m> {
     pub(super) query_keys: QueryKeys<'m>,
-    value: Projection,
-    output: Projection,
+    value: LinearLayer,
+    output: LinearLayer,
     order: Order,
     residual_multiplier: f64,
     after_attention: TensorNorm,
@@ -28,13 +28,13 @@ pub(in crate::model::whole) struct Layer<'m> {
 
 enum FeedForwardTensors {
     Dense(PerceptronTensors),
-    Experts { router: Projection, chosen: usize, experts: Vec<PerceptronTensors> },
+    Experts { router: LinearLayer, chosen: usize, experts: Vec<PerceptronTensors> },
 }
 
 struct PerceptronTensors {
-    gate: Option<Projection>,
-    up: Projection,
-    down: Projection,
+    gate: Option<LinearLayer>,
+    up: LinearLayer,
+    down: LinearLayer,
     activation: Activation,
 }
 
@@ -51,9 +51,9 @@ impl<'m> Layer<'m> {
         let weights = &mut weights;
         let query_keys = QueryKeys::new(place, spec, weights)?;
         let value = (TensorRole::ValueWeight, TensorRole::ValueBias);
-        let value = Projection::take(place, weights, value, hidden)?;
+        let value = LinearLayer::take(place, weights, value, hidden)?;
         let output = (TensorRole::OutputWeight, TensorRole::OutputBias);
-        let output = Projection::take(place, weights, output, query_keys.query_width())?;
+        let output = LinearLayer::take(place, weights, output, query_keys.query_width())?;
         let mut norm = |named: &NamedNorm, weight, bias| {
             TensorNorm::take(place, &named.norm, weights, (weight, bias), hidden)
         };
@@ -152,8 +152,9 @@ impl FeedForwardTensors {
         let inner = |part: &Perceptron| part.down.inputs.unwrap_or(1) as usize;
         let (chosen, experts) = match of {
             FeedForward::Dense(part) => {
-                let mut take =
-                    |weight, bias, inputs| Projection::take(place, weights, (weight, bias), inputs);
+                let mut take = |weight, bias, inputs| {
+                    LinearLayer::take(place, weights, (weight, bias), inputs)
+                };
                 let gate = part.gate.as_ref();
                 let gate = gate.map(|_| take(TensorRole::GateWeight, TensorRole::GateBias, hidden));
                 return Ok(Self::Dense(PerceptronTensors {
@@ -166,7 +167,7 @@ impl FeedForwardTensors {
             FeedForward::Experts { chosen, experts, .. } => (*chosen as usize, experts),
         };
         let router = (TensorRole::RouterWeight, TensorRole::RouterBias);
-        let router = Projection::take(place, weights, router, hidden)?;
+        let router = LinearLayer::take(place, weights, router, hidden)?;
         let gates = weights.take(TensorRole::GateWeight);
         let (ups, downs) =
             (weights.take(TensorRole::UpWeight), weights.take(TensorRole::DownWeight));
@@ -175,7 +176,7 @@ impl FeedForwardTensors {
             let of = |all: &[f32], inputs: usize| {
                 let numbers = hidden * inner(part);
                 let own = all[index * numbers..][..numbers].to_vec();
-                Projection::new(place, own, Vec::new(), inputs)
+                LinearLayer::new(place, own, Vec::new(), inputs)
             };
             Ok(PerceptronTensors {
                 gate: Some(of(&gates, hidden)?),

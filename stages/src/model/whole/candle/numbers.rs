@@ -20,14 +20,14 @@ pub(super) fn factor(precision: ProductPrecision, numbers: &Tensor) -> Result<Te
 }
 
 /// A projection with an optional bias.
-pub(super) struct Projection {
+pub(super) struct LinearLayer {
     precision: ProductPrecision,
     /// `[outputs, inputs]`
     weight: Tensor,
     bias: Option<Tensor>,
 }
 
-impl Projection {
+impl LinearLayer {
     pub(super) fn new(
         place: &CandleDevice,
         weight: Vec<f32>,
