@@ -65,7 +65,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let layer =
         FirstLayer::new(attention.model.spec().clone(), opened.table, settings.mask, tokens);
-    let mut random = Random(1);
+    let mut random = RandomIds(1);
     let mut window = || {
         let vocabulary = layer.spec().vocabulary_size;
         settings.window((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
@@ -119,9 +119,9 @@ fn best(points: &[Point]) -> Point {
 }
 
 /// A simple random number generator: ids only have to differ.
-struct Random(u64);
+struct RandomIds(u64);
 
-impl Random {
+impl RandomIds {
     fn next(&mut self) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
