@@ -19,7 +19,7 @@ pub(crate) struct Labelled<'a> {
 }
 
 /// Windows with values, by descending value and grouped by equal values.
-struct Ranking(Vec<Vec<usize>>);
+struct RankedWindows(Vec<Vec<usize>>);
 
 /// Selection of one fraction.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ struct Weights {
     weights: Vec<f64>,
 }
 
-impl Ranking {
+impl RankedWindows {
     fn new(values: &Values) -> Self {
         let known =
             values.iter().enumerate().filter_map(|(window, value)| Some((window, (*value)?)));
@@ -57,7 +57,7 @@ impl Ranking {
 impl Labelled<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptFraction> {
-        let ranking = Ranking::new(values);
+        let ranking = RankedWindows::new(values);
         let figures = self.bootstrap.figures(|counts| {
             let weights = self.weights(counts);
             let taken = self.taken(&ranking, passes, counts, &weights);
@@ -86,7 +86,7 @@ impl Labelled<'_> {
     /// Returns by class the AUROC of the good classes' windows against its own; `None` for a good class, and without
     /// values.
     pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<IntervalEstimate>> {
-        let ranking = Ranking::new(values);
+        let ranking = RankedWindows::new(values);
         let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
         let figures = figures.into_iter().zip(self.good);
         figures.map(|(figure, good)| (!good && figure.value.is_some()).then_some(figure)).collect()
@@ -110,7 +110,7 @@ impl Labelled<'_> {
     /// reached; windows of equal value at the edge are taken in equal parts.
     fn taken(
         &self,
-        ranking: &Ranking,
+        ranking: &RankedWindows,
         passes: Option<&[bool]>,
         counts: &DocumentCounts,
         weights: &Weights,
@@ -153,7 +153,7 @@ impl Labelled<'_> {
         (all > 0.0).then(|| real / all)
     }
 
-    fn aurocs(&self, ranking: &Ranking, counts: &DocumentCounts) -> Vec<Option<f64>> {
+    fn aurocs(&self, ranking: &RankedWindows, counts: &DocumentCounts) -> Vec<Option<f64>> {
         let Weights { weights, .. } = self.weights(counts);
         let classes = self.good.len();
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
