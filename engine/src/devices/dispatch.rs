@@ -17,7 +17,7 @@ use longsift_stages::contract::RowError;
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::shard_across_devices::ShardBy;
 
-use super::ledger::{MemoryState, Refusal, Reservation};
+use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
 use state::{DeviceState, DeviceStatus, Window};
 
@@ -187,11 +187,15 @@ impl Dispatcher {
                 Err(refusal) => refusal,
             };
             match (refusal, device.site.ledger.ceiling(0)) {
-                (Refusal::Unreadable(reason), _) | (_, Err(reason)) => self.retire(index, reason),
-                (Refusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
+                (ReservationRefusal::Unreadable(reason), _) | (_, Err(reason)) => {
+                    self.retire(index, reason)
+                }
+                (ReservationRefusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
                     self.retire(index, format!("the table does not fit: {numbers}"));
                 }
-                (Refusal::NotEnough(_), Ok(_)) => device.blocked_until = now + self.pause,
+                (ReservationRefusal::NotEnough(_), Ok(_)) => {
+                    device.blocked_until = now + self.pause
+                }
             }
         }
         None

@@ -63,7 +63,7 @@ pub struct MemoryState {
 
 /// Reason for refusing a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ReservationRefusal {
     /// Not enough memory is available.
     NotEnough(NotEnough),
     /// The device does not respond.
@@ -156,12 +156,17 @@ impl Ledger {
     ///
     /// # Errors
     /// They do not fit, or the device does not respond.
-    pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, Refusal> {
+    pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, ReservationRefusal> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.compute_state(*reserved).map_err(Refusal::Unreadable)?;
+        let state = self.compute_state(*reserved).map_err(ReservationRefusal::Unreadable)?;
         if !self.fits(&state, wanted) {
             let MemoryState { reserved, free, headroom, .. } = state;
-            return Err(Refusal::NotEnough(NotEnough { wanted, reserved, free, headroom }));
+            return Err(ReservationRefusal::NotEnough(NotEnough {
+                wanted,
+                reserved,
+                free,
+                headroom,
+            }));
         }
         *reserved += wanted;
         self.peak_reserved.fetch_max(*reserved, Ordering::Relaxed);
@@ -250,7 +255,7 @@ mod tests {
         let first = ledger.reserve(600).unwrap();
         let refused = ledger.reserve(301).unwrap_err();
         let numbers = NotEnough { wanted: 301, reserved: 600, free: 1000, headroom: 100 };
-        assert_eq!(refused, Refusal::NotEnough(numbers));
+        assert_eq!(refused, ReservationRefusal::NotEnough(numbers));
         let second = ledger.reserve(300).unwrap();
         drop(first);
         assert_eq!(ledger.memory_state().unwrap().reserved, 300);

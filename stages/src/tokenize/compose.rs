@@ -11,7 +11,7 @@ use tokenizers::normalizer::Range;
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
-use super::problem::Refusal;
+use super::problem::EncodeRefusal;
 
 /// Composed text, and the mapping to its source.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl<'a> Composed<'a> {
     ///
     /// # Errors
     /// If a range that must be composed at once has more than `largest` bytes.
-    pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, Refusal> {
+    pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, EncodeRefusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
         for range in UncomposedRanges::new(source) {
@@ -51,7 +51,7 @@ impl<'a> Composed<'a> {
                 continue;
             }
             if range.len() > largest {
-                return Err(Refusal::TooLarge(range.len()));
+                return Err(EncodeRefusal::TooLarge(range.len()));
             }
             let mut composed = NormalizedString::from(&source[range.clone()]);
             composed.nfc();
@@ -187,7 +187,7 @@ mod tests {
     fn too_many_marks_in_a_row_are_rejected() {
         let text = format!("a e{}", "\u{301}".repeat(50));
         assert!(Composed::new(&text, 101).is_ok());
-        assert!(matches!(Composed::new(&text, 100), Err(Refusal::TooLarge(101))));
+        assert!(matches!(Composed::new(&text, 100), Err(EncodeRefusal::TooLarge(101))));
         assert!(Composed::new(&"é".repeat(500), 100).is_ok());
     }
 

@@ -19,7 +19,7 @@ use super::gguf_tokenizer::tokenizer_json;
 use super::library::Library;
 use super::other_config;
 use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
-use super::problem::Refusal;
+use super::problem::EncodeRefusal;
 use super::settings::SpecialTokensInText;
 use super::split::Splitter;
 use super::token_bytes::TokenBytes;
@@ -130,8 +130,10 @@ impl Encoder {
             Ok(Self::new(json, Library::open(json, special)?, model.as_ref())?)
         });
         read.map_err(|problem| match problem {
-            Refusal::Failed(reason) => reason,
-            Refusal::TooLarge(_) | Refusal::TimedOut => unreachable!("no text is encoded here"),
+            EncodeRefusal::Failed(reason) => reason,
+            EncodeRefusal::TooLarge(_) | EncodeRefusal::TimedOut => {
+                unreachable!("no text is encoded here")
+            }
         })
     }
 
@@ -236,24 +238,24 @@ impl Encoder {
     pub fn encode(&self, text: &str, largest_part: usize) -> Result<EncodedText, EncodeProblem> {
         let encoded = without_panic(|| match &self.splitter {
             _ if u32::try_from(text.len()).is_err() => {
-                Err(Refusal::Failed("texts of 4 GiB and more are not supported".to_owned()))
+                Err(EncodeRefusal::Failed("texts of 4 GiB and more are not supported".to_owned()))
             }
             Ok(splitter) => splitter.encode(&self.library, text, largest_part),
-            Err(_) if text.len() > largest_part => Err(Refusal::TooLarge(text.len())),
+            Err(_) if text.len() > largest_part => Err(EncodeRefusal::TooLarge(text.len())),
             Err(_) => self.encode_whole(text),
         });
         let text_bytes = text.len();
         encoded.map_err(|problem| match problem {
-            Refusal::Failed(reason) => EncodeProblem::Failed { text_bytes, reason },
-            Refusal::TimedOut => EncodeProblem::TimedOut { text_bytes },
-            Refusal::TooLarge(part_bytes) => {
+            EncodeRefusal::Failed(reason) => EncodeProblem::Failed { text_bytes, reason },
+            EncodeRefusal::TimedOut => EncodeProblem::TimedOut { text_bytes },
+            EncodeRefusal::TooLarge(part_bytes) => {
                 EncodeProblem::TooLarge { text_bytes, part_bytes, largest_part }
             }
         })
     }
 
     /// Encodes a text without splitting it.
-    pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
+    pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, EncodeRefusal> {
         let _budget = PatternBudget::start(text.len());
         let normalizer = self.normalizer.watched();
         let added = self.library.steps().get_added_vocabulary();
@@ -299,10 +301,10 @@ impl fmt::Debug for Encoder {
 
 /// Runs `work` and converts a panic to an error, because a malformed `tokenizer.json` can violate assertions of the
 /// crate (a `FixedLength` of 0 panics on the first text).
-fn without_panic<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+fn without_panic<T>(work: impl FnOnce() -> Result<T, EncodeRefusal>) -> Result<T, EncodeRefusal> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = panic_message(panic.as_ref());
-        Err(Refusal::Failed(format!("the tokenizer panicked: {message}")))
+        Err(EncodeRefusal::Failed(format!("the tokenizer panicked: {message}")))
     })
 }
 

@@ -23,7 +23,7 @@ use super::library::Library;
 use super::memo::PartToken;
 use super::parts::{Parts, Recipe};
 use super::patterns::PreTokenizerStep;
-use super::problem::Refusal;
+use super::problem::EncodeRefusal;
 
 /// Bytes of a chunk. A part of at most two chunks is encoded whole.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -78,8 +78,8 @@ impl LongParts {
         &self,
         library: &Library,
         part: &str,
-        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
-    ) -> Result<Vec<PartToken>, Refusal> {
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, EncodeRefusal>,
+    ) -> Result<Vec<PartToken>, EncodeRefusal> {
         if !self.of_bytes {
             return self.join_chunks(part.len(), |at| part.ceil_char_boundary(at), encode);
         }
@@ -107,8 +107,8 @@ impl LongParts {
         &self,
         length: usize,
         boundary: impl Fn(usize) -> usize,
-        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
-    ) -> Result<Vec<PartToken>, Refusal> {
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, EncodeRefusal>,
+    ) -> Result<Vec<PartToken>, EncodeRefusal> {
         let (mut answer, mut bytes) = (Vec::new(), self.chunk);
         let mut chunk = Chunk::new(0, boundary(bytes.min(length)), &encode)?;
         while chunk.end < length {
@@ -150,8 +150,8 @@ impl Chunk {
     fn new(
         start: usize,
         end: usize,
-        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
-    ) -> Result<Self, Refusal> {
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, EncodeRefusal>,
+    ) -> Result<Self, EncodeRefusal> {
         let mut tokens = encode(start..end)?;
         for (_, token_end) in &mut tokens {
             *token_end += start as u32;
@@ -193,7 +193,7 @@ impl Chunk {
 }
 
 /// Encodes bytes; returns the tokens with their ends in bytes.
-fn bytes_tokens(library: &Library, bytes: &[u8]) -> Result<Vec<PartToken>, Refusal> {
+fn bytes_tokens(library: &Library, bytes: &[u8]) -> Result<Vec<PartToken>, EncodeRefusal> {
     let written: String = bytes.iter().map(|byte| byte_character(*byte)).collect();
     let tokens = library.model()?.tokenize(&written)?;
     let mut end = 0;

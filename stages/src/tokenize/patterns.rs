@@ -19,7 +19,7 @@ use tokenizers::{
 };
 
 use super::budget;
-use super::problem::Refusal;
+use super::problem::EncodeRefusal;
 
 /// Pattern of `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
 pub(super) const BYTE_LEVEL_PATTERN: &str =
@@ -198,12 +198,12 @@ fn collect_normalizer_steps(
 /// Normaliser that records the first error of its steps.
 pub(super) struct WatchedNormalizer<'a> {
     steps: &'a [NormalizerStep],
-    problem: OnceLock<Refusal>,
+    problem: OnceLock<EncodeRefusal>,
 }
 
 impl WatchedNormalizer<'_> {
     /// Returns the first error, if any.
-    pub(super) fn into_problem(self) -> Option<Refusal> {
+    pub(super) fn into_problem(self) -> Option<EncodeRefusal> {
         self.problem.into_inner()
     }
 }
@@ -215,7 +215,7 @@ impl Normalizer for WatchedNormalizer<'_> {
             NormalizerStep::Crate(step) => step.normalize(text),
         });
         outcome.inspect_err(|problem| {
-            self.problem.get_or_init(|| Refusal::from_crate_error(problem));
+            self.problem.get_or_init(|| EncodeRefusal::from_crate_error(problem));
         })
     }
 }

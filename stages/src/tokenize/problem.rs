@@ -142,7 +142,7 @@ impl EncodeProblem {
 
 /// [`EncodeProblem`] without the text that it is about.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum EncodeRefusal {
     /// The tokenizer gives up.
     Failed(String),
     /// A part of this many bytes is too large.
@@ -151,19 +151,19 @@ pub(super) enum Refusal {
     TimedOut,
 }
 
-impl From<BudgetExceeded> for Refusal {
+impl From<BudgetExceeded> for EncodeRefusal {
     fn from(_: BudgetExceeded) -> Self {
         Self::TimedOut
     }
 }
 
-impl From<tokenizers::Error> for Refusal {
+impl From<tokenizers::Error> for EncodeRefusal {
     fn from(problem: tokenizers::Error) -> Self {
         Self::from_crate_error(&problem)
     }
 }
 
-impl Refusal {
+impl EncodeRefusal {
     /// Classifies an error of the crate, or of the patterns inside it.
     pub(super) fn from_crate_error(problem: &tokenizers::Error) -> Self {
         if problem.is::<BudgetExceeded>() {

@@ -23,7 +23,7 @@ use super::memo::{Memo, PartToken};
 use super::part_cache::PartCache;
 use super::parts::{PartSteps, Recipe};
 use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerSteps};
-use super::problem::Refusal;
+use super::problem::EncodeRefusal;
 
 /// Bytes of text per run; runs of a longer text are encoded at once.
 const RUN_BYTES: usize = 256 << 10;
@@ -131,7 +131,7 @@ impl Splitter {
         library: &Library,
         text: &str,
         largest_part: usize,
-    ) -> Result<EncodedText, Refusal> {
+    ) -> Result<EncodedText, EncodeRefusal> {
         let mut encoded = EncodedText::default();
         encoded.ids.reserve(text.len() / 5);
         encoded.ends.reserve(text.len() / 5);
@@ -189,7 +189,7 @@ impl Splitter {
         source: Source<'_>,
         encoded: &mut EncodedText,
         source_end: impl Fn(u32) -> u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), EncodeRefusal> {
         let text = source.text;
         if !self.recipe.prefix_space || text.starts_with(' ') {
             return self.encode_runs(source, |run| encoded.extend(&run.tokens, &source_end));
@@ -207,7 +207,11 @@ impl Splitter {
     /// All runs but the first begin at an arbitrary position, perhaps inside a part. The text after a part boundary is
     /// split depending on that boundary alone ([`super::parts::Parts::next`]), so once the previous run ends at a
     /// boundary of this run, the rest of this run equals the result for the whole text.
-    fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
+    fn encode_runs(
+        &self,
+        source: Source<'_>,
+        mut take: impl FnMut(Run),
+    ) -> Result<(), EncodeRefusal> {
         let text = source.text;
         let starts: Vec<usize> = if source.fast.is_some() || self.recipe.parts.resynchronises() {
             (0..text.len()).step_by(self.run_bytes).map(|at| text.ceil_char_boundary(at)).collect()
@@ -266,7 +270,7 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, Refusal> {
+    ) -> Result<Run, EncodeRefusal> {
         let mut scratch = self.take_scratch();
         let run = match source.fast {
             Some(fast) => self.fast_run(
@@ -292,7 +296,7 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, Refusal> {
+    ) -> Result<Run, EncodeRefusal> {
         let mut run = Run { end: start, ..Run::default() };
         if let Some(first) = source.first.filter(|_| start == 0) {
             run.joints.push((0, 0));
@@ -326,7 +330,7 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, Refusal> {
+    ) -> Result<Run, EncodeRefusal> {
         let Scratch { matchers, memo, .. } = scratch;
         let mut run = Run { end: start, ..Run::default() };
         let mut is_inside = false;
@@ -369,7 +373,7 @@ impl Splitter {
         source: Source<'_>,
         part: &str,
         steps: &PartSteps,
-    ) -> Result<Vec<PartToken>, Refusal> {
+    ) -> Result<Vec<PartToken>, EncodeRefusal> {
         if let Some(long_parts) = self.long_parts.as_ref().filter(|long| long.is_long(part)) {
             return long_parts.encode(source.library, part, |range| {
                 let steps = if range.start == 0 { steps } else { &self.recipe.part };
@@ -377,7 +381,7 @@ impl Splitter {
             });
         }
         if part.len() > source.largest_part {
-            return Err(Refusal::TooLarge(part.len()));
+            return Err(EncodeRefusal::TooLarge(part.len()));
         }
         crate_tokens(source.library, part, steps)
     }
@@ -406,7 +410,7 @@ fn crate_tokens(
     library: &Library,
     part: &str,
     steps: &PartSteps,
-) -> Result<Vec<PartToken>, Refusal> {
+) -> Result<Vec<PartToken>, EncodeRefusal> {
     let mut text = NormalizedString::from(part);
     let normalizer = steps.normalizer.watched();
     normalizer.normalize(&mut text)?;
