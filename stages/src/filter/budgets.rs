@@ -27,12 +27,12 @@ pub struct Budget {
 /// Remaining budgets of one group; samples are requested in rank order.
 #[derive(Clone, Debug)]
 pub struct GroupBudgets<'b> {
-    budgets: Vec<(&'b Budget, Remaining)>,
+    budgets: Vec<(&'b Budget, BudgetRemainder)>,
 }
 
 /// Remainder of a budget.
 #[derive(Clone, Copy, Debug)]
-enum Remaining {
+enum BudgetRemainder {
     Tokens(u64),
     /// A sample would have exceeded the budget: later ones are rejected even if they would fit.
     Exhausted,
@@ -99,7 +99,7 @@ pub fn matching(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<
 impl<'b> GroupBudgets<'b> {
     /// Returns the budgets that apply to a group: `None` for a null and without a `within` column.
     pub fn new(budgets: &'b [Budget], group: Option<&str>) -> Self {
-        let whole = |budget: &'b Budget| (budget, Remaining::Tokens(budget.keep_tokens));
+        let whole = |budget: &'b Budget| (budget, BudgetRemainder::Tokens(budget.keep_tokens));
         Self {
             budgets: budgets
                 .iter()
@@ -118,12 +118,12 @@ impl<'b> GroupBudgets<'b> {
             return false;
         };
         *left = match *left {
-            Remaining::Tokens(left) => {
-                left.checked_sub(tokens).map_or(Remaining::Exhausted, Remaining::Tokens)
+            BudgetRemainder::Tokens(left) => {
+                left.checked_sub(tokens).map_or(BudgetRemainder::Exhausted, BudgetRemainder::Tokens)
             }
-            Remaining::Exhausted => Remaining::Exhausted,
+            BudgetRemainder::Exhausted => BudgetRemainder::Exhausted,
         };
-        matches!(left, Remaining::Tokens(_))
+        matches!(left, BudgetRemainder::Tokens(_))
     }
 }
 
