@@ -24,7 +24,7 @@ const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 const MAX_LINKS: usize = 4096;
 
 /// Files of one commit on the hub.
-pub(super) struct Remote {
+pub(super) struct HubFiles {
     client: HttpClient,
     /// Address `…/resolve/<commit>/`.
     base: Url,
@@ -36,20 +36,20 @@ impl Hub {
     pub(super) fn remote(
         &self,
         reference: &HubReference,
-    ) -> Result<Option<Arc<Remote>>, ModelProblem> {
+    ) -> Result<Option<Arc<HubFiles>>, ModelProblem> {
         if self.is_offline() {
             return Ok(None);
         }
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let client = client.with_max_discarded_bytes(MAX_DISCARDED_BYTES);
         let base = files_of(&endpoint, reference);
-        Ok(Some(Arc::new(Remote { client, base, opened: Mutex::default() })))
+        Ok(Some(Arc::new(HubFiles { client, base, opened: Mutex::default() })))
     }
 }
 
 /// File of a data set.
 struct HubFile {
-    remote: Arc<Remote>,
+    remote: Arc<HubFiles>,
     name: String,
     length: u64,
 }
@@ -72,7 +72,7 @@ impl FetchRange for HubFile {
     }
 }
 
-impl Remote {
+impl HubFiles {
     /// Opens a file without sending a request.
     pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
         // The address contains a commit, which identifies the version.
