@@ -12,7 +12,7 @@ mod pieces;
 mod plant;
 mod shuffles;
 
-pub(crate) use kind::{Base, Pool, Role, WindowKind};
+pub(crate) use kind::{Base, KindRole, Pool, WindowKind};
 
 /// All kinds, in the order in which the windows of a base are built.
 pub(crate) const KINDS: [WindowKind; 18] = [
@@ -39,7 +39,7 @@ pub(crate) const KINDS: [WindowKind; 18] = [
 const WHOLE: WindowKind = WindowKind {
     name: "whole",
     key: "whole",
-    role: Role::Whole,
+    role: KindRole::Whole,
     pools: &[Pool::Fixed, Pool::Jittered],
     doc: "a window of one document",
     construct: |base, _| Some(base.window.to_vec()),

@@ -1,6 +1,6 @@
 //! Evaluation as an HTML page.
 
-use super::constructions::{KINDS, Role, WindowKind};
+use super::constructions::{KINDS, KindRole, WindowKind};
 use super::drawings::{diverging, intervals, matrix_table};
 use super::evaluation::{Evaluation, OfLength};
 use super::guards::GuardRejections;
@@ -79,7 +79,7 @@ impl OfLength {
             blocks,
         );
         let ladder: Vec<&'static WindowKind> =
-            KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
+            KINDS.iter().filter(|kind| kind.role == KindRole::Ladder).collect();
         add(
             "ladder",
             "Whole windows against joined pieces",
@@ -159,7 +159,7 @@ impl OfLength {
     }
 
     fn pair_drawings(&self) -> Vec<Block> {
-        let block = |title: &str, roles: &[Role]| {
+        let block = |title: &str, roles: &[KindRole]| {
             let names = pairs_of(roles);
             let rows = self.reports().map(|(name, report)| {
                 let cell = |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
@@ -171,10 +171,10 @@ impl OfLength {
         let mut blocks = Vec::new();
         blocks.extend(block(
             "Dependence: against the same window without its context",
-            &[Role::Dependence, Role::PlantedTwin],
+            &[KindRole::Dependence, KindRole::PlantedTwin],
         ));
-        blocks.extend(block("Junk: against junk made of the window", &[Role::Junk]));
-        blocks.extend(block("For information only", &[Role::Information]));
+        blocks.extend(block("Junk: against junk made of the window", &[KindRole::Junk]));
+        blocks.extend(block("For information only", &[KindRole::Information]));
         blocks
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::constructions::{KINDS, Pool, Role};
+use super::constructions::{KINDS, KindRole, Pool};
 use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::figures::bootstrap::Bootstrap;
 use super::figures::ladder::Ladder;
@@ -82,7 +82,7 @@ impl Windows<'_> {
     /// Computes all results of a statistic.
     pub(crate) fn report(&self, statistic: &Statistic) -> Report {
         let values = &statistic.values;
-        let mixed = KINDS.iter().filter(|kind| kind.role == Role::Ladder);
+        let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let by_category = self.ladder(values, KIND_BY_CATEGORY);
         let of_category = |(index, name): (usize, &String)| {
             (name.clone(), self.bootstrap.once(|counts| by_category.in_category(index, counts)))
@@ -157,11 +157,11 @@ impl Windows<'_> {
                 Some((start, base))
             })
             .filter_map(|(start, base)| {
-                let of = |role: Role| {
+                let of = |role: KindRole| {
                     let index = base.iter().position(|origin| origin.kind().role == role)?;
                     values[start + index]
                 };
-                Some((of(Role::Whole)?, of(Role::Tokens)?))
+                Some((of(KindRole::Whole)?, of(KindRole::Tokens)?))
             })
             .collect();
         Explained {
@@ -199,7 +199,7 @@ impl Windows<'_> {
 impl Report {
     /// Judges the results that have a target: the ladder, and the pairs except those for information.
     pub(crate) fn cells(&self) -> BTreeMap<String, Cell> {
-        let targets = pairs_of(&[Role::Dependence, Role::PlantedTwin, Role::Junk]);
+        let targets = pairs_of(&[KindRole::Dependence, KindRole::PlantedTwin, KindRole::Junk]);
         let paired = self.paired.iter().filter(|(name, _)| targets.contains(name));
         let figures = self.ladder.iter().chain(paired);
         figures.filter_map(|(name, of)| Some(((*name).to_owned(), Cell::new(*of)?))).collect()
@@ -214,22 +214,24 @@ pub(crate) struct Pair {
     pub(crate) first: &'static str,
     pub(crate) second: &'static str,
     /// Role of the second kind.
-    pub(crate) role: Role,
+    pub(crate) role: KindRole,
 }
 
 /// Returns all compared pairs.
 pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
     KINDS.iter().filter_map(|kind| {
         let (name, first) = match kind.role {
-            Role::Dependence | Role::Junk | Role::Information => (kind.name, "whole"),
-            Role::PlantedTwin => ("plant_over_twin", "plant"),
-            Role::Whole | Role::Ladder | Role::Planted | Role::Tokens => return None,
+            KindRole::Dependence | KindRole::Junk | KindRole::Information => (kind.name, "whole"),
+            KindRole::PlantedTwin => ("plant_over_twin", "plant"),
+            KindRole::Whole | KindRole::Ladder | KindRole::Planted | KindRole::Tokens => {
+                return None;
+            }
         };
         Some(Pair { name, first, second: kind.name, role: kind.role })
     })
 }
 
 /// Returns the names of the pairs with these roles.
-pub(crate) fn pairs_of(roles: &[Role]) -> Vec<&'static str> {
+pub(crate) fn pairs_of(roles: &[KindRole]) -> Vec<&'static str> {
     pairs().filter(|pair| roles.contains(&pair.role)).map(|pair| pair.name).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::constructions::{KINDS, Role};
+use super::constructions::{KINDS, KindRole};
 use super::evaluation::{Evaluation, OfLength};
 use super::grid::{by_importance, grid, matrix, number, with_interval};
 use super::guards::GuardRejections;
@@ -156,7 +156,7 @@ impl OfLength {
     }
 
     fn ladder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds = || KINDS.iter().filter(|kind| kind.role == Role::Ladder);
+        let kinds = || KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let header: Vec<String> = kinds().map(|kind| kind.name.replace('_', " ")).collect();
         let row = |report: &Report| {
             kinds().map(|kind| with_interval(report.ladder.get(kind.name))).collect()
@@ -170,7 +170,7 @@ impl OfLength {
     }
 
     fn pairs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = |title: &str, roles: &[Role]| {
+        let mut table = |title: &str, roles: &[KindRole]| {
             let names = pairs_of(roles);
             let header: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
             let row = |report: &Report| {
@@ -180,10 +180,10 @@ impl OfLength {
         };
         table(
             "Dependence: a whole window against itself without its context",
-            &[Role::Dependence, Role::PlantedTwin],
+            &[KindRole::Dependence, KindRole::PlantedTwin],
         )?;
-        table("Junk: a whole window against junk made of it", &[Role::Junk])?;
-        table("For information only", &[Role::Information])?;
+        table("Junk: a whole window against junk made of it", &[KindRole::Junk])?;
+        table("For information only", &[KindRole::Information])?;
         writeln!(
             f,
             "Share of pairs that the whole window wins (plant: the window with inserted facts against its twin). Below 0.5, the\n\

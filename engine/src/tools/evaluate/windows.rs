@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::constructions::{Base, KINDS, Role, WindowKind};
+use super::constructions::{Base, KINDS, KindRole, WindowKind};
 use super::random::Rng;
 use crate::base::random::key;
 
@@ -70,7 +70,7 @@ impl WindowOrigin {
 
     /// Returns whether it is an unmodified window of the corpus.
     pub(crate) fn is_whole(&self) -> bool {
-        self.kind().role == Role::Whole
+        self.kind().role == KindRole::Whole
     }
 
     /// Returns whether both have the same base window.

@@ -1,12 +1,12 @@
 //! Boilerplate: one block of the window repeated at a fixed period between its text, like page headers, licences and
 //! menus.
 
-use super::kind::{Pool, Role, WindowKind};
+use super::kind::{KindRole, Pool, WindowKind};
 
 pub(super) const FAR: WindowKind = WindowKind {
     name: "boil_far",
     key: "boil_far",
-    role: Role::Junk,
+    role: KindRole::Junk,
     pools: &[Pool::Fixed],
     doc: "its first sixteenth repeated far apart between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),

@@ -1,11 +1,11 @@
 //! Text that repeats itself: worthless long-range dependence.
 
-use super::kind::{Pool, Role, WindowKind};
+use super::kind::{KindRole, Pool, WindowKind};
 
 pub(super) const DUPLICATED: WindowKind = WindowKind {
     name: "dup",
     key: "dup",
-    role: Role::Junk,
+    role: KindRole::Junk,
     pools: &[Pool::Fixed],
     doc: "its first half twice, one token in twenty changed in the copy",
     construct: |base, rng| {

@@ -1,11 +1,11 @@
 //! The second half of the window without the first half on which it could depend.
 
-use super::kind::{Base, Role, WindowKind};
+use super::kind::{Base, KindRole, WindowKind};
 
 pub(super) const PERMUTED: WindowKind = WindowKind {
     name: "far_permute",
     key: "far_permute",
-    role: Role::Dependence,
+    role: KindRole::Dependence,
     pools: &[],
     doc: "its first half in random order",
     construct: |base, rng| {

@@ -1,12 +1,12 @@
 //! Copies and boilerplate at varying distances: fixed distances favour a statistic that counts tokens at one distance.
 
-use super::kind::{Pool, Role, WindowKind};
+use super::kind::{KindRole, Pool, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
 pub(super) const BOILERPLATE: WindowKind = WindowKind {
     name: "boil_jit",
     key: "boil_jit",
-    role: Role::Junk,
+    role: KindRole::Junk,
     pools: &[Pool::Jittered],
     doc: "its first sixteenth repeated at varying distances between its text",
     construct: |base, rng| {

@@ -28,7 +28,7 @@ pub(crate) struct WindowKind {
     /// Key of its random numbers: the name, except for twins that differ only in their last step.
     pub(crate) key: &'static str,
     /// Comparison in which it is used.
-    pub(crate) role: Role,
+    pub(crate) role: KindRole,
     /// Pools of one real to five other windows for the top-fifth test.
     pub(crate) pools: &'static [Pool],
     /// Description as a noun phrase: `pieces of eight documents`.
@@ -47,7 +47,7 @@ pub(crate) enum Pool {
 
 /// Comparison in which a kind is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum KindRole {
     /// A window of the corpus itself.
     Whole,
     /// Compared with all whole windows of the category: the ladder.

@@ -1,12 +1,12 @@
 //! Pieces of several documents joined to one window, as packing and faulty extraction produce them.
 
-use super::kind::{Base, Pool, Role, WindowKind};
+use super::kind::{Base, KindRole, Pool, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
 pub(super) const TWO: WindowKind = WindowKind {
     name: "pieces_2",
     key: "pieces_2",
-    role: Role::Ladder,
+    role: KindRole::Ladder,
     pools: &[],
     doc: "pieces of two documents",
     construct: |base, rng| join(base, 2, rng),

@@ -3,7 +3,7 @@
 //! These windows contain exactly what long-range recurrence detects: winning here shows only that it measures what it
 //! claims.
 
-use super::kind::{Base, Role, WindowKind};
+use super::kind::{Base, KindRole, WindowKind};
 use crate::tools::evaluate::random::Rng;
 
 /// Number of facts, and tokens of each.
@@ -13,7 +13,7 @@ const LENGTH: usize = 6;
 pub(super) const PLANTED: WindowKind = WindowKind {
     name: "plant",
     key: "plant",
-    role: Role::Planted,
+    role: KindRole::Planted,
     pools: &[],
     doc: "sixteen short facts in its first quarter, again in its last",
     construct: |base, rng| plant(base, rng).map(|(window, _)| window),
@@ -21,7 +21,7 @@ pub(super) const PLANTED: WindowKind = WindowKind {
 
 pub(super) const TWIN: WindowKind = WindowKind {
     name: "plant_twin",
-    role: Role::PlantedTwin,
+    role: KindRole::PlantedTwin,
     doc: "as `plant`, with the tokens of the repeated facts shuffled",
     construct: |base, rng| {
         let (mut window, places) = plant(base, rng)?;

@@ -1,11 +1,11 @@
 //! The tokens of the window in another order.
 
-use super::kind::{Role, WindowKind};
+use super::kind::{KindRole, WindowKind};
 
 pub(super) const CHUNKS: WindowKind = WindowKind {
     name: "chunk_shuffle",
     key: "chunk_shuffle",
-    role: Role::Information,
+    role: KindRole::Information,
     pools: &[],
     doc: "its sixteen chunks in random order (turns near links into far ones)",
     construct: |base, rng| {
@@ -22,7 +22,7 @@ pub(super) const CHUNKS: WindowKind = WindowKind {
 pub(super) const TOKENS: WindowKind = WindowKind {
     name: "token_shuffle",
     key: "token_shuffle",
-    role: Role::Tokens,
+    role: KindRole::Tokens,
     doc: "its tokens in random order",
     construct: |base, rng| {
         let order = rng.permutation(base.window.len());
