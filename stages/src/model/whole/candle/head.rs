@@ -22,7 +22,7 @@ pub(super) fn piece_rows(width: usize) -> usize {
 }
 
 /// Some rows of a window, while the vocabulary is processed.
-struct RowBlock<'a> {
+struct HeadRows<'a> {
     /// `[rows, width]`
     rows: Tensor,
     /// The id after each row; the window's last token has none.
@@ -86,7 +86,7 @@ fn row_blocks<'a>(
     state: &Tensor,
     norm: &TensorNorm,
     projection: Option<&LinearLayer>,
-) -> Result<(Squares, Vec<RowBlock<'a>>)> {
+) -> Result<(Squares, Vec<HeadRows<'a>>)> {
     let (mut squares, mut prepared) = (Squares::default(), Vec::new());
     let ids = request.ids;
     for rows in blocks(request.rows.clone(), BLOCK_ROWS) {
@@ -101,7 +101,7 @@ fn row_blocks<'a>(
             continue;
         }
         let count = rows.end - first;
-        prepared.push(RowBlock {
+        prepared.push(HeadRows {
             rows: input.narrow(0, first - rows.start, count)?,
             targets: &ids[first + 1..ids.len().min(rows.end + 1)],
             sums: vec![(f64::NEG_INFINITY, 0.0); count],
@@ -112,7 +112,7 @@ fn row_blocks<'a>(
     Ok((squares, prepared))
 }
 
-impl RowBlock<'_> {
+impl HeadRows<'_> {
     /// Adds the logits of the vocabulary piece that starts with `first`.
     fn absorb(&mut self, model: &WholeModel, piece: &LinearLayer, first: usize) -> Result<()> {
         let head = &model.decoder.head;
