@@ -103,11 +103,11 @@ impl DocumentChanges {
     }
 }
 
-type Run<'a> = (&'a RunDirectory, &'a Manifest);
+type RunWithManifest<'a> = (&'a RunDirectory, &'a Manifest);
 
 /// A run with its records indexed: a corpus has tens of thousands of files and parts.
 struct Records<'a> {
-    run: Run<'a>,
+    run: RunWithManifest<'a>,
     /// Run directory of the scores: its own, or that of `--scores-from`.
     scores: RunDirectory,
     /// Work units by input file, in the order of the manifest.
@@ -118,7 +118,7 @@ struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    fn new(run: Run<'a>) -> Result<Self> {
+    fn new(run: RunWithManifest<'a>) -> Result<Self> {
         let (directory, manifest) = run;
         let mut units: BTreeMap<&str, Vec<&UnitRecord>> = BTreeMap::new();
         for record in &manifest.units {
@@ -138,7 +138,11 @@ impl<'a> Records<'a> {
 }
 
 /// Compares documents file by file. Memory: the documents of one input file.
-pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentChanges> {
+pub(super) fn compare(
+    a: RunWithManifest<'_>,
+    b: RunWithManifest<'_>,
+    listed: usize,
+) -> Result<DocumentChanges> {
     let (a, b) = (Records::new(a)?, Records::new(b)?);
     let mut changes = DocumentChanges::default();
     let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();

@@ -61,7 +61,7 @@ struct Scratch {
 
 /// Tokens of a range of a text: of all its parts from the first that begins at or after a given position.
 #[derive(Debug, Default)]
-struct Run {
+struct EncodedRange {
     tokens: EncodedText,
     /// First boundaries between parts, with the number of tokens before each.
     joints: Vec<(usize, usize)>,
@@ -210,7 +210,7 @@ impl Splitter {
     fn encode_runs(
         &self,
         source: Source<'_>,
-        mut take: impl FnMut(Run),
+        mut take: impl FnMut(EncodedRange),
     ) -> Result<(), EncodeRefusal> {
         let text = source.text;
         let starts: Vec<usize> = if source.fast.is_some() || self.recipe.parts.resynchronises() {
@@ -230,12 +230,12 @@ impl Splitter {
             let wave = first..(first + wave).min(starts.len());
             // A part may be longer than many runs.
             let is_passed = |run: usize| stop(run) <= reached;
-            let runs: Vec<Run> = wave
+            let runs: Vec<EncodedRange> = wave
                 .clone()
                 .into_par_iter()
                 .map(|run| {
                     if is_passed(run) {
-                        return Ok(Run::default());
+                        return Ok(EncodedRange::default());
                     }
                     self.run(source, starts[run], stop(run), starts[run] > reached)
                 })
@@ -270,7 +270,7 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, EncodeRefusal> {
+    ) -> Result<EncodedRange, EncodeRefusal> {
         let mut scratch = self.take_scratch();
         let run = match source.fast {
             Some(fast) => self.fast_run(
@@ -296,8 +296,8 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, EncodeRefusal> {
-        let mut run = Run { end: start, ..Run::default() };
+    ) -> Result<EncodedRange, EncodeRefusal> {
+        let mut run = EncodedRange { end: start, ..EncodedRange::default() };
         if let Some(first) = source.first.filter(|_| start == 0) {
             run.joints.push((0, 0));
             run.end = fast.part_end(source.text, 0);
@@ -315,7 +315,7 @@ impl Splitter {
         });
         // One part from `start` on passes the run: the run in which it begins has it.
         if ahead && run.joints.len() == 1 && run.end >= stop {
-            return Ok(Run::default());
+            return Ok(EncodedRange::default());
         }
         fast.add_ends(source.text, first_end, &run.tokens.ids[first_id..], &mut run.tokens.ends);
         debug_assert!(run.tokens.ends.last().is_none_or(|end| *end as usize == run.end));
@@ -330,9 +330,9 @@ impl Splitter {
         start: usize,
         stop: usize,
         ahead: bool,
-    ) -> Result<Run, EncodeRefusal> {
+    ) -> Result<EncodedRange, EncodeRefusal> {
         let Scratch { matchers, memo, .. } = scratch;
-        let mut run = Run { end: start, ..Run::default() };
+        let mut run = EncodedRange { end: start, ..EncodedRange::default() };
         let mut is_inside = false;
         let budget = PatternBudget::start(stop - start);
         while run.end < stop {
@@ -364,7 +364,7 @@ impl Splitter {
             };
             run.end = self.recipe.parts.next(matchers, source.text, run.end, &mut take)?;
         }
-        Ok(if is_inside { Run::default() } else { run })
+        Ok(if is_inside { EncodedRange::default() } else { run })
     }
 
     /// Encodes a part. `steps`: those of its beginning.
@@ -396,7 +396,7 @@ impl Splitter {
     }
 }
 
-impl Run {
+impl EncodedRange {
     /// Drops the tokens before a joint.
     fn drop_before(&mut self, joint: usize) {
         let tokens = self.joints[joint].1;

@@ -6,7 +6,7 @@ use super::backend::HeadRequest;
 use super::dispatch::on_backend;
 use super::figures::ForwardOutput;
 use super::located::{self, WholeModel};
-use super::pass::{Run, Visit};
+use super::pass::{SequenceResults, Visit};
 use crate::model::problem::{ModelProblem, with_remedies};
 
 /// Part of the identity of all results of whole models: incremented when the same weights and tokens produce different
@@ -53,7 +53,7 @@ impl WholeModel {
             self.run(&backend, &ends, true, &mut nothing, &|| true)?
         });
         let run = run.expect("the callback never stops");
-        let forward = |Run { squares, ended }: Run| {
+        let forward = |SequenceResults { squares, ended }: SequenceResults| {
             let squares = squares.into_iter().chain([ended.squares]);
             ForwardOutput {
                 losses: ended.losses,

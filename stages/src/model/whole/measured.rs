@@ -4,7 +4,7 @@ use super::backend::{Backend, HeadRequest};
 use super::dispatch::on_backend;
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
-use super::pass::{Run, Visit};
+use super::pass::{SequenceResults, Visit};
 use super::ropes::Ropes;
 use super::sequences::{short_stride, short_windows};
 use crate::contract::{ForwardFigures, ForwardRequest};
@@ -78,7 +78,7 @@ impl WholeModel {
         let Some(run) = self.run(backend, &ends, losses, &mut visit, should_continue)? else {
             return Ok(None);
         };
-        for (sequence, Run { ended, .. }) in sequences.iter().zip(run) {
+        for (sequence, SequenceResults { ended, .. }) in sequences.iter().zip(run) {
             let figures = &mut figures[sequence.window];
             match sequence.first_scored {
                 None => figures.losses = ended.losses,

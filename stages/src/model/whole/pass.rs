@@ -22,7 +22,7 @@ pub(super) const ROUND_TOKENS: usize = 1 << 15;
 
 /// Results of a sequence.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct SequenceResults {
     /// Input of the first layer, and output of each layer.
     pub(super) squares: Vec<Squares>,
     pub(super) ended: HeadOutput,
@@ -71,13 +71,14 @@ impl WholeModel {
         losses: bool,
         visit: &mut Visit<'_, B>,
         should_continue: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Vec<Run>>, ModelProblem> {
+    ) -> Result<Option<Vec<SequenceResults>>, ModelProblem> {
         let lengths: Vec<usize> = ends.iter().map(|end| end.ids.len()).collect();
         let visited = visit.layers.last().map_or(0, |layer| *layer as usize + 1);
         let depth = if losses { self.layers.len() } else { visited };
         let ropes = Ropes::new(self, depth, lengths.iter().copied());
         let most = if self.runs_in_pieces() { ROUND_TOKENS } else { usize::MAX };
-        let mut runs: Vec<Run> = ends.iter().map(|_| Run::default()).collect();
+        let mut runs: Vec<SequenceResults> =
+            ends.iter().map(|_| SequenceResults::default()).collect();
         let mut carried = BTreeMap::new();
         for round in rounds(&lengths, most) {
             let ids: Vec<&[u32]> =
