@@ -7,7 +7,7 @@ use longsift_stages::score::settings::RelativeError;
 use super::criteria::Criteria;
 use super::group_numbers::{GroupNumbers, GroupsOfSamples};
 use super::repeated_ids::{Ids, RepeatedIds, hash};
-use super::runs::{Groups, Runs};
+use super::runs::{Groups, RecordRuns};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
@@ -168,7 +168,7 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
 pub(super) struct Gathering<'d> {
     layout: SampleEncoding,
     statistics: usize,
-    samples: Runs,
+    samples: RecordRuns,
     numbers: GroupNumbers,
     ids: Ids<'d>,
     units: Vec<u64>,
@@ -188,7 +188,7 @@ impl<'d> Gathering<'d> {
         Ok(Self {
             layout,
             statistics: criteria.values_of_sample(),
-            samples: Runs::new(directory, layout.bytes())?,
+            samples: RecordRuns::new(directory, layout.bytes())?,
             numbers: GroupNumbers::new(directory)?,
             ids: Ids::new(directory),
             units: vec![0],

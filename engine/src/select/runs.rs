@@ -15,7 +15,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Records that are being collected.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub(super) struct RecordRuns {
     file: AnonymousFile,
     /// Bytes of a record.
     record: usize,
@@ -27,7 +27,7 @@ pub(super) struct Runs {
     ranges: Vec<Vec<(u64, u64)>>,
 }
 
-impl Runs {
+impl RecordRuns {
     /// Creates an empty collection of records of `record` bytes.
     pub(super) fn new(directory: &RunDirectory, record: usize) -> Result<Self> {
         let file = AnonymousFile::create(directory)?;
@@ -121,7 +121,7 @@ mod tests {
             samples in prop::collection::vec((0_usize..5, any::<u64>(), prop::bool::weighted(0.1)), 0..200),
         ) {
             let folder = tempfile::tempdir().unwrap();
-            let mut runs = Runs::new(&directory(&folder), 8).unwrap();
+            let mut runs = RecordRuns::new(&directory(&folder), 8).unwrap();
             for (group, value, write_out) in &samples {
                 runs.push(*group, &value.to_le_bytes()).unwrap();
                 if *write_out {
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn many_records_are_written_out_and_leave_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let mut runs = Runs::new(&directory(&folder), 1 << 16).unwrap();
+        let mut runs = RecordRuns::new(&directory(&folder), 1 << 16).unwrap();
         let many = WAITING_BYTES / (1 << 16) * 5 / 2;
         for number in 0..many {
             runs.push(number % 2, &vec![number as u8; 1 << 16]).unwrap();
