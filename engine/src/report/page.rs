@@ -81,7 +81,7 @@ pub(crate) enum Block {
     /// Charts and bars side by side.
     Figures(Vec<CaptionedChart>),
     /// A text of the corpus with its statistics.
-    Sample(Sample),
+    Sample(SampleText),
     /// A text of the corpus with a background colour for each piece; `class` is that of the whole text.
     Shaded {
         class: &'static str,
@@ -160,7 +160,7 @@ impl Bar {
 
 /// A text of the corpus: arbitrary data, rendered as plain text.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub(crate) struct SampleText {
     pub(crate) title: String,
     /// Location of the text.
     pub(crate) place: String,
@@ -186,7 +186,7 @@ pub(crate) struct TextPiece {
     pub(crate) link: String,
 }
 
-impl Sample {
+impl SampleText {
     pub(crate) fn passage(title: String, text: &str) -> Self {
         let (place, why, figures) = (String::new(), String::new(), Vec::new());
         let excerpt = Some((text.to_owned(), String::new(), String::new()));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn sample(text: &str) -> Block {
-        Block::Sample(Sample::passage("a".to_owned(), text))
+        Block::Sample(SampleText::passage("a".to_owned(), text))
     }
 
     #[test]

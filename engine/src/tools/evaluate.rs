@@ -53,7 +53,7 @@ use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent};
 use report::{Report, Windows};
-use sample::{Sample, SampleOptions};
+use sample::{EvaluationSample, SampleOptions};
 use statistics::{MeasuredWindows, Statistic};
 use windows::{Category, Tokens, WINDOWS_PER_DOCUMENT, WindowOrigin};
 
@@ -282,7 +282,7 @@ struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    fn sample(&self, wanted: &SampleOptions) -> Result<Sample> {
+    fn sample(&self, wanted: &SampleOptions) -> Result<EvaluationSample> {
         self.progress.phase("sample", 1);
         let sample =
             self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
@@ -345,7 +345,7 @@ impl Evaluator<'_> {
         &mut self,
         classes: &LabelClasses,
         wanted: &SampleOptions,
-        sample: &Sample,
+        sample: &EvaluationSample,
     ) -> Result<LabelFigures> {
         let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
         self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
@@ -369,7 +369,7 @@ impl Evaluator<'_> {
     }
 
     /// Builds and measures windows of every length and category.
-    fn constructed(&mut self, sample: &Sample) -> Result<BTreeMap<Tokens, OfLength>> {
+    fn constructed(&mut self, sample: &EvaluationSample) -> Result<BTreeMap<Tokens, OfLength>> {
         let mut lengths: Vec<ConstructedLength> = self
             .wanted
             .lengths
@@ -597,23 +597,23 @@ impl Evaluator<'_> {
         notes
     }
 
-    fn tokens_at_most(&self, sample: &Sample) -> u64 {
+    fn tokens_at_most(&self, sample: &EvaluationSample) -> u64 {
         let each = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
         self.wanted.lengths.iter().map(each).sum()
     }
 
     /// Counts documents and windows of all kinds.
-    fn count_built(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
+    fn count_built(&self, sample: &EvaluationSample, tokens: usize) -> (u64, u64) {
         let (documents, windows) = self.count(sample, tokens, WINDOWS_PER_DOCUMENT);
         (documents, windows * self.kinds.len() as u64)
     }
 
     /// Counts labelled documents and their windows.
-    fn count_natural(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
+    fn count_natural(&self, sample: &EvaluationSample, tokens: usize) -> (u64, u64) {
         self.count(sample, tokens, windows_per_document(tokens))
     }
 
-    fn count(&self, sample: &Sample, tokens: usize, most: usize) -> (u64, u64) {
+    fn count(&self, sample: &EvaluationSample, tokens: usize, most: usize) -> (u64, u64) {
         let found = sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
         found.fold((0, 0), |(documents, windows), found| {
             let starts = windows::starts(found.tokens, tokens, most).count();

@@ -10,7 +10,7 @@ use super::picks::{KINDS, SEED};
 use super::{Means, Overview, amounts, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::numbers::{number_or_dash, percent, share};
-use crate::report::page::{Bars, Block, CaptionedChart, Page, Sample, Section, Tile};
+use crate::report::page::{Bars, Block, CaptionedChart, Page, SampleText, Section, Tile};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
@@ -286,7 +286,7 @@ impl Overview {
         Section::new("read", "Sample texts", &lead, blocks)
     }
 
-    fn sample(&self, sample: &ShownSample) -> Sample {
+    fn sample(&self, sample: &ShownSample) -> SampleText {
         // Ids are arbitrary data and may be very long.
         let id: String = sample.id.chars().take(MAX_ID_CHARACTERS).collect();
         let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
@@ -312,7 +312,7 @@ impl Overview {
             };
             (text.head.clone(), gap, text.tail.clone())
         });
-        Sample {
+        SampleText {
             title,
             place: format!(
                 "tokens {} to {} of {}",

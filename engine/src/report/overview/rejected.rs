@@ -14,7 +14,7 @@ use crate::dataset::documents::DocumentContent;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::numbers::{number, share};
-use crate::report::page::{Block, Sample, Section};
+use crate::report::page::{Block, SampleText, Section};
 use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
@@ -196,7 +196,7 @@ pub(super) fn section(all: &[GuardRejection], samples: &str) -> Option<Section> 
     Some(Section::new("guards", "Rejected by guards", lead, blocks))
 }
 
-fn sample(of: &GuardRejection, window: &RejectedWindow) -> Sample {
+fn sample(of: &GuardRejection, window: &RejectedWindow) -> SampleText {
     let passages = window.passages.iter();
     let why = match &window.reason {
         Some(reason) => line_safe(&reason.replace('_', " ")),
@@ -204,7 +204,7 @@ fn sample(of: &GuardRejection, window: &RejectedWindow) -> Sample {
     };
     let texts: Vec<&str> = window.passages.iter().map(|passage| passage.text.as_str()).collect();
     let excerpt = (!texts.is_empty()).then(|| (texts.join("\n…\n"), String::new(), String::new()));
-    Sample {
+    SampleText {
         title: groups::short(&window.id),
         place: format!("window {}", window.window),
         why,

@@ -16,7 +16,7 @@ use longsift_stages::score::presets::DEFAULT_SEED;
 use super::columns;
 use super::figures::bootstrap::Bootstrap;
 use super::measure::{Measurer, WindowContent};
-use super::sample::{self, InputRow, Sample, SampleOptions, SampledDocument};
+use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, Statistic};
 use super::windows::{Tokens, WindowOrigin, starts};
 use crate::base::error::Result;
@@ -64,7 +64,7 @@ struct LabelledLength {
 }
 
 impl Labelling<'_, '_> {
-    pub(crate) fn evaluate(&mut self, sample: &Sample) -> Result<LabelFigures> {
+    pub(crate) fn evaluate(&mut self, sample: &EvaluationSample) -> Result<LabelFigures> {
         let lengths = self.wanted.lengths.iter().map(|tokens| LabelledLength {
             measured: MeasuredWindows::new(self.plan, *tokens),
             classes: Vec::new(),

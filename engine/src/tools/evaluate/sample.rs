@@ -55,7 +55,7 @@ pub(crate) struct SampleOptions {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sample {
+pub(crate) struct EvaluationSample {
     /// Documents by category name.
     pub(crate) categories: BTreeMap<String, Sampled>,
     /// Rows left out because another row of their category has the same id.
@@ -161,8 +161,8 @@ impl OpenCategory {
 }
 
 /// Samples the input of a plan.
-pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<Sample> {
-    let mut sample = Sample::default();
+pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<EvaluationSample> {
+    let mut sample = EvaluationSample::default();
     let mut open: BTreeMap<String, OpenCategory> = BTreeMap::new();
     let mut names = Categories::new(wanted);
     let mut first = true;

@@ -13,7 +13,7 @@ use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
 use crate::report::page::{
-    Block, CaptionedChart, Page, Sample, Section, TextPiece, Tile, text_class,
+    Block, CaptionedChart, Page, SampleText, Section, TextPiece, Tile, text_class,
 };
 use crate::report::passages::Passage;
 
@@ -117,7 +117,8 @@ impl Explanation {
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
             blocks.push(Block::Heading(format!("Passages that {} counts", guard.statistic)));
-            let passage = |of: &Passage| Block::Sample(Sample::passage(of.in_words(), &of.text));
+            let passage =
+                |of: &Passage| Block::Sample(SampleText::passage(of.in_words(), &of.text));
             blocks.extend(guard.passages.iter().map(passage));
         }
         let lead = "Bounds of the guards, and the passages that their statistics count.";

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Map;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::heat::{ColourScale, HeatMap};
-use crate::report::page::{Block, Page, Sample, Section, Tile};
+use crate::report::page::{Block, Page, SampleText, Section, Tile};
 
 /// Maximum number of blocks in a chart; more are merged.
 const MAX_CHART_BLOCKS: usize = 64;
@@ -113,7 +113,7 @@ impl Map {
             let tokens = format!("tokens {} to {}", count(block.start), count(block.end));
             let title = format!("{} · {tokens}", self.name(index));
             match &block.text {
-                Some(text) => Block::Sample(Sample::passage(title, text)),
+                Some(text) => Block::Sample(SampleText::passage(title, text)),
                 None => Block::Note(title),
             }
         };
