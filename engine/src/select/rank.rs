@@ -154,7 +154,7 @@ fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
 }
 
 /// Totals of every statistic, and the scale of every term if all have one.
-type Scales = (Vec<Option<ColumnFigures>>, Option<Vec<Scale>>);
+type GroupScales = (Vec<Option<ColumnFigures>>, Option<Vec<Scale>>);
 
 /// Final statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -301,7 +301,7 @@ impl<'a> RankedGroup<'a> {
     }
 
     /// Computes the totals of every statistic and the scale of every term over the samples that pass.
-    fn scales(self, bounds: &[Bounds]) -> Result<Scales> {
+    fn scales(self, bounds: &[Bounds]) -> Result<GroupScales> {
         let (criteria, sums) = (self.ranking.criteria, self.sums(bounds)?);
         let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
         let mut histograms: Vec<Option<HistogramBuilder>> = (0..)
