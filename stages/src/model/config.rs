@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::decoder::Decoder;
-use super::families::{self, FirstLayerConfig, Scope};
+use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
@@ -44,7 +44,7 @@ impl ModelConfig {
     /// # Errors
     /// All problems in `config.json`.
     pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
-        Self::read_scope(path, rope_theta, Scope::FirstLayer)
+        Self::read_scope(path, rope_theta, ModelScope::FirstLayer)
     }
 
     /// Like [`Self::read`], for a whole model; its first layer may be one that cannot be measured.
@@ -52,13 +52,13 @@ impl ModelConfig {
     /// # Errors
     /// All problems in `config.json`.
     pub(crate) fn read_whole(path: &Path) -> Result<Self, Vec<ModelProblem>> {
-        Self::read_scope(path, None, Scope::WholeModel)
+        Self::read_scope(path, None, ModelScope::WholeModel)
     }
 
     fn read_scope(
         path: &Path,
         rope_theta: Option<f64>,
-        scope: Scope,
+        scope: ModelScope,
     ) -> Result<Self, Vec<ModelProblem>> {
         let unreadable = |problem| {
             with_remedies(vec![problem], "set `model` to a checkpoint folder with a config.json")
@@ -72,7 +72,7 @@ impl ModelConfig {
         files: WeightFiles,
         bytes: Vec<u8>,
         map: Map<String, Value>,
-        (rope_theta, scope): (Option<f64>, Scope),
+        (rope_theta, scope): (Option<f64>, ModelScope),
     ) -> Result<Self, Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&map, "config.json", &problems);
@@ -132,7 +132,7 @@ impl ModelConfig {
     pub(crate) fn whole(&self) -> Result<(FirstLayerConfig, Decoder), Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&self.map, "config.json", &problems);
-        let first = families::first_layer(&fields, self.rope_theta, Scope::WholeModel);
+        let first = families::first_layer(&fields, self.rope_theta, ModelScope::WholeModel);
         let decoder = first.as_ref().and_then(|first| families::decoder(&fields, first));
         match (first.zip(decoder), problems.into_inner()) {
             (Some(whole), problems) if problems.is_empty() => Ok(whole),
@@ -147,7 +147,7 @@ impl ModelConfig {
     pub(crate) fn fallback(&self) -> Option<Self> {
         let mut map = self.map.clone();
         map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
-        let reading = (self.rope_theta, Scope::FirstLayer);
+        let reading = (self.rope_theta, ModelScope::FirstLayer);
         Self::parse(self.files.clone(), self.bytes.clone(), map, reading).ok()
     }
 

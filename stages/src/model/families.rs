@@ -156,7 +156,7 @@ const WRAPPERS: [(&str, &str); 3] =
 
 /// Part of a model that is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum ModelScope {
     FirstLayer,
     WholeModel,
 }
@@ -165,7 +165,7 @@ pub(crate) enum Scope {
 pub(crate) fn first_layer(
     config: &Fields<'_>,
     rope_theta: Option<f64>,
-    scope: Scope,
+    scope: ModelScope,
 ) -> Option<FirstLayerConfig> {
     let Some(model_type) = config.optional_text("model_type") else {
         if config.value("model_type").is_none() {
@@ -212,9 +212,9 @@ fn first_layer_for_type(
     config: &Fields<'_>,
     model_type: &str,
     rope_theta: Option<f64>,
-    scope: Scope,
+    scope: ModelScope,
 ) -> Option<FirstLayerConfig> {
-    let whole_only = WHOLE_ONLY.iter().filter(|_| scope == Scope::WholeModel);
+    let whole_only = WHOLE_ONLY.iter().filter(|_| scope == ModelScope::WholeModel);
     let whole_only = whole_only.map(|(name, family)| (*name, *family, VERIFIED));
     let mut families = FAMILIES.into_iter().chain(whole_only);
     let Some((_, family, verified)) = families.find(|(name, _, _)| *name == model_type) else {
