@@ -47,12 +47,12 @@ pub(super) struct Splitter {
     /// Maximum bytes of a thread's cache of parts.
     pub(super) cache_bytes: usize,
     /// Idle working memory of threads.
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: Mutex<Vec<EncodeScratch>>,
 }
 
 /// Working memory of a thread.
 #[derive(Debug)]
-struct Scratch {
+struct EncodeScratch {
     matchers: Vec<MatcherCache>,
     memo: Memo,
     /// Created when the fast path is first taken.
@@ -325,13 +325,13 @@ impl Splitter {
     /// Encodes a run with the crate.
     fn crate_run(
         &self,
-        scratch: &mut Scratch,
+        scratch: &mut EncodeScratch,
         source: Source<'_>,
         start: usize,
         stop: usize,
         ahead: bool,
     ) -> Result<EncodedRange, EncodeRefusal> {
-        let Scratch { matchers, memo, .. } = scratch;
+        let EncodeScratch { matchers, memo, .. } = scratch;
         let mut run = EncodedRange { end: start, ..EncodedRange::default() };
         let mut is_inside = false;
         let budget = PatternBudget::start(stop - start);
@@ -386,9 +386,9 @@ impl Splitter {
         crate_tokens(source.library, part, steps)
     }
 
-    fn take_scratch(&self) -> Scratch {
+    fn take_scratch(&self) -> EncodeScratch {
         let left = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        left.unwrap_or_else(|| Scratch {
+        left.unwrap_or_else(|| EncodeScratch {
             matchers: self.recipe.parts.caches(),
             memo: Memo::default(),
             cache: None,
