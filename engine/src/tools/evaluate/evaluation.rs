@@ -11,7 +11,7 @@ use super::labels::report::LabelFigures;
 use super::matrix::Matrix;
 use super::report::Report;
 use super::sample::LeftOut;
-use super::selection::Selection;
+use super::selection::FilterEffect;
 use super::windows::Tokens;
 
 /// Result of an evaluation: how well the statistics of a pipeline separate windows of its corpus.
@@ -53,7 +53,7 @@ pub(crate) struct OfLength {
     /// Quantiles 5, 50 and 95 % over whole windows, by statistic.
     pub(crate) quantiles_of_whole: BTreeMap<String, [f64; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) selection: Option<Selection>,
+    pub(crate) selection: Option<FilterEffect>,
     /// Windows of each kind that each guard rejects.
     pub(crate) guards: Vec<GuardRejections>,
     /// Results for each head of whole models, by measure.

@@ -16,7 +16,8 @@ const ASSUMED_FRACTION: f64 = 0.2;
 
 /// Effect of the filter on the whole windows.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Selection {
+#[schemars(rename = "Selection")]
+pub(crate) struct FilterEffect {
     /// Number of whole windows.
     pub(crate) windows: u64,
     /// Number of whole windows that the filter keeps.
@@ -39,7 +40,7 @@ pub(crate) fn consequences(
     tokens: u64,
     score: &Statistic,
     statistics: &[Statistic],
-) -> Selection {
+) -> FilterEffect {
     let Windows { origins, categories, document_tokens, passes_guards, .. } = of;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
     let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
@@ -71,7 +72,7 @@ pub(crate) fn consequences(
         let of = windows.iter().filter(|window| origins[**window].category == category).count();
         of as f64 / windows.len().max(1) as f64
     };
-    Selection {
+    FilterEffect {
         windows: whole.len() as u64,
         kept: after.len() as u64,
         assumed_keep_fraction: (!amount).then_some(ASSUMED_FRACTION),
