@@ -20,7 +20,7 @@ const BLOCK_TOKENS: usize = 16 << 20;
 
 /// Settings for converting samples to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequences {
+pub struct SequenceSettings {
     /// Vocabulary size.
     pub vocabulary: u64,
     /// Maximum tokens of a sequence; `None` if every sample is a sequence.
@@ -33,7 +33,7 @@ pub struct Sequences {
 pub struct TokensWriter {
     stem: PathBuf,
     ids: AtomicFile,
-    sequences: Sequences,
+    sequences: SequenceSettings,
     /// For each sequence, the lengths of its samples or pieces of samples.
     written: Vec<Vec<u32>>,
     /// Tokens to pack next; `pieces`: lengths of their pieces.
@@ -44,7 +44,7 @@ pub struct TokensWriter {
 
 impl TokensWriter {
     /// Creates the files `stem.bin` and so on in an existing folder.
-    pub fn create(stem: &Path, sequences: Sequences) -> Result<Self, DataProblem> {
+    pub fn create(stem: &Path, sequences: SequenceSettings) -> Result<Self, DataProblem> {
         let ids = AtomicFile::create(&with_suffix(stem, ".bin"))?;
         let stem = stem.to_owned();
         let (written, pending, pieces) = (Vec::new(), Vec::new(), Vec::new());
@@ -233,8 +233,8 @@ mod tests {
 
     use super::*;
 
-    fn sequences(tokens: Option<u32>) -> Sequences {
-        Sequences { vocabulary: 1000, tokens, end_token: None }
+    fn sequences(tokens: Option<u32>) -> SequenceSettings {
+        SequenceSettings { vocabulary: 1000, tokens, end_token: None }
     }
 
     /// Returns the sequences of a part and, if they are packed, the boundaries of pieces.
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn without_a_length_every_sample_is_a_sequence_and_a_document() {
         let folder = tempfile::tempdir().unwrap();
-        let end = Sequences { end_token: Some(7), ..sequences(None) };
+        let end = SequenceSettings { end_token: Some(7), ..sequences(None) };
         let mut writer = TokensWriter::create(&folder.path().join("part"), end).unwrap();
         for sample in [&[1, 2, 3][..], &[4], &[5, 6]] {
             writer.write(sample).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn large_vocabularies_have_four_bytes() {
         let folder = tempfile::tempdir().unwrap();
-        let large = Sequences { vocabulary: 65_500, ..sequences(None) };
+        let large = SequenceSettings { vocabulary: 65_500, ..sequences(None) };
         let mut writer = TokensWriter::create(&folder.path().join("part"), large).unwrap();
         writer.write(&[70_000, 3]).unwrap();
         writer.finish().unwrap();

@@ -11,7 +11,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use crate::base::error::Result;
 use crate::dataset::part::{PartWriter, WrittenPart};
 use crate::dataset::part_lines::LinesWriter;
-use crate::dataset::part_tokens::{Sequences, TokensWriter};
+use crate::dataset::part_tokens::{SequenceSettings, TokensWriter};
 use crate::plan::Plan;
 use crate::plan::columns;
 use crate::run_directory::units::Part;
@@ -25,7 +25,7 @@ pub(super) enum Format {
     /// `.jsonl.zst`.
     Lines,
     /// `.bin`, `.idx` and, if packed, `.cu_seqlens.npy`.
-    Tokens(Sequences),
+    Tokens(SequenceSettings),
 }
 
 impl Format {
@@ -35,7 +35,7 @@ impl Format {
         match output.format {
             OutputFormat::Parquet => Self::Parquet(metadata, output.compression),
             OutputFormat::JsonlZst => Self::Lines,
-            OutputFormat::Megatron => Self::Tokens(Sequences {
+            OutputFormat::Megatron => Self::Tokens(SequenceSettings {
                 vocabulary: vocabulary(plan)
                     .max(output.end_token.map_or(0, |id| u64::from(id) + 1)),
                 tokens: output.sequence_tokens,
