@@ -43,7 +43,7 @@ use crate::select::Selection;
 use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
-use cuts::{Series, SeriesName, Share, UnitRange};
+use cuts::{FileSeries, SeriesName, Share, UnitRange};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
@@ -111,11 +111,11 @@ impl Writer<'_> {
     }
 
     /// Groups units by the name of their files: all units or, with `output.mirror`, the units of each input file.
-    fn series(&self) -> Vec<Series> {
+    fn series(&self) -> Vec<FileSeries> {
         let plan = self.plan;
         let units = &plan.units;
         if !plan.spec.pipeline.output.mirror {
-            return vec![Series {
+            return vec![FileSeries {
                 name: SeriesName::Numbered("train".into()),
                 units: 0..units.len(),
             }];
@@ -125,7 +125,7 @@ impl Writer<'_> {
             let units = before(index)..before(index + 1);
             // Files beyond a limit were not read.
             let was_read = !units.is_empty() || file.rows == 0;
-            was_read.then(|| Series { name: SeriesName::Plain(file.stem().to_owned()), units })
+            was_read.then(|| FileSeries { name: SeriesName::Plain(file.stem().to_owned()), units })
         };
         plan.dataset.files.iter().enumerate().filter_map(of_file).collect()
     }

@@ -23,7 +23,7 @@ pub(super) struct Share {
 
 /// Units whose rows go to files of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Series {
+pub(super) struct FileSeries {
     pub(super) name: SeriesName,
     /// Empty for an input file without rows.
     pub(super) units: Range<usize>,
@@ -50,8 +50,8 @@ impl SeriesName {
 
 /// Splits all units into ranges, in order. No file has rows of two series, and every series has at least one file, possibly
 /// without rows.
-pub(super) fn ranges(series: &[Series], shares: &[Share], part_bytes: u64) -> Vec<UnitRange> {
-    let of_series = |Series { name, units }: &Series| {
+pub(super) fn ranges(series: &[FileSeries], shares: &[Share], part_bytes: u64) -> Vec<UnitRange> {
+    let of_series = |FileSeries { name, units }: &FileSeries| {
         let mut cuts = cuts(&shares[units.clone()], part_bytes);
         if cuts.is_empty() {
             cuts.push((0..0, 0));
@@ -115,8 +115,8 @@ mod tests {
         super::cuts(&shares(bytes), part_bytes)
     }
 
-    fn all(units: usize) -> [Series; 1] {
-        [Series { name: SeriesName::Numbered("train".into()), units: 0..units }]
+    fn all(units: usize) -> [FileSeries; 1] {
+        [FileSeries { name: SeriesName::Numbered("train".into()), units: 0..units }]
     }
 
     fn names(ranges: &[UnitRange]) -> Vec<&str> {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_series_has_its_own_files() {
-        let plain = |stem: &str, units| Series { name: SeriesName::Plain(stem.into()), units };
+        let plain = |stem: &str, units| FileSeries { name: SeriesName::Plain(stem.into()), units };
         let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
         let ranges = ranges(&series, &shares(&[1, 2, 30, 0, 0]), 10);
         let expected =
