@@ -12,7 +12,7 @@ use crate::run_directory::summary::Summary;
 
 /// Parameters of a run.
 #[derive(Clone, Copy)]
-struct Setting {
+struct RunParameters {
     window: Option<usize>,
     threads: usize,
     rows: u64,
@@ -36,18 +36,18 @@ pub(super) fn measure(
     let counts = [4, 2, 1].map(|part| rows.div_ceil(part));
     let parts = counts.into_iter().zip(bytes_of_first(&plan, counts)?);
     let parts: Vec<_> = parts
-        .map(|(rows, text_bytes)| Setting { window: None, threads, rows, text_bytes })
+        .map(|(rows, text_bytes)| RunParameters { window: None, threads, rows, text_bytes })
         .collect();
     drop(plan);
     let whole = parts[2];
     let windows = options.windows.iter().filter(|window| **window as u64 <= longest);
     let windows = windows.map(|window| {
-        let setting = Setting { window: Some(*window), ..whole };
+        let setting = RunParameters { window: Some(*window), ..whole };
         ("run by window", (*window as f64, "tokens"), setting)
     });
     let counts = std::iter::successors(Some(1), |count| Some(count * 2));
     let counts = counts.take_while(|count| *count <= threads).map(|threads| {
-        ("run by threads", (threads as f64, "threads"), Setting { threads, ..whole })
+        ("run by threads", (threads as f64, "threads"), RunParameters { threads, ..whole })
     });
     let parts = parts
         .iter()
@@ -73,7 +73,7 @@ impl Runs<'_, '_> {
         &mut self,
         group: &'static str,
         at: (f64, &'static str),
-        setting: Setting,
+        setting: RunParameters,
     ) -> Result<()> {
         let mut summaries = Vec::new();
         for _ in 0..self.options.repeats().max(1) {
@@ -108,7 +108,7 @@ impl Runs<'_, '_> {
     }
 
     /// Runs the pipeline in a child process, into a temporary folder.
-    fn run(&self, setting: Setting) -> Result<Summary> {
+    fn run(&self, setting: RunParameters) -> Result<Summary> {
         let folder = scratch()?;
         let output = folder.path().join(file_stem(self.pipeline));
         let failed = |why: String| {
