@@ -28,7 +28,7 @@ pub(crate) struct Passage {
 }
 
 /// The window whose passages are searched.
-pub(crate) struct Source<'a> {
+pub(crate) struct PassageSource<'a> {
     /// Token ids as scored, BOS included.
     pub(crate) ids: &'a [u32],
     pub(crate) text: Option<&'a str>,
@@ -49,11 +49,15 @@ impl Passage {
 }
 
 /// Returns the passages with the highest counts, in order; empty if the measure does not support passages.
-pub(crate) fn find_passages(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
+pub(crate) fn find_passages(
+    plan: &Plan,
+    statistic: &str,
+    source: &PassageSource<'_>,
+) -> Vec<Passage> {
     let Some((index, column)) = plan.measures.index_of(statistic) else { return Vec::new() };
     let measure = plan.measure(index);
     let Some(column) = measure.columns().into_iter().nth(column) else { return Vec::new() };
-    let Source { ids, text, text_of } = *source;
+    let PassageSource { ids, text, text_of } = *source;
     let text_half = text.map(|_| 0);
     let bytes = text.map(str::as_bytes);
     let window = Window { ids, text: bytes, text_half, document: &[], evidence: &[] };

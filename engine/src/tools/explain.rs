@@ -30,7 +30,7 @@ use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::report::overview::choice::SelectionSettings;
-use crate::report::passages::{self, Passage, Source};
+use crate::report::passages::{self, Passage, PassageSource};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
@@ -315,7 +315,7 @@ impl Explanation {
     /// Judges the window by each guard.
     fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<GuardVerdict> {
         let text_of = |tokens: Range<usize>| self.text(tokens);
-        let source = Source { ids, text, text_of: &text_of };
+        let source = PassageSource { ids, text, text_of: &text_of };
         let guarded = |(index, guard): (usize, &Guard)| {
             let of_group = self.selected.as_ref().and_then(|own| own.bounds.get(index));
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));

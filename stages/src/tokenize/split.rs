@@ -71,7 +71,7 @@ struct EncodedRange {
 
 /// Text to encode, with the steps of its first part.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+struct EncodeInput<'a> {
     library: &'a Library,
     text: &'a str,
     first: Option<&'a PartSteps>,
@@ -162,7 +162,7 @@ impl Splitter {
                 let first = self.recipe.first.as_ref().map(|steps| &steps[usize::from(!at_front)]);
                 let text = &composed.text[part.clone()];
                 let fast = self.fast.as_ref().ok().filter(|fast| fast.supports(text));
-                let source = Source { library, text, first, fast, largest_part };
+                let source = EncodeInput { library, text, first, fast, largest_part };
                 if fast.is_some() && first.is_none() && !composed.changed() {
                     // Ends of the fast path are ends of characters.
                     let offset = (range.start + part.start) as u32;
@@ -186,7 +186,7 @@ impl Splitter {
     /// Encodes the text between two added tokens. `source_end`: maps a byte of this text to the whole text.
     fn encode_between(
         &self,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         encoded: &mut EncodedText,
         source_end: impl Fn(u32) -> u32,
     ) -> Result<(), EncodeRefusal> {
@@ -197,7 +197,7 @@ impl Splitter {
         // The space in front belongs to the first character.
         let first_character = text.chars().next().map_or(0, char::len_utf8) as u32;
         let with_space = format!(" {text}");
-        self.encode_runs(Source { text: &with_space, ..source }, |run| {
+        self.encode_runs(EncodeInput { text: &with_space, ..source }, |run| {
             encoded.extend(&run.tokens, |end| source_end((end - 1).max(first_character)));
         })
     }
@@ -209,7 +209,7 @@ impl Splitter {
     /// boundary of this run, the rest of this run equals the result for the whole text.
     fn encode_runs(
         &self,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         mut take: impl FnMut(EncodedRange),
     ) -> Result<(), EncodeRefusal> {
         let text = source.text;
@@ -266,7 +266,7 @@ impl Splitter {
     /// since the run in which the part begins encodes all of it.
     fn run(
         &self,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         start: usize,
         stop: usize,
         ahead: bool,
@@ -292,7 +292,7 @@ impl Splitter {
         &self,
         fast: &FastPath,
         cache: &mut PartCache,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         start: usize,
         stop: usize,
         ahead: bool,
@@ -326,7 +326,7 @@ impl Splitter {
     fn crate_run(
         &self,
         scratch: &mut EncodeScratch,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         start: usize,
         stop: usize,
         ahead: bool,
@@ -370,7 +370,7 @@ impl Splitter {
     /// Encodes a part. `steps`: those of its beginning.
     fn part_tokens(
         &self,
-        source: Source<'_>,
+        source: EncodeInput<'_>,
         part: &str,
         steps: &PartSteps,
     ) -> Result<Vec<PartToken>, EncodeRefusal> {
@@ -436,7 +436,7 @@ mod tests {
         let splitter = encoder.splitter.as_ref().unwrap();
         let text = format!("{} and so on", "a".repeat(1000));
         for fast in [splitter.fast.as_ref().ok(), None] {
-            let source = Source {
+            let source = EncodeInput {
                 library: &encoder.library,
                 text: &text,
                 first: None,

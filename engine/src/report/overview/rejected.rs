@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::numbers::{number, share};
 use crate::report::page::{Block, SampleText, Section};
-use crate::report::passages::{self, Passage, Source};
+use crate::report::passages::{self, Passage, PassageSource};
 use crate::run_directory::calibration::CalibratedGroup;
 use crate::run_directory::summary::GuardUse;
 
@@ -140,7 +140,7 @@ fn passages_of(
                 let tokens = own(&tokens);
                 text[encoded.byte_range(tokens.start, tokens.end, text.len())].to_owned()
             };
-            let source = Source { ids: &ids, text: Some(&text[bytes]), text_of: &text_of };
+            let source = PassageSource { ids: &ids, text: Some(&text[bytes]), text_of: &text_of };
             Some(passages::find_passages(plan, statistic, &source))
         }
         DocumentContent::Tokens(tokens) => {
@@ -149,7 +149,7 @@ fn passages_of(
                 let ids = ids[range].iter().map(u32::to_string);
                 ids.collect::<Vec<_>>().join(" ")
             };
-            let source = Source { ids: &ids, text: None, text_of: &text_of };
+            let source = PassageSource { ids: &ids, text: None, text_of: &text_of };
             Some(passages::find_passages(plan, statistic, &source))
         }
     }
