@@ -45,7 +45,7 @@ use machine::Machine;
 use rejected::GuardRejection;
 
 /// Sources of a report.
-pub(crate) struct Sources<'a> {
+pub(crate) struct ReportSources<'a> {
     pub(crate) directory: &'a RunDirectory,
     pub(crate) manifest: &'a Manifest,
     pub(crate) summary: &'a Summary,
@@ -151,7 +151,7 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
     let scores = manifest.scores_directory(directory)?;
     let options = PlanOptions { offline: true, devices_absent: true, ..PlanOptions::default() };
     let plan = crate::plan::read::plan(&directory.root, &Overrides::default(), options);
-    let sources = Sources {
+    let sources = ReportSources {
         directory,
         manifest: &manifest,
         summary: &summary,
@@ -167,8 +167,8 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
 
 impl Overview {
     /// Builds the report.
-    pub(crate) fn new(sources: Sources<'_>) -> Result<Self> {
-        let Sources { manifest, summary, calibration, scores, .. } = sources;
+    pub(crate) fn new(sources: ReportSources<'_>) -> Result<Self> {
+        let ReportSources { manifest, summary, calibration, scores, .. } = sources;
         let choice = SelectionSettings::from_manifest(manifest, scores)?;
         let tables: Vec<PathBuf> = manifest.selection.iter().map(sources.selection).collect();
         let statistics = match tables.first() {

@@ -9,7 +9,7 @@ use super::finished::{is_own_card, refuse_foreign_data, selection_fingerprint};
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
-use crate::report::overview::{Overview, Sources};
+use crate::report::overview::{Overview, ReportSources};
 use crate::report::{card, checked};
 use crate::run::{Run, RunOutcome};
 use crate::run_directory::events;
@@ -122,7 +122,7 @@ impl Run<'_> {
         tables: &dyn Fn(&Part) -> PathBuf,
     ) -> Result<Vec<Part>> {
         let directory = self.directory;
-        let overview = Overview::new(Sources {
+        let overview = Overview::new(ReportSources {
             directory,
             manifest,
             summary,
