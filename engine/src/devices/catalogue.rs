@@ -10,12 +10,12 @@ pub struct GpuModel {
     pub name: String,
     pub memory_bytes: u64,
     /// Peak speed, if known.
-    pub speed: Option<Speed>,
+    pub speed: Option<PeakRates>,
 }
 
 /// Peak rates of a GPU; no kernel reaches all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Speed {
+pub struct PeakRates {
     /// Bytes per second from its memory.
     pub bytes: f64,
     /// Dense bf16 floating-point operations per second, accumulated in float32.
@@ -53,7 +53,7 @@ impl GpuModel {
     fn from_row((name, gigabytes, bandwidth, bf16, f32, multiprocessors, clock): Row) -> Self {
         let exponentials = 16.0 * multiprocessors * clock * 1e9;
         let speed =
-            Speed { bytes: bandwidth * 1e9, bf16: bf16 * 1e12, f32: f32 * 1e12, exponentials };
+            PeakRates { bytes: bandwidth * 1e9, bf16: bf16 * 1e12, f32: f32 * 1e12, exponentials };
         Self { name: name.to_owned(), memory_bytes: gigabytes * 1_000_000_000, speed: Some(speed) }
     }
 }

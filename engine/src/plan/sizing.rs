@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::base::error::Result;
 use crate::base::text::{bytes, count};
-use crate::devices::catalogue::{GpuModel, Speed};
+use crate::devices::catalogue::{GpuModel, PeakRates};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
@@ -138,7 +138,7 @@ fn window_bytes(
 fn min_window_seconds(
     attention: &Attention,
     window_tokens: usize,
-    speed: Speed,
+    speed: PeakRates,
     number_bytes: u64,
 ) -> (f64, &'static str) {
     let tokens = window_tokens as f64;
