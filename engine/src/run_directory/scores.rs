@@ -387,8 +387,11 @@ pub fn read_figures(
             if measure.columns.iter().any(|own| batch.column_by_name(&own.name).is_none()) {
                 continue;
             }
-            let columns: Option<Vec<Statistic<'_>>> =
-                measure.columns.iter().map(|own| Statistic::from_column(batch, own)).collect();
+            let columns: Option<Vec<StatisticColumn<'_>>> = measure
+                .columns
+                .iter()
+                .map(|own| StatisticColumn::from_column(batch, own))
+                .collect();
             let columns = columns.ok_or_else(damaged)?;
             for row in 0..batch.num_rows() {
                 let values = columns.iter().map(|column| column.value(row)).collect();
@@ -409,13 +412,13 @@ fn table(path: &Path) -> Table<'_> {
 }
 
 /// Column of one statistic in one batch.
-enum Statistic<'a> {
+enum StatisticColumn<'a> {
     Number(&'a Float64Array),
     Count(&'a Int64Array),
     Numbers(&'a ListArray),
 }
 
-impl<'a> Statistic<'a> {
+impl<'a> StatisticColumn<'a> {
     fn from_column(batch: &'a RecordBatch, own: &Column) -> Option<Self> {
         Some(match own.kind {
             Kind::Number => Self::Number(column(batch, &own.name)?),
@@ -465,14 +468,14 @@ struct ScoreColumns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],
     int64: [&'a Int64Array; 7],
-    statistics: Vec<Statistic<'a>>,
+    statistics: Vec<StatisticColumn<'a>>,
 }
 
 impl<'a> ScoreColumns<'a> {
     fn from_batch(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
         let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
-            Some(numbers) => Some(Statistic::Number(numbers)),
-            None => column(batch, name).map(Statistic::Count),
+            Some(numbers) => Some(StatisticColumn::Number(numbers)),
+            None => column(batch, name).map(StatisticColumn::Count),
         };
         Some(Self {
             text: [column(batch, "id")?, column(batch, "content_hash")?],
@@ -492,7 +495,7 @@ impl<'a> ScoreColumns<'a> {
 
     fn window(&self, row: usize) -> ScoredWindow {
         let int64 = |column: usize| self.int64[column].value(row) as u64;
-        let statistic = |column: &Statistic<'_>| match column.value(row) {
+        let statistic = |column: &StatisticColumn<'_>| match column.value(row) {
             Value::Number(number) => Some(number),
             Value::Count(count) => Some(count as f64),
             Value::Null | Value::Numbers(_) => None,

@@ -25,7 +25,7 @@ use crate::spec::pipeline::Samples;
 #[derive(Clone, Debug)]
 pub(super) struct Criteria {
     /// Statistic of every term in order, then those that only guards use.
-    pub(super) statistics: Vec<Statistic>,
+    pub(super) statistics: Vec<SelectionStatistic>,
     /// Columns of score tables that are read: those that the selection needs, then those of the output.
     pub(super) columns: Vec<String>,
     /// Number of columns that the selection needs.
@@ -45,7 +45,7 @@ pub(super) struct Criteria {
     /// Measures with guards before them.
     pub(super) skipped: Vec<SkippedMeasure>,
     /// Statistics in the output.
-    pub(super) written: Vec<Statistic>,
+    pub(super) written: Vec<SelectionStatistic>,
     pub(super) reasons: Reasons,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct SkippedMeasure {
 
 /// Statistic that a selection uses.
 #[derive(Clone, Debug)]
-pub(super) struct Statistic {
+pub(super) struct SelectionStatistic {
     pub(super) name: String,
     /// Rule for a document's value from those of its windows.
     pub(super) merge: Merge,
@@ -109,7 +109,7 @@ pub(super) struct Statistic {
 }
 
 impl Reasons {
-    pub(super) fn new(statistics: &[Statistic], guards: &[(Guard, usize)]) -> Self {
+    pub(super) fn new(statistics: &[SelectionStatistic], guards: &[(Guard, usize)]) -> Self {
         let reason = |kind: &str, name: &str| Arc::from(format!("{kind}_{name}"));
         Self {
             not_selected: Arc::from(dropped::NOT_SELECTED),
@@ -134,7 +134,7 @@ impl Criteria {
         let mut criteria = Self::new(plan, score, filter, Vec::new());
         let statistic = |column: &Column| {
             let (columns, merge) = (&mut criteria.columns, score.document_score);
-            Statistic::new(plan, &column.name, &declared, merge, columns)
+            SelectionStatistic::new(plan, &column.name, &declared, merge, columns)
         };
         criteria.written = columns::output_statistics(&declared).map(statistic).collect();
         let skipped =
@@ -162,9 +162,10 @@ impl Criteria {
     fn new(plan: &Plan, score: &Score, filter: &Filter, mut columns: Vec<String>) -> Self {
         let declared = plan.measures.statistics();
         let (terms, combine) = score.terms(&declared);
-        let mut statistic =
-            |name: &str| Statistic::new(plan, name, &declared, score.document_score, &mut columns);
-        let mut statistics: Vec<Statistic> =
+        let mut statistic = |name: &str| {
+            SelectionStatistic::new(plan, name, &declared, score.document_score, &mut columns)
+        };
+        let mut statistics: Vec<SelectionStatistic> =
             terms.iter().map(|term| statistic(&term.statistic)).collect();
         let mut guards = Vec::new();
         for guard in &filter.guards {
@@ -258,7 +259,7 @@ impl Criteria {
     ///
     /// If guards skip its measure, the value is missing even if an earlier run with other guards computed it. If sampling
     /// excluded the measure, it is [`NOT_SAMPLED`].
-    pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
+    pub(super) fn value(&self, statistic: &SelectionStatistic, sample: &[ScoredWindow]) -> f64 {
         if self.is_skipped(statistic.measure, sample) {
             f64::NAN
         } else if statistic.is_in_sample(sample) {
@@ -286,7 +287,7 @@ impl Criteria {
         }
     }
 
-    fn measured(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
+    fn measured(&self, statistic: &SelectionStatistic, sample: &[ScoredWindow]) -> f64 {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
             return window.statistic(statistic.place);
         }
@@ -359,7 +360,7 @@ impl Criteria {
     }
 }
 
-impl Statistic {
+impl SelectionStatistic {
     /// Whether sampling includes a window for its measure.
     fn holds(&self, window: &ScoredWindow) -> bool {
         sampling::contains(self.sample, &window.id, window.window)

@@ -10,7 +10,7 @@ use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
 use proptest::prelude::*;
 
 use super::calibration;
-use super::criteria::{Criteria, Reasons, Statistic};
+use super::criteria::{Criteria, Reasons, SelectionStatistic};
 use super::decided::Rule;
 use super::drift;
 use super::gather::{GatheredSamples, Gathering, UnitSamples};
@@ -37,7 +37,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         standardise: None,
         optional: false,
     };
-    let statistic = |name: &str| Statistic {
+    let statistic = |name: &str| SelectionStatistic {
         name: name.to_owned(),
         merge: Merge::Mean,
         ratio: None,

@@ -54,7 +54,7 @@ use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent};
 use report::{Report, Windows};
 use sample::{EvaluationSample, SampleOptions};
-use statistics::{MeasuredWindows, Statistic};
+use statistics::{MeasuredWindows, OrientedStatistic};
 use windows::{Category, Tokens, WINDOWS_PER_DOCUMENT, WindowOrigin};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
@@ -510,7 +510,7 @@ impl Evaluator<'_> {
             agreement.insert(name.clone(), of.agreement);
             agreement.entry(name.clone()).or_default().insert(name.clone(), of.own);
             reports.insert(name.clone(), of.report);
-            with_columns.push(Statistic {
+            with_columns.push(OrientedStatistic {
                 name: name.clone(),
                 doc: String::new(),
                 values: of.values,

@@ -10,7 +10,7 @@ use arrow_schema::DataType;
 use super::figures::agreement::{category_variance, inside_categories};
 use super::report::{Explained, Report, Windows};
 use super::sample::{InputRow, SampledDocument, each_batch};
-use super::statistics::Statistic;
+use super::statistics::OrientedStatistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::suggest;
@@ -83,7 +83,7 @@ pub(super) struct ColumnResults {
 /// of its whole windows and the mean of a statistic over all of them.
 pub(super) fn figures(
     windows: &Windows<'_>,
-    statistics: &[Statistic],
+    statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {
     let categories = windows.categories.len();
@@ -93,7 +93,7 @@ pub(super) fn figures(
     let of = |window: usize| {
         values[origins[window].category][origins[window].document].filter(|_| first(window))
     };
-    let mean = |statistic: &Statistic| {
+    let mean = |statistic: &OrientedStatistic| {
         let mut sums: BTreeMap<(usize, usize), (f64, u64)> = BTreeMap::new();
         for (window, value) in statistic.values.iter().enumerate() {
             if let Some(value) = value.filter(|_| whole(window)) {

@@ -17,7 +17,7 @@ use super::columns;
 use super::figures::bootstrap::Bootstrap;
 use super::measure::{Measurer, WindowContent};
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
-use super::statistics::{MeasuredWindows, Statistic};
+use super::statistics::{MeasuredWindows, OrientedStatistic};
 use super::windows::{Tokens, WindowOrigin, starts};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
@@ -152,7 +152,7 @@ impl Labelling<'_, '_> {
         let passes = rejections.passes();
         let mut statistics = measured.statistics(self.plan, passes.as_deref());
         let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
-        let is_known = |statistics: &[Statistic], name: &str| {
+        let is_known = |statistics: &[OrientedStatistic], name: &str| {
             statistics.iter().any(|statistic| statistic.name == name)
         };
         for (column, values) in self.scores.iter().zip(&scores) {
@@ -162,7 +162,7 @@ impl Labelling<'_, '_> {
             let of = |origin: &WindowOrigin| values[origin.category][origin.document];
             let values = measured.origins.iter().map(of).collect();
             let doc = format!("The column `{column}` of the input, a document score.");
-            statistics.push(Statistic { name, doc, values, unguarded: None });
+            statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }
         statistics.push(random(&statistics, &measured, seed));
         let good: Vec<bool> =
@@ -205,9 +205,13 @@ impl Labelling<'_, '_> {
 }
 
 /// Returns the random control, which depends only on ids and windows.
-fn random(statistics: &[Statistic], measured: &MeasuredWindows, seed: u64) -> Statistic {
+fn random(
+    statistics: &[OrientedStatistic],
+    measured: &MeasuredWindows,
+    seed: u64,
+) -> OrientedStatistic {
     let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
-    Statistic {
+    OrientedStatistic {
         name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },
         doc: format!("Random number by document and window, seed {seed}: the control."),
         values: measured.random(seed),

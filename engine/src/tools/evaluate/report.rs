@@ -13,7 +13,7 @@ use super::figures::paired::Paired;
 use super::figures::top_fifth::TopFifth;
 use super::figures::{IntervalEstimate, Values};
 use super::matrix::Cell;
-use super::statistics::Statistic;
+use super::statistics::OrientedStatistic;
 use super::windows::WindowOrigin;
 
 /// Kind whose ladder is reported by category.
@@ -80,7 +80,7 @@ pub(crate) struct Windows<'a> {
 
 impl Windows<'_> {
     /// Computes all results of a statistic.
-    pub(crate) fn report(&self, statistic: &Statistic) -> Report {
+    pub(crate) fn report(&self, statistic: &OrientedStatistic) -> Report {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
         let by_category = self.ladder(values, KIND_BY_CATEGORY);
@@ -124,7 +124,7 @@ impl Windows<'_> {
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 
-    fn top_fifth(&self, pool: Pool, statistic: &Statistic) -> TopFifthShares {
+    fn top_fifth(&self, pool: Pool, statistic: &OrientedStatistic) -> TopFifthShares {
         if !self.pools.contains(&pool) {
             return TopFifthShares::default();
         }
@@ -174,15 +174,15 @@ impl Windows<'_> {
     /// Returns the rank correlations of all pairs of statistics over whole windows.
     pub(crate) fn agreement(
         &self,
-        statistics: &[Statistic],
+        statistics: &[OrientedStatistic],
     ) -> BTreeMap<String, BTreeMap<String, Option<f64>>> {
         let categories = self.categories.len();
-        let of = |one: &Statistic, other: &Statistic| {
+        let of = |one: &OrientedStatistic, other: &OrientedStatistic| {
             let (one, other) =
                 (|window: usize| one.values[window], |window: usize| other.values[window]);
             inside_categories(self.origins, categories, one, other)
         };
-        let row = |one: &Statistic| {
+        let row = |one: &OrientedStatistic| {
             let cells = statistics.iter().map(|other| (other.name.clone(), of(one, other)));
             (one.name.clone(), cells.collect())
         };

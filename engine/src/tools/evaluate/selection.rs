@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::figures::agreement::quantiles;
 use super::report::Windows;
-use super::statistics::Statistic;
+use super::statistics::OrientedStatistic;
 
 /// Kept fraction if the filter's budget is in tokens, which does not apply to a sample.
 const ASSUMED_FRACTION: f64 = 0.2;
@@ -38,8 +38,8 @@ pub(crate) fn consequences(
     filter: &Filter,
     of: &Windows<'_>,
     tokens: u64,
-    score: &Statistic,
-    statistics: &[Statistic],
+    score: &OrientedStatistic,
+    statistics: &[OrientedStatistic],
 ) -> FilterEffect {
     let Windows { origins, categories, document_tokens, passes_guards, .. } = of;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();

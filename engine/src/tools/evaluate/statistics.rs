@@ -15,7 +15,7 @@ const COPY_CAP: f64 = 0.4;
 
 /// A statistic, oriented so that larger values indicate more long-range dependence.
 #[derive(Clone, Debug)]
-pub(crate) struct Statistic {
+pub(crate) struct OrientedStatistic {
     /// Column name, with the suffix `_negated` if lower values indicate more.
     pub(crate) name: String,
     /// Description in one sentence.
@@ -26,7 +26,7 @@ pub(crate) struct Statistic {
     pub(crate) unguarded: Option<Vec<Option<f64>>>,
 }
 
-impl Statistic {
+impl OrientedStatistic {
     /// Returns the values by which a selection without guards ranks.
     pub(crate) fn without_guards(&self) -> &[Option<f64>] {
         self.unguarded.as_ref().unwrap_or(&self.values)
@@ -102,7 +102,11 @@ impl MeasuredWindows {
 
     /// Returns the columns whose values differ between windows, and the score. `passes`: by window, whether it passes
     /// all guards; `None` without guards.
-    pub(crate) fn statistics(&self, plan: &Plan, passes: Option<&[bool]>) -> Vec<Statistic> {
+    pub(crate) fn statistics(
+        &self,
+        plan: &Plan,
+        passes: Option<&[bool]>,
+    ) -> Vec<OrientedStatistic> {
         let mut all = Vec::new();
         for (index, column) in self.columns.iter().enumerate() {
             let negated = column.orientation == Orientation::Lower;
@@ -118,7 +122,7 @@ impl MeasuredWindows {
                 let suffix = if negated { "_negated" } else { "" };
                 let name = format!("{}{suffix}", column.name);
                 let doc = column.doc.clone().into_owned();
-                all.push(Statistic { name, doc, values, unguarded: None });
+                all.push(OrientedStatistic { name, doc, values, unguarded: None });
             }
         }
         all.extend(self.score(plan, passes));
@@ -138,21 +142,21 @@ impl MeasuredWindows {
     }
 
     /// Computes the pipeline's score; `None` if a term has no values.
-    fn score(&self, plan: &Plan, passes: Option<&[bool]>) -> Option<Statistic> {
+    fn score(&self, plan: &Plan, passes: Option<&[bool]>) -> Option<OrientedStatistic> {
         let settings = plan.spec.score();
         if let Some(seed) = settings.random_seed() {
             let doc = format!(
                 "The pipeline's score: a random number by document and window, seed {seed}."
             );
             let values = self.random(seed);
-            return Some(Statistic { name: "score".into(), doc, values, unguarded: None });
+            return Some(OrientedStatistic { name: "score".into(), doc, values, unguarded: None });
         }
         let (terms, combine) = settings.terms(&plan.measures.statistics());
         let values = self.scores(plan, |window| passes.is_none_or(|passes| passes[window]))?;
         let unguarded = passes.and_then(|_| self.scores(plan, |_| true));
         let doc = format!("The pipeline's score: {}.", combine.formula(&terms));
         let any = values.iter().any(Option::is_some);
-        any.then(|| Statistic { name: "score".into(), doc, values, unguarded })
+        any.then(|| OrientedStatistic { name: "score".into(), doc, values, unguarded })
     }
 
     /// Computes the pipeline's score by window, scaled by the whole windows of its group for which `is_counted`

@@ -9,7 +9,7 @@ use super::kept::{FRACTIONS, KeptFraction, Labelled};
 use crate::tools::evaluate::figures::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
-use crate::tools::evaluate::statistics::Statistic;
+use crate::tools::evaluate::statistics::OrientedStatistic;
 use crate::tools::evaluate::windows::{Tokens, WindowOrigin};
 
 /// Fraction by which scores are judged.
@@ -137,7 +137,7 @@ impl LabelWindows<'_> {
         self.classes.iter().enumerate().map(size).collect()
     }
 
-    pub(crate) fn report(&self, statistic: &Statistic) -> LabelReport {
+    pub(crate) fn report(&self, statistic: &OrientedStatistic) -> LabelReport {
         let missing = statistic.values.iter().filter(|value| value.is_none()).count() as u64;
         let shares = |values: &[Option<f64>], passes: Option<&[bool]>| {
             let kept = self.labelled.kept(values, passes);
@@ -174,7 +174,7 @@ impl LabelWindows<'_> {
             .collect()
     }
 
-    pub(crate) fn best(&self, score: &Statistic) -> Vec<BestWindow> {
+    pub(crate) fn best(&self, score: &OrientedStatistic) -> Vec<BestWindow> {
         let passes = |window: &usize| self.passes.is_none_or(|passes| passes[*window]);
         let mut windows: Vec<(usize, f64)> = (0..self.origins().len())
             .filter(passes)
