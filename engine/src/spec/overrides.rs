@@ -11,7 +11,7 @@ pub(crate) const SET: &str = "--set ";
 pub(crate) const PARAM: &str = "--param ";
 
 /// Part of a path with its position on the command line.
-struct Step<'a> {
+struct PathStep<'a> {
     name: &'a str,
     span: Span,
 }
@@ -55,11 +55,11 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
     }
 }
 
-fn steps(path: &str, source: usize, mut column: usize) -> Vec<Step<'_>> {
+fn steps(path: &str, source: usize, mut column: usize) -> Vec<PathStep<'_>> {
     let mut steps = Vec::new();
     for name in path.split('.') {
         let length = name.chars().count();
-        steps.push(Step { name, span: Span { source, line: 1, column, length } });
+        steps.push(PathStep { name, span: Span { source, line: 1, column, length } });
         column += length + 1;
     }
     steps
@@ -67,8 +67,8 @@ fn steps(path: &str, source: usize, mut column: usize) -> Vec<Step<'_>> {
 
 fn set_in_stage(
     root: &mut Node,
-    stages: &Step,
-    rest: &[Step],
+    stages: &PathStep,
+    rest: &[PathStep],
     value: Node,
     problems: &mut Problems,
 ) {
@@ -99,7 +99,11 @@ fn set_in_stage(
 
 /// Returns the mapping of a stage, inserting it at its usual position if it is absent; `None` if the file has no list of
 /// stages, which the checker reports.
-fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Option<&'r mut Node> {
+fn stage_of<'r>(
+    root: &'r mut Node,
+    stage: &PathStep,
+    problems: &mut Problems,
+) -> Option<&'r mut Node> {
     let Value::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
     let Value::List(items) = &mut list.value.value else { return None };
@@ -114,7 +118,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Op
             let mut made = Node::mapping(stage.span);
             set(
                 &mut made,
-                &[Step { name: "stage", span: stage.span }],
+                &[PathStep { name: "stage", span: stage.span }],
                 Node::string(stage.span, stage.name),
                 problems,
             );
@@ -125,7 +129,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Op
 }
 
 /// Sets a value below `node`, creating missing mappings. Items of a list are addressed by index, from 0.
-fn set(node: &mut Node, steps: &[Step], value: Node, problems: &mut Problems) {
+fn set(node: &mut Node, steps: &[PathStep], value: Node, problems: &mut Problems) {
     let Some((step, rest)) = steps.split_first() else {
         *node = value;
         return;

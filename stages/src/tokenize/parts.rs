@@ -28,7 +28,7 @@ use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerStep, PreToke
 #[derive(Debug)]
 pub(super) enum Parts {
     /// Into the pieces of these steps of the pre-tokenizer.
-    Pieces(Vec<Step>),
+    Pieces(Vec<SplitStep>),
     /// Between characters that no merge joins.
     Unmerged(MergedPairs),
     /// Before an ASCII blank that follows another character.
@@ -37,7 +37,7 @@ pub(super) enum Parts {
 
 /// Step of a pre-tokenizer that cuts a piece at matches.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct SplitStep {
     matcher: Matcher,
     keeps_matches: bool,
     keeps_gaps: bool,
@@ -87,7 +87,7 @@ impl Recipe {
         };
         let prefix_space = matches!(pre_tokenizer.0.first(), Some(PreTokenizerStep::PrefixSpace));
         let rest = &pre_tokenizer.0[usize::from(prefix_space)..];
-        let steps: Vec<Step> = rest.iter().map_while(Step::new).collect();
+        let steps: Vec<SplitStep> = rest.iter().map_while(SplitStep::new).collect();
         let inner = PreTokenizerSteps(rest[steps.len()..].to_vec());
         let wants_place = |step: &PreTokenizerStep| {
             matches!(step, PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(_)))
@@ -235,7 +235,7 @@ fn replaced_character(step: &NormalizerWrapper) -> Option<(char, char)> {
     Some((only(form["pattern"]["String"].as_str()?)?, only(&replace.content)?))
 }
 
-impl Step {
+impl SplitStep {
     /// Converts a step that cuts at the matches of a [`Matcher`] and keeps matches and gaps separate.
     fn new(step: &PreTokenizerStep) -> Option<Self> {
         use SplitDelimiterBehavior::{Isolated, Removed};
@@ -311,7 +311,7 @@ fn is_blank(byte: u8) -> bool {
 /// Cuts the text before the next match of the first step, and the match, by the following steps. `text[at..]` is the
 /// rest of a piece that begins at byte `offset` of the text in which the parts are given.
 fn next_match<E: From<BudgetExceeded>>(
-    steps: &[Step],
+    steps: &[SplitStep],
     caches: &mut [MatcherCache],
     text: &str,
     offset: usize,
