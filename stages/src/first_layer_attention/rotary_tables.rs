@@ -10,11 +10,11 @@ const MAX_TABLES: usize = 4;
 /// Rotary tables in use. A table serves every window with the same frequencies that is not longer.
 #[derive(Debug, Default)]
 pub(super) struct RotaryTables {
-    kept: Mutex<Vec<Table>>,
+    kept: Mutex<Vec<RotaryTable>>,
 }
 
 #[derive(Clone, Debug)]
-struct Table {
+struct RotaryTable {
     inverse_frequencies: Vec<f32>,
     tokens: usize,
     rope: Arc<Rope>,
@@ -46,16 +46,16 @@ impl RotaryTables {
             kept.remove(0);
         }
         let inverse_frequencies = rotation.inverse_frequencies.clone();
-        kept.push(Table { inverse_frequencies, tokens: length, rope: Arc::clone(&rope) });
+        kept.push(RotaryTable { inverse_frequencies, tokens: length, rope: Arc::clone(&rope) });
         rope
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Table>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RotaryTable>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn find(kept: &[Table], rotation: &Rotation, tokens: usize) -> Option<Arc<Rope>> {
+fn find(kept: &[RotaryTable], rotation: &Rotation, tokens: usize) -> Option<Arc<Rope>> {
     let bits = |frequencies: &[f32]| frequencies.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
     let wanted = bits(&rotation.inverse_frequencies);
     let table = kept
