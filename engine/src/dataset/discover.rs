@@ -10,7 +10,7 @@ use longsift_stages::contract::Address;
 use super::formats::format::{self, FileFormat};
 use super::problem::DataProblem;
 use super::source::InTree;
-use super::table_format::TableFormat;
+use super::table_format::TableFolder;
 use super::walk::{self, GLOB, Walked, unreadable};
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
@@ -52,7 +52,7 @@ impl DiscoveredFiles {
         format: InputFormat,
     ) -> Result<Self, Vec<DataProblem>> {
         if let Some(table) =
-            TableFormat::find_in_listing(location, names.iter().map(String::as_str))
+            TableFolder::find_in_listing(location, names.iter().map(String::as_str))
         {
             return Err(vec![table.refusal()]);
         }
@@ -103,7 +103,7 @@ pub(super) fn find(
         return Err(vec![missing(&root)]);
     }
     let mut found = walk::matching(&root, &rest).and_then(|walked| relative(root, walked))?;
-    let table = TableFormat::find_in_files(&found.root, found.files.iter().map(String::as_str));
+    let table = TableFolder::find_in_files(&found.root, found.files.iter().map(String::as_str));
     found.notes.extend(table.map(|table| table.note()));
     Ok(found)
 }
@@ -225,10 +225,10 @@ fn match_names(
     let exists = |end: &usize| names.iter().any(|name| name.starts_with(&path[..*end]));
     let (folder, rest) = path.split_at(folders.rev().find(exists).unwrap_or(fixed));
     let (pattern, below) = (pattern(location, rest)?, below(folder));
-    let table = TableFormat::find_in_listing(location, below.iter().map(String::as_str));
+    let table = TableFolder::find_in_listing(location, below.iter().map(String::as_str));
     let matching = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
     let found = DiscoveredFiles {
-        notes: table.iter().map(TableFormat::note).collect(),
+        notes: table.iter().map(TableFolder::note).collect(),
         ..DiscoveredFiles::new(PathBuf::new(), matching)
     };
     Ok((!below.is_empty()).then(|| (folder.to_owned(), found)))
@@ -323,7 +323,7 @@ fn in_folder(
     let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
     let mut found = relative(folder, Walked { files, duplicates: Vec::new() })?;
     if let Some(table) =
-        TableFormat::find_in_files(&found.root, found.files.iter().map(String::as_str))
+        TableFolder::find_in_files(&found.root, found.files.iter().map(String::as_str))
     {
         return Err(vec![table.refusal()]);
     }

@@ -36,13 +36,13 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
 
 /// Folder of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TableFormat {
+pub(super) struct TableFolder {
     folder: String,
     format: &'static str,
     export: &'static str,
 }
 
-impl TableFormat {
+impl TableFolder {
     /// Finds a table in a listing of all names below a folder, '/'-separated.
     pub(super) fn find_in_listing<'a>(
         folder: &str,
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_log_in_a_listing_identifies_its_table() {
         let table = |names: &[&str]| {
-            TableFormat::find_in_listing("s3://b/in", names.iter().copied())
+            TableFolder::find_in_listing("s3://b/in", names.iter().copied())
                 .map(|table| (table.folder, table.format))
         };
         let found = |folder: &str, format| Some((folder.to_owned(), format));
