@@ -25,18 +25,18 @@ pub(crate) struct Page {
     /// Introduction.
     pub(crate) lead: String,
     /// Key numbers.
-    pub(crate) tiles: Vec<Tile>,
+    pub(crate) tiles: Vec<KeyNumber>,
     pub(crate) sections: Vec<Section>,
 }
 
 /// A number with its label.
 #[derive(Debug)]
-pub(crate) struct Tile {
+pub(crate) struct KeyNumber {
     pub(crate) figure: String,
     pub(crate) label: String,
 }
 
-impl Tile {
+impl KeyNumber {
     pub(crate) fn new(figure: impl Into<String>, label: impl Into<String>) -> Self {
         Self { figure: figure.into(), label: label.into() }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::base::text::{bytes, count, line_safe};
 use crate::devices::survey::{Survey, Surveyed};
 use crate::report::page::chart::over_time;
-use crate::report::page::{Block, CaptionedChart, Page, Section, Tile};
+use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
 /// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
 const MAX_POLLS: usize = 240;
@@ -80,7 +80,7 @@ impl Monitor {
             ),
             lead: "Memory used by all programs, and memory reserved by longsift processes of this user."
                 .to_owned(),
-            tiles: vec![Tile::new(count(self.seen), "refreshes")],
+            tiles: vec![KeyNumber::new(count(self.seen), "refreshes")],
             sections: sections.collect(),
         };
         page.html()

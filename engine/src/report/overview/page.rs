@@ -10,7 +10,7 @@ use super::picks::{KINDS, SEED};
 use super::{Means, Overview, amounts, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::numbers::{number_or_dash, percent, share};
-use crate::report::page::{Bars, Block, CaptionedChart, Page, SampleText, Section, Tile};
+use crate::report::page::{Bars, Block, CaptionedChart, KeyNumber, Page, SampleText, Section};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
@@ -40,20 +40,20 @@ impl Overview {
             .peak_memory_bytes
             .map_or(String::new(), |peak| format!("peak memory {}", bytes(peak)));
         let tiles = vec![
-            Tile::new(
+            KeyNumber::new(
                 share(self.kept.samples, self.all().samples),
                 format!("of {} kept", self.samples()),
             ),
-            Tile::new(
+            KeyNumber::new(
                 count(self.kept.tokens),
                 format!("tokens kept of {} in {}", count(self.all().tokens), self.samples()),
             ),
-            Tile::new(
+            KeyNumber::new(
                 count(summary.rows_kept),
                 format!("of {} documents kept", count(summary.rows_in)),
             ),
-            Tile::new(count(summary.quarantined), "rows quarantined"),
-            Tile::new(format!("{:.1} s", summary.seconds), memory),
+            KeyNumber::new(count(summary.quarantined), "rows quarantined"),
+            KeyNumber::new(format!("{:.1} s", summary.seconds), memory),
         ];
         let mut lead = format!("The score is {}.", self.score);
         if let Some(within) = &self.within {

@@ -9,7 +9,7 @@ use crate::base::text::{count, line_safe};
 use crate::report::page::chart::{Chart, LineChart, Polyline};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::numbers::number;
-use crate::report::page::{Bar, Bars, Block, CaptionedChart, Page, Section, Tile};
+use crate::report::page::{Bar, Bars, Block, CaptionedChart, KeyNumber, Page, Section};
 use crate::tools::bench::Bench;
 
 /// Maximum number of lines of a chart, limited by distinguishable colours.
@@ -101,8 +101,8 @@ pub(crate) fn page(bench: &Bench, command: &str) -> String {
             bench.repeats
         ),
         tiles: vec![
-            Tile::new(bench.threads.to_string(), "threads"),
-            Tile::new(count(bench.figures.len() as u64), "results"),
+            KeyNumber::new(bench.threads.to_string(), "threads"),
+            KeyNumber::new(count(bench.figures.len() as u64), "results"),
         ],
         sections,
     };

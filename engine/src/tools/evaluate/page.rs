@@ -10,7 +10,7 @@ use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
 use crate::base::text::count;
 use crate::report::page::numbers::{number, percent};
-use crate::report::page::{Block, Page, Section, Tile};
+use crate::report::page::{Block, KeyNumber, Page, Section};
 
 impl Evaluation {
     /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
@@ -35,7 +35,7 @@ impl Evaluation {
         sections.push(Section::command(command));
         let tiles = self.lengths.values().map(|of| {
             let documents = count(of.documents.values().sum::<u64>());
-            Tile::new(documents, format!("documents of {} tokens or more", count(of.tokens)))
+            KeyNumber::new(documents, format!("documents of {} tokens or more", count(of.tokens)))
         });
         let natural = self.labels.as_ref().map(|_| {
             "Share of real text that each score keeps among natural windows of labelled documents. ".to_owned()

@@ -13,7 +13,7 @@ use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
 use crate::report::page::{
-    Block, CaptionedChart, Page, SampleText, Section, TextPiece, Tile, text_class,
+    Block, CaptionedChart, KeyNumber, Page, SampleText, Section, TextPiece, text_class,
 };
 use crate::report::passages::Passage;
 
@@ -81,11 +81,11 @@ impl Explanation {
         let lead = "Values measured now and values recorded by the run.";
         sections.push(Section::new("figures", "Statistics", lead, blocks));
         sections.push(Section::command(command));
-        let mut tiles = vec![Tile::new(count(self.tokens), "tokens")];
+        let mut tiles = vec![KeyNumber::new(count(self.tokens), "tokens")];
         if let Some(own) = &self.selected {
-            tiles.extend(own.score.map(|score| Tile::new(format!("{score:.4}"), "score")));
+            tiles.extend(own.score.map(|score| KeyNumber::new(format!("{score:.4}"), "score")));
             let label = || format!("rank among {} samples of its group", count(own.of));
-            tiles.extend(own.rank.map(|rank| Tile::new(count(rank), label())));
+            tiles.extend(own.rank.map(|rank| KeyNumber::new(count(rank), label())));
         }
         let id: String = line_safe(&self.id).chars().take(120).collect();
         let page = Page {

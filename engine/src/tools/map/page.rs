@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Map;
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::heat::{ColourScale, HeatMap};
-use crate::report::page::{Block, Page, SampleText, Section, Tile};
+use crate::report::page::{Block, KeyNumber, Page, SampleText, Section};
 
 /// Maximum number of blocks in a chart; more are merged.
 const MAX_CHART_BLOCKS: usize = 64;
@@ -97,11 +97,11 @@ impl Map {
             ),
             lead: format!("{}, kernel {}.", capitalised(&self.measured()), self.kernel),
             tiles: vec![
-                Tile::new(count(self.tokens), "tokens"),
-                Tile::new(count(self.blocks.len() as u64), "blocks"),
-                Tile::new(rows, "rows measured"),
-                Tile::new(bytes(self.memory_bytes), "peak memory"),
-                Tile::new(format!("{:.2} s", self.seconds), "measurement time"),
+                KeyNumber::new(count(self.tokens), "tokens"),
+                KeyNumber::new(count(self.blocks.len() as u64), "blocks"),
+                KeyNumber::new(rows, "rows measured"),
+                KeyNumber::new(bytes(self.memory_bytes), "peak memory"),
+                KeyNumber::new(format!("{:.2} s", self.seconds), "measurement time"),
             ],
             sections,
         };

@@ -4,7 +4,7 @@ use super::{Point, Tuned};
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::chart::{LineChart, Polyline};
 use crate::report::page::numbers::{number, short_count};
-use crate::report::page::{Block, CaptionedChart, Page, Section, Tile};
+use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
 impl Tuned {
     /// Renders both curves as one HTML file. `command` is shown as the command that repeats it.
@@ -31,8 +31,8 @@ impl Tuned {
             lead: "A larger number is chosen if it is at least 3 % faster; smaller differences are noise."
                 .to_owned(),
             tiles: vec![
-                Tile::new(count(fastest as u64), "tokens/s at best"),
-                Tile::new(count(self.window_tokens as u64), "tokens per window"),
+                KeyNumber::new(count(fastest as u64), "tokens/s at best"),
+                KeyNumber::new(count(self.window_tokens as u64), "tokens per window"),
             ],
             sections: vec![
                 Section::new("flight", "Windows in flight", "", flight),

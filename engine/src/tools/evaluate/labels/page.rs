@@ -4,15 +4,15 @@ use super::kept::FRACTIONS;
 use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use super::tables::{by_class, percent};
 use crate::base::text::{count, value_name};
-use crate::report::page::{Block, Section, Tile};
+use crate::report::page::{Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{intervals, matrix_table};
 use crate::tools::evaluate::grid::with_interval;
 
 impl LabelFigures {
-    pub(crate) fn tiles(&self) -> impl Iterator<Item = Tile> {
+    pub(crate) fn tiles(&self) -> impl Iterator<Item = KeyNumber> {
         self.lengths.values().map(|of| {
             let documents = count(of.classes.values().map(|class| class.documents).sum());
-            Tile::new(
+            KeyNumber::new(
                 documents,
                 format!("labelled documents of {} tokens or more", count(of.tokens)),
             )
