@@ -55,7 +55,7 @@ use measure::{Measurer, WindowContent};
 use report::{Report, Windows};
 use sample::{EvaluationSample, SampleOptions};
 use statistics::{MeasuredWindows, OrientedStatistic};
-use windows::{Category, Tokens, WINDOWS_PER_DOCUMENT, WindowOrigin};
+use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
 /// sixteen bytes per token.
@@ -369,7 +369,10 @@ impl Evaluator<'_> {
     }
 
     /// Builds and measures windows of every length and category.
-    fn constructed(&mut self, sample: &EvaluationSample) -> Result<BTreeMap<Tokens, OfLength>> {
+    fn constructed(
+        &mut self,
+        sample: &EvaluationSample,
+    ) -> Result<BTreeMap<WindowLength, OfLength>> {
         let mut lengths: Vec<ConstructedLength> = self
             .wanted
             .lengths
@@ -406,7 +409,7 @@ impl Evaluator<'_> {
             }
         }
         let of = |length: ConstructedLength| {
-            (Tokens(length.measured.tokens as u64), self.figures(length))
+            (WindowLength(length.measured.tokens as u64), self.figures(length))
         };
         Ok(lengths.into_iter().map(of).collect())
     }

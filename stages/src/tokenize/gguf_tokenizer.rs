@@ -24,7 +24,7 @@ const UNUSED: u8 = 5;
 /// If an entry is missing or not supported.
 pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = tokenizer_metadata(path)?;
-    let tokens = Tokens::new(&metadata)?;
+    let tokens = GgufTokens::new(&metadata)?;
     let (normalizer, pre_tokenizer, model) = match metadata.text("tokenizer.ggml.model") {
         Some("gpt2") => byte_level(&metadata, &tokens)?,
         Some("llama") => sentence_piece(&metadata, &tokens)?,
@@ -47,12 +47,12 @@ pub(super) fn tokenizer_json(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Tokens of a file by id, with their types.
-struct Tokens<'a> {
+struct GgufTokens<'a> {
     texts: Vec<&'a str>,
     types: Vec<u8>,
 }
 
-impl<'a> Tokens<'a> {
+impl<'a> GgufTokens<'a> {
     fn new(metadata: &'a GgufMetadata) -> Result<Self, String> {
         let texts = metadata.texts("tokenizer.ggml.tokens").unwrap_or_default();
         if texts.is_empty() {
@@ -110,7 +110,7 @@ impl<'a> Tokens<'a> {
 
 type TokenizerParts = (Value, Value, Value);
 
-fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<TokenizerParts, String> {
+fn byte_level(metadata: &GgufMetadata, tokens: &GgufTokens<'_>) -> Result<TokenizerParts, String> {
     let Some(name) = metadata.text("tokenizer.ggml.pre") else {
         return Err("the pre-tokenizer is missing (`tokenizer.ggml.pre`)".to_owned());
     };
@@ -133,7 +133,10 @@ fn byte_level(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<TokenizerP
     Ok((normalizer, steps.pre_tokenizer, model))
 }
 
-fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<TokenizerParts, String> {
+fn sentence_piece(
+    metadata: &GgufMetadata,
+    tokens: &GgufTokens<'_>,
+) -> Result<TokenizerParts, String> {
     let scores = metadata.numbers("tokenizer.ggml.scores").unwrap_or_default();
     if scores.len() != tokens.texts.len() {
         return Err(format!("it has {} tokens, but {} scores", tokens.texts.len(), scores.len()));
@@ -156,7 +159,7 @@ fn sentence_piece(metadata: &GgufMetadata, tokens: &Tokens<'_>) -> Result<Tokeni
 
 /// Returns the merges implied by pieces with scores: every way to join two pieces to a third, by descending score,
 /// then by the ids of the third, the left and the right one.
-fn merges_by_score<'a>(tokens: &Tokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]> {
+fn merges_by_score<'a>(tokens: &GgufTokens<'a>, scores: &[f64]) -> Vec<[&'a str; 2]> {
     let ids: HashMap<&str, usize> = tokens.used().map(|(id, text)| (text, id)).collect();
     let mut merges = Vec::new();
     for (id, text) in tokens.used() {

@@ -12,7 +12,7 @@ use super::matrix::Matrix;
 use super::report::Report;
 use super::sample::LeftOut;
 use super::selection::FilterEffect;
-use super::windows::Tokens;
+use super::windows::WindowLength;
 
 /// Result of an evaluation: how well the statistics of a pipeline separate windows of its corpus.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct Evaluation {
     pub(crate) labels: Option<LabelFigures>,
     /// Results for constructed windows by their length: `S2048` and so on.
     #[serde(flatten)]
-    pub(crate) lengths: BTreeMap<Tokens, OfLength>,
+    pub(crate) lengths: BTreeMap<WindowLength, OfLength>,
 }
 
 /// Results for constructed windows of one length.

@@ -18,7 +18,7 @@ use super::figures::bootstrap::Bootstrap;
 use super::measure::{Measurer, WindowContent};
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, OrientedStatistic};
-use super::windows::{Tokens, WindowOrigin, starts};
+use super::windows::{WindowLength, WindowOrigin, starts};
 use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -111,8 +111,9 @@ impl Labelling<'_, '_> {
                 }
             }
         }
-        let of =
-            |length: LabelledLength| (Tokens(length.measured.tokens as u64), self.figures(length));
+        let of = |length: LabelledLength| {
+            (WindowLength(length.measured.tokens as u64), self.figures(length))
+        };
         Ok(LabelFigures {
             column: self.classes.column.clone(),
             good: self.classes.good.iter().cloned().collect(),

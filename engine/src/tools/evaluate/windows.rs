@@ -12,16 +12,16 @@ pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
 
 /// Tokens of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tokens(pub(crate) u64);
+pub(crate) struct WindowLength(pub(crate) u64);
 
 /// Serialized as the key `S2048`.
-impl Serialize for Tokens {
+impl Serialize for WindowLength {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("S{}", self.0))
     }
 }
 
-impl JsonSchema for Tokens {
+impl JsonSchema for WindowLength {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Tokens".into()
     }

@@ -10,7 +10,7 @@ use crate::tools::evaluate::figures::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
 use crate::tools::evaluate::statistics::OrientedStatistic;
-use crate::tools::evaluate::windows::{Tokens, WindowOrigin};
+use crate::tools::evaluate::windows::{WindowLength, WindowOrigin};
 
 /// Fraction by which scores are judged.
 pub(crate) const QUARTER: f64 = 0.25;
@@ -30,7 +30,7 @@ pub(crate) struct LabelFigures {
     pub(crate) rows_without_label: u64,
     /// Results by window length: `S2048` and so on.
     #[serde(flatten)]
-    pub(crate) lengths: BTreeMap<Tokens, LabelLength>,
+    pub(crate) lengths: BTreeMap<WindowLength, LabelLength>,
 }
 
 /// Results for windows of one length.
