@@ -29,12 +29,12 @@ use crate::storage::files;
 pub struct JudgedDocument {
     /// Document as read.
     pub document: Document,
-    pub verdict: Verdict,
+    pub verdict: DocumentVerdict,
 }
 
 /// Verdict of the programs on a document.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum DocumentVerdict {
     /// The document is cut into windows. Holds the statistics that all of them share, with the index of their measure.
     Keep(Vec<(u16, Figures)>),
     /// A program drops it, for this reason.
@@ -46,7 +46,7 @@ pub enum Verdict {
 impl From<Document> for JudgedDocument {
     /// Keeps a document that no program read.
     fn from(document: Document) -> Self {
-        Self { document, verdict: Verdict::Keep(Vec::new()) }
+        Self { document, verdict: DocumentVerdict::Keep(Vec::new()) }
     }
 }
 
@@ -89,7 +89,7 @@ impl<'a> Judge<'a> {
             let mut settled = Vec::new();
             let (mut pending, mut questions) = (Vec::new(), Vec::new());
             for (index, JudgedDocument { document, verdict }) in judged.iter().enumerate() {
-                let (Verdict::Keep(_), Ok(content)) = (verdict, &document.content) else {
+                let (DocumentVerdict::Keep(_), Ok(content)) = (verdict, &document.content) else {
                     continue;
                 };
                 let key = ((document.row, 0), program_index as u16);
@@ -124,13 +124,13 @@ impl<'a> Judge<'a> {
                 match figures {
                     Err(why) => {
                         let (row, stage) = (document.row, name.clone().into());
-                        *verdict = Verdict::Failed(BadRow { row, stage, error: why });
+                        *verdict = DocumentVerdict::Failed(BadRow { row, stage, error: why });
                     }
                     Ok(figures) if figures.0[0] == Value::Count(1) => {
-                        *verdict = Verdict::Drop(format!("dropped_by_{name}").into());
+                        *verdict = DocumentVerdict::Drop(format!("dropped_by_{name}").into());
                     }
                     Ok(mut figures) => {
-                        if let (Verdict::Keep(all), Some(measure)) = (verdict, measure) {
+                        if let (DocumentVerdict::Keep(all), Some(measure)) = (verdict, measure) {
                             figures.0.remove(0);
                             all.push((measure, figures));
                         }

@@ -8,7 +8,7 @@ use longsift_stages::tokenize::encoder::EncodedText;
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
-use super::documents::{JudgedDocument, Verdict};
+use super::documents::{DocumentVerdict, JudgedDocument};
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::{Document, DocumentContent, DocumentText, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
@@ -103,13 +103,14 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<P
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let place = format!("{file}, row {row}");
             let outcome = match verdict {
-                Verdict::Failed(bad) => Preparation::Quarantine(bad),
-                Verdict::Drop(reason) => Preparation::Drop { reason, tokens_total: 0, windows: 0 },
-                Verdict::Keep(answers) => {
-                    outcome(plan, place, document, answers).unwrap_or_else(|(stage, error)| {
-                        Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
-                    })
+                DocumentVerdict::Failed(bad) => Preparation::Quarantine(bad),
+                DocumentVerdict::Drop(reason) => {
+                    Preparation::Drop { reason, tokens_total: 0, windows: 0 }
                 }
+                DocumentVerdict::Keep(answers) => outcome(plan, place, document, answers)
+                    .unwrap_or_else(|(stage, error)| {
+                        Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
+                    }),
             };
             Prepared { row, id, outcome }
         })
