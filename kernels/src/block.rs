@@ -14,18 +14,20 @@ use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{BlockStep, BlockSteps};
 use crate::tile::{MAX_CHUNK_KEYS, TILE_KEYS, Tile};
 use crate::transpose::Transpose;
-use crate::window::{MAX_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
+use crate::window::{
+    MAX_STRIP_HEADS, PART_ROWS, WindowInput, block_rows, sets_of_heads, strip_heads,
+};
 use crate::words::AlignedWords;
 
 /// Number of rows of each of `heads` heads to gather at once: those of a strip, which stay in a cache until they are
 /// packed, or as many as the source prefers, up to a block.
-fn rows_at_once(window: &Window<'_>, heads: usize) -> usize {
+fn rows_at_once(window: &WindowInput<'_>, heads: usize) -> usize {
     let rows = window.source.rows_at_once().clamp(1, window.block_rows());
     rows.next_multiple_of(STRIP_ROWS / heads)
 }
 
 /// Maximum rows that are gathered at a time, counting all heads of a strip.
-fn gathered_rows(window: &Window<'_>) -> usize {
+fn gathered_rows(window: &WindowInput<'_>) -> usize {
     let rows = |heads: Range<usize>| heads.len() * rows_at_once(window, heads.len());
     sets_of_heads(window.shape.group()).map(rows).max().unwrap_or(0)
 }
@@ -91,7 +93,7 @@ pub(crate) struct BlockScratch {
 const CHUNK_WORDS: usize = MAX_CHUNK_KEYS * STRIP_ROWS;
 
 impl BlockScratch {
-    pub(crate) fn new(window: &Window<'_>) -> Self {
+    pub(crate) fn new(window: &WindowInput<'_>) -> Self {
         let (group, head_dim) = (window.shape.group(), window.shape.head_dim);
         let layout = window.kernel.layout();
         let depth = layout.depth(head_dim);
@@ -128,7 +130,7 @@ impl BlockScratch {
 
 /// The sums of rows `rows` of the query heads of `key_head`, at most a block of them, part by part.
 pub(crate) fn block_sums(
-    window: &Window<'_>,
+    window: &WindowInput<'_>,
     key_head: usize,
     rows: Range<usize>,
     keys: PackedKeys<'_>,
@@ -142,7 +144,7 @@ pub(crate) fn block_sums(
 /// Sums the attention of rows `rows`, at most a block, of the query heads of `key_head`, part by part. Keys are summed
 /// by segment, and so are rows; segments end before the keys `ends`.
 pub(crate) fn segment_sums(
-    window: &Window<'_>,
+    window: &WindowInput<'_>,
     key_head: usize,
     rows: Range<usize>,
     keys: PackedKeys<'_>,
@@ -156,7 +158,7 @@ pub(crate) fn segment_sums(
 
 /// One block's part of a window.
 struct RowBlock<'a> {
-    window: &'a Window<'a>,
+    window: &'a WindowInput<'a>,
     key_head: usize,
     rows: Range<usize>,
     keys: PackedKeys<'a>,
@@ -166,7 +168,7 @@ struct RowBlock<'a> {
 
 impl<'a> RowBlock<'a> {
     fn new(
-        window: &'a Window<'a>,
+        window: &'a WindowInput<'a>,
         key_head: usize,
         rows: Range<usize>,
         keys: PackedKeys<'a>,
@@ -259,7 +261,7 @@ impl<'a> RowBlock<'a> {
         logits: &mut Logits,
         softmax: &mut OnlineSoftmax,
     ) {
-        let Window { rules, segments, .. } = self.window;
+        let WindowInput { rules, segments, .. } = self.window;
         let (simd, strip, keys) =
             (tile.simd(), &strips[size_of_set(&step.heads())][step.strip], step.keys());
         if step.is_first() {
@@ -297,7 +299,7 @@ impl<'a> RowBlock<'a> {
     /// Gathers the block's queries and packs them.
     #[inline(always)]
     fn load_queries(&self, transpose: impl Transpose, layout: Layout, scratch: &mut BlockScratch) {
-        let Window { shape, .. } = self.window;
+        let WindowInput { shape, .. } = self.window;
         let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
         let BlockScratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
         for heads in self.sets_of_heads() {
@@ -334,11 +336,11 @@ impl<'a> RowBlock<'a> {
         softmax.clear();
     }
 
-    /// Scales queries, `[rows, heads, head_dim]`, by the [factor of all queries](Window::scales) and the model's factor of each
+    /// Scales queries, `[rows, heads, head_dim]`, by the [factor of all queries](WindowInput::scales) and the model's factor of each
     /// position.
     #[inline(always)]
     fn scale(&self, rows: Range<usize>, heads: usize, queries: &mut [f32]) {
-        let Window { rules, shape, .. } = self.window;
+        let WindowInput { rules, shape, .. } = self.window;
         let (of_all, _) = self.window.scales();
         for (row, queries) in rows.zip(queries.chunks_exact_mut(heads * shape.head_dim)) {
             let of_position = rules.query_scale.as_ref();
@@ -415,7 +417,7 @@ impl<'a> RowBlock<'a> {
     /// Sums finished rows.
     #[inline(always)]
     fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
-        let Window { shape, segments, bins, .. } = self.window;
+        let WindowInput { shape, segments, bins, .. } = self.window;
         let group = shape.group();
         let bins_of_segments: Vec<_> =
             (0..segments.count()).map(|segment| segments.bin(segment)).collect();

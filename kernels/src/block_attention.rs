@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 use crate::stream::{heads_at_once, process_bytes, process_heads};
-use crate::window::{PART_ROWS, Window};
+use crate::window::{PART_ROWS, WindowInput};
 
 /// Maximum number of blocks of a window: a map then has a million cells.
 pub const MAX_BLOCKS: usize = 1024;
@@ -72,8 +72,15 @@ impl BlockAttention {
         }
         *query_heads += key_heads.len() * shape.group();
         let segments = Segments::ending_at(ends);
-        let window =
-            Window { kernel, shape, rules, segments, source, bins: 0, sample: sample.as_ref() };
+        let window = WindowInput {
+            kernel,
+            shape,
+            rules,
+            segments,
+            source,
+            bins: 0,
+            sample: sample.as_ref(),
+        };
         process_heads(
             &window,
             key_heads,

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::masks::{Segments, visible_keys};
 use crate::simd::{Simd, exp2};
-use crate::window::Window;
+use crate::window::WindowInput;
 
 /// Rows of a strip, those of some query heads at each of its positions: two of the longest vectors. Its positions divide the rows
 /// of a part.
@@ -46,7 +46,7 @@ pub(crate) struct Strip {
 
 impl Strip {
     /// Creates the strip of measured rows `rows` (not empty) of `heads` heads each.
-    pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>, heads: usize) -> Self {
+    pub(crate) fn new(window: &WindowInput<'_>, rows: &Range<usize>, heads: usize) -> Self {
         let tokens = window.shape.tokens;
         Self::from_positions(heads, rows.len() * heads, |index| {
             let position = window.position((rows.start + index).min(rows.end - 1));

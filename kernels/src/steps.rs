@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::masks::visible_keys;
 use crate::online_softmax::STRIP_ROWS;
 use crate::tile::TILE_KEYS;
-use crate::window::{Window, strip_heads};
+use crate::window::{WindowInput, strip_heads};
 
 /// A strip of rows against a chunk of keys.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl BlockStep {
 /// Steps of a block in their order: keys from far to near, so that each row processes its keys in ascending order; within a tile of
 /// keys, strip after strip.
 pub(crate) struct BlockSteps<'a> {
-    window: &'a Window<'a>,
+    window: &'a WindowInput<'a>,
     /// Measured rows of the block.
     rows: Range<usize>,
     chunk: usize,
@@ -76,7 +76,7 @@ pub(crate) struct BlockSteps<'a> {
 
 impl<'a> BlockSteps<'a> {
     /// Processes `chunk` keys at a time, which divide a tile.
-    pub(crate) fn new(window: &'a Window<'a>, rows: &Range<usize>, chunk: usize) -> Self {
+    pub(crate) fn new(window: &'a WindowInput<'a>, rows: &Range<usize>, chunk: usize) -> Self {
         let visible = visible_rows(window, rows);
         Self {
             window,
@@ -137,7 +137,7 @@ impl Iterator for BlockSteps<'_> {
 }
 
 /// Keys from the first to the last that a row of `rows` (not empty) sees.
-fn visible_rows(window: &Window<'_>, rows: &Range<usize>) -> Range<usize> {
+fn visible_rows(window: &WindowInput<'_>, rows: &Range<usize>) -> Range<usize> {
     let first = visible_keys(window.rules, window.shape.tokens, window.position(rows.start));
     let last = visible_keys(window.rules, window.shape.tokens, window.position(rows.end - 1));
     first.start..last.end.min(window.shape.tokens)

@@ -15,7 +15,7 @@ use crate::statistics::{
 };
 use crate::tile::TILE_KEYS;
 use crate::transpose::Transpose;
-use crate::window::{PART_ROWS, Window, block_rows};
+use crate::window::{PART_ROWS, WindowInput, block_rows};
 use crate::words::AlignedWords;
 
 /// Blocks in progress at once: enough to keep many threads busy to the end. Key heads are packed together until a round has this
@@ -120,7 +120,7 @@ fn sums_of_heads(
     }
     assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
     let bins = histogram_bins(shape.tokens);
-    let window = Window { kernel, shape, rules, segments, source, bins, sample };
+    let window = WindowInput { kernel, shape, rules, segments, source, bins, sample };
     let mut sums = WindowTotals::new(&window, with_rows, key_heads.clone());
     process_heads(
         &window,
@@ -134,12 +134,12 @@ fn sums_of_heads(
 /// Processes every block of rows of some key heads: calls `of_block` on many threads at once, then `add` with the results of each
 /// part, in ascending order of key head, then part.
 pub(crate) fn process_heads<T: Send>(
-    window: &Window<'_>,
+    window: &WindowInput<'_>,
     key_heads: Range<usize>,
     of_block: impl Fn(usize, Range<usize>, PackedKeys<'_>, &mut BlockScratch) -> Vec<T> + Sync,
     mut add: impl FnMut(usize, usize, &T),
 ) {
-    let Window { shape, .. } = window;
+    let WindowInput { shape, .. } = window;
     let rows = window.rows();
     let heads_at_once = heads_at_once(shape).min(key_heads.len());
     let layout = window.kernel.layout();
@@ -220,7 +220,7 @@ pub(crate) fn heads_at_once(shape: &AttentionShape) -> usize {
 }
 
 /// Packs the keys of one head into panels, a tile at a time, and stores the largest norm of each tile's keys.
-fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [f32]) {
+fn pack_keys(window: &WindowInput<'_>, head: usize, panels: &mut [u32], norms: &mut [f32]) {
     let (tokens, head_dim) = (window.shape.tokens, window.shape.head_dim);
     let layout = window.kernel.layout();
     let depth = layout.depth(head_dim);
@@ -265,7 +265,7 @@ struct WindowTotals {
 }
 
 impl WindowTotals {
-    fn new(window: &Window<'_>, rows: bool, key_heads: Range<usize>) -> Self {
+    fn new(window: &WindowInput<'_>, rows: bool, key_heads: Range<usize>) -> Self {
         let (shape, bins) = (window.shape, window.bins);
         let query_heads = key_heads.len() * shape.group();
         let sampled = window.sample.map_or(0, |sample| sample.positions.len());

@@ -37,7 +37,7 @@ pub(crate) fn sets_of_heads(group: usize) -> impl Iterator<Item = Range<usize>> 
 }
 
 /// A window, its rules and its source.
-pub(crate) struct Window<'a> {
+pub(crate) struct WindowInput<'a> {
     pub(crate) kernel: Kernel,
     pub(crate) shape: &'a AttentionShape,
     pub(crate) rules: &'a LogitRules,
@@ -48,7 +48,7 @@ pub(crate) struct Window<'a> {
     pub(crate) sample: Option<&'a RowSample>,
 }
 
-impl Window<'_> {
+impl WindowInput<'_> {
     /// Number of measured rows.
     pub(crate) fn rows(&self) -> usize {
         self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())

@@ -19,7 +19,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 
 use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
-use state::{DeviceState, DeviceStatus, Window};
+use state::{DeviceState, DeviceStatus, PendingWindow};
 
 pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 
@@ -35,7 +35,7 @@ pub struct Dispatcher {
     devices: Vec<DeviceState>,
     window_bytes: Box<WindowBytes>,
     policy: Policy,
-    windows: HashMap<u64, Window>,
+    windows: HashMap<u64, PendingWindow>,
     /// Windows with heads that are not running yet, the longest first.
     queue: BTreeSet<(Reverse<usize>, u64)>,
     /// Total cost of the queue: `tokens²` per head.
@@ -85,7 +85,7 @@ impl Dispatcher {
         let (done, failures, short_since) = (0, 0, None);
         self.windows.insert(
             window,
-            Window { tokens, key_heads, todo, done, most_heads, failures, short_since },
+            PendingWindow { tokens, key_heads, todo, done, most_heads, failures, short_since },
         );
         self.queue.insert((Reverse(tokens), window));
         self.left += self.windows[&window].cost(key_heads);

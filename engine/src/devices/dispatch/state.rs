@@ -7,7 +7,7 @@ use super::terms::Site;
 use crate::devices::ledger::Reservation;
 
 /// Window with heads that are not measured yet.
-pub(super) struct Window {
+pub(super) struct PendingWindow {
     pub(super) tokens: usize,
     pub(super) key_heads: usize,
     /// Heads that are not running yet.
@@ -20,7 +20,7 @@ pub(super) struct Window {
     pub(super) short_since: Option<Duration>,
 }
 
-impl Window {
+impl PendingWindow {
     /// Cost of some of its heads, in pairs of tokens.
     pub(super) fn cost(&self, heads: usize) -> u128 {
         (self.tokens as u128).pow(2) * heads as u128

@@ -114,7 +114,7 @@ impl<'m> QueryKeys<'m> {
         rope: Option<&Rope>,
         state: &Tensor,
         value: Option<&LinearLayer>,
-    ) -> Result<Window<'_>> {
+    ) -> Result<WindowKeys<'_>> {
         let tokens = state.dims()[0];
         let (key_heads, head_dim) = (self.spec.key_heads as usize, self.spec.head_dim as usize);
         let turns = rope.map(|rope| Turns::new(self.place, rope, tokens)).transpose()?;
@@ -136,7 +136,7 @@ impl<'m> QueryKeys<'m> {
         rules.query_scale = self.spec.query_scales(tokens);
         let of_row = self.spec.query_heads as usize * tokens * size_of::<f32>();
         let at_once = (self.place.attention_bytes() / of_row).clamp(1, ATTENTION_ROWS);
-        Ok(Window { query_keys: self, turns, rules, keys, values, tokens, at_once })
+        Ok(WindowKeys { query_keys: self, turns, rules, keys, values, tokens, at_once })
     }
 
     /// Computes attention sums of a window with the hidden states `state` before this layer.
@@ -202,7 +202,7 @@ pub(super) fn blocks(rows: Range<usize>, most: usize) -> impl Iterator<Item = Ra
 }
 
 /// Keys of a window, and the settings that turn its rows into attention.
-pub(super) struct Window<'w> {
+pub(super) struct WindowKeys<'w> {
     query_keys: &'w QueryKeys<'w>,
     turns: Option<Turns>,
     rules: LogitRules,
@@ -255,7 +255,7 @@ impl AttentionBlock {
     }
 }
 
-impl Window<'_> {
+impl WindowKeys<'_> {
     fn first_key(&self, row: usize) -> usize {
         let from_window = self.rules.window.map_or(0, |window| (row + 1).saturating_sub(window));
         self.rules.chunk.map_or(0, |chunk| row / chunk * chunk).max(from_window)
