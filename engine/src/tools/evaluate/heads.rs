@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figures::IntervalEstimate;
-use super::measure::WindowStatistics;
+use super::measure::WindowFigures;
 use super::report::Windows;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -147,7 +147,7 @@ impl HeadColumn {
     }
 
     /// Adds a window.
-    pub(crate) fn push(&self, values: &mut HeadValues, figures: &WindowStatistics) {
+    pub(crate) fn push(&self, values: &mut HeadValues, figures: &WindowFigures) {
         let (measure, column) = self.index;
         let numbers = match &figures[measure] {
             Some(Figures(of)) => of[column].numbers(),

@@ -38,7 +38,7 @@ const VERSION: u32 = 1;
 const JOURNAL: &str = "figures.journal";
 
 /// Statistics of a window by measure; `None` if the measure does not support windows of this length.
-pub(crate) type WindowStatistics = Vec<Option<Figures>>;
+pub(crate) type WindowFigures = Vec<Option<Figures>>;
 
 /// The content of a window.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,13 +152,13 @@ impl<'a> Measurer<'a> {
     }
 
     /// Measures windows of the same number of tokens and returns their results in order.
-    pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<WindowStatistics>> {
+    pub(crate) fn measure(&mut self, windows: &[WindowContent]) -> Result<Vec<WindowFigures>> {
         self.stop.check()?;
         let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
         let keys: Vec<WindowKey> = windows.iter().map(WindowContent::key).collect();
         let plan = self.plan;
         let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
-        let mut figures: Vec<WindowStatistics> = vec![vec![None; measures.len()]; windows.len()];
+        let mut figures: Vec<WindowFigures> = vec![vec![None; measures.len()]; windows.len()];
         for (measure_index, measure) in measures {
             let needs = measure.needs();
             let asked = needs.answers().map(|_| plan.program(measure_index));

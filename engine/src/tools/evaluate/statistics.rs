@@ -5,7 +5,7 @@ use longsift_stages::filter::guards::{Guard, Verdict};
 use longsift_stages::score::terms::{Scale, Scorer, Term};
 
 use super::guards::Rejections;
-use super::measure::WindowStatistics;
+use super::measure::WindowFigures;
 use super::windows::WindowOrigin;
 use crate::base::random::random_score;
 use crate::plan::Plan;
@@ -61,7 +61,7 @@ impl MeasuredWindows {
         plan: &Plan,
         origin: WindowOrigin,
         group: usize,
-        figures: &WindowStatistics,
+        figures: &WindowFigures,
     ) {
         let mut numbers = Vec::with_capacity(self.columns.len());
         for (of, figures) in plan.measures.columns.iter().zip(figures) {
