@@ -56,7 +56,7 @@ const BATCH_ROWS: usize = 256;
 const BYTES_PER_WRITER: u64 = 512 << 20;
 
 /// Measured windows of a unit, by row.
-type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
+type WindowsByRow = BTreeMap<u64, Vec<ScoredWindow>>;
 
 /// Writes the output of a selection.
 pub struct Writer<'a> {
@@ -216,8 +216,8 @@ impl Writer<'_> {
     }
 
     /// Reads the measured windows of a unit, by row.
-    fn windows(&self, index: usize) -> Result<Windows> {
-        let mut windows = Windows::new();
+    fn windows(&self, index: usize) -> Result<WindowsByRow> {
+        let mut windows = WindowsByRow::new();
         if self.records[index].counts.windows > 0 {
             let path = self.scores.root.join(&self.records[index].scores.path);
             scores::read(&path, &self.selection.columns(), |window| {
@@ -234,7 +234,7 @@ impl Writer<'_> {
         unit: &WorkUnit,
         samples: &[Sample],
         without_sample: &[DroppedRow],
-        windows: &Windows,
+        windows: &WindowsByRow,
         schema: &SchemaRef,
         output: &mut OutputFiles<'_>,
     ) -> Result<()> {
@@ -307,7 +307,7 @@ impl Writer<'_> {
         unit: &WorkUnit,
         rows: &[u64],
         batch: &RecordBatch,
-        windows: &Windows,
+        windows: &WindowsByRow,
     ) -> Result<()> {
         let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
         let ids = document_ids(&self.plan.dataset, unit, batch, rows, &self.plan.columns)?;
@@ -339,7 +339,7 @@ impl Writer<'_> {
         &self,
         unit: &WorkUnit,
         samples: &[Sample],
-        windows: &Windows,
+        windows: &WindowsByRow,
         folder: &Path,
     ) -> Result<Option<Part>> {
         let rows = samples.iter().map(|sample| SelectedRow {
@@ -385,7 +385,7 @@ impl Writer<'_> {
 fn write_dropped(
     unit: &WorkUnit,
     samples: &[Sample],
-    windows: &Windows,
+    windows: &WindowsByRow,
     folder: &Path,
 ) -> Result<Option<Part>> {
     let rows: Vec<DroppedRow> = samples

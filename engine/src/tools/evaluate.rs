@@ -52,7 +52,7 @@ use labels::report::LabelFigures;
 use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent};
-use report::{Report, Windows};
+use report::{Report, ResultInput};
 use sample::{EvaluationSample, SampleOptions};
 use statistics::{MeasuredWindows, OrientedStatistic};
 use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin};
@@ -471,7 +471,7 @@ impl Evaluator<'_> {
         let is_built =
             |pool: &Pool| KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind));
         let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
-        let windows = Windows {
+        let windows = ResultInput {
             origins: &measured.origins,
             categories: &categories,
             bootstrap: &bootstrap,

@@ -8,7 +8,7 @@ use arrow_cast::cast;
 use arrow_schema::DataType;
 
 use super::figures::agreement::{category_variance, inside_categories};
-use super::report::{Explained, Report, Windows};
+use super::report::{Explained, Report, ResultInput};
 use super::sample::{InputRow, SampledDocument, each_batch};
 use super::statistics::OrientedStatistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -82,7 +82,7 @@ pub(super) struct ColumnResults {
 /// Evaluates a document score, given by category and document. A document counts once: it is represented by the first
 /// of its whole windows and the mean of a statistic over all of them.
 pub(super) fn figures(
-    windows: &Windows<'_>,
+    windows: &ResultInput<'_>,
     statistics: &[OrientedStatistic],
     values: &[Vec<Option<f64>>],
 ) -> ColumnResults {

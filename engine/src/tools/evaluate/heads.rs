@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::figures::IntervalEstimate;
 use super::measure::WindowFigures;
-use super::report::Windows;
+use super::report::ResultInput;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
@@ -159,7 +159,7 @@ impl HeadColumn {
     }
 
     /// Evaluates all heads; a head that is listed twice is reported once.
-    pub(crate) fn figures(&self, values: &HeadValues, windows: &Windows<'_>) -> HeadsOf {
+    pub(crate) fn figures(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadsOf {
         let mut heads: Vec<HeadFigures> = Vec::new();
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {

@@ -63,7 +63,7 @@ pub(crate) struct Explained {
 }
 
 /// Input of the results.
-pub(crate) struct Windows<'a> {
+pub(crate) struct ResultInput<'a> {
     pub(crate) origins: &'a [WindowOrigin],
     /// Names of the categories, in order.
     pub(crate) categories: &'a [String],
@@ -78,7 +78,7 @@ pub(crate) struct Windows<'a> {
     pub(crate) passes_guards: Option<&'a [bool]>,
 }
 
-impl Windows<'_> {
+impl ResultInput<'_> {
     /// Computes all results of a statistic.
     pub(crate) fn report(&self, statistic: &OrientedStatistic) -> Report {
         let values = &statistic.values;

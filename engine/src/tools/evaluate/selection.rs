@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figures::agreement::quantiles;
-use super::report::Windows;
+use super::report::ResultInput;
 use super::statistics::OrientedStatistic;
 
 /// Kept fraction if the filter's budget is in tokens, which does not apply to a sample.
@@ -36,12 +36,12 @@ pub(crate) struct FilterEffect {
 /// Applies the filter to whole windows of this length, ranked by `score`.
 pub(crate) fn consequences(
     filter: &Filter,
-    of: &Windows<'_>,
+    of: &ResultInput<'_>,
     tokens: u64,
     score: &OrientedStatistic,
     statistics: &[OrientedStatistic],
 ) -> FilterEffect {
-    let Windows { origins, categories, document_tokens, passes_guards, .. } = of;
+    let ResultInput { origins, categories, document_tokens, passes_guards, .. } = of;
     let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
     let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
     let filter = if amount { filter } else { &fraction };
