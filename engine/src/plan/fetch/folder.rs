@@ -97,9 +97,9 @@ impl PartialFolder {
         version: &str,
         source: &str,
         endpoint: Option<&str>,
-        fetched: &Fetched,
+        fetched: &FetchedModel,
     ) -> Result<PathBuf, ModelProblem> {
-        let Fetched { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
+        let FetchedModel { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
         let endpoint = endpoint.map(shown);
         let endpoint = endpoint.as_deref();
         let record = SliceRecord { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
@@ -130,7 +130,7 @@ impl PartialFolder {
 
 /// Result of fetching a model.
 #[derive(Clone, Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedModel {
     /// Tensors of layer 0, sorted.
     pub(crate) tensors: Vec<String>,
     /// Bytes received.

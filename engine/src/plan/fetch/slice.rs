@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use longsift_stages::model::{ModelConfig, ModelProblem, RemoteWeights, SlicedFile, slice};
 
-use super::folder::{Fetched, PartialFolder};
+use super::folder::{FetchedModel, PartialFolder};
 use super::stores::Versions;
 use crate::base::text::bytes;
 
@@ -77,7 +77,7 @@ pub(crate) fn fetch_tokenizer(
 pub(crate) fn fetch_model<S: ModelSource + 'static>(
     source: &Rc<S>,
     partial: &PartialFolder,
-) -> Result<Fetched, Vec<ModelProblem>> {
+) -> Result<FetchedModel, Vec<ModelProblem>> {
     let one = |problem| vec![problem];
     for (name, most) in SMALL_FILES {
         match source.small(name, most).map_err(one)? {
@@ -102,7 +102,7 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
         partial.write_slice(file, copy).map_err(one)?;
     }
     partial.write(INDEX, &recipe.index).map_err(one)?;
-    Ok(Fetched {
+    Ok(FetchedModel {
         tensors: recipe.tensors,
         bytes: source.received(),
         checkpoint_bytes: recipe.checkpoint_bytes,
