@@ -47,7 +47,7 @@ use cuts::{FileSeries, SeriesName, Share, UnitRange};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
-use staged::{Outcomes, Staged, StagedRange};
+use staged::{Outcomes, StagedFiles, StagedRange};
 
 /// Maximum rows per batch when kept rows are read again.
 const BATCH_ROWS: usize = 256;
@@ -74,7 +74,11 @@ pub struct Writer<'a> {
 impl Writer<'_> {
     /// Writes the parts of the selection into `folders`. Replaces parts that an interrupted run staged there; they have the
     /// same bytes.
-    pub fn stage(&self, folders: &PartFolders, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
+    pub fn stage(
+        &self,
+        folders: &PartFolders,
+        each: impl Fn(&WorkUnit) + Sync,
+    ) -> Result<StagedFiles> {
         let (ranges, format) = (self.ranges(), self.format());
         let schema = format.schema(self.plan);
         let by_shards = files::is_folder(&self.written.records)?;
@@ -90,7 +94,7 @@ impl Writer<'_> {
             Ok((self.stage_range(range, &schema, &format, folders, &each)?, folders))
         })?;
         let directory = &self.plan.directory;
-        let mut staged = Staged::default();
+        let mut staged = StagedFiles::default();
         for (unit, folders) in units {
             staged.add(unit, folders, directory);
         }

@@ -8,10 +8,10 @@ use crate::run::{Run, RunOutcome};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::score::context::Scored;
-use crate::write::staged::{Outcomes, Staged};
+use crate::write::staged::{Outcomes, StagedFiles};
 
 impl Run<'_> {
-    pub(super) fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
+    pub(super) fn summary(&self, scored: &Scored, staged: &StagedFiles) -> Result<Summary> {
         let mut summary = self.base_summary("done");
         let counts = &scored.counts;
         summary.rows_in = counts.rows;

@@ -23,7 +23,7 @@ use crate::score::context::Scored;
 use crate::select::Selection;
 use crate::write::Writer;
 use crate::write::commit::{self, Intent};
-use crate::write::staged::Staged;
+use crate::write::staged::StagedFiles;
 
 impl Run<'_> {
     /// Writes the selection and commits it.
@@ -245,7 +245,7 @@ struct Committed<'a> {
     manifest: Manifest,
     lock: &'a PipelineLock,
     scored: &'a Scored,
-    staged: &'a Staged,
+    staged: &'a StagedFiles,
     selection: &'a Selection,
     summary: &'a Summary,
     run_lock: &'a RunLock,

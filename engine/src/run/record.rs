@@ -7,14 +7,14 @@ use crate::plan::Plan;
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::score::context::Scored;
-use crate::write::staged::Staged;
+use crate::write::staged::StagedFiles;
 
 /// Builds the manifest of a selection that is about to be committed.
 pub(super) fn manifest(
     plan: &Plan,
     lock: &PipelineLock,
     scored: &Scored,
-    staged: &Staged,
+    staged: &StagedFiles,
     selection_fingerprint: String,
 ) -> Manifest {
     let input = KnownFile::for_dataset(&plan.dataset).into_iter().zip(&plan.dataset.files);

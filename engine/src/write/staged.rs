@@ -14,7 +14,7 @@ use crate::select::samples::Sample;
 
 /// Staged parts of a selection.
 #[derive(Debug, Default)]
-pub struct Staged {
+pub struct StagedFiles {
     /// Files of `data/`, by their final names.
     pub data: Vec<Part>,
     /// Files of `dropped/` that belong to the selection, relative to the run directory.
@@ -41,7 +41,7 @@ pub(super) struct StagedRange {
     pub(super) labels: LabelShares,
 }
 
-impl Staged {
+impl StagedFiles {
     /// Adds the parts of a range, which are in `folders`, after those of earlier ranges.
     pub(super) fn add(
         &mut self,
