@@ -59,7 +59,7 @@ struct ExplainedStatistic {
 
 /// Outcome of the sample that is the window, or contains it.
 #[derive(Clone, Debug, Serialize)]
-struct Selected {
+struct SelectionOutcome {
     group: Option<String>,
     score: Option<f64>,
     percentile: Option<f64>,
@@ -135,7 +135,7 @@ pub(crate) struct Explanation {
     bos: u8,
     kernel: Option<&'static str>,
     notes: Vec<String>,
-    selected: Option<Selected>,
+    selected: Option<SelectionOutcome>,
     figures: Vec<ExplainedStatistic>,
     guards: Vec<GuardVerdict>,
     /// Distance from which attention is far; null without a measure of attention.
@@ -489,7 +489,7 @@ fn rank(
     scores: &RunDirectory,
     unit: &str,
     (row, window): (u64, u32),
-) -> Result<Option<Selected>> {
+) -> Result<Option<SelectionOutcome>> {
     let choice = SelectionSettings::from_manifest(manifest, scores)?;
     let unfinished = || not_finished(run);
     let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
@@ -497,7 +497,7 @@ fn rank(
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&run.root.join(&part.path), |sample| {
             if sample.input_row == row && sample.window.is_none_or(|own| own == window) {
-                found = Some(Selected {
+                found = Some(SelectionOutcome {
                     group: sample.group.map(str::to_owned),
                     score: (!sample.score.is_nan()).then_some(sample.score),
                     percentile: sample.percentile,
