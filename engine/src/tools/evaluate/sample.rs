@@ -57,7 +57,7 @@ pub(crate) struct SampleOptions {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EvaluationSample {
     /// Documents by category name.
-    pub(crate) categories: BTreeMap<String, Sampled>,
+    pub(crate) categories: BTreeMap<String, CategorySample>,
     /// Rows left out because another row of their category has the same id.
     pub(crate) equal_ids: u64,
     pub(crate) left_out: LeftOut,
@@ -75,7 +75,7 @@ pub(crate) struct LeftOut {
 
 /// Documents of a category that are long enough for a length, in sample order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sampled {
+pub(crate) struct CategorySample {
     pub(crate) documents: Vec<SampledDocument>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct InputRow {
     pub(crate) row: u64,
 }
 
-impl Sampled {
+impl CategorySample {
     /// Returns the documents for one length: the first ones that are long enough.
     pub(crate) fn for_length(
         &self,
@@ -121,7 +121,7 @@ struct OpenCategory {
     most: usize,
     /// Whether the pass left out ids above the largest one kept.
     more: bool,
-    sampled: Sampled,
+    sampled: CategorySample,
 }
 
 impl OpenCategory {
@@ -131,7 +131,7 @@ impl OpenCategory {
             floor: None,
             most: FIRST_PASS_IDS,
             more: false,
-            sampled: Sampled::default(),
+            sampled: CategorySample::default(),
         }
     }
 
