@@ -78,7 +78,7 @@ impl Run<'_> {
             borrowed.check()?;
         }
         run_lock.check()?;
-        self.commit(Committed {
+        self.commit(CommitInputs {
             folder: &folders.records,
             manifest,
             lock: known,
@@ -141,9 +141,17 @@ impl Run<'_> {
     }
 
     /// Stages the records of the selection next to its parts, and moves everything into place together.
-    fn commit(&self, committed: Committed<'_>) -> Result<()> {
-        let Committed { folder, mut manifest, lock, scored, staged, selection, summary, run_lock } =
-            committed;
+    fn commit(&self, committed: CommitInputs<'_>) -> Result<()> {
+        let CommitInputs {
+            folder,
+            mut manifest,
+            lock,
+            scored,
+            staged,
+            selection,
+            summary,
+            run_lock,
+        } = committed;
         let directory = self.directory;
         let starts_again = self.scores.root == directory.fresh().root;
         let replaces_all = starts_again || self.plan.options.fresh;
@@ -239,7 +247,7 @@ impl Run<'_> {
 }
 
 /// Files that a commit moves into place together.
-struct Committed<'a> {
+struct CommitInputs<'a> {
     /// Staging folder.
     folder: &'a Path,
     manifest: Manifest,
