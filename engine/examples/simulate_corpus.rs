@@ -44,7 +44,7 @@ use longsift_engine::run_directory::scores::ScoreRow;
 use longsift_engine::run_directory::units;
 use longsift_engine::run_directory::units::{MeasuredBy, Part, UnitRecord};
 use longsift_engine::score;
-use longsift_engine::score::context::Scored;
+use longsift_engine::score::context::ScoreTotals;
 use longsift_engine::select;
 use longsift_engine::spec::Overrides;
 use longsift_stages::contract::{Figures, Value};
@@ -85,7 +85,8 @@ fn main() -> Answer<()> {
     timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
     let standing = timed("records", || Ok(score::valid_records(&plan, directory, &wanted)?))?;
-    let scored: Scored = timed("accounting", || Ok(score::reuse(&plan, directory, standing)?))?;
+    let scored: ScoreTotals =
+        timed("accounting", || Ok(score::reuse(&plan, directory, standing)?))?;
     scored.counts.check()?;
     assert_eq!((scored.counts.rows, scored.counts.windows), (plan.rows(), units * windows));
     let selection = timed("selection", || {

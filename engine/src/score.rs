@@ -24,7 +24,7 @@ use crate::plan::Plan;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::{self, UnitRecord};
-use context::{ScoreContext, Scored, ScoredUnit};
+use context::{ScoreContext, ScoreTotals, ScoredUnit};
 use tolerance::check_quarantine;
 
 /// Work unit with its index in the plan.
@@ -35,8 +35,11 @@ type IndexedUnit<'u> = (usize, &'u WorkUnit);
 /// With exclusive access, units are scored in order and one reader reads ahead from unit to unit. With shared access, each unit
 /// has its own reader, and units that another process is working on come last and are mostly finished by then: two processes
 /// share a shard, and if one hangs the other finishes.
-pub fn score(context: ScoreContext<'_>, mut records: Vec<Option<UnitRecord>>) -> Result<Scored> {
-    let mut scored = Scored::default();
+pub fn score(
+    context: ScoreContext<'_>,
+    mut records: Vec<Option<UnitRecord>>,
+) -> Result<ScoreTotals> {
+    let mut scored = ScoreTotals::default();
     let mut open: Vec<IndexedUnit<'_>> = Vec::new();
     for (index, (unit, record)) in context.plan.units.iter().zip(&records).enumerate() {
         if let Some(record) = record {
@@ -70,7 +73,7 @@ fn score_units(
     context: &ScoreContext<'_>,
     units: &[IndexedUnit<'_>],
     records: &mut [Option<UnitRecord>],
-    scored: &mut Scored,
+    scored: &mut ScoreTotals,
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
@@ -96,7 +99,7 @@ fn account(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     scored_unit: ScoredUnit,
-    scored: &mut Scored,
+    scored: &mut ScoreTotals,
 ) -> Result<UnitRecord> {
     let ScoredUnit { record, windows_measured, by_another } = scored_unit;
     if !by_another {
@@ -128,8 +131,8 @@ pub fn reuse(
     plan: &Plan,
     directory: &RunDirectory,
     valid: Vec<Option<UnitRecord>>,
-) -> Result<Scored> {
-    let mut scored = Scored::default();
+) -> Result<ScoreTotals> {
+    let mut scored = ScoreTotals::default();
     for record in valid.into_iter().flatten() {
         scored.reuse(&record.counts);
         scored.records.push(record);

@@ -7,11 +7,11 @@ use crate::report::checked::{self, CheckResults};
 use crate::run::{Run, RunOutcome};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
-use crate::score::context::Scored;
+use crate::score::context::ScoreTotals;
 use crate::write::staged::{Outcomes, StagedFiles};
 
 impl Run<'_> {
-    pub(super) fn summary(&self, scored: &Scored, staged: &StagedFiles) -> Result<Summary> {
+    pub(super) fn summary(&self, scored: &ScoreTotals, staged: &StagedFiles) -> Result<Summary> {
         let mut summary = self.base_summary("done");
         let counts = &scored.counts;
         summary.rows_in = counts.rows;

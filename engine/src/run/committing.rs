@@ -19,7 +19,7 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
-use crate::score::context::Scored;
+use crate::score::context::ScoreTotals;
 use crate::select::Selection;
 use crate::write::Writer;
 use crate::write::commit::{self, Intent};
@@ -33,7 +33,7 @@ impl Run<'_> {
         &self,
         lock: &PipelineLock,
         known: &PipelineLock,
-        scored: &Scored,
+        scored: &ScoreTotals,
         selection: Selection,
         run_lock: &RunLock,
     ) -> Result<RunOutcome> {
@@ -252,7 +252,7 @@ struct CommitInputs<'a> {
     folder: &'a Path,
     manifest: Manifest,
     lock: &'a PipelineLock,
-    scored: &'a Scored,
+    scored: &'a ScoreTotals,
     staged: &'a StagedFiles,
     selection: &'a Selection,
     summary: &'a Summary,

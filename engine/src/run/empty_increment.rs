@@ -8,7 +8,7 @@ use crate::run::{Run, RunOptions};
 use crate::run_directory::calibration;
 use crate::run_directory::keep::sealed;
 use crate::run_directory::manifest::Manifest;
-use crate::score::context::Scored;
+use crate::score::context::ScoreTotals;
 use crate::write::staged::StagedFiles;
 
 impl Run<'_> {
@@ -28,7 +28,7 @@ impl Run<'_> {
         let digests = self.digests(&RunOptions::default())?;
         let lock = lock::with_command(lock::lock(plan, &digests), plan);
         let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
-        let (scored, staged) = (Scored::default(), StagedFiles::default());
+        let (scored, staged) = (ScoreTotals::default(), StagedFiles::default());
         let mut manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
         calibration::put(directory, &calibration)?;

@@ -9,7 +9,7 @@ use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::UnitRecord;
-use crate::score::context::{ScoreContext, Scored};
+use crate::score::context::{ScoreContext, ScoreTotals};
 use crate::score::programs::Programs;
 use crate::score::{self, on_devices};
 
@@ -42,7 +42,7 @@ impl Run<'_> {
         &mut self,
         valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
-    ) -> Result<Scored> {
+    ) -> Result<ScoreTotals> {
         let plan = self.plan;
         let missing: Vec<String> = plan
             .units
@@ -78,7 +78,7 @@ impl Run<'_> {
         valid: Vec<Option<UnitRecord>>,
         wanted: &Fingerprints,
         exclusive: bool,
-    ) -> Result<Scored> {
+    ) -> Result<ScoreTotals> {
         let plan = self.plan;
         if let (Some(attention), None) = (&plan.attention, &self.layer) {
             self.open_model(attention)?;

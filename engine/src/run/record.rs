@@ -6,14 +6,14 @@ use crate::base::clock;
 use crate::plan::Plan;
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
-use crate::score::context::Scored;
+use crate::score::context::ScoreTotals;
 use crate::write::staged::StagedFiles;
 
 /// Builds the manifest of a selection that is about to be committed.
 pub(super) fn manifest(
     plan: &Plan,
     lock: &PipelineLock,
-    scored: &Scored,
+    scored: &ScoreTotals,
     staged: &StagedFiles,
     selection_fingerprint: String,
 ) -> Manifest {

@@ -19,8 +19,8 @@ impl Run<'_> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
-            let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
-            summary.shard = Some(shard_summary(shard, &context::Scored::default()));
+            let mut summary = self.shard_figures("nothing_to_do", &context::ScoreTotals::default());
+            summary.shard = Some(shard_summary(shard, &context::ScoreTotals::default()));
             return Ok(RunOutcome::new(summary));
         }
         let before = PipelineLock::read(&directory.lock_file())?;
@@ -90,7 +90,7 @@ impl Run<'_> {
     }
 
     /// Returns the summary of scored units; nothing is selected yet.
-    fn shard_figures(&self, status: &str, scored: &context::Scored) -> Summary {
+    fn shard_figures(&self, status: &str, scored: &context::ScoreTotals) -> Summary {
         let counts = &scored.counts;
         Summary {
             rows_in: counts.rows,
@@ -121,7 +121,7 @@ impl Run<'_> {
     }
 }
 
-fn shard_summary(shard: Shard, scored: &context::Scored) -> ShardSummary {
+fn shard_summary(shard: Shard, scored: &context::ScoreTotals) -> ShardSummary {
     ShardSummary {
         index: shard.index,
         count: shard.count,

@@ -22,7 +22,7 @@ use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
 /// Result of the score phase.
 #[derive(Clone, Debug, Default)]
-pub struct Scored {
+pub struct ScoreTotals {
     /// One record per unit, in the order of the plan.
     pub records: Vec<UnitRecord>,
     /// Sum of the counts of all units.
@@ -39,7 +39,7 @@ pub struct Scored {
     pub units_by_others: u64,
 }
 
-impl Scored {
+impl ScoreTotals {
     /// Windows skipped by the guards in force when their units were scored, by measure of the plan.
     pub fn not_measured(&self, plan: &Plan) -> BTreeMap<String, u64> {
         self.by_measure(plan, |by| by.not_measured)
