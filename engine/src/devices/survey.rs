@@ -16,14 +16,14 @@ pub struct Survey {
     /// Time, UTC.
     pub time: String,
     /// GPUs in the order of `cuda:0`, `cuda:1`, …, then the processor.
-    pub devices: Vec<Surveyed>,
+    pub devices: Vec<DeviceSurvey>,
     /// Reason for the absence of GPUs.
     pub no_gpu: Option<String>,
 }
 
 /// A device at one moment. Sizes in bytes; `None` if unknown.
 #[derive(Clone, Debug, Serialize)]
-pub struct Surveyed {
+pub struct DeviceSurvey {
     /// `cuda:0`, `cpu`.
     pub device: String,
     /// Model name.
@@ -97,11 +97,11 @@ fn surveyed_gpu(
     gpu: NvmlGpu,
     headroom_fraction: f64,
     claims: &[DeviceClaim],
-) -> Surveyed {
+) -> DeviceSurvey {
     let memory = gpu.memory().ok();
     let total = memory.map(|memory| memory.total);
     let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid());
-    Surveyed {
+    DeviceSurvey {
         device: format!("cuda:{number}"),
         name: gpu.name().to_owned(),
         uuid: Some(gpu.uuid().to_owned()),
@@ -116,7 +116,7 @@ fn surveyed_gpu(
 }
 
 /// Surveys the processor. It has no headroom of its own: `memory_limit_bytes` limits its use.
-fn surveyed_cpu(claims: &[DeviceClaim]) -> Surveyed {
+fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
     let total = system_line("/proc/meminfo", "MemTotal:")
         .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .map(|kibibytes| kibibytes * 1024);
@@ -124,7 +124,7 @@ fn surveyed_cpu(claims: &[DeviceClaim]) -> Surveyed {
     let name = system_line("/proc/cpuinfo", "model name");
     let name = name.map(|line| line.trim_start_matches([' ', '\t', ':']).to_owned());
     let (reserved_bytes, in_flight) = claimed(claims, "cpu");
-    Surveyed {
+    DeviceSurvey {
         device: "cpu".to_owned(),
         name: name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         uuid: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::base::text::{bytes, count, line_safe};
-use crate::devices::survey::{Survey, Surveyed};
+use crate::devices::survey::{DeviceSurvey, Survey};
 use crate::report::page::chart::over_time;
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
@@ -39,7 +39,7 @@ impl Monitor {
 
     /// Renders the charts as one HTML file.
     pub(crate) fn page(&self) -> String {
-        let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&Surveyed>)> = BTreeMap::new();
+        let mut devices: BTreeMap<&str, (Vec<&str>, Vec<&DeviceSurvey>)> = BTreeMap::new();
         for poll in &self.polls {
             for device in &poll.devices {
                 let (times, polls) = devices.entry(&device.device).or_default();
@@ -88,7 +88,7 @@ impl Monitor {
 }
 
 /// Name of a series, and its value in a poll.
-type Series<'a> = (&'a str, fn(&Surveyed) -> u64);
+type Series<'a> = (&'a str, fn(&DeviceSurvey) -> u64);
 
 #[cfg(test)]
 mod tests {
