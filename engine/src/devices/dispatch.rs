@@ -21,7 +21,7 @@ use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
 use state::{DeviceState, DeviceStatus, PendingWindow};
 
-pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
+pub use terms::{Next, Piece, PieceOutcome, Policy, Site, WindowBytes};
 
 /// First and longest pause between two checks of insufficient memory.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -390,7 +390,7 @@ impl Dispatcher {
         piece: Piece,
         result: Result<(), DeviceFailure>,
         now: Duration,
-    ) -> Ended {
+    ) -> PieceOutcome {
         let Piece { window: id, tokens, key_heads, device: index, reservation } = piece;
         drop(reservation);
         self.changes += 1;
@@ -410,18 +410,18 @@ impl Dispatcher {
             }
             Err(DeviceFailure::Failed(message)) => self.failed(id, index, message),
         };
-        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Gone };
         if let Some(why) = why {
             self.give_up(id, &why);
-            return Ended::GivenUp(why);
+            return PieceOutcome::GivenUp(why);
         }
         window.todo.push(key_heads);
         self.left += window.cost(heads);
         self.queue.insert((Reverse(tokens), id));
-        Ended::Open
+        PieceOutcome::Open
     }
 
-    fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> Ended {
+    fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> PieceOutcome {
         let device = &mut self.devices[index];
         device.failed_windows.clear();
         device.well += 1;
@@ -429,13 +429,13 @@ impl Dispatcher {
             (device.limit, device.well) = (device.limit + 1, 0);
             self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
         }
-        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Gone };
         window.done += heads;
         window.short_since = None;
         if window.done < window.key_heads {
-            return Ended::Open;
+            return PieceOutcome::Open;
         }
         self.windows.remove(&id);
-        Ended::Done
+        PieceOutcome::Done
     }
 }

@@ -13,7 +13,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 use proptest::prelude::*;
 
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{Ended, Next, Piece, Policy, Site};
+use super::dispatch::terms::{Next, Piece, PieceOutcome, Policy, Site};
 use super::ledger::{Ledger, Memory, MemorySource};
 
 const GB: u64 = 1_000_000_000;
@@ -224,7 +224,7 @@ fn simulate(world: &World) -> History {
             };
             let well = result.is_ok();
             match dispatcher.ended(piece, result, Duration::from_micros(clock)) {
-                Ended::GivenUp(why) => {
+                PieceOutcome::GivenUp(why) => {
                     assert!(history.given_up.insert(window, why.code).is_none());
                 }
                 _ if well => history.measured[window as usize].push(key_heads),

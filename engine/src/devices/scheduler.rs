@@ -16,7 +16,7 @@ use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 
 use super::device::Device;
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{Ended, Next, Piece, Policy, Site};
+use super::dispatch::terms::{Next, Piece, PieceOutcome, Policy, Site};
 use super::ledger::Reservation;
 use super::steps::Step;
 
@@ -361,7 +361,7 @@ impl SchedulerState {
         // Must precede the window's own message: the owner may stop receiving after the last window.
         self.take_steps();
         match ended {
-            Ended::Done => {
+            PieceOutcome::Done => {
                 let window = self.windows.remove(&id).expect("a window that is done was open");
                 let mut sums = HeadSums::default();
                 for part in window.parts.values() {
@@ -370,8 +370,8 @@ impl SchedulerState {
                 self.messages
                     .push_back(SchedulerMessage::Window { id, result: Ok((window.tokens, sums)) });
             }
-            Ended::GivenUp(why) => self.give_up(id, why),
-            Ended::Open | Ended::Gone => {}
+            PieceOutcome::GivenUp(why) => self.give_up(id, why),
+            PieceOutcome::Open | PieceOutcome::Gone => {}
         }
     }
 

@@ -75,7 +75,7 @@ pub enum Next {
 
 /// State of a window after one of its pieces ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum PieceOutcome {
     /// All its heads are measured.
     Done,
     /// Other heads remain.
