@@ -22,7 +22,7 @@ use super::steps::Step;
 
 /// Work that a device has done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct DeviceUsage {
     /// Windows, or pieces of windows, that succeeded.
     pub pieces: u64,
     /// Tokens of those windows; a piece counts in proportion to its heads.
@@ -84,7 +84,7 @@ struct SchedulerState {
     check_at: Option<Instant>,
     closing: bool,
     dead: bool,
-    work: Vec<Work>,
+    work: Vec<DeviceUsage>,
     /// By device, and in total: number of running pieces, and the start of the current busy period.
     busy: Vec<(usize, Instant)>,
     busy_together: (usize, Instant),
@@ -137,7 +137,7 @@ impl<'a> Scheduler<'a> {
             check_at: Some(now),
             closing: false,
             dead: false,
-            work: vec![Work::default(); devices.len()],
+            work: vec![DeviceUsage::default(); devices.len()],
             busy: vec![(0, now); devices.len()],
             busy_together: (0, now),
             time_together: Duration::ZERO,
@@ -204,7 +204,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Work that each device has done so far.
-    pub fn work(&self) -> Vec<Work> {
+    pub fn work(&self) -> Vec<DeviceUsage> {
         let (state, now) = (self.lock(), Instant::now());
         let mut work = state.work.clone();
         for (work, (pieces, since)) in work.iter_mut().zip(&state.busy) {
