@@ -23,7 +23,7 @@ pub enum KeepTokens {
 
 /// Selection within one group.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kept {
+pub struct FilterResult {
     /// One entry per sample, in input order.
     pub keep: Vec<bool>,
     /// Lowest score that passes: `min_score` if that decides, otherwise the score of the last sample kept; `None` if
@@ -77,7 +77,7 @@ mod tests {
     }
 
     /// Returns the selection if all samples pass the guards.
-    fn keep(filter: &Filter, scores: &[f64], tokens: &[u64], group: Option<&str>) -> Kept {
+    fn keep(filter: &Filter, scores: &[f64], tokens: &[u64], group: Option<&str>) -> FilterResult {
         filter.keep(scores, &vec![true; scores.len()], tokens, group)
     }
 
@@ -134,7 +134,10 @@ mod tests {
     fn a_score_equal_to_the_minimum_is_kept() {
         let filter = Filter { min_score: Some(0.5), ..Filter::default() };
         let got = keep(&filter, &[0.5, 0.499, f64::NAN, 7.0], &[1; 4], None);
-        assert_eq!(got, Kept { keep: vec![true, false, false, true], threshold: Some(0.5) });
+        assert_eq!(
+            got,
+            FilterResult { keep: vec![true, false, false, true], threshold: Some(0.5) }
+        );
     }
 
     #[test]
@@ -149,8 +152,8 @@ mod tests {
     #[test]
     fn a_group_that_kept_nothing_has_no_threshold() {
         let got = keep(&fraction(0.5), &[1.0], &[1], None);
-        assert_eq!(got, Kept { keep: vec![false], threshold: None });
-        assert_eq!(keep(&fraction(0.5), &[], &[], None), Kept::default());
+        assert_eq!(got, FilterResult { keep: vec![false], threshold: None });
+        assert_eq!(keep(&fraction(0.5), &[], &[], None), FilterResult::default());
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budgets::{self, Budget, GroupBudgets};
 use super::guards::Guard;
-use super::{KeepTokens, Kept, ranked, within_budget};
+use super::{FilterResult, KeepTokens, ranked, within_budget};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
@@ -76,7 +76,7 @@ impl Filter {
         passes: &[bool],
         tokens: &[u64],
         group: Option<&str>,
-    ) -> Kept {
+    ) -> FilterResult {
         let ranking = ranked(scores);
         let scored = ranking.len() as u64;
         let mut kept: Vec<usize> = ranking.into_iter().filter(|&sample| passes[sample]).collect();
@@ -97,7 +97,7 @@ impl Filter {
         for sample in kept {
             keep[sample] = true;
         }
-        Kept { keep, threshold: self.min_score.or(last) }
+        FilterResult { keep, threshold: self.min_score.or(last) }
     }
 
     /// Returns the groups named in budgets, sorted; once per budget.
@@ -194,7 +194,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    fn kept(text: &str, scores: &[f64], passes: &[bool]) -> Kept {
+    fn kept(text: &str, scores: &[f64], passes: &[bool]) -> FilterResult {
         settings(text).keep(scores, passes, &vec![10; scores.len()], None)
     }
 
@@ -205,10 +205,13 @@ mod tests {
         let got = kept(r#"{"keep_fraction": 0.25}"#, &scores, &passes);
         assert_eq!(
             got,
-            Kept { keep: vec![false, true, false, false, false], threshold: Some(8.0) }
+            FilterResult { keep: vec![false, true, false, false, false], threshold: Some(8.0) }
         );
         let all = kept(r#"{"keep_fraction": 1}"#, &scores, &passes);
-        assert_eq!(all, Kept { keep: vec![false, true, false, true, false], threshold: Some(6.0) });
+        assert_eq!(
+            all,
+            FilterResult { keep: vec![false, true, false, true, false], threshold: Some(6.0) }
+        );
     }
 
     #[test]
