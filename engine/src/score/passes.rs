@@ -35,7 +35,7 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
 type PassResult = std::result::Result<Figures, RowError>;
 
 /// Output of a model for a window.
-type Made = std::result::Result<ForwardFigures, RowError>;
+type ForwardResult = std::result::Result<ForwardFigures, RowError>;
 
 /// Computes the statistics of the windows of one group, in order.
 ///
@@ -48,7 +48,8 @@ pub(crate) fn run(
     stop: &Stop,
 ) -> Result<Vec<PassResult>> {
     let made = forward(whole, windows, stop)?;
-    let figures = |(ids, made): (&&[u32], Made)| made.and_then(|made| figures(measure, ids, made));
+    let figures =
+        |(ids, made): (&&[u32], ForwardResult)| made.and_then(|made| figures(measure, ids, made));
     Ok(windows.iter().zip(made).map(figures).collect())
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn forward(
     whole: &WholeModelPlan,
     windows: &[&[u32]],
     stop: &Stop,
-) -> Result<Vec<Made>> {
+) -> Result<Vec<ForwardResult>> {
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
