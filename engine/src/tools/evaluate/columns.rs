@@ -8,7 +8,7 @@ use arrow_cast::cast;
 use arrow_schema::DataType;
 
 use super::figures::agreement::{category_variance, inside_categories};
-use super::report::{Explained, Report, ResultInput};
+use super::report::{Confounders, Report, ResultInput};
 use super::sample::{InputRow, SampledDocument, each_batch};
 use super::statistics::OrientedStatistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -115,7 +115,7 @@ pub(super) fn figures(
     });
     let by_window: Vec<Option<f64>> = (0..origins.len()).map(of).collect();
     let length = |window: usize| Some(windows.document_tokens[window] as f64);
-    let explained = Explained {
+    let explained = Confounders {
         category_variance: category_variance(origins, &by_window, categories),
         length_spearman: inside_categories(origins, categories, of, length),
         token_shuffled_spearman: None,

@@ -33,7 +33,7 @@ pub(crate) struct Report {
     /// Share of real windows in the top fifth, with copies and boilerplate at varying distances.
     pub(crate) top_fifth_jittered_real_share: TopFifthShares,
     /// Other properties that explain the statistic.
-    pub(crate) explained: Explained,
+    pub(crate) explained: Confounders,
 }
 
 /// Share of real windows in the top fifth of a pool of one real to five other windows.
@@ -52,7 +52,8 @@ pub(crate) struct TopFifthShares {
 
 /// Properties that explain a statistic of whole windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Explained {
+#[schemars(rename = "Explained")]
+pub(crate) struct Confounders {
     /// Share of its variance that lies between categories.
     pub(crate) category_variance: Option<f64>,
     /// Rank correlation with the document length in tokens, inside categories.
@@ -144,7 +145,7 @@ impl ResultInput<'_> {
         }
     }
 
-    fn explained(&self, values: &Values) -> Explained {
+    fn explained(&self, values: &Values) -> Confounders {
         let categories = self.categories.len();
         let of = |window: usize| values[window];
         let length = |window: usize| Some(self.document_tokens[window] as f64);
@@ -164,7 +165,7 @@ impl ResultInput<'_> {
                 Some((of(KindRole::Whole)?, of(KindRole::Tokens)?))
             })
             .collect();
-        Explained {
+        Confounders {
             category_variance: category_variance(self.origins, values, categories),
             length_spearman: inside_categories(self.origins, categories, of, length),
             token_shuffled_spearman: spearman(&shuffled),
