@@ -4,7 +4,7 @@ mod hints;
 
 use serde_json::Value as Json;
 
-use super::node::{Node, Value};
+use super::node::{Node, YamlValue};
 use super::schema::{self, ValueKind, words};
 use super::source::{Problems, Span};
 use crate::base::text::{quoted, suggest};
@@ -45,31 +45,38 @@ impl Checker<'_, '_> {
         let kinds = schema::kinds(self.root, schema);
         for kind in &kinds {
             match (kind, &node.value) {
-                (ValueKind::Null, Value::Null) => return,
-                (ValueKind::Boolean, Value::Boolean(_)) => return self.boolean(node, owner),
-                (ValueKind::Integer { minimum, maximum }, Value::Integer(integer)) => {
+                (ValueKind::Null, YamlValue::Null) => return,
+                (ValueKind::Boolean, YamlValue::Boolean(_)) => return self.boolean(node, owner),
+                (ValueKind::Integer { minimum, maximum }, YamlValue::Integer(integer)) => {
                     return self.integer(node, *integer, (*minimum, *maximum), schema, owner);
                 }
-                (ValueKind::Integer { minimum, maximum }, Value::Float(_)) => {
+                (ValueKind::Integer { minimum, maximum }, YamlValue::Float(_)) => {
                     if let Some(integer) = node.as_integer() {
                         return self.integer(node, integer, (*minimum, *maximum), schema, owner);
                     }
                 }
-                (ValueKind::Number { minimum, maximum }, Value::Integer(_) | Value::Float(_)) => {
+                (
+                    ValueKind::Number { minimum, maximum },
+                    YamlValue::Integer(_) | YamlValue::Float(_),
+                ) => {
                     let number = node.as_number().expect("an integer or a float");
                     return self.number(node, number, (*minimum, *maximum), schema, owner);
                 }
-                (ValueKind::String, Value::String(text)) => return self.string(node, text, owner),
-                (ValueKind::Names(names), Value::String(text)) => {
+                (ValueKind::String, YamlValue::String(text)) => {
+                    return self.string(node, text, owner);
+                }
+                (ValueKind::Names(names), YamlValue::String(text)) => {
                     return self.name(node, text, names, &kinds, owner);
                 }
-                (ValueKind::List { items, minimum }, Value::List(values)) => {
+                (ValueKind::List { items, minimum }, YamlValue::List(values)) => {
                     return self.list(node, values, items, *minimum, owner);
                 }
-                (ValueKind::Mapping(mapping), Value::Mapping(_)) => {
+                (ValueKind::Mapping(mapping), YamlValue::Mapping(_)) => {
                     return self.mapping(node, mapping, owner);
                 }
-                (ValueKind::Stage(stages), Value::Mapping(_)) => return self.stage(node, stages),
+                (ValueKind::Stage(stages), YamlValue::Mapping(_)) => {
+                    return self.stage(node, stages);
+                }
                 _ => {}
             }
         }
@@ -315,7 +322,8 @@ impl Checker<'_, '_> {
             );
             return;
         }
-        let is_scalar = !matches!(node.value, Value::List(_) | Value::Mapping(_) | Value::Null);
+        let is_scalar =
+            !matches!(node.value, YamlValue::List(_) | YamlValue::Mapping(_) | YamlValue::Null);
         let subject = if is_scalar { &node.text } else { owner.key };
         let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
         // An empty value has no text to point at, but an empty argument of the command line has a position.
@@ -338,14 +346,14 @@ impl Checker<'_, '_> {
 /// Describes the type of a value.
 fn found(node: &Node) -> &'static str {
     match node.value {
-        Value::Null => "empty",
-        Value::Boolean(_) => "a boolean",
-        Value::Integer(_) => "an integer",
-        Value::Float(float) if float.is_finite() => "a number",
-        Value::Float(_) => "not a finite number",
-        Value::String(_) => "a string",
-        Value::List(_) => "a list",
-        Value::Mapping(_) => "a mapping",
+        YamlValue::Null => "empty",
+        YamlValue::Boolean(_) => "a boolean",
+        YamlValue::Integer(_) => "an integer",
+        YamlValue::Float(float) if float.is_finite() => "a number",
+        YamlValue::Float(_) => "not a finite number",
+        YamlValue::String(_) => "a string",
+        YamlValue::List(_) => "a list",
+        YamlValue::Mapping(_) => "a mapping",
     }
 }
 

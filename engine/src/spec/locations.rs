@@ -8,7 +8,7 @@ use longsift_stages::contract::Scheme;
 use longsift_stages::contract::location;
 use serde_json::{Value as Json, json};
 
-use super::node::{Entry, Node, Value};
+use super::node::{Entry, Node, YamlValue};
 use super::pipeline::OutputFormat;
 use super::rules::stage;
 use super::schema::{self, ValueKind, kinds, properties};
@@ -84,7 +84,7 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
                 "credentials of stores come from the environment (AWS_…, GOOGLE_…, AZURE_…, HF_TOKEN)",
             );
         }
-        node.value = Value::String(public);
+        node.value = YamlValue::String(public);
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn anchor(root: &mut Node, problems: &mut Problems) {
         }
         let here = std::env::current_dir().ok();
         if let Some(path) = here.and_then(|here| joined(&here, text)) {
-            node.value = Value::String(path);
+            node.value = YamlValue::String(path);
         } else {
             let message =
                 format!("{} is relative to a folder that has no readable name", quoted(text));
@@ -130,12 +130,12 @@ fn section_mut<'n>(root: &'n mut Node, name: &str) -> Option<&'n mut Node> {
     if matches!(name, "input" | "output") {
         return value_mut(root, name);
     }
-    let Value::List(stages) = &mut value_mut(root, "stages")?.value else { return None };
+    let YamlValue::List(stages) = &mut value_mut(root, "stages")?.value else { return None };
     stages.iter_mut().find(|stage| stage.get("stage").and_then(Node::as_str) == Some(name))
 }
 
 fn value_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
-    let Value::Mapping(entries) = &mut node.value else { return None };
+    let YamlValue::Mapping(entries) = &mut node.value else { return None };
     entries.iter_mut().find(|entry| entry.key == key).map(|entry: &mut Entry| &mut entry.value)
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let format = output_setting("format").and_then(|node| Some(json!(node.as_str()?)));
     let format = format.and_then(|name| serde_json::from_value::<OutputFormat>(name).ok());
     let mirror =
-        output_setting("mirror").is_some_and(|node| matches!(node.value, Value::Boolean(true)));
+        output_setting("mirror").is_some_and(|node| matches!(node.value, YamlValue::Boolean(true)));
     let written = Written { ending: format.unwrap_or_default().endings(false)[0], mirror };
     let is_glob = has_wildcard(Path::new(input.as_str().unwrap_or("")));
     // Wildcard characters in the pipeline's own folder are literal.

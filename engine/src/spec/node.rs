@@ -8,7 +8,7 @@ use super::source::Span;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) span: Span,
-    pub(crate) value: Value,
+    pub(crate) value: YamlValue,
     /// Scalar as written, without quotes; empty for lists and mappings.
     pub(crate) text: String,
     /// Whether a scalar was written without quotes.
@@ -17,7 +17,7 @@ pub(crate) struct Node {
 
 /// Value by the core schema of YAML 1.2.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum YamlValue {
     Null,
     Boolean(bool),
     Integer(i128),
@@ -39,45 +39,50 @@ pub(crate) struct Entry {
 impl Node {
     /// Returns an empty mapping that is not in the file.
     pub(crate) fn mapping(span: Span) -> Self {
-        Self { span, value: Value::Mapping(Vec::new()), text: String::new(), plain: true }
+        Self { span, value: YamlValue::Mapping(Vec::new()), text: String::new(), plain: true }
     }
 
     /// Returns a string that is not in the file.
     pub(crate) fn string(span: Span, text: &str) -> Self {
-        Self { span, value: Value::String(text.to_string()), text: text.to_string(), plain: true }
+        Self {
+            span,
+            value: YamlValue::String(text.to_string()),
+            text: text.to_string(),
+            plain: true,
+        }
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
-        if let Value::Mapping(entries) = &self.value { entries } else { &[] }
+        if let YamlValue::Mapping(entries) = &self.value { entries } else { &[] }
     }
 
     pub(crate) fn items(&self) -> &[Node] {
-        if let Value::List(items) = &self.value { items } else { &[] }
+        if let YamlValue::List(items) = &self.value { items } else { &[] }
     }
 
     pub(crate) fn as_str(&self) -> Option<&str> {
-        if let Value::String(text) = &self.value { Some(text) } else { None }
+        if let YamlValue::String(text) = &self.value { Some(text) } else { None }
     }
 
     /// Returns an integer, including one written as `4096.0` or `4e3`.
     pub(crate) fn as_integer(&self) -> Option<i128> {
         match self.value {
-            Value::Integer(integer) => Some(integer),
-            Value::Float(float) => whole(float),
+            YamlValue::Integer(integer) => Some(integer),
+            YamlValue::Float(float) => whole(float),
             _ => None,
         }
     }
 
     pub(crate) fn as_number(&self) -> Option<f64> {
         match self.value {
-            Value::Integer(integer) => Some(integer as f64),
-            Value::Float(float) => Some(float),
+            YamlValue::Integer(integer) => Some(integer as f64),
+            YamlValue::Float(float) => Some(float),
             _ => None,
         }
     }
 
     pub(crate) fn is_null(&self) -> bool {
-        self.value == Value::Null
+        self.value == YamlValue::Null
     }
 
     /// Returns the entry of a mapping by key.
@@ -94,16 +99,16 @@ impl Node {
     /// null.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
-            Value::Null => serde_json::Value::Null,
-            Value::Boolean(boolean) => (*boolean).into(),
-            Value::Integer(integer) => integer_json(*integer),
-            Value::Float(float) => match whole(*float) {
+            YamlValue::Null => serde_json::Value::Null,
+            YamlValue::Boolean(boolean) => (*boolean).into(),
+            YamlValue::Integer(integer) => integer_json(*integer),
+            YamlValue::Float(float) => match whole(*float) {
                 Some(integer) => integer_json(integer),
                 None => Number::from_f64(*float).map_or(serde_json::Value::Null, Into::into),
             },
-            Value::String(text) => text.as_str().into(),
-            Value::List(items) => items.iter().map(Node::to_json).collect(),
-            Value::Mapping(entries) => {
+            YamlValue::String(text) => text.as_str().into(),
+            YamlValue::List(items) => items.iter().map(Node::to_json).collect(),
+            YamlValue::Mapping(entries) => {
                 let map: Map<_, _> = entries
                     .iter()
                     .map(|entry| (entry.key.clone(), entry.value.to_json()))

@@ -1,6 +1,6 @@
 //! `--set stages.filter.keep_fraction=0.25`: applies settings of the command line to the tree before it is checked.
 
-use super::node::{Entry, Node, Value};
+use super::node::{Entry, Node, YamlValue};
 use super::schema::stage_names;
 use super::source::{Problems, Span};
 use super::yaml::{self, Origin};
@@ -39,7 +39,7 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
     let empty = Span { source, line: 1, column: origin.column, length: 0 };
     let Some(value) = yaml::read(value, origin, problems).or_else(|| {
         let nothing_wrong = problems.error_count() == before;
-        nothing_wrong.then(|| Node { value: Value::Null, ..Node::string(empty, "") })
+        nothing_wrong.then(|| Node { value: YamlValue::Null, ..Node::string(empty, "") })
     }) else {
         return;
     };
@@ -104,9 +104,9 @@ fn stage_of<'r>(
     stage: &PathStep,
     problems: &mut Problems,
 ) -> Option<&'r mut Node> {
-    let Value::Mapping(entries) = &mut root.value else { return None };
+    let YamlValue::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
-    let Value::List(items) = &mut list.value.value else { return None };
+    let YamlValue::List(items) = &mut list.value.value else { return None };
     let name_of = |item: &Node| item.get("stage").and_then(Node::as_str).map(str::to_string);
     let index = items
         .iter()
@@ -134,7 +134,7 @@ fn set(node: &mut Node, steps: &[PathStep], value: Node, problems: &mut Problems
         *node = value;
         return;
     };
-    if let Value::List(items) = &mut node.value {
+    if let YamlValue::List(items) = &mut node.value {
         let count = items.len();
         if let Some(item) = step.name.parse().ok().and_then(|index: usize| items.get_mut(index)) {
             return set(item, rest, value, problems);
@@ -148,10 +148,10 @@ fn set(node: &mut Node, steps: &[PathStep], value: Node, problems: &mut Problems
         problems.error(step.span, message).hint(hint);
         return;
     }
-    if !matches!(node.value, Value::Mapping(_)) {
+    if !matches!(node.value, YamlValue::Mapping(_)) {
         *node = Node::mapping(step.span);
     }
-    let Value::Mapping(entries) = &mut node.value else { return };
+    let YamlValue::Mapping(entries) = &mut node.value else { return };
     let index = entries.iter().position(|entry| entry.key == step.name).unwrap_or_else(|| {
         let entry =
             Entry { key: step.name.to_string(), span: step.span, value: Node::mapping(step.span) };

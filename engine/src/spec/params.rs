@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node::{Node, Value};
+use super::node::{Node, YamlValue};
 use super::overrides::PARAM;
 use super::source::{Problems, Sources, Span};
 use super::yaml::MAX_FILE_BYTES;
@@ -27,7 +27,7 @@ pub(crate) fn apply(
         }
     }
     let mut used = BTreeSet::new();
-    if let Value::Mapping(entries) = &mut root.value {
+    if let YamlValue::Mapping(entries) = &mut root.value {
         let mut replacer =
             Replacer { values: &values, declared: &declared, used: &mut used, bytes: 0, problems };
         for entry in entries.iter_mut().filter(|entry| entry.key != "params") {
@@ -132,21 +132,21 @@ struct Replacer<'a, 'p, 's> {
 impl Replacer<'_, '_, '_> {
     fn node(&mut self, node: &mut Node) {
         match &mut node.value {
-            Value::List(items) => {
+            YamlValue::List(items) => {
                 for item in items {
                     self.node(item);
                 }
             }
-            Value::Mapping(entries) => {
+            YamlValue::Mapping(entries) => {
                 for entry in entries {
                     self.node(&mut entry.value);
                 }
             }
-            Value::String(text) if text.contains("${") => {
+            YamlValue::String(text) if text.contains("${") => {
                 let text = text.clone();
                 let replaced = self.replaced(&text, node.span);
                 node.text.clone_from(&replaced);
-                node.value = Value::String(replaced);
+                node.value = YamlValue::String(replaced);
             }
             _ => {}
         }

@@ -9,7 +9,7 @@ use longsift_stages::{Reads, Role, StageSettings};
 use serde_json::json;
 
 use super::check;
-use super::node::{Node, Value};
+use super::node::{Node, YamlValue};
 use super::schema::stage_names;
 use super::schema::words::grouped;
 use super::source::{Problems, Span};
@@ -17,7 +17,7 @@ use crate::base::text::{quoted, suggest};
 
 /// Reports every rule that the pipeline breaks.
 pub(crate) fn check(root: &Node, problems: &mut Problems) {
-    if root.get("stages").is_some_and(|stages| matches!(stages.value, Value::List(_))) {
+    if root.get("stages").is_some_and(|stages| matches!(stages.value, YamlValue::List(_))) {
         check_duplicate_stages(root, problems);
         check_missing_stages(root, problems);
         check_stage_order(root, problems);
@@ -438,7 +438,7 @@ fn check_format_settings(root: &Node, problems: &mut Problems) {
         }
     }
     let marks = setting(root, "filter", "mark_only")
-        .is_some_and(|node| matches!(node.value, Value::Boolean(true)));
+        .is_some_and(|node| matches!(node.value, YamlValue::Boolean(true)));
     if marks && format == "megatron" {
         let message = "`format: megatron` has no column for the marks of `mark_only`";
         let problem = problems.error(key_span(output, "format"), message);
@@ -472,7 +472,7 @@ fn check_filter_amount(root: &Node, problems: &mut Problems) {
         problem.hint("keep one; on the command line, `=null` removes a setting");
     }
     if let Some(budgets) = filter.get("keep_tokens")
-        && matches!(budgets.value, Value::Mapping(_))
+        && matches!(budgets.value, YamlValue::Mapping(_))
         && setting(root, "score", "within").is_none()
     {
         let message = "`keep_tokens` per group, but the score has no groups";
@@ -525,11 +525,11 @@ fn check_devices(root: &Node, problems: &mut Problems) {
         }
     }
     let known = match devices.map(|devices| &devices.value) {
-        Some(Value::List(names)) => Some(names.len() as i128),
-        Some(Value::Integer(count)) => Some(*count),
+        Some(YamlValue::List(names)) => Some(names.len() as i128),
+        Some(YamlValue::Integer(count)) => Some(*count),
         _ => None,
     };
-    if let (Value::List(each), Some(known)) = (&workers.value, known)
+    if let (YamlValue::List(each), Some(known)) = (&workers.value, known)
         && each.len() as i128 != known
         && !each.is_empty()
     {

@@ -1,19 +1,19 @@
 //! Resolves plain scalars by the core schema of YAML 1.2.2, chapter 10.3.2.
 
-use super::node::Value;
+use super::node::YamlValue;
 
 /// Resolves an unquoted scalar. `yes`, `on` and `0777` are strings; `True` is a boolean, though settings only accept `true`.
-pub(crate) fn resolve(text: &str) -> Value {
+pub(crate) fn resolve(text: &str) -> YamlValue {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "true" | "True" | "TRUE" => Value::Boolean(true),
-        "false" | "False" | "FALSE" => Value::Boolean(false),
-        ".nan" | ".NaN" | ".NAN" => Value::Float(f64::NAN),
-        _ => number(text).unwrap_or_else(|| Value::String(text.to_string())),
+        "" | "~" | "null" | "Null" | "NULL" => YamlValue::Null,
+        "true" | "True" | "TRUE" => YamlValue::Boolean(true),
+        "false" | "False" | "FALSE" => YamlValue::Boolean(false),
+        ".nan" | ".NaN" | ".NAN" => YamlValue::Float(f64::NAN),
+        _ => number(text).unwrap_or_else(|| YamlValue::String(text.to_string())),
     }
 }
 
-fn number(text: &str) -> Option<Value> {
+fn number(text: &str) -> Option<YamlValue> {
     if let Some(digits) = text.strip_prefix("0x") {
         return based(digits, 16);
     }
@@ -22,29 +22,29 @@ fn number(text: &str) -> Option<Value> {
     }
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
-        return Some(Value::Float(if text.starts_with('-') {
+        return Some(YamlValue::Float(if text.starts_with('-') {
             f64::NEG_INFINITY
         } else {
             f64::INFINITY
         }));
     }
     if is_digits(unsigned) {
-        return Some(text.parse().map_or_else(|_| float(text), Value::Integer));
+        return Some(text.parse().map_or_else(|_| float(text), YamlValue::Integer));
     }
     is_float(unsigned).then(|| float(text))
 }
 
-fn based(digits: &str, base: u32) -> Option<Value> {
+fn based(digits: &str, base: u32) -> Option<YamlValue> {
     if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(base)) {
         return None;
     }
-    let integer = i128::from_str_radix(digits, base).map(Value::Integer);
-    Some(integer.unwrap_or(Value::Float(f64::MAX)))
+    let integer = i128::from_str_radix(digits, base).map(YamlValue::Integer);
+    Some(integer.unwrap_or(YamlValue::Float(f64::MAX)))
 }
 
 /// A number that overflows becomes infinite, which is refused.
-fn float(text: &str) -> Value {
-    Value::Float(text.parse().unwrap_or(f64::NAN))
+fn float(text: &str) -> YamlValue {
+    YamlValue::Float(text.parse().unwrap_or(f64::NAN))
 }
 
 /// `(\. [0-9]+ | [0-9]+ (\. [0-9]*)?) ([eE] [-+]? [0-9]+)?`
@@ -74,27 +74,27 @@ mod tests {
     #[test]
     fn scalars_resolve_by_the_core_rules() {
         for (text, value) in [
-            ("", Value::Null),
-            ("~", Value::Null),
-            ("true", Value::Boolean(true)),
-            ("12", Value::Integer(12)),
-            ("-012", Value::Integer(-12)),
-            ("+3", Value::Integer(3)),
-            ("0x1F", Value::Integer(31)),
-            ("0o17", Value::Integer(15)),
-            ("18446744073709551615", Value::Integer(u64::MAX.into())),
-            ("0.29", Value::Float(0.29)),
-            (".5", Value::Float(0.5)),
-            ("5.", Value::Float(5.0)),
-            ("1e3", Value::Float(1000.0)),
-            ("-1.5E-2", Value::Float(-0.015)),
-            ("-.inf", Value::Float(f64::NEG_INFINITY)),
+            ("", YamlValue::Null),
+            ("~", YamlValue::Null),
+            ("true", YamlValue::Boolean(true)),
+            ("12", YamlValue::Integer(12)),
+            ("-012", YamlValue::Integer(-12)),
+            ("+3", YamlValue::Integer(3)),
+            ("0x1F", YamlValue::Integer(31)),
+            ("0o17", YamlValue::Integer(15)),
+            ("18446744073709551615", YamlValue::Integer(u64::MAX.into())),
+            ("0.29", YamlValue::Float(0.29)),
+            (".5", YamlValue::Float(0.5)),
+            ("5.", YamlValue::Float(5.0)),
+            ("1e3", YamlValue::Float(1000.0)),
+            ("-1.5E-2", YamlValue::Float(-0.015)),
+            ("-.inf", YamlValue::Float(f64::NEG_INFINITY)),
         ] {
             assert_eq!(resolve(text), value, "{text:?}");
         }
-        assert!(matches!(resolve(".nan"), Value::Float(float) if float.is_nan()));
+        assert!(matches!(resolve(".nan"), YamlValue::Float(float) if float.is_nan()));
         let huge = "9".repeat(400);
-        assert_eq!(resolve(&huge), Value::Float(f64::INFINITY));
+        assert_eq!(resolve(&huge), YamlValue::Float(f64::INFINITY));
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
             "-0x1",
             "TrUe",
         ] {
-            assert_eq!(resolve(text), Value::String(text.to_string()), "{text:?}");
+            assert_eq!(resolve(text), YamlValue::String(text.to_string()), "{text:?}");
         }
     }
 }

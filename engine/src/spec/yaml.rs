@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlSpan, StrInput};
 
-use super::node::{Entry, Node, Value};
+use super::node::{Entry, Node, YamlValue};
 use super::scalar;
 use super::source::{Problems, Span};
 use crate::base::text::{printable, quoted};
@@ -185,19 +185,22 @@ impl<'t> Reader<'t, '_, '_> {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let plain = style == ScalarStyle::Plain;
-                let value =
-                    if plain { scalar::resolve(&text) } else { Value::String(text.to_string()) };
+                let value = if plain {
+                    scalar::resolve(&text)
+                } else {
+                    YamlValue::String(text.to_string())
+                };
                 Ok(node(value, text.into_owned(), plain, self.origin))
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let items = self.items(depth)?;
-                Ok(node(Value::List(items), String::new(), true, self.origin))
+                Ok(node(YamlValue::List(items), String::new(), true, self.origin))
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let entries = self.entries(depth)?;
-                Ok(node(Value::Mapping(entries), String::new(), true, self.origin))
+                Ok(node(YamlValue::Mapping(entries), String::new(), true, self.origin))
             }
             Event::Alias(_) => Err(self.alias(self.origin.convert(span))),
             _ => Err(self.refuse(span, "expected a value here", "complete the file")),
@@ -224,7 +227,7 @@ impl<'t> Reader<'t, '_, '_> {
                 return Ok(entries);
             }
             let key = self.node((event, span), depth + 1)?;
-            if matches!(key.value, Value::List(_) | Value::Mapping(_)) {
+            if matches!(key.value, YamlValue::List(_) | YamlValue::Mapping(_)) {
                 return Err(self.refuse(
                     span,
                     "a key is a list or a mapping",

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use crate::base::text::line_safe;
-use crate::spec::node::{Node, Value};
+use crate::spec::node::{Node, YamlValue};
 use crate::spec::schema::{self, ValueKind};
 
 /// Suggests the fix for a value of the wrong type.
@@ -12,34 +12,39 @@ pub(super) fn type_hint(node: &Node, kinds: &[ValueKind], key: &str) -> Option<S
     let wants_number = kinds
         .iter()
         .any(|kind| matches!(kind, ValueKind::Integer { .. } | ValueKind::Number { .. }));
-    let is_scalar = matches!(node.value, Value::Boolean(_) | Value::Integer(_) | Value::Float(_));
+    let is_scalar =
+        matches!(node.value, YamlValue::Boolean(_) | YamlValue::Integer(_) | YamlValue::Float(_));
     for kind in kinds {
         match (kind, &node.value) {
-            (ValueKind::Boolean, Value::String(word)) => match word.to_lowercase().as_str() {
+            (ValueKind::Boolean, YamlValue::String(word)) => match word.to_lowercase().as_str() {
                 "yes" | "on" | "y" | "1" | "true" => return Some("write `true`".to_string()),
                 "no" | "off" | "n" | "0" | "false" => return Some("write `false`".to_string()),
                 _ => {}
             },
-            (ValueKind::Boolean, Value::Integer(0)) => return Some("write `false`".to_string()),
-            (ValueKind::Boolean, Value::Integer(1)) => return Some("write `true`".to_string()),
+            (ValueKind::Boolean, YamlValue::Integer(0)) => {
+                return Some("write `false`".to_string());
+            }
+            (ValueKind::Boolean, YamlValue::Integer(1)) => return Some("write `true`".to_string()),
             (ValueKind::String, _) if is_scalar => {
                 return Some(format!("put it in quotes: `\"{text}\"`"));
             }
-            (ValueKind::Mapping(_), Value::String(_)) if kinds.len() == 1 => {
+            (ValueKind::Mapping(_), YamlValue::String(_)) if kinds.len() == 1 => {
                 return mapping_hint(kind, &text, key);
             }
-            (ValueKind::Stage(_), Value::String(_)) => {
+            (ValueKind::Stage(_), YamlValue::String(_)) => {
                 return Some(format!("write `- stage: {text}`"));
             }
-            (ValueKind::List { .. }, Value::Mapping(_)) if key == "stages" => {
+            (ValueKind::List { .. }, YamlValue::Mapping(_)) if key == "stages" => {
                 return Some("begin each stage with `- stage: NAME`".to_string());
             }
             _ => {}
         }
     }
     match &node.value {
-        Value::String(word) if wants_number => number_hint(word, node.plain, key),
-        Value::Null => Some("give it a value, or remove the key if it has a default".to_string()),
+        YamlValue::String(word) if wants_number => number_hint(word, node.plain, key),
+        YamlValue::Null => {
+            Some("give it a value, or remove the key if it has a default".to_string())
+        }
         _ => None,
     }
 }
