@@ -20,7 +20,7 @@ use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::source::guarded;
 use super::types;
-use crate::spec::pipeline::Compression;
+use crate::spec::pipeline::ParquetCompression;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::StorageError;
 
@@ -67,7 +67,7 @@ pub struct WrittenPart {
 impl PartWriter {
     /// Creates a table of the run itself: always compressed with Zstandard, without additional key-values.
     pub fn table(path: &Path, schema: &SchemaRef) -> Result<Self, DataProblem> {
-        Self::create(path, schema, &[], Compression::Zstd)
+        Self::create(path, schema, &[], ParquetCompression::Zstd)
     }
 
     /// Creates the file `path` in an existing folder. `metadata`: key-values for the footer, to which the Arrow schema
@@ -76,7 +76,7 @@ impl PartWriter {
         path: &Path,
         schema: &SchemaRef,
         metadata: &[(String, String)],
-        compression: Compression,
+        compression: ParquetCompression,
     ) -> Result<Self, DataProblem> {
         let fields =
             schema.fields().iter().map(|field| types::map_field(field, types::storage_type));
@@ -273,14 +273,14 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     schema.fields().iter().filter_map(one).collect()
 }
 
-pub(crate) fn codec(compression: Compression) -> Codec {
+pub(crate) fn codec(compression: ParquetCompression) -> Codec {
     match compression {
-        Compression::Zstd => {
+        ParquetCompression::Zstd => {
             Codec::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).expect("3 is a level of Zstandard"))
         }
-        Compression::Snappy => Codec::SNAPPY,
-        Compression::Lz4 => Codec::LZ4_RAW,
-        Compression::None => Codec::UNCOMPRESSED,
+        ParquetCompression::Snappy => Codec::SNAPPY,
+        ParquetCompression::Lz4 => Codec::LZ4_RAW,
+        ParquetCompression::None => Codec::UNCOMPRESSED,
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
     fn write(
         whole: &RecordBatch,
         cuts: &[usize],
-        compression: Compression,
+        compression: ParquetCompression,
     ) -> (WrittenPart, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part.parquet");
@@ -340,10 +340,10 @@ mod tests {
         fn the_bytes_do_not_depend_on_how_batches_are_cut(cuts in prop::collection::btree_set(0_usize..2500, 0..20)) {
             let whole = everything(2500);
             let cuts: Vec<_> = cuts.into_iter().collect();
-            let (one, bytes) = write(&whole, &[], Compression::Zstd);
+            let (one, bytes) = write(&whole, &[], ParquetCompression::Zstd);
             prop_assert_eq!((one.bytes, one.rows), (bytes.len() as u64, 2500));
             prop_assert_eq!(&one.sha256, &crate::base::text::sha256_hex(&bytes));
-            prop_assert_eq!(write(&whole, &cuts, Compression::Zstd), (one, bytes));
+            prop_assert_eq!(write(&whole, &cuts, ParquetCompression::Zstd), (one, bytes));
         }
     }
 
@@ -351,12 +351,13 @@ mod tests {
     fn the_bytes_do_not_depend_on_how_strings_are_encoded_in_memory() {
         let whole = everything(1500);
         let text = whole.schema().index_of("text").unwrap();
-        let (expected, _) = write(&whole, &[], Compression::Snappy);
+        let (expected, _) = write(&whole, &[], ParquetCompression::Snappy);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part.parquet");
         let metadata = [("k".to_string(), "v".to_string())];
         let mut part =
-            PartWriter::create(&path, &whole.schema(), &metadata, Compression::Snappy).unwrap();
+            PartWriter::create(&path, &whole.schema(), &metadata, ParquetCompression::Snappy)
+                .unwrap();
         let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
         for (start, data_type) in [(0, DataType::Utf8View), (700, dictionary)] {
             let slice = whole.slice(start, if start == 0 { 700 } else { 800 });
@@ -373,9 +374,12 @@ mod tests {
     #[test]
     fn every_compression_reads_back_equal() {
         let whole = everything(300);
-        for compression in
-            [Compression::Zstd, Compression::Snappy, Compression::Lz4, Compression::None]
-        {
+        for compression in [
+            ParquetCompression::Zstd,
+            ParquetCompression::Snappy,
+            ParquetCompression::Lz4,
+            ParquetCompression::None,
+        ] {
             let (_, bytes) = write(&whole, &[100], compression);
             let folder = tempfile::tempdir().unwrap();
             crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
@@ -390,9 +394,9 @@ mod tests {
         let long = "0123456789abcdef".repeat(1 << 18);
         let text: LargeStringArray = (0..40).map(|row| Some(format!("{row:02}{long}"))).collect();
         let whole = batch(vec![("text", Arc::new(text))]);
-        let (one, bytes) = write(&whole, &[], Compression::Lz4);
+        let (one, bytes) = write(&whole, &[], ParquetCompression::Lz4);
         let cuts: Vec<_> = (1..40).collect();
-        assert_eq!(write(&whole, &cuts, Compression::Lz4).0, one);
+        assert_eq!(write(&whole, &cuts, ParquetCompression::Lz4).0, one);
         let folder = tempfile::tempdir().unwrap();
         crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let groups = Dataset::open(folder.path()).unwrap().files[0].row_groups.clone();
@@ -417,7 +421,8 @@ mod tests {
         let dataset = Dataset::open(folder.path()).unwrap();
         let whole = all_rows(&dataset, 1);
         let path = out.path().join("part.parquet");
-        let mut part = PartWriter::create(&path, &dataset.schema, &[], Compression::Zstd).unwrap();
+        let mut part =
+            PartWriter::create(&path, &dataset.schema, &[], ParquetCompression::Zstd).unwrap();
         part.write(&whole).unwrap();
         part.finish().unwrap();
         let written = Dataset::open(&path).unwrap();
@@ -429,7 +434,7 @@ mod tests {
 
     #[test]
     fn key_values_are_in_the_footer_and_in_its_arrow_schema() {
-        let (_, bytes) = write(&everything(3), &[], Compression::Zstd);
+        let (_, bytes) = write(&everything(3), &[], ParquetCompression::Zstd);
         let folder = tempfile::tempdir().unwrap();
         crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let file = &Dataset::open(folder.path()).unwrap().files[0];
@@ -441,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_file_without_rows_has_its_columns() {
-        let (written, bytes) = write(&everything(0), &[], Compression::Zstd);
+        let (written, bytes) = write(&everything(0), &[], ParquetCompression::Zstd);
         assert_eq!(written.rows, 0);
         let folder = tempfile::tempdir().unwrap();
         crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
@@ -453,7 +458,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let whole = everything(10);
         let path = folder.path().join("part.parquet");
-        let mut part = PartWriter::create(&path, &whole.schema(), &[], Compression::Zstd).unwrap();
+        let mut part =
+            PartWriter::create(&path, &whole.schema(), &[], ParquetCompression::Zstd).unwrap();
         part.write(&whole).unwrap();
         drop(part);
         assert!(crate::storage::files::list_folder(folder.path()).unwrap().is_empty());
@@ -463,9 +469,13 @@ mod tests {
     fn a_batch_that_does_not_fit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let whole = everything(10);
-        let mut part =
-            PartWriter::create(&folder.path().join("a"), &whole.schema(), &[], Compression::Zstd)
-                .unwrap();
+        let mut part = PartWriter::create(
+            &folder.path().join("a"),
+            &whole.schema(),
+            &[],
+            ParquetCompression::Zstd,
+        )
+        .unwrap();
         let narrow = batch(vec![("id", Arc::clone(whole.column(0)))]);
         assert!(
             part.write(&narrow).unwrap_err().message.contains("a batch has 1 columns, the file 14")

@@ -30,7 +30,7 @@ use super::rows::{RowBatches, read_faulty_rows, read_rows};
 use super::types;
 use crate::base::diagnostic::Blame;
 use crate::base::stop::Stop;
-use crate::spec::pipeline::Compression;
+use crate::spec::pipeline::ParquetCompression;
 
 /// Returns a batch with the given columns, all nullable.
 pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -204,7 +204,8 @@ fn every_type_passes_through_reading_and_writing_unchanged() {
     let path = folder.path().join("out/part.parquet");
     crate::storage::files::create_folder(path.parent().unwrap()).unwrap();
     let mut part =
-        PartWriter::create(&path, &dataset.schema, &dataset.metadata, Compression::Zstd).unwrap();
+        PartWriter::create(&path, &dataset.schema, &dataset.metadata, ParquetCompression::Zstd)
+            .unwrap();
     part.write(&read).unwrap();
     assert_eq!(part.finish().unwrap().rows, 500);
     let written = Dataset::open(&path).unwrap();
@@ -505,7 +506,8 @@ fn times_of_day_in_utc_stay_in_utc() {
     let written = folder.path().join("out/a.parquet");
     std::fs::create_dir(folder.path().join("out")).unwrap();
     let mut writer =
-        PartWriter::create(&written, &read.schema, &read.metadata, Compression::None).unwrap();
+        PartWriter::create(&written, &read.schema, &read.metadata, ParquetCompression::None)
+            .unwrap();
     writer.write(&rows).unwrap();
     writer.finish().unwrap();
     let file = std::fs::File::open(&written).unwrap();

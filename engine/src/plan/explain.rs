@@ -24,7 +24,7 @@ use crate::base::text::{bytes, count, counted, quoted};
 use crate::dataset::documents::ContentColumn;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
-use crate::spec::pipeline::{Compression, OutputFormat, Samples};
+use crate::spec::pipeline::{OutputFormat, ParquetCompression, Samples};
 
 /// Work that an existing run directory has completed for a plan.
 #[derive(Clone, Debug, Default)]
@@ -388,10 +388,10 @@ fn output(plan: &Plan) -> String {
     }
     let compression = match output.compression {
         _ if output.format == OutputFormat::JsonlZst => "JSON lines, zstd",
-        Compression::Zstd => "zstd",
-        Compression::Snappy => "snappy",
-        Compression::Lz4 => "lz4",
-        Compression::None => "uncompressed",
+        ParquetCompression::Zstd => "zstd",
+        ParquetCompression::Snappy => "snappy",
+        ParquetCompression::Lz4 => "lz4",
+        ParquetCompression::None => "uncompressed",
     };
     format!(
         "samples → `{}/data`: {samples}, {} input columns + {} longsift columns, {compression}{mirrored}",

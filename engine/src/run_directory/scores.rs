@@ -519,7 +519,7 @@ impl<'a> ScoreColumns<'a> {
 mod tests {
     use super::*;
     use crate::dataset::part::PartWriter;
-    use crate::spec::pipeline::Compression;
+    use crate::spec::pipeline::ParquetCompression;
 
     fn measure(name: &str, columns: &[(&'static str, Kind)]) -> MeasureColumns {
         let column = |&(name, kind): &(&'static str, Kind)| Column {
@@ -571,7 +571,8 @@ mod tests {
         assert!(is_table(&batch.schema()));
         let metadata = metadata(&Fingerprints::default());
         let mut writer =
-            PartWriter::create(&path, &schema(&measures), &metadata, Compression::Zstd).unwrap();
+            PartWriter::create(&path, &schema(&measures), &metadata, ParquetCompression::Zstd)
+                .unwrap();
         writer.write(&batch).unwrap();
         writer.finish().unwrap();
         assert_eq!(statistics(&path).unwrap(), ["near", "k"]);

@@ -29,7 +29,7 @@ use crate::run_directory::facts::MeasureFingerprint;
 use crate::run_directory::quarantine::{self, BadRow};
 use crate::run_directory::scores::{self, MeasureColumns, ScoreRow};
 use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
-use crate::spec::pipeline::{Compression, OnBadRow};
+use crate::spec::pipeline::{OnBadRow, ParquetCompression};
 use crate::storage::files;
 
 /// Maximum batches in progress: the second uses devices that the first leaves idle.
@@ -231,7 +231,7 @@ impl<'a> OpenUnit<'a> {
             &path,
             &scores::schema(&measures),
             &scores::metadata(&fingerprints),
-            Compression::Zstd,
+            ParquetCompression::Zstd,
         )?;
         let (dropped, bad, counts) = (Vec::new(), Vec::new(), Counts::default());
         Ok(Self {

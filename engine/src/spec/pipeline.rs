@@ -229,7 +229,7 @@ pub struct Output {
     pub card: bool,
     /// Compression of Parquet files. Default `zstd` at level 3: the smallest, and fast enough to read for any trainer.
     #[serde(default)]
-    pub compression: Compression,
+    pub compression: ParquetCompression,
     /// Target size of an output file in compressed bytes, 0 to 1 TiB. Default 256 MiB: few files to open, each small enough to
     /// read in parallel. Small work units share a file, large ones are split. The division depends only on the input and the
     /// selection, not on the number of processes. 0 writes one file per work unit with kept samples.
@@ -307,7 +307,8 @@ pub enum Samples {
 /// Compression of Parquet pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Compression {
+#[schemars(rename = "Compression")]
+pub enum ParquetCompression {
     /// Zstandard, level 3.
     #[default]
     Zstd,

@@ -15,13 +15,13 @@ use crate::dataset::part_tokens::{SequenceSettings, TokensWriter};
 use crate::plan::Plan;
 use crate::plan::columns;
 use crate::run_directory::units::Part;
-use crate::spec::pipeline::{Compression, OutputFormat};
+use crate::spec::pipeline::{OutputFormat, ParquetCompression};
 use crate::storage::files;
 
 /// Format of the output files.
 pub(super) enum Format {
     /// `.parquet`, with key-value metadata for the footer.
-    Parquet(Vec<(String, String)>, Compression),
+    Parquet(Vec<(String, String)>, ParquetCompression),
     /// `.jsonl.zst`.
     Lines,
     /// `.bin`, `.idx` and, if packed, `.cu_seqlens.npy`.

@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::Map;
 use crate::dataset::part::codec;
-use crate::spec::pipeline::Compression;
+use crate::spec::pipeline::ParquetCompression;
 
 impl Map {
     /// Returns the bytes of the file, about 100 per pair before compression; it fits in memory and can be written to a
@@ -68,7 +68,7 @@ impl Map {
 
 fn file(batch: &RecordBatch, about: KeyValue) -> Result<Vec<u8>, ParquetError> {
     let properties = WriterProperties::builder()
-        .set_compression(codec(Compression::Zstd))
+        .set_compression(codec(ParquetCompression::Zstd))
         .set_key_value_metadata(Some(vec![about]))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
