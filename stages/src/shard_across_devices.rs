@@ -12,7 +12,7 @@ pub struct ShardAcrossDevices {
     /// `auto` (default: GPUs if any are found, else the CPU), `cpu`, a number of GPUs, or a list like `[cuda:0,
     /// cuda:1]`.
     #[serde(default)]
-    pub devices: Devices,
+    pub devices: DeviceSettings,
     /// Share of each device's memory that is never used, 0 to 0.9. Default 0.15, which leaves room for other programs
     /// and the driver.
     #[serde(default = "default_headroom_fraction")]
@@ -41,7 +41,7 @@ pub struct ShardAcrossDevices {
 impl Default for ShardAcrossDevices {
     fn default() -> Self {
         Self {
-            devices: Devices::default(),
+            devices: DeviceSettings::default(),
             headroom_fraction: default_headroom_fraction(),
             workers_per_device: None,
             by: ShardBy::default(),
@@ -62,7 +62,8 @@ fn default_memory_wait_seconds() -> u32 {
 /// Devices that measure windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Devices {
+#[schemars(rename = "Devices")]
+pub enum DeviceSettings {
     /// `auto` or `cpu`.
     Kind(DeviceKind),
     /// The first N GPUs.
@@ -71,7 +72,7 @@ pub enum Devices {
     Names(#[schemars(length(min = 1))] Vec<String>),
 }
 
-impl Default for Devices {
+impl Default for DeviceSettings {
     fn default() -> Self {
         Self::Kind(DeviceKind::Auto)
     }

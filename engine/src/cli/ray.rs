@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
-use longsift_stages::shard_across_devices::{DeviceKind, Devices};
+use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings};
 use serde_json::{Value, json};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -108,10 +108,12 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         metrics_textfile.as_ref().map(|path| format!("--metrics-textfile={}", path.display()));
     let summary = summary_file.as_ref().map(|path| format!("--summary-file={}", path.display()));
     let gpus = match plan.attention.as_ref().map(|attention| &attention.sharing.devices) {
-        Some(Devices::Kind(DeviceKind::Auto)) => Value::Null,
-        None | Some(Devices::Kind(DeviceKind::Cpu)) => json!(0),
-        Some(Devices::Count(count)) => json!(count),
-        Some(Devices::Names(names)) => json!(names.iter().filter(|name| *name != "cpu").count()),
+        Some(DeviceSettings::Kind(DeviceKind::Auto)) => Value::Null,
+        None | Some(DeviceSettings::Kind(DeviceKind::Cpu)) => json!(0),
+        Some(DeviceSettings::Count(count)) => json!(count),
+        Some(DeviceSettings::Names(names)) => {
+            json!(names.iter().filter(|name| *name != "cpu").count())
+        }
     };
     Ok(json!({
         "pipeline": files::canonical(&pipeline.pipeline)?,

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use longsift_kernels::ElementType;
 use longsift_stages::contract::Decimal;
-use longsift_stages::shard_across_devices::{
-    DeviceKind, Devices as DeviceSettings, WorkersPerDevice,
-};
+use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings, WorkersPerDevice};
 
 use super::cpu::Cpu;
 use super::device::{Device, DeviceCriteria, Devices, NoDevices, SIMULATED_WORKERS};

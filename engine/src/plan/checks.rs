@@ -8,7 +8,7 @@ use longsift_stages::contract::Column;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{ModelConfig, ModelFolder};
 use longsift_stages::score::presets::Formula;
-use longsift_stages::shard_across_devices::{DeviceKind, Devices as DeviceSettings};
+use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
 use serde_json::json;
