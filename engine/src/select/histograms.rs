@@ -51,12 +51,12 @@ impl HistogramsOfGroups {
 
 pub(super) struct Histograms(Arc<MappedFile>);
 
-struct Words {
+struct HistogramWords {
     file: Arc<MappedFile>,
     bytes: Range<usize>,
 }
 
-impl AsRef<[u64]> for Words {
+impl AsRef<[u64]> for HistogramWords {
     fn as_ref(&self) -> &[u64] {
         self.file.u64_slice(self.bytes.clone()).expect("whole words were appended, nothing else")
     }
@@ -65,7 +65,7 @@ impl AsRef<[u64]> for Words {
 impl Histograms {
     /// Returns the histogram at a location, without copying; keeps the file mapped while it lives.
     pub(super) fn get(&self, place: &HistogramLocation) -> Histogram {
-        let words = Words { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
+        let words = HistogramWords { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
         Histogram::over(place.range.0, place.range.1, Arc::new(words))
     }
 }
