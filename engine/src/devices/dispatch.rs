@@ -57,8 +57,8 @@ impl Dispatcher {
             state: DeviceStatus::Empty,
             table: None,
             in_flight: 0,
-            well: 0,
-            short: false,
+            successes: 0,
+            memory_limited: false,
             failed_windows: Vec::new(),
             blocked_until: Duration::ZERO,
             refused: None,
@@ -80,12 +80,20 @@ impl Dispatcher {
     /// Adds a window to the queue, under a unique id.
     pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
         self.changes += 1;
-        let most_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
-        let todo = std::iter::once(0..key_heads).collect();
-        let (done, failures, short_since) = (0, 0, None);
+        let max_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
+        let queued_heads = std::iter::once(0..key_heads).collect();
+        let (done, failures, waiting_since) = (0, 0, None);
         self.windows.insert(
             window,
-            PendingWindow { tokens, key_heads, todo, done, most_heads, failures, short_since },
+            PendingWindow {
+                tokens,
+                key_heads,
+                queued_heads,
+                done,
+                max_heads,
+                failures,
+                waiting_since,
+            },
         );
         self.queue.insert((Reverse(tokens), window));
         self.left += self.windows[&window].cost(key_heads);
@@ -308,12 +316,12 @@ impl Dispatcher {
     /// Number of key heads of a window that one device should take.
     fn share(&self, window: u64, even: u128) -> usize {
         let window = &self.windows[&window];
-        let next = window.todo.last().map_or(0, ExactSizeIterator::len);
+        let next = window.queued_heads.last().map_or(0, ExactSizeIterator::len);
         let heads = match self.policy.by {
             ShardBy::Heads => window.key_heads.div_ceil(self.live()),
             ShardBy::Windows => usize::try_from(even / window.cost(1).max(1)).unwrap_or(usize::MAX),
         };
-        heads.clamp(1, next.min(window.most_heads).max(1))
+        heads.clamp(1, next.min(window.max_heads).max(1))
     }
 
     /// Largest number of key heads, up to `wanted`, that fit on a device.
@@ -334,20 +342,20 @@ impl Dispatcher {
         self.changes += 1;
         let device = &mut self.devices[index];
         device.in_flight += 1;
-        device.short &= device.in_flight == 1;
+        device.memory_limited &= device.in_flight == 1;
         let window = self.windows.get_mut(&id).expect("queued windows are known");
-        let range = window.todo.pop().expect("queued windows have heads to do");
+        let range = window.queued_heads.pop().expect("queued windows have heads to do");
         let key_heads = range.start..range.start + heads;
         if key_heads.end < range.end {
-            window.todo.push(key_heads.end..range.end);
+            window.queued_heads.push(key_heads.end..range.end);
         }
-        if window.todo.is_empty() {
+        if window.queued_heads.is_empty() {
             self.queue.remove(&(Reverse(window.tokens), id));
         }
         self.left -= window.cost(heads);
         let tokens = window.tokens;
         if heads < wanted {
-            window.most_heads = heads;
+            window.max_heads = heads;
             self.steps.push((Some(index), Step::HeadGroups { tokens, key_heads: heads }));
         }
         Piece { window: id, tokens, key_heads, device: index, reservation }
@@ -356,8 +364,8 @@ impl Dispatcher {
     /// Notes that nothing fits on a device that could take another piece.
     fn note_no_capacity(&mut self, index: usize) {
         let device = &mut self.devices[index];
-        if device.in_flight > 0 && !device.short {
-            device.short = true;
+        if device.in_flight > 0 && !device.memory_limited {
+            device.memory_limited = true;
             let windows = device.in_flight;
             self.steps.push((Some(index), Step::FewerInFlight { windows }));
         }
@@ -415,7 +423,7 @@ impl Dispatcher {
             self.give_up(id, &why);
             return PieceOutcome::GivenUp(why);
         }
-        window.todo.push(key_heads);
+        window.queued_heads.push(key_heads);
         self.left += window.cost(heads);
         self.queue.insert((Reverse(tokens), id));
         PieceOutcome::Open
@@ -424,14 +432,14 @@ impl Dispatcher {
     fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> PieceOutcome {
         let device = &mut self.devices[index];
         device.failed_windows.clear();
-        device.well += 1;
-        if device.limit < device.site.workers && device.well >= RECOVERY_WINDOWS {
-            (device.limit, device.well) = (device.limit + 1, 0);
+        device.successes += 1;
+        if device.limit < device.site.workers && device.successes >= RECOVERY_WINDOWS {
+            (device.limit, device.successes) = (device.limit + 1, 0);
             self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
         }
         let Some(window) = self.windows.get_mut(&id) else { return PieceOutcome::Gone };
         window.done += heads;
-        window.short_since = None;
+        window.waiting_since = None;
         if window.done < window.key_heads {
             return PieceOutcome::Open;
         }

@@ -86,7 +86,7 @@ impl Dispatcher {
         now: Duration,
     ) -> Option<RowError> {
         let device = &mut self.devices[index];
-        device.well = 0;
+        device.successes = 0;
         if device.in_flight > 0 {
             device.limit = device.in_flight;
             self.steps.push((Some(index), Step::FewerInFlight { windows: device.limit }));
@@ -94,12 +94,12 @@ impl Dispatcher {
         }
         let window = self.windows.get_mut(&id)?;
         if heads > 1 {
-            window.most_heads = heads / 2;
-            let step = Step::HeadGroups { tokens: window.tokens, key_heads: window.most_heads };
+            window.max_heads = heads / 2;
+            let step = Step::HeadGroups { tokens: window.tokens, key_heads: window.max_heads };
             self.steps.push((Some(index), step));
             return None;
         }
-        let since = *window.short_since.get_or_insert(now);
+        let since = *window.waiting_since.get_or_insert(now);
         let waited = now.saturating_sub(since);
         if waited >= self.policy.memory_wait {
             let message = format!(

@@ -11,13 +11,13 @@ pub(super) struct PendingWindow {
     pub(super) tokens: usize,
     pub(super) key_heads: usize,
     /// Heads that are not running yet.
-    pub(super) todo: Vec<Range<usize>>,
+    pub(super) queued_heads: Vec<Range<usize>>,
     pub(super) done: usize,
     /// Maximum heads per piece, lowered when a device runs out of memory.
-    pub(super) most_heads: usize,
+    pub(super) max_heads: usize,
     pub(super) failures: u32,
     /// Time of the first failed allocation for a single head.
-    pub(super) short_since: Option<Duration>,
+    pub(super) waiting_since: Option<Duration>,
 }
 
 impl PendingWindow {
@@ -28,7 +28,7 @@ impl PendingWindow {
 
     /// Number of heads that are not running yet.
     pub(super) fn heads_to_do(&self) -> usize {
-        self.todo.iter().map(ExactSizeIterator::len).sum()
+        self.queued_heads.iter().map(ExactSizeIterator::len).sum()
     }
 }
 
@@ -49,9 +49,9 @@ pub(super) struct DeviceState {
     /// Maximum concurrent windows, lowered when memory runs out.
     pub(super) limit: usize,
     /// Pieces that succeeded since the limit was lowered.
-    pub(super) well: u32,
+    pub(super) successes: u32,
     /// Whether fewer windows run than the limit allows because of memory.
-    pub(super) short: bool,
+    pub(super) memory_limited: bool,
     pub(super) failed_windows: Vec<u64>,
     pub(super) blocked_until: Duration,
     /// Set if nothing in the queue fitted: the count of changes and the available bytes at that time.
