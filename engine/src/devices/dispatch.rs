@@ -304,7 +304,7 @@ impl Dispatcher {
 
     /// Cost of an even share of the queue.
     fn even_share(&self) -> u128 {
-        (self.left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
+        (self.left / self.live() as u128).max(u128::from(self.policy.min_piece_cost))
     }
 
     /// Number of devices that are not retired, at least one.

@@ -127,7 +127,7 @@ fn simulate(world: &World) -> History {
         by: world.by,
         memory_wait: world.memory_wait,
         key_heads_at_once: None,
-        smallest_piece: 0,
+        min_piece_cost: 0,
     };
     let mut dispatcher = Dispatcher::new(sites.collect(), Box::new(bytes), policy);
     for (id, &tokens) in world.windows.iter().enumerate() {
@@ -493,7 +493,7 @@ fn queue_without_room_is_searched_once() {
         by: ShardBy::Windows,
         memory_wait: Duration::from_hours(1),
         key_heads_at_once: None,
-        smallest_piece: 0,
+        min_piece_cost: 0,
     };
     let mut dispatcher = Dispatcher::new(vec![site], Box::new(bytes), policy);
     for window in 0..100 {

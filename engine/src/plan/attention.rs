@@ -60,7 +60,7 @@ impl Attention {
             by: settings.by,
             memory_wait: Duration::from_secs(u64::from(settings.memory_wait_seconds)),
             key_heads_at_once: settings.key_heads_at_once.map(|heads| heads as usize),
-            smallest_piece: MIN_PIECE_PAIRS,
+            min_piece_cost: MIN_PIECE_PAIRS,
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Policy {
     /// Maximum key heads of a window per piece.
     pub key_heads_at_once: Option<usize>,
     /// Minimum cost of a piece when windows are split by heads, `tokens² · key heads`: smaller ones mostly cost overhead.
-    pub smallest_piece: u64,
+    pub min_piece_cost: u64,
 }
 
 /// Properties of a device that the dispatcher uses.
