@@ -240,7 +240,7 @@ pub fn select(
     let mut guards = GuardCounts::new(&criteria);
     let mut empty = Vec::new();
     for ((value, group), (_, totals)) in gathered.groups.iter().zip(&decided) {
-        guards.add(value.as_ref(), gathered.of_groups[*group as usize].samples, totals);
+        guards.add(value.as_ref(), gathered.group_totals[*group as usize].samples, totals);
         if totals.kept + totals.kept_not_measured == 0 {
             empty.push(name(value.as_deref()));
         }

@@ -68,7 +68,7 @@ pub(super) struct GatheredSamples {
     pub(super) units: Vec<u64>,
     /// Values of the `within` column with the number of each.
     pub(super) groups: BTreeMap<Option<String>, u32>,
-    pub(super) of_groups: Vec<GroupTotals>,
+    pub(super) group_totals: Vec<GroupTotals>,
     /// Relative errors of the values of sampled rows, by term.
     pub(super) errors: Vec<RelativeError>,
     /// Windows that guards skip for a measure, by measure with guards before it.
@@ -173,7 +173,7 @@ pub(super) struct Gathering<'d> {
     ids: Ids<'d>,
     units: Vec<u64>,
     groups: BTreeMap<Option<String>, u32>,
-    of_groups: Vec<GroupTotals>,
+    group_totals: Vec<GroupTotals>,
     errors: Vec<RelativeError>,
     skipped: Vec<u64>,
     windows: u64,
@@ -193,7 +193,7 @@ impl<'d> Gathering<'d> {
             ids: Ids::new(directory),
             units: vec![0],
             groups: BTreeMap::new(),
-            of_groups: Vec::new(),
+            group_totals: Vec::new(),
             errors: vec![RelativeError::default(); criteria.terms.len()],
             skipped: vec![0; criteria.skipped.len()],
             windows: 0,
@@ -213,7 +213,7 @@ impl<'d> Gathering<'d> {
         let samples = unit.samples.iter().zip(unit.values.chunks_exact(self.statistics.max(1)));
         for ((own, tokens), values) in samples {
             let group = number_of[*own as usize];
-            self.of_groups[group as usize].samples += 1;
+            self.group_totals[group as usize].samples += 1;
             self.layout.write(&mut self.record, number, *tokens, values);
             self.samples.push(group as usize, &self.record)?;
             self.numbers.push(group)?;
@@ -232,12 +232,12 @@ impl<'d> Gathering<'d> {
     /// Returns the number of a group and widens its range of window lengths.
     fn group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
         let key = label.cloned();
-        let next = self.of_groups.len() as u32;
+        let next = self.group_totals.len() as u32;
         let group = *self.groups.entry(key).or_insert(next);
         if group == next {
-            self.of_groups.push(GroupTotals { samples: 0, lengths });
+            self.group_totals.push(GroupTotals { samples: 0, lengths });
         }
-        let (shortest, longest) = &mut self.of_groups[group as usize].lengths;
+        let (shortest, longest) = &mut self.group_totals[group as usize].lengths;
         (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
         group
     }
@@ -249,7 +249,7 @@ impl<'d> Gathering<'d> {
             groups_of_samples: self.numbers.finish()?,
             units: self.units,
             groups: self.groups,
-            of_groups: self.of_groups,
+            group_totals: self.group_totals,
             errors: self.errors,
             skipped: self.skipped,
             windows: self.windows,

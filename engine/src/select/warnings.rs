@@ -103,7 +103,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &GatheredSamples) -> 
 /// Describes groups that have windows of different lengths.
 fn different_lengths(gathered: &GatheredSamples) -> Option<String> {
     let lengths = gathered.groups.iter().map(|(value, group)| {
-        let (shortest, longest) = gathered.of_groups[*group as usize].lengths;
+        let (shortest, longest) = gathered.group_totals[*group as usize].lengths;
         (value, shortest, longest)
     });
     let different: Vec<_> = lengths.filter(|(_, shortest, longest)| shortest != longest).collect();
