@@ -9,7 +9,7 @@
 //!                 layer            checked         built, cached, mapped
 //! ```
 //!
-//! A family is one short file in `families/`, a form of packed weights one in `forms/`.
+//! A family is one short file in `families/`, a format of packed weights one in `formats/`.
 //!
 //! ```no_run
 //! # use std::path::Path;
@@ -34,7 +34,7 @@ mod entry;
 mod families;
 mod fields;
 pub(crate) mod folder_files;
-mod forms;
+mod formats;
 mod gguf;
 mod gguf_config;
 mod model_files;
@@ -65,9 +65,9 @@ mod conformance_tests;
 #[cfg(test)]
 mod folder_tests;
 #[cfg(test)]
-mod form_refusal_tests;
+mod format_refusal_tests;
 #[cfg(test)]
-mod form_tests;
+mod format_tests;
 #[cfg(test)]
 mod gguf_tests;
 #[cfg(test)]

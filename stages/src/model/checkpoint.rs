@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::forms::{self, Finder, Method, StorageFormat, StoredMatrix};
+use super::formats::{self, Finder, Method, StorageFormat, StoredMatrix};
 use super::problem::{ModelProblem, with_remedies};
 use super::shard::WeightShard;
 use super::spec::AttentionSpec;
@@ -33,7 +33,7 @@ pub struct ModelFolder {
 pub(crate) struct LocatedTensor {
     pub(crate) needed: NeededTensor,
     pub(crate) format: Box<dyn StorageFormat>,
-    /// The stored tensors that it consists of, in the form's order.
+    /// The stored tensors that it consists of, in the format's order.
     pub(crate) stored: Vec<StoredTensor>,
     /// Index of the file of each stored tensor.
     pub(crate) shards: Vec<usize>,
@@ -170,7 +170,7 @@ fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
 /// Returns how the weights are packed, and the files that hold them.
 fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>> {
     match config.gguf() {
-        None => Ok((forms::method(config.map())?, Catalogue::read(config.folder())?)),
+        None => Ok((formats::method(config.map())?, Catalogue::read(config.folder())?)),
         Some((files, architecture)) => {
             let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
             Ok((method, Catalogue::from_files(config.folder(), files)?))

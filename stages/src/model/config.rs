@@ -9,7 +9,7 @@ use super::decoder::Decoder;
 use super::families::{self, FirstLayerConfig, ModelScope};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
-use super::forms::Architecture;
+use super::formats::Architecture;
 use super::gguf_config::{self, StatedNumber};
 use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, with_remedies};

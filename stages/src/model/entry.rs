@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::forms::BlockType;
+use super::formats::BlockType;
 
 /// Type of a stored tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::entry::{StoredType, TensorEntry};
-use super::forms::BlockType;
+use super::formats::BlockType;
 use crate::contract::open_regular;
 
 /// Texts and lists longer than this are skipped.

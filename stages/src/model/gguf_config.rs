@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::forms::Architecture;
+use super::formats::Architecture;
 use super::gguf::GgufMetadata;
 use super::model_files::is_part_of;
 use super::problem::ModelProblem;
@@ -284,5 +284,5 @@ fn frequency_factors(shard: &WeightShard) -> Result<Option<Vec<f32>>, ModelProbl
     }
     let mut bytes = vec![0; entry.byte_length() as usize];
     shard.reader()?.read(entry, 0, &mut bytes)?;
-    Ok(Some(super::forms::floats(safetensors::Dtype::F32, &bytes)))
+    Ok(Some(super::formats::floats(safetensors::Dtype::F32, &bytes)))
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::catalogue::{Catalogue, INDEX, SINGLE, WHOLE_BYTES};
 use super::checkpoint::locate;
 use super::config::ModelConfig;
-use super::forms;
+use super::formats;
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
 use super::shard::WeightShard;
@@ -66,7 +66,7 @@ pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,
 ) -> Result<Sliced, Vec<ModelProblem>> {
-    let method = forms::method(config.map())?;
+    let method = formats::method(config.map())?;
     let catalogue = if config.folder().join(INDEX).exists() {
         Catalogue::read(config.folder())?
     } else {

@@ -101,7 +101,7 @@ impl StoredTensors {
         None
     }
 
-    /// Reads all bytes of a small tensor that is needed to check a form; `None` with the problem noted.
+    /// Reads all bytes of a small tensor that is needed to check a format; `None` with the problem noted.
     pub(crate) fn read(&mut self, stored: &StoredTensor) -> Option<Vec<u8>> {
         self.shard(&stored.file)?;
         let shard = self.shards[&stored.file].as_ref()?;

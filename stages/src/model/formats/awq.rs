@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::numbers::{floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 

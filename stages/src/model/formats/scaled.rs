@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::numbers::{float8, floats, rounded};
 use crate::model::tensors::NeededTensor;
 

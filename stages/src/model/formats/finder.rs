@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::form::StorageFormat;
+use super::format::StorageFormat;
 use super::method::Method;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;
@@ -11,11 +11,11 @@ use crate::model::stored::{StoredTensor, StoredTensors};
 /// Types of plain weights, scales and biases.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
-/// A matrix, its form and its location.
+/// A matrix, its format and its location.
 #[derive(Debug)]
 pub(crate) struct StoredMatrix {
     pub(crate) format: Box<dyn StorageFormat>,
-    /// Stored tensors in the form's order.
+    /// Stored tensors in the format's order.
     pub(crate) stored: Vec<StoredTensor>,
 }
 

@@ -1,4 +1,4 @@
-//! Quantised checkpoints that are incomplete or contradict themselves, derived from the cases of `form_tests`.
+//! Quantised checkpoints that are incomplete or contradict themselves, derived from the cases of `format_tests`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-use super::form_tests::folder;
+use super::format_tests::folder;
 use super::refusal_tests::shown;
 use super::tensors::TensorRole;
 use super::*;

@@ -1,4 +1,4 @@
-//! The storage form that `config.json` states.
+//! The storage format that `config.json` states.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::model::problem::ModelProblem;
 
 const MAX_GROUP: u64 = 1 << 20;
 
-/// Storage form of matrices that are not plain. The tensors themselves show which matrices these are, so lists of
+/// Storage format of matrices that are not plain. The tensors themselves show which matrices these are, so lists of
 /// excluded modules are not read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Method {
@@ -57,7 +57,7 @@ pub(crate) struct CompressedTensors {
     pub(crate) zeros: bool,
 }
 
-/// Group size and bits of MLX's affine form.
+/// Group size and bits of MLX's affine format.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Mlx {
     pub(crate) all: (u64, u64),
@@ -90,7 +90,7 @@ const SUPPORTED: &str = "supported are gptq, awq, bitsandbytes, fp8, compressed-
 pub(super) const NO_METHOD: &str = "use the config.json that came with these weights; for older GPTQ checkpoints, copy quantize_config.json into it \
      as `quantization_config`, with `\"quant_method\": \"gptq\"`";
 
-/// Reads the form that `quantization_config` or `quantization` of `config.json` describes.
+/// Reads the format that `quantization_config` or `quantization` of `config.json` describes.
 pub(crate) fn read(config: &Map<String, Value>) -> Result<Method, Vec<ModelProblem>> {
     let problems = RefCell::new(Vec::new());
     let fields = Fields::new(config, "config.json", &problems);

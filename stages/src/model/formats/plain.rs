@@ -5,7 +5,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::numbers::floats;
 use crate::model::tensors::NeededTensor;
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::f16;
 use rayon::prelude::*;
 
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 
 /// Supported block types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

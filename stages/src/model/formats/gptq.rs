@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::method::Gptq;
 use super::numbers::{bits_at, floats, rounded, words};
 use crate::model::tensors::NeededTensor;

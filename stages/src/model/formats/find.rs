@@ -1,4 +1,4 @@
-//! Locates required tensors, in any storage form.
+//! Locates required tensors, in any storage format.
 
 use safetensors::Dtype;
 
@@ -15,7 +15,7 @@ impl Finder<'_> {
         needed.iter().all(|needed| self.stored_name(needed).is_some())
     }
 
-    /// Locates a required tensor and its form; `None` with the problem noted.
+    /// Locates a required tensor and its format; `None` with the problem noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<StoredMatrix> {
         match self.stored_name(needed) {
             Some(StoredName::Named(name)) => match self.method {

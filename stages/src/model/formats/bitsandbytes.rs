@@ -20,7 +20,7 @@ use safetensors::Dtype;
 use serde::Deserialize;
 
 use super::finder::{Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::numbers::{floats, rounded};
 use crate::model::problem::ModelProblem;
 use crate::model::stored::StoredTensor;

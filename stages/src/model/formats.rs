@@ -1,6 +1,6 @@
-//! Storage forms of a matrix in a checkpoint: plain numbers, or packed codes with scales.
+//! Storage formats of a matrix in a checkpoint: plain numbers, or packed codes with scales.
 //!
-//! Each form is one file. It finds the stored tensors of a matrix, checks their types and shapes against `config.json`,
+//! Each format is one file. It finds the stored tensors of a matrix, checks their types and shapes against `config.json`,
 //! lists the bytes that some rows need, and converts these to floats. The table builder only receives rows of floats.
 
 mod architecture;
@@ -9,7 +9,7 @@ mod bitsandbytes;
 mod blocks;
 mod find;
 mod finder;
-mod form;
+mod format;
 mod gguf;
 mod gptq;
 mod method;
@@ -21,6 +21,6 @@ mod scaled;
 pub(crate) use architecture::Architecture;
 pub(crate) use blocks::BlockType;
 pub(crate) use finder::{Finder, StoredMatrix};
-pub(crate) use form::StorageFormat;
+pub(crate) use format::StorageFormat;
 pub(crate) use method::{Method, read as method};
 pub(crate) use numbers::floats;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::architecture::Architecture;
 use super::blocks::BlockMatrix;
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::plain;
 use crate::model::entry::StoredType;
 use crate::model::problem::ModelProblem;

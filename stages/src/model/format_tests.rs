@@ -1,4 +1,4 @@
-//! Every storage form: matrices bit for bit as the form's own package dequantises them, then a whole conformance case.
+//! Every storage format: matrices bit for bit as the package of the format dequantises them, then a whole conformance case.
 //! See `tests/forms/make_cases.py`.
 
 use std::fs;
@@ -45,7 +45,7 @@ fn format(name: &str) {
     let model = ModelFolder::open(&folder, None).unwrap();
     let bytes = fs::read(folder.join("expected.tensors")).unwrap();
     for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
-        let expected = forms::floats(tensor.dtype(), tensor.data());
+        let expected = formats::floats(tensor.dtype(), tensor.data());
         let expected = wanted(&model, &name, &expected, tensor.shape()[1]);
         assert!(!expected.is_empty(), "{name} is needed");
         for most_rows in [u64::MAX, 5] {
@@ -63,7 +63,7 @@ fn format(name: &str) {
     check(name, &folder);
 }
 
-macro_rules! forms {
+macro_rules! formats {
     ($($name:ident),* $(,)?) => {
         $(#[test]
         fn $name() {
@@ -81,7 +81,7 @@ macro_rules! forms {
     };
 }
 
-forms! {
+formats! {
     gptq_2bit,
     gptq_3bit,
     gptq_4bit,

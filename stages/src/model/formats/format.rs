@@ -1,12 +1,12 @@
-//! Interface of all storage forms.
+//! Interface of all storage formats.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Storage form of a matrix `[rows, columns]`. Each form documents its rounding; tests compare it with the package that
-/// writes the form.
+/// Storage format of a matrix `[rows, columns]`. Each format documents its rounding; tests compare it with the package that
+/// writes the format.
 pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
-    /// The form with all its parameters: part of the weights' digest.
+    /// The format with all its parameters: part of the weights' digest.
     fn name(&self) -> String;
 
     /// Returns the part of stored tensor `index` that some rows need, or `None` if that tensor is read once and kept.

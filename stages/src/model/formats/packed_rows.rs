@@ -1,5 +1,5 @@
 //! Codes packed row by row into 32-bit words, with scales for groups of columns: compressed-tensors' `pack-quantized`
-//! and MLX's affine form.
+//! and MLX's affine format.
 //!
 //! ```text
 //! compressed-tensors  weight_packed [rows, columns · bits / 32], weight_scale [rows, groups], weight_shape [2],
@@ -16,12 +16,12 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::finder::{FLOATS, Finder, StoredMatrix};
-use super::form::{ByteSlice, StorageFormat};
+use super::format::{ByteSlice, StorageFormat};
 use super::method::refused;
 use super::numbers::{bits_at, floats, rounded, words};
 use crate::model::tensors::NeededTensor;
 
-/// Packed rows, shared by both forms.
+/// Packed rows, shared by both formats.
 #[derive(Debug)]
 struct PackedRows {
     bits: u64,
@@ -166,7 +166,7 @@ impl StorageFormat for Compressed {
     }
 }
 
-/// MLX's affine form: `scale · code + bias`, both steps rounded to the type of the scales, like mlx's `dequantize` on
+/// MLX's affine format: `scale · code + bias`, both steps rounded to the type of the scales, like mlx's `dequantize` on
 /// the CPU.
 #[derive(Debug)]
 struct Affine(PackedRows);
