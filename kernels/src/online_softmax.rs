@@ -618,10 +618,10 @@ impl ChunkPart<'_> {
     /// Converts keys of the window, by lane, to indices in the chunk, clamped to the visible keys.
     #[inline(always)]
     fn counted<S: Simd>(&self, simd: S, keys: &[i32]) -> S::Vector {
-        let (first, most) = (self.first as i32, (self.seen.end - self.first) as i32);
+        let (first, max) = (self.first as i32, (self.seen.end - self.first) as i32);
         let mut counts = [0.0; MAX_LANES];
         for (count, key) in counts.iter_mut().zip(&keys[..S::LANES]) {
-            *count = (key - first).clamp(0, most) as f32;
+            *count = (key - first).clamp(0, max) as f32;
         }
         simd.load(&counts)
     }
@@ -861,7 +861,7 @@ mod tests {
                 .collect();
             let (mass, square) = (far.iter().sum::<f64>(), far.iter().map(|p| p * p).sum::<f64>());
             // Values below the floor are raised to it: this is its share relative to a row of 1, and the square.
-            let error = |got: f64, want: f64, least: f64| (got - want).abs() / want.max(least);
+            let error = |got: f64, want: f64, min: f64| (got - want).abs() / want.max(min);
             let mass = error(finished.far_masses[lane], mass, 1e-10);
             let square = error(finished.far_squares[lane], square, 1e-25);
             if mass.is_nan() || square.is_nan() { f64::NAN } else { mass.max(square) }

@@ -26,8 +26,8 @@ pub(crate) const MAX_STRIP_HEADS: usize = 4;
 
 /// The largest set of heads of a group, from `first` on, that may share a strip; empty after the last head.
 pub(crate) fn strip_heads(first: usize, group: usize) -> Range<usize> {
-    let most = MAX_STRIP_HEADS.min(group - first);
-    first..first + most.checked_ilog2().map_or(0, |power| 1 << power)
+    let max = MAX_STRIP_HEADS.min(group - first);
+    first..first + max.checked_ilog2().map_or(0, |power| 1 << power)
 }
 
 /// All heads of a group, in sets that share strips.

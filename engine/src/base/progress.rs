@@ -88,7 +88,7 @@ impl Progress {
         let phase = *lock(&self.phase);
         let mut peaks = lock(&self.peaks);
         match peaks.iter_mut().find(|(name, _)| *name == phase) {
-            Some((_, most)) => *most = bytes.max(*most),
+            Some((_, max)) => *max = bytes.max(*max),
             None => peaks.push((phase, bytes)),
         }
     }

@@ -243,8 +243,8 @@ impl fmt::Display for CacheListing {
         };
         let kind_row = |kind: &CacheKind| {
             let total = kind.entries.iter().map(|entry| entry.bytes).sum();
-            let least = kind.entries.iter().map(|entry| entry.unused_days).min();
-            let used = least.map_or_else(String::new, days);
+            let min = kind.entries.iter().map(|entry| entry.unused_days).min();
+            let used = min.map_or_else(String::new, days);
             vec![kind.kind.to_owned(), count(kind.entries.len() as u64), bytes(total), used]
         };
         let run_row = |run: &ListedRun| {

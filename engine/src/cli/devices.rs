@@ -35,7 +35,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         }
         let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
         refreshes += 1;
-        if !is_reader_open(shown)? || arguments.count.is_some_and(|most| refreshes >= most) {
+        if !is_reader_open(shown)? || arguments.count.is_some_and(|max| refreshes >= max) {
             return Ok(DONE);
         }
         if !stop.sleep_unless_stopped(Duration::from_secs(arguments.seconds.into())) {

@@ -36,7 +36,7 @@ pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
         };
         let mut out = std::io::stdout();
         let shown = writeln!(out, "{line}").and_then(|()| out.flush());
-        let is_last = arguments.count.is_some_and(|most| polls >= most);
+        let is_last = arguments.count.is_some_and(|max| polls >= max);
         if !is_reader_open(shown)? || is_last || now.state != "running" {
             return Ok(DONE);
         }

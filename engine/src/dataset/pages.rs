@@ -138,11 +138,11 @@ impl BoundedPages {
         if self.codec != Compression::LZ4 || !compressed.starts_with(&LZ4_FRAME) {
             return Ok(());
         }
-        let most = page.uncompressed - page.levels;
+        let max = page.uncompressed - page.levels;
         let frames = lz4_flex::frame::FrameDecoder::new(&compressed[..]);
-        let counted = std::io::copy(&mut frames.take(most + 1), &mut std::io::sink());
+        let counted = std::io::copy(&mut frames.take(max + 1), &mut std::io::sink());
         // The library reports frames that do not decompress.
-        if counted.is_ok_and(|bytes| bytes > most) { Err(overflow(page)) } else { Ok(()) }
+        if counted.is_ok_and(|bytes| bytes > max) { Err(overflow(page)) } else { Ok(()) }
     }
 }
 
@@ -163,12 +163,12 @@ fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<B
     }
     let mut out = Vec::with_capacity(size);
     out.extend_from_slice(levels);
-    let most = (size - levels.len()) as u64 + 1;
+    let max = (size - levels.len()) as u64 + 1;
     match codec {
         Compression::BROTLI(_) => {
-            brotli::Decompressor::new(compressed, BUFFER_BYTES).take(most).read_to_end(&mut out)?
+            brotli::Decompressor::new(compressed, BUFFER_BYTES).take(max).read_to_end(&mut out)?
         }
-        _ => flate2::read::MultiGzDecoder::new(compressed).take(most).read_to_end(&mut out)?,
+        _ => flate2::read::MultiGzDecoder::new(compressed).take(max).read_to_end(&mut out)?,
     };
     if out.len() > size {
         return Err(overflow(page));

@@ -56,7 +56,7 @@ impl TokensWriter {
         self.samples += 1;
         let end = self.sequences.end_token;
         let length = ids.len() + usize::from(end.is_some());
-        let Some(most) = self.sequences.tokens.map(|tokens| tokens as usize) else {
+        let Some(max) = self.sequences.tokens.map(|tokens| tokens as usize) else {
             self.pending.extend(ids.iter().copied().chain(end));
             self.written.push(vec![length as u32]);
             let tokens = std::mem::take(&mut self.pending);
@@ -69,7 +69,7 @@ impl TokensWriter {
         // A sample that is too long is cut; its last piece is packed with others.
         let mut left = length;
         while left > 0 {
-            let piece = left.min(most);
+            let piece = left.min(max);
             self.pieces.push(piece as u32);
             left -= piece;
         }
@@ -99,7 +99,7 @@ impl TokensWriter {
     /// Packs the pending pieces into sequences by best fit: the longest first, each into the sequence with the least
     /// room left. Sequences, and pieces in them, are in the order of their first piece.
     fn pack(&mut self) -> Result<(), DataProblem> {
-        let Some(most) = self.sequences.tokens else { return Ok(()) };
+        let Some(max) = self.sequences.tokens else { return Ok(()) };
         let pieces = std::mem::take(&mut self.pieces);
         let tokens = std::mem::take(&mut self.pending);
         let starts: Vec<usize> = pieces
@@ -110,7 +110,7 @@ impl TokensWriter {
                 Some(start)
             })
             .collect();
-        for mut sequence in best_fit(&pieces, most) {
+        for mut sequence in best_fit(&pieces, max) {
             sequence.sort_unstable();
             let mut ids = Vec::new();
             for piece in &sequence {
@@ -187,8 +187,8 @@ impl TokensWriter {
     }
 }
 
-/// Assigns pieces to sequences of at most `most` tokens.
-fn best_fit(pieces: &[u32], most: u32) -> Vec<Vec<usize>> {
+/// Assigns pieces to sequences of at most `max` tokens.
+fn best_fit(pieces: &[u32], max: u32) -> Vec<Vec<usize>> {
     let mut longest_first: Vec<usize> = (0..pieces.len()).collect();
     longest_first.sort_by_key(|piece| std::cmp::Reverse(pieces[*piece]));
     // Sequences by remaining room, the latest last.
@@ -206,7 +206,7 @@ fn best_fit(pieces: &[u32], most: u32) -> Vec<Vec<usize>> {
             (sequence, left)
         } else {
             sequences.push(Vec::new());
-            (sequences.len() - 1, most)
+            (sequences.len() - 1, max)
         };
         sequences[sequence].push(piece);
         if left > length {
@@ -307,20 +307,20 @@ mod tests {
     proptest! {
         #[test]
         fn every_token_of_every_sample_is_in_one_sequence_and_none_is_longer(
-            samples in prop::collection::vec(prop::collection::vec(1_u32..1000, 1..40), 0..30), most in 1_u32..30,
+            samples in prop::collection::vec(prop::collection::vec(1_u32..1000, 1..40), 0..30), max in 1_u32..30,
         ) {
             let folder = tempfile::tempdir().unwrap();
-            let packed = sequences(Some(most));
+            let packed = sequences(Some(max));
             let mut writer = TokensWriter::create(&folder.path().join("part"), packed).unwrap();
             for sample in &samples {
                 writer.write(sample).unwrap();
             }
             writer.finish().unwrap();
-            let (found, ends) = read(folder.path(), Some(most));
+            let (found, ends) = read(folder.path(), Some(max));
             prop_assert_eq!(found.len(), ends.len());
             let mut pieces = Vec::new();
             for (sequence, ends) in found.iter().zip(&ends) {
-                prop_assert!(sequence.len() <= most as usize);
+                prop_assert!(sequence.len() <= max as usize);
                 prop_assert_eq!(ends.last().copied(), Some(sequence.len() as i32));
                 let mut start = 0;
                 for end in ends {
@@ -329,7 +329,7 @@ mod tests {
                 }
             }
             let mut expected: Vec<Vec<u32>> =
-                samples.iter().flat_map(|sample| sample.chunks(most as usize).map(<[u32]>::to_vec)).collect();
+                samples.iter().flat_map(|sample| sample.chunks(max as usize).map(<[u32]>::to_vec)).collect();
             pieces.sort();
             expected.sort();
             prop_assert_eq!(pieces, expected);

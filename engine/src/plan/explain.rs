@@ -93,11 +93,11 @@ impl fmt::Display for PlanExplanation<'_> {
             };
             lines.push(("shard-across-devices", devices));
         }
-        let map = map_memory_bytes(plan).map(|most| {
+        let map = map_memory_bytes(plan).map(|max| {
             let text = format!(
                 "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} in addition to the mapped table",
                 count(MAP_TOKENS),
-                bytes(most)
+                bytes(max)
             );
             ("map", text)
         });
@@ -191,8 +191,8 @@ fn tokenize(plan: &Plan) -> String {
     };
     let whole = plan.encoder.as_ref().and_then(Encoder::unsplittable_reason);
     let whole = whole.map_or(String::new(), |why| {
-        let most = count(Encoder::MAX_PART_BYTES as u64);
-        format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
+        let max = count(Encoder::MAX_PART_BYTES as u64);
+        format!("; long texts are tokenised whole, up to {max} bytes, because {why}")
     });
     let library = plan.encoder.as_ref().and_then(Encoder::library_reason);
     let library = library.map_or(String::new(), |why| {

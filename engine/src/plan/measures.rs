@@ -140,10 +140,10 @@ pub(super) fn check(
             };
             refuse(message, hint);
         }
-        let (least, most) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
-        if needs.attention().is_none() && least > most {
+        let (min, max) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
+        if needs.attention().is_none() && min > max {
             let message = format!(
-                "`{}` requires windows of {least} tokens, but they have at most {most}",
+                "`{}` requires windows of {min} tokens, but they have at most {max}",
                 columns.measure
             );
             refuse(message, "lower its far distance, or raise `window_tokens`");

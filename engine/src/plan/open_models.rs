@@ -106,9 +106,9 @@ pub(super) fn open(
         }
         let room = model.device_bytes().unwrap_or(spec.pipeline.input.memory_limit_bytes / 2);
         let memory = |windows| model.measuring_memory(&request, tokens, windows, threads);
-        let most = (TOKENS_PER_PASS / tokens.max(1)).max(1);
+        let max = (TOKENS_PER_PASS / tokens.max(1)).max(1);
         let fits = |windows: &u64| memory(*windows).peak_bytes <= room;
-        let windows_at_once = (1..=most).rev().find(fits).unwrap_or(1);
+        let windows_at_once = (1..=max).rev().find(fits).unwrap_or(1);
         let memory = memory(windows_at_once);
         let measure = name.clone();
         let whole = WholeModelPlan { measure, path, model, request, windows_at_once, memory };

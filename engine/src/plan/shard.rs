@@ -70,11 +70,11 @@ pub fn distribute(sizes: &[u64], count: u32) -> Vec<u32> {
         (0..count).map(|shard| Reverse((0, shard))).collect();
     let mut shards = vec![0; sizes.len()];
     for one in largest_first {
-        let mut least = loads.peek_mut().expect("there is at least one shard");
-        let Reverse((bytes, shard)) = *least;
+        let mut min = loads.peek_mut().expect("there is at least one shard");
+        let Reverse((bytes, shard)) = *min;
         shards[one] = shard;
         // Items without bytes still have a cost.
-        *least = Reverse((bytes.saturating_add(sizes[one].max(1)), shard));
+        *min = Reverse((bytes.saturating_add(sizes[one].max(1)), shard));
     }
     shards
 }

@@ -99,9 +99,9 @@ fn place(plan: &Plan, attention: &Attention, card: &GpuModel, number: usize) -> 
         Some(WorkersPerDevice::Each(each)) => each.get(number).copied().unwrap_or(1),
     };
     let all = layer.key_heads as usize;
-    let most = settings.key_heads_at_once.map_or(all, |heads| all.min(heads as usize));
+    let max = settings.key_heads_at_once.map_or(all, |heads| all.min(heads as usize));
     let window = window_bytes(layer, number_bytes, tokens);
-    let key_heads = (1..=most).rev().find(|heads| window(*heads) <= available).unwrap_or(0);
+    let key_heads = (1..=max).rev().find(|heads| window(*heads) <= available).unwrap_or(0);
     let window_bytes = window(key_heads.max(1));
     let fitting = usize::try_from(available / window_bytes.max(1)).unwrap_or(usize::MAX);
     let floor = card.speed.map(|speed| min_window_seconds(attention, tokens, speed, number_bytes));
@@ -189,8 +189,8 @@ impl fmt::Display for GpuPlacement {
             bytes(rest),
             bytes(self.memory_bytes)
         )?;
-        if let (Some(least), Some(by)) = (self.least_window_milliseconds, self.bound_by) {
-            write!(f, "; at least {} a window ({by})", duration(least / 1e3))?;
+        if let (Some(min), Some(by)) = (self.least_window_milliseconds, self.bound_by) {
+            write!(f, "; at least {} a window ({by})", duration(min / 1e3))?;
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ pub fn closing_table(
     if let Some(peak) = summary.peak_memory_bytes {
         let phases = summary.phases_by_memory();
         let each: Vec<String> =
-            phases.iter().map(|(phase, most)| format!("{phase} {}", bytes(*most))).collect();
+            phases.iter().map(|(phase, max)| format!("{phase} {}", bytes(*max))).collect();
         let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
         line("memory", format!("peak {}{each}", bytes(peak)));
     }

@@ -127,8 +127,8 @@ fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
 /// Explains a difference in `min_tokens`, which is not a setting but follows from the measures of a pipeline.
 fn shortest_window(plan: &Plan, values: &str) -> String {
     let measures = plan.measures().zip(&plan.measures.columns);
-    let least = plan.measures.min_tokens;
-    let asks = measures.filter(|((_, measure), _)| measure.min_tokens() == least);
+    let min = plan.measures.min_tokens;
+    let asks = measures.filter(|((_, measure), _)| measure.min_tokens() == min);
     let asks: Vec<String> = asks.map(|(_, columns)| format!("`{}`", columns.measure)).collect();
     let by = if asks.is_empty() { String::new() } else { format!(", for {}", asks.join(" and ")) };
     format!("shortest window that is measured, in tokens: {values}{by}")

@@ -251,7 +251,7 @@ mod tests {
         let only = |copied: Option<f64>, unique: f64, merge: Option<&str>| {
             let first = copied.map_or_else(
                 || json!({}),
-                |most| json!({ "copy_share": { "min": null, "max": most, "of": "r", "only": {}, "merge": merge } }),
+                |max| json!({ "copy_share": { "min": null, "max": max, "of": "r", "only": {}, "merge": merge } }),
             );
             Facts::new(json!({
                 "unique_token_share": { "min": unique, "max": null, "of": "l", "only": first, "merge": merge }

@@ -15,12 +15,12 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
     window_tokens: u64,
     windows: &'w [(K, I)],
 ) -> Vec<&'w [(K, I)]> {
-    let most = whole.windows_at_once * window_tokens;
+    let max = whole.windows_at_once * window_tokens;
     let mut passes = Vec::new();
     let (mut first, mut tokens) = (0, 0);
     for (index, (_, ids)) in windows.iter().enumerate() {
         let own = ids.as_ref().len() as u64;
-        if index > first && tokens + own > most {
+        if index > first && tokens + own > max {
             passes.push(&windows[first..index]);
             (first, tokens) = (index, 0);
         }
@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn a_shortage_of_memory_halves_the_windows_and_one_that_does_not_fit_is_an_error() {
         let mut calls = Vec::new();
-        let mut fits = |most: usize, windows: &[u32]| {
+        let mut fits = |max: usize, windows: &[u32]| {
             halving(windows, &mut |windows: &[u32]| {
                 calls.push(windows.len());
-                if windows.len() > most {
+                if windows.len() > max {
                     let problem = ModelProblem::machine("out of memory");
                     return Err(ModelProblem { kind: ProblemKind::Memory, ..problem });
                 }

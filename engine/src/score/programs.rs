@@ -154,11 +154,11 @@ impl Copies {
 /// Splits the questions into batches, evenly over all processes of the program.
 fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
     let even = questions.len().div_ceil(program.settings.processes as usize);
-    let most = even.clamp(1, program.settings.batch_windows as usize);
+    let max = even.clamp(1, program.settings.batch_windows as usize);
     let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (index, question) in questions.iter().enumerate() {
         let own = question.bytes();
-        if index > start && (index - start == most || bytes + own > BATCH_BYTES) {
+        if index > start && (index - start == max || bytes + own > BATCH_BYTES) {
             batches.push(start..index);
             (start, bytes) = (index, 0);
         }

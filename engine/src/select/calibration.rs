@@ -232,8 +232,8 @@ pub(super) fn contradiction(
         }
         // Samples without a score may have the statistic, and samples with one may lack that of an optional term.
         let index = criteria.statistics.iter().position(|statistic| statistic.name == *name);
-        let least = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
-        let values = values.filter(|values| !(least..=MAX_SAMPLES).contains(values))?;
+        let min = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
+        let values = values.filter(|values| !(min..=MAX_SAMPLES).contains(values))?;
         Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
     })
 }

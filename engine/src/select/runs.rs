@@ -86,12 +86,12 @@ impl Groups {
         stop: &Stop,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let most = READ_BYTES / self.record * self.record;
+        let max = READ_BYTES / self.record * self.record;
         let mut buffer = Vec::new();
         for &(start, bytes) in self.ranges.get(group).map_or(&[][..], Vec::as_slice) {
-            for offset in (0..bytes).step_by(most) {
+            for offset in (0..bytes).step_by(max) {
                 stop.check()?;
-                let length = (bytes - offset).min(most as u64) as usize;
+                let length = (bytes - offset).min(max as u64) as usize;
                 if buffer.len() < length {
                     buffer.resize(length, 0);
                 }

@@ -333,8 +333,8 @@ fn any_value() -> impl Strategy<Value = f64> {
     ]
 }
 
-fn any_samples(most: usize) -> impl Strategy<Value = Vec<Drawn>> {
-    prop::collection::vec((0_u8..3, 0_u64..30, prop::array::uniform3(any_value())), 0..most)
+fn any_samples(max: usize) -> impl Strategy<Value = Vec<Drawn>> {
+    prop::collection::vec((0_u8..3, 0_u64..30, prop::array::uniform3(any_value())), 0..max)
 }
 
 fn any_guards() -> impl Strategy<Value = String> {

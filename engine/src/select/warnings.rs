@@ -216,10 +216,10 @@ pub(super) fn check_noise(
     criteria: &Criteria,
     errors: &[RelativeError],
 ) -> Result<()> {
-    let most = score.max_relative_error;
+    let max = score.max_relative_error;
     let noisy = |(term, error): (&Term, &RelativeError)| {
         let noise = error.root_mean_square();
-        if term.weight == 0.0 || noise <= most {
+        if term.weight == 0.0 || noise <= max {
             return None;
         }
         let message = format!(
@@ -228,7 +228,7 @@ pub(super) fn check_noise(
             term.statistic.replace('_', " "),
             100.0 * noise,
             count(error.windows),
-            100.0 * most
+            100.0 * max
         );
         let without = if score.terms.is_none() && term.statistic == "far_variance" {
             "set `alpha: 0` to rank by dependency strength alone"

@@ -136,21 +136,21 @@ impl HttpClient {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
-    pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<SmallFile>, StorageError> {
+    /// Reads a whole file of at most `max` bytes; `None` if it does not exist.
+    pub(crate) fn small(&self, url: &Url, max: u64) -> Result<Option<SmallFile>, StorageError> {
         self.retried(url, || async {
             let Some(mut answer) = found(self.send(url, None, None).await)? else {
                 return Ok(None);
             };
             let stated = answer.response.content_length();
             let mut bytes = Vec::new();
-            let mut is_too_long = stated.is_some_and(|length| length > most);
+            let mut is_too_long = stated.is_some_and(|length| length > max);
             while !is_too_long && let Some(piece) = self.piece(url, &mut answer.response).await? {
                 bytes.extend_from_slice(&piece);
-                is_too_long = bytes.len() as u64 > most;
+                is_too_long = bytes.len() as u64 > max;
             }
             if is_too_long {
-                let why = format!("it has more than {most} bytes");
+                let why = format!("it has more than {max} bytes");
                 return Err(failed(url, ErrorKind::Invalid, why));
             }
             let length = bytes.len() as u64;

@@ -51,8 +51,8 @@ impl Mark {
         let read = || {
             let mut file = fs::File::open(path)?;
             let (mut start, mut end) = (Vec::new(), Vec::new());
-            let most = if matches!(self, Self::Keys(_)) { MAX_JSON_BYTES } else { SEARCHED_BYTES };
-            file.by_ref().take(most).read_to_end(&mut start)?;
+            let max = if matches!(self, Self::Keys(_)) { MAX_JSON_BYTES } else { SEARCHED_BYTES };
+            file.by_ref().take(max).read_to_end(&mut start)?;
             file.seek(SeekFrom::Start(status.len().saturating_sub(SEARCHED_BYTES)))?;
             file.take(SEARCHED_BYTES).read_to_end(&mut end)?;
             Ok((start, end))

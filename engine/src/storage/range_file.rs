@@ -284,8 +284,8 @@ mod tests {
         let mut at = range.start;
         let mut buffer = vec![0; 100_000];
         while at < range.end {
-            let most = (range.end - at).min(buffer.len() as u64) as usize;
-            let read = file.read_at(&mut buffer[..most], at).unwrap();
+            let max = (range.end - at).min(buffer.len() as u64) as usize;
+            let read = file.read_at(&mut buffer[..max], at).unwrap();
             for (byte, position) in buffer[..read].iter().zip(at..) {
                 assert_eq!(u64::from(*byte), position % 251);
             }

@@ -616,10 +616,10 @@ impl Evaluator<'_> {
         self.count(sample, tokens, windows_per_document(tokens))
     }
 
-    fn count(&self, sample: &EvaluationSample, tokens: usize, most: usize) -> (u64, u64) {
+    fn count(&self, sample: &EvaluationSample, tokens: usize, max: usize) -> (u64, u64) {
         let found = sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
         found.fold((0, 0), |(documents, windows), found| {
-            let starts = windows::starts(found.tokens, tokens, most).count();
+            let starts = windows::starts(found.tokens, tokens, max).count();
             (documents + 1, windows + starts as u64)
         })
     }

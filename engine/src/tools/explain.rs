@@ -69,7 +69,7 @@ struct SelectionOutcome {
     rank: Option<u64>,
     /// Number of samples of its group that pass every guard and have a score.
     of: u64,
-    /// Combination of the terms: `sum` or `least`.
+    /// Combination of the terms: `sum` or `min`.
     combine: Combine,
     /// Terms of the score after standardisation, weight and offset; empty without a score.
     terms: Vec<TermValue>,
@@ -528,8 +528,8 @@ fn rank(
     }
     own.rank = own.percentile.map(|_| above + 1);
     if own.combine == Combine::Least {
-        let least = own.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
-        own.weakest = least.map(|term| term.statistic.clone());
+        let min = own.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
+        own.weakest = min.map(|term| term.statistic.clone());
     }
     Ok(Some(own))
 }

@@ -115,8 +115,8 @@ impl fmt::Display for ForwardAnswer {
             ("threads", threads_bytes),
         ];
         let parts = parts.map(|(what, size)| format!("{what} {}", bytes(size))).join(", ");
-        let held = self.held.map_or(String::new(), |(most, before)| {
-            let window = most.saturating_sub(before);
+        let held = self.held.map_or(String::new(), |(max, before)| {
+            let window = max.saturating_sub(before);
             format!("; used {} in addition to the {} of the program", bytes(window), bytes(before))
         });
         writeln!(formatter, "  memory       {} estimated ({parts}){held}", bytes(peak_bytes))?;

@@ -26,21 +26,21 @@ pub fn sample(plan: &Plan) -> DocumentSample {
     for index in 0..chosen {
         let unit = &plan.units[index * units / chosen];
         // Unused budget of earlier units is passed on to later ones.
-        let most = (MAX_DOCUMENTS - sample.documents() as usize) / (chosen - index);
-        let _ = add_unit(plan, unit, (most, MAX_BYTES / chosen as u64), &mut sample);
+        let max = (MAX_DOCUMENTS - sample.documents() as usize) / (chosen - index);
+        let _ = add_unit(plan, unit, (max, MAX_BYTES / chosen as u64), &mut sample);
     }
     sample.rows = plan.rows();
     sample
 }
 
-/// Adds the first documents of a unit, up to `most` documents and bytes.
+/// Adds the first documents of a unit, up to `max` documents and bytes.
 fn add_unit(
     plan: &Plan,
     unit: &WorkUnit,
-    most: (usize, u64),
+    max: (usize, u64),
     sample: &mut DocumentSample,
 ) -> Result<()> {
-    let (mut left, most_bytes) = most;
+    let (mut left, most_bytes) = max;
     let (bytes, mut read) = (plan.batch_bytes().min(most_bytes / 4), 0);
     for batch in
         read_documents(&plan.dataset, unit, &plan.columns, bytes, LostRowGroups::default())?

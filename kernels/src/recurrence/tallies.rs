@@ -38,8 +38,8 @@ impl Periods {
     /// Maximum number of trigrams with the same distance. Distance 1 is ignored, because tokenizers with one token per
     /// space have it in indented code.
     #[inline(always)]
-    pub(super) fn most(&self) -> u64 {
-        u64::from(self.0.iter().skip(2).fold(0, |most, &trigrams| most.max(trigrams)))
+    pub(super) fn max_count(&self) -> u64 {
+        u64::from(self.0.iter().skip(2).fold(0, |max, &trigrams| max.max(trigrams)))
     }
 }
 
@@ -181,13 +181,13 @@ impl<I: Index> Positions<'_, I> {
         });
         let mut lengths = [0; MAX_SPACED + 1 - MIN_SPACED];
         let mut counts = IdCounts::default();
-        let [least, most, frequent] = [MIN_SPACED, MAX_SPACED, frequent].map(I::new);
+        let [min, max, frequent] = [MIN_SPACED, MAX_SPACED, frequent].map(I::new);
         for (word, part) in self.occurrences[..tokens].chunks(bits::WORD).enumerate() {
             let mut occurrences = [I::new(0); bits::WORD];
             occurrences[..part.len()].copy_from_slice(part);
             let tokens = occurrences.map(|own| if own >= frequent { own.into() } else { 0 });
             counts.frequent += u64::from(tokens.iter().sum::<u32>());
-            let is_spaced = occurrences.map(|own| u8::from((least..=most).contains(&own)));
+            let is_spaced = occurrences.map(|own| u8::from((min..=max).contains(&own)));
             for bit in bits::ones(bits::pack(&is_spaced)) {
                 let list = get(occurrences[bit]) - MIN_SPACED;
                 lists[list][lengths[list]] = I::new(word * bits::WORD + bit);

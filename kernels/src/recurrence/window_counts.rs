@@ -74,7 +74,7 @@ impl SimdOp for CountIdsPass<'_> {
         let of_ids = scan.ids.count(ids, frequent, &mut scan.slots, &mut scan.chains);
         WindowCounts {
             tokens,
-            periodic: scan.periods.most(),
+            periodic: scan.periods.max_count(),
             repeated: scan.repeated,
             frequent: of_ids.frequent,
             midrange_pairs: of_ids.pairs,

@@ -56,8 +56,8 @@ pub(super) fn frequent(ids: &[u32]) -> Vec<Range<usize>> {
     for id in ids {
         *counts.entry(*id).or_default() += 1;
     }
-    let least = (ids.len() / 128).max(2);
-    ranges(ids.iter().map(|id| counts[id] >= least))
+    let min = (ids.len() / 128).max(2);
+    ranges(ids.iter().map(|id| counts[id] >= min))
 }
 
 /// Returns the runs that `unbroken_share` counts.

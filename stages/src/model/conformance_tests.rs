@@ -78,10 +78,10 @@ fn dense(spec: &AttentionSpec, table: &[f32], ids: &[usize], causal: bool) -> (V
                     )
                 })
                 .collect();
-            let most = keys.iter().fold(f64::MIN, |most, (_, logit)| most.max(*logit));
-            let total: f64 = keys.iter().map(|(_, logit)| (logit - most).exp()).sum();
+            let max = keys.iter().fold(f64::MIN, |max, (_, logit)| max.max(*logit));
+            let total: f64 = keys.iter().map(|(_, logit)| (logit - max).exp()).sum();
             for (_, logit) in keys.iter().filter(|(key, _)| key + distance <= row) {
-                let share = (logit - most).exp() / total;
+                let share = (logit - max).exp() / total;
                 mass += share;
                 square += share * share;
             }

@@ -62,34 +62,34 @@ impl<'a> Fields<'a> {
         )));
     }
 
-    /// Returns a size between 1 and `most`, or `None` if absent.
-    pub(crate) fn optional_size(&self, name: &str, most: u64) -> Option<u64> {
+    /// Returns a size between 1 and `max`, or `None` if absent.
+    pub(crate) fn optional_size(&self, name: &str, max: u64) -> Option<u64> {
         let value = self.value(name)?;
         match value.as_u64() {
-            Some(size) if (1..=most).contains(&size) => Some(size),
+            Some(size) if (1..=max).contains(&size) => Some(size),
             _ => {
-                self.wrong(name, value, &format!("a whole number between 1 and {most}"));
+                self.wrong(name, value, &format!("a whole number between 1 and {max}"));
                 None
             }
         }
     }
 
-    /// Returns a required size between 1 and `most`.
-    pub(crate) fn size(&self, name: &str, most: u64) -> u64 {
+    /// Returns a required size between 1 and `max`.
+    pub(crate) fn size(&self, name: &str, max: u64) -> u64 {
         if self.value(name).is_none() {
             self.note(ModelProblem::checkpoint(format!("{} has no `{name}`", self.location)));
             return 1;
         }
-        self.optional_size(name, most).unwrap_or(1)
+        self.optional_size(name, max).unwrap_or(1)
     }
 
     /// Returns a size under the first of several keys that is present; otherwise the default, or notes a problem.
-    pub(crate) fn first_size(&self, names: &[&str], most: u64, default: Option<u64>) -> u64 {
+    pub(crate) fn first_size(&self, names: &[&str], max: u64, default: Option<u64>) -> u64 {
         let name = names.iter().find(|name| self.value(name).is_some());
         match (name, default) {
-            (Some(name), _) => self.size(name, most),
+            (Some(name), _) => self.size(name, max),
             (None, Some(default)) => default,
-            (None, None) => self.size(names[0], most),
+            (None, None) => self.size(names[0], max),
         }
     }
 

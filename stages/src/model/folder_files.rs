@@ -44,17 +44,17 @@ pub(crate) fn is_pickled(name: &str) -> bool {
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
 }
 
-/// Reads a whole file of at most `most` bytes.
-pub(crate) fn read_small_file(path: &Path, most: u64) -> Result<Vec<u8>, ModelProblem> {
+/// Reads a whole file of at most `max` bytes.
+pub(crate) fn read_small_file(path: &Path, max: u64) -> Result<Vec<u8>, ModelProblem> {
     let read = || {
         let mut bytes = Vec::new();
-        open_regular(path)?.1.take(most + 1).read_to_end(&mut bytes)?;
+        open_regular(path)?.1.take(max + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     let bytes = read().map_err(|error| ModelProblem::reading(path, &error))?;
-    if bytes.len() as u64 > most {
+    if bytes.len() as u64 > max {
         return Err(ModelProblem::checkpoint(format!(
-            "`{}` has more than {most} bytes",
+            "`{}` has more than {max} bytes",
             path.display()
         )));
     }

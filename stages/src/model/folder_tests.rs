@@ -280,12 +280,12 @@ fn sizes_that_would_overflow_are_refused() {
         let found = Tiny::new().with_setting(key, json!(value)).opened().unwrap_err();
         assert!(found[0].contains("expected a whole number between 1 and"), "{found:?}");
     }
-    let most = Tiny::new()
+    let max = Tiny::new()
         .with_setting("vocab_size", json!(1 << 24))
         .with_setting("num_attention_heads", json!(4096));
-    let most =
-        most.with_setting("num_key_value_heads", json!(4096)).with_setting("head_dim", json!(4096));
-    assert!(most.opened().unwrap_err().iter().all(|message| message.contains("has shape")));
+    let max =
+        max.with_setting("num_key_value_heads", json!(4096)).with_setting("head_dim", json!(4096));
+    assert!(max.opened().unwrap_err().iter().all(|message| message.contains("has shape")));
 }
 
 #[test]

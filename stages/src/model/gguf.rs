@@ -306,10 +306,10 @@ impl HeaderReader<'_> {
         Ok(())
     }
 
-    /// Reads a text of at most `most` bytes; `None` if it is longer.
-    fn text(&mut self, most: u64) -> Result<Option<String>, String> {
+    /// Reads a text of at most `max` bytes; `None` if it is longer.
+    fn text(&mut self, max: u64) -> Result<Option<String>, String> {
         let length = self.u64()?;
-        if length > most {
+        if length > max {
             self.skip(length)?;
             return Ok(None);
         }
@@ -337,8 +337,8 @@ impl HeaderReader<'_> {
             6 => GgufValue::Float(shortest(f32::from_le_bytes(self.bytes()?))),
             7 => GgufValue::Flag(self.bytes::<1>()?[0] != 0),
             8 => {
-                let most = if self.keeps_long { MAX_NAME_BYTES } else { MAX_KEPT };
-                self.text(most)?.map_or(GgufValue::Long, GgufValue::Text)
+                let max = if self.keeps_long { MAX_NAME_BYTES } else { MAX_KEPT };
+                self.text(max)?.map_or(GgufValue::Long, GgufValue::Text)
             }
             9 => self.list(depth)?,
             10 => GgufValue::Whole(self.u64()?),
@@ -357,15 +357,15 @@ impl HeaderReader<'_> {
         if length > self.left {
             return Err(self.early.clone());
         }
-        let most = if self.keeps_long { MAX_TOKENS } else { MAX_KEPT };
-        if let Some(width) = width(kind).filter(|_| length > most) {
+        let max = if self.keeps_long { MAX_TOKENS } else { MAX_KEPT };
+        if let Some(width) = width(kind).filter(|_| length > max) {
             self.skip(length.saturating_mul(width))?;
             return Ok(GgufValue::Long);
         }
         let mut list = Vec::new();
         for _ in 0..length {
             let value = self.value(kind, depth + 1)?;
-            if length <= most && (kind < 8 || self.keeps_long && kind == 8) {
+            if length <= max && (kind < 8 || self.keeps_long && kind == 8) {
                 list.push(value);
             }
         }

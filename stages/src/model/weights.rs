@@ -161,10 +161,10 @@ fn rows_per_chunk(part: &LocatedTensor) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }
 
-/// Returns the end of a chunk of at most `most` rows (or `step` rows if that is more): the range's end or a multiple of
+/// Returns the end of a chunk of at most `max` rows (or `step` rows if that is more): the range's end or a multiple of
 /// `step`.
-fn chunk_end(range: &Range<u64>, most: u64, step: u64) -> u64 {
-    let before = range.start.saturating_add(most.max(1)) / step * step;
+fn chunk_end(range: &Range<u64>, max: u64, step: u64) -> u64 {
+    let before = range.start.saturating_add(max.max(1)) / step * step;
     let end = if before > range.start { before } else { (range.start / step + 1) * step };
     end.min(range.end)
 }

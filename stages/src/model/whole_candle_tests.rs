@@ -129,8 +129,8 @@ fn bf16_moves_losses_a_little() {
         |precision| model(folder.path(), precision).forward(&[&window]).unwrap().remove(0).losses;
     let (full, rounded) = (losses(ProductPrecision::F32), losses(ProductPrecision::Bf16));
     let off = full.iter().zip(&rounded).map(|(full, rounded)| (full - rounded).abs());
-    let most = off.fold(0.0, f64::max);
-    assert!(most > 1e-4 && most < 0.2, "{most}");
+    let max = off.fold(0.0, f64::max);
+    assert!(max > 1e-4 && max < 0.2, "{max}");
 }
 
 #[test]

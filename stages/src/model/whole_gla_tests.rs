@@ -486,7 +486,7 @@ fn losses_of_windows_of_32768_tokens_are_those_of_the_recurrence_in_float64() {
         let mut off: Vec<f64> =
             got.iter().zip(&want).map(|(got, want)| (got - want).abs()).collect();
         off.sort_by(f64::total_cmp);
-        let most = off[off.len() * 999 / 1000];
-        assert!(most <= 2e-4, "{name}: 99.9 % of the tokens are off by up to {most:e}");
+        let max = off[off.len() * 999 / 1000];
+        assert!(max <= 2e-4, "{name}: 99.9 % of the tokens are off by up to {max:e}");
     });
 }

@@ -220,16 +220,16 @@ impl TryFrom<SerializedHistogram> for Histogram {
             return Err(format!("the histogram from {lowest} to {highest} holds no values"));
         }
         let mut counting = HistogramBuilder::between(lowest, highest);
-        let (mut total, mut least) = (0_u64, 0);
+        let (mut total, mut min) = (0_u64, 0);
         for text in bins.split(' ').filter(|_| !bins.is_empty()) {
             let wrong = || format!("`{text}` is not a bin and its number of values");
             let (bin, values) = text.split_once(':').ok_or_else(wrong)?;
             let bin: usize = bin.parse().map_err(|_| wrong())?;
             let values: u64 = values.parse().map_err(|_| wrong())?;
-            if bin < least {
+            if bin < min {
                 return Err(format!("bin {bin} is out of order or repeated"));
             }
-            least = bin + 1;
+            min = bin + 1;
             let slot = counting.counts.get_mut(bin);
             let slot = slot.ok_or_else(|| format!("the histogram has no bin {bin}"))?;
             let sum = total.checked_add(values).filter(|_| values > 0);

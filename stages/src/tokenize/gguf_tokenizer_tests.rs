@@ -64,9 +64,9 @@ fn entries(form: &Value, model: &str, pre: &str, architecture: &str) -> Vec<(&'s
     let id = |value: &Value| value.as_u64().unwrap() as usize;
     let vocabulary = form["model"]["vocab"].as_object().unwrap();
     let added = form["added_tokens"].as_array().unwrap();
-    let most = vocabulary.values().map(id).chain(added.iter().map(|token| id(&token["id"]))).max();
+    let max = vocabulary.values().map(id).chain(added.iter().map(|token| id(&token["id"]))).max();
     // Rows of the embedding without a token.
-    let mut tokens: Vec<String> = (0..most.unwrap() + 3).map(|id| format!("[PAD{id}]")).collect();
+    let mut tokens: Vec<String> = (0..max.unwrap() + 3).map(|id| format!("[PAD{id}]")).collect();
     let mut types = vec![5; tokens.len()];
     for (text, at) in vocabulary {
         let is_byte = model == "llama" && text.starts_with("<0x") && text.len() == 6;

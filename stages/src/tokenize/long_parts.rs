@@ -159,10 +159,10 @@ impl Chunk {
         Ok(Self { start, end, tokens })
     }
 
-    /// Returns the last boundary between two tokens before byte `most`; `None` at the chunk's start. Tokens that end
+    /// Returns the last boundary between two tokens before byte `max`; `None` at the chunk's start. Tokens that end
     /// inside a character have the end of the character, so a boundary exists only where ends differ.
-    fn last_seam_before(&self, most: usize) -> Option<usize> {
-        let before = self.tokens.partition_point(|(_, end)| *end as usize <= most);
+    fn last_seam_before(&self, max: usize) -> Option<usize> {
+        let before = self.tokens.partition_point(|(_, end)| *end as usize <= max);
         let seam = self.tokens[..before].last()?.1;
         // All tokens of the character at the seam are before it.
         (self.start < seam as usize).then_some(seam as usize)

@@ -117,9 +117,9 @@ impl Cursor<'_> {
 
     /// Returns the end of `\p{N}{1,DIGITS}` from a number on.
     #[inline]
-    fn digits(&self, at: usize, most: u8) -> usize {
+    fn digits(&self, at: usize, max: u8) -> usize {
         let mut end = self.next(at).1;
-        for _ in 1..most {
+        for _ in 1..max {
             let (class, next) = self.next(end);
             if class & NUMBER == 0 {
                 break;

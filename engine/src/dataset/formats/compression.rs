@@ -56,8 +56,8 @@ impl FileCompression {
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, inside))
             }
             Self::Zstd => {
-                let most = MAX_WINDOW_BYTES.load(Ordering::Relaxed);
-                let window = window_bytes(bytes.fill_buf()?).filter(|window| *window > most);
+                let max = MAX_WINDOW_BYTES.load(Ordering::Relaxed);
+                let window = window_bytes(bytes.fill_buf()?).filter(|window| *window > max);
                 if let Some(window) = window {
                     let message = format!(
                         "its zstd window of {} is more than half of `memory_limit_bytes`: set `memory_limit_bytes` to at least {}, or compress the file without `--long` and `--ultra`",
@@ -67,7 +67,7 @@ impl FileCompression {
                     return Err(io::Error::new(io::ErrorKind::OutOfMemory, message));
                 }
                 let mut inside = zstd::stream::read::Decoder::with_buffer(bytes)?;
-                inside.window_log_max(most.max(1 << 10).ilog2().min(MAX_ZSTD_WINDOW_LOG))?;
+                inside.window_log_max(max.max(1 << 10).ilog2().min(MAX_ZSTD_WINDOW_LOG))?;
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, inside))
             }
         })
@@ -85,9 +85,9 @@ fn window_bytes(frame: &[u8]) -> Option<u64> {
     }
     // The window is the content, whose length follows the dictionary id.
     let identifier = [0, 1, 2, 4][usize::from(descriptor & 3)];
-    let (length, least) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
+    let (length, min) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
     let digits = rest.get(identifier..identifier + length)?.iter().rev();
-    Some(digits.fold(0_u64, |content, digit| content << 8 | u64::from(*digit)) + least)
+    Some(digits.fold(0_u64, |content, digit| content << 8 | u64::from(*digit)) + min)
 }
 
 /// Reads the members of a gzip file in order. Zeros between and after them are padding, as on tapes and in stores that

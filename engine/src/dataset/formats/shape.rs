@@ -99,21 +99,21 @@ impl JsonShape {
     /// Returns the type of the most frequent kind: values of other kinds are bad.
     fn data_type(&self) -> DataType {
         let Self { texts, objects, lists, numbers, bools, .. } = *self;
-        let most = texts.max(objects).max(lists).max(numbers).max(bools);
+        let max = texts.max(objects).max(lists).max(numbers).max(bools);
         // All values are null: most columns are strings.
-        if texts == most {
+        if texts == max {
             DataType::Utf8
-        } else if objects == most {
+        } else if objects == max {
             // Parquet has no structs without fields.
             match &self.values {
                 Some(values) => map_type(values.data_type()),
                 None if self.fields.is_empty() => string_map(),
                 None => DataType::Struct(self.columns()),
             }
-        } else if lists == most {
+        } else if lists == max {
             let item = self.items.as_ref().map_or(DataType::Utf8, |items| items.data_type());
             DataType::List(Arc::new(Field::new("item", item, true)))
-        } else if numbers == most {
+        } else if numbers == max {
             // Nothing is rounded: the rarer of fractions and large whole numbers are bad values.
             match () {
                 () if self.fractions > 0 && self.fractions >= self.large => DataType::Float64,

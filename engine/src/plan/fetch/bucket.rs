@@ -67,11 +67,11 @@ impl ModelSource for BucketFolder {
         self.address.clone()
     }
 
-    fn small(&self, file: &str, most: u64) -> Result<Option<Vec<u8>>, ModelProblem> {
+    fn small(&self, file: &str, max: u64) -> Result<Option<Vec<u8>>, ModelProblem> {
         let Some(opened) = self.open(file)? else { return Ok(None) };
-        if opened.length > most {
+        if opened.length > max {
             let message =
-                format!("`{}/{file}` has {} bytes, more than {most}", self.address, opened.length);
+                format!("`{}/{file}` has {} bytes, more than {max}", self.address, opened.length);
             return Err(ModelProblem::checkpoint(message));
         }
         self.read(file, 0..opened.length).map(Some)

@@ -27,8 +27,8 @@ pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
 pub(crate) trait ModelSource: RemoteWeights {
     /// Returns the name for messages.
     fn name(&self) -> String;
-    /// Reads a whole file of at most `most` bytes; `None` if it does not exist.
-    fn small(&self, file: &str, most: u64) -> Result<Option<Vec<u8>>, ModelProblem>;
+    /// Reads a whole file of at most `max` bytes; `None` if it does not exist.
+    fn small(&self, file: &str, max: u64) -> Result<Option<Vec<u8>>, ModelProblem>;
     /// Passes ranges of a file to `sink`, in order.
     fn ranges(&self, file: &str, ranges: &[Range<u64>], sink: Sink<'_>)
     -> Result<(), ModelProblem>;
@@ -63,8 +63,8 @@ pub(crate) fn fetch_tokenizer(
     partial: &PartialFolder,
 ) -> Result<(), Vec<ModelProblem>> {
     let one = |problem| vec![problem];
-    for (name, most) in &SMALL_FILES[1..3] {
-        match source.small(name, *most).map_err(one)? {
+    for (name, max) in &SMALL_FILES[1..3] {
+        match source.small(name, *max).map_err(one)? {
             Some(content) => partial.write(name, &content).map_err(one)?,
             None if *name == TOKENIZER => return Err(one(source.missing_file(name))),
             None => {}
@@ -79,8 +79,8 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
     partial: &PartialFolder,
 ) -> Result<FetchedModel, Vec<ModelProblem>> {
     let one = |problem| vec![problem];
-    for (name, most) in SMALL_FILES {
-        match source.small(name, most).map_err(one)? {
+    for (name, max) in SMALL_FILES {
+        match source.small(name, max).map_err(one)? {
             Some(content) => partial.write(name, &content).map_err(one)?,
             None if name == CONFIG => return Err(one(source.missing_file(name))),
             None => {}

@@ -68,11 +68,11 @@ impl ModelSource for WebFolder {
         self.name.clone()
     }
 
-    fn small(&self, file: &str, most: u64) -> Result<Option<Vec<u8>>, ModelProblem> {
+    fn small(&self, file: &str, max: u64) -> Result<Option<Vec<u8>>, ModelProblem> {
         if let Some(path) = self.whole(file) {
-            return files::read_limited(&path, most).map(Some).map_err(Into::into);
+            return files::read_limited(&path, max).map(Some).map_err(Into::into);
         }
-        let small = self.client.small(&self.url(file)?, most)?;
+        let small = self.client.small(&self.url(file)?, max)?;
         self.note(file, small.as_ref().map(|small| small.version.clone()));
         Ok(small.map(|small| small.bytes))
     }

@@ -279,11 +279,11 @@ impl CountSources<'_> {
         if let Some(scorer) = scorer.filter(|_| self.choice.combine == Combine::Least)
             && !row.score.is_nan()
         {
-            let least = |(place, least): (usize, f64), (own, term): (usize, f64)| {
-                if term < least { (own, term) } else { (place, least) }
+            let min = |(place, min): (usize, f64), (own, term): (usize, f64)| {
+                if term < min { (own, term) } else { (place, min) }
             };
             let terms = scorer.terms(row.statistics).enumerate();
-            let (weakest, _) = terms.fold((0, f64::INFINITY), least);
+            let (weakest, _) = terms.fold((0, f64::INFINITY), min);
             found.weakest[weakest][usize::from(outcome == SampleOutcome::Below)] += 1;
         }
     }

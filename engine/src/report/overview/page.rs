@@ -332,14 +332,14 @@ impl Overview {
             return None;
         }
         let row = |of: &GroupDrift| {
-            let most = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
+            let max = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
                 groups::name(of.value.as_deref()),
                 count(of.count),
                 percent(of.kept_fraction),
                 percent(of.calibrated_kept_fraction),
                 of.stability_index.map_or_else(|| "–".to_owned(), |index| format!("{index:.3}")),
-                most.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
+                max.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
             ]
         };
         let header = [
@@ -394,7 +394,7 @@ impl Overview {
         }
         let phases = self.summary.phases_by_memory();
         if !phases.is_empty() {
-            let rows = phases.iter().map(|(phase, most)| vec![(*phase).to_owned(), bytes(*most)]);
+            let rows = phases.iter().map(|(phase, max)| vec![(*phase).to_owned(), bytes(*max)]);
             blocks.push(Block::table(["phase", "peak memory"], rows.collect()));
         }
         if !self.machine.steps.is_empty() {

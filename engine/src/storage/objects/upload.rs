@@ -88,10 +88,10 @@ impl Uploading {
 }
 
 impl UploadParts {
-    /// Waits until fewer than `most` parts are being sent.
-    fn wait(&mut self, most: usize) -> Result<(), StorageError> {
+    /// Waits until fewer than `max` parts are being sent.
+    fn wait(&mut self, max: usize) -> Result<(), StorageError> {
         runtime().block_on(async {
-            while self.pending.len() >= most.max(1) {
+            while self.pending.len() >= max.max(1) {
                 let Some(done) = self.pending.join_next().await else { break };
                 self.done.push(done.expect("a request does not panic")?);
             }

@@ -45,11 +45,11 @@ impl BenchOptions {
 
     /// Returns a problem if a length or a width is out of range.
     pub fn problem(&self) -> Option<Diagnostic> {
-        let wrong = |name: &str, values: &[usize], most: usize| {
-            let wrong = values.iter().find(|value| !(1..=most).contains(*value))?;
+        let wrong = |name: &str, values: &[usize], max: usize| {
+            let wrong = values.iter().find(|value| !(1..=max).contains(*value))?;
             let message = format!(
                 "`{name}`: expected a number between 1 and {}, got {wrong}",
-                count(most as u64)
+                count(max as u64)
             );
             Some(Diagnostic::error(Blame::Pipeline, message))
         };

@@ -71,8 +71,8 @@ impl HeadFigures {
 }
 
 impl HeadsOf {
-    /// Returns the `most` heads that separate joined windows best, the best first.
-    pub(crate) fn best(&self, most: usize) -> Vec<HeadFigures> {
+    /// Returns the `max` heads that separate joined windows best, the best first.
+    pub(crate) fn best(&self, max: usize) -> Vec<HeadFigures> {
         let mut ranked: Vec<HeadFigures> =
             self.heads.iter().filter(|head| head.rank().is_some()).copied().collect();
         ranked.sort_by(|one, other| {
@@ -81,7 +81,7 @@ impl HeadsOf {
                 .total_cmp(&rank(one))
                 .then((one.layer, one.head).cmp(&(other.layer, other.head)))
         });
-        ranked.truncate(most);
+        ranked.truncate(max);
         ranked
     }
 

@@ -118,7 +118,7 @@ struct OpenCategory {
     /// Largest key that has been examined.
     floor: Option<SortKey>,
     /// Maximum number of ids that a pass keeps.
-    most: usize,
+    max: usize,
     /// Whether the pass left out ids above the largest one kept.
     more: bool,
     sampled: CategorySample,
@@ -129,7 +129,7 @@ impl OpenCategory {
         Self {
             rows: BTreeMap::new(),
             floor: None,
-            most: FIRST_PASS_IDS,
+            max: FIRST_PASS_IDS,
             more: false,
             sampled: CategorySample::default(),
         }
@@ -139,13 +139,13 @@ impl OpenCategory {
         if self.floor.as_ref().is_some_and(|floor| key <= *floor) {
             return;
         }
-        let full = self.rows.len() == self.most;
+        let full = self.rows.len() == self.max;
         if full && self.rows.last_key_value().is_some_and(|(last, _)| key > *last) {
             self.more = true;
             return;
         }
         self.rows.entry(key).or_default().push(row);
-        if self.rows.len() > self.most {
+        if self.rows.len() > self.max {
             self.rows.pop_last();
             self.more = true;
         }
@@ -186,7 +186,7 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
             sample.equal_ids += read_candidates(plan, wanted, stop, &mut of)?;
             if of.more && !of.is_complete(wanted) {
                 of.more = false;
-                of.most = (2 * of.most).min(MAX_IDS_PER_PASS);
+                of.max = (2 * of.max).min(MAX_IDS_PER_PASS);
                 still_open.insert(name, of);
             } else {
                 sample.categories.insert(name, of.sampled);
@@ -201,7 +201,7 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
 /// Categories with the smallest hashes, up to the maximum.
 struct Categories {
     seed: u64,
-    most: usize,
+    max: usize,
     kept: BTreeSet<(u64, String)>,
     /// Names of left-out categories: bounded, to bound memory.
     out: BTreeSet<String>,
@@ -212,7 +212,7 @@ impl Categories {
     fn new(wanted: &SampleOptions) -> Self {
         Self {
             seed: wanted.seed,
-            most: wanted.categories,
+            max: wanted.categories,
             kept: BTreeSet::new(),
             out: BTreeSet::new(),
             left_out: LeftOut::default(),
@@ -226,7 +226,7 @@ impl Categories {
             return None;
         }
         self.kept.insert(hashed);
-        if self.kept.len() <= self.most {
+        if self.kept.len() <= self.max {
             return None;
         }
         let (_, out) = self.kept.pop_last().expect("one too many");
@@ -322,7 +322,7 @@ fn read_candidates(
             let digest = content_digest(&content);
             let best = &mut smallest[of_row[&row]];
             equal_ids += u64::from(best.is_some());
-            if best.as_ref().is_none_or(|(least, ..)| digest < *least) {
+            if best.as_ref().is_none_or(|(min, ..)| digest < *min) {
                 *best = Some((digest, row, content));
             }
             stop.check()

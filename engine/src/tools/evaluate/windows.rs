@@ -80,14 +80,14 @@ impl WindowOrigin {
     }
 }
 
-/// Returns the offsets of at most `most` windows of a document, ascending and spread over it.
+/// Returns the offsets of at most `max` windows of a document, ascending and spread over it.
 pub(crate) fn starts(
     tokens: usize,
     window_tokens: usize,
-    most: usize,
+    max: usize,
 ) -> impl Iterator<Item = usize> {
     let whole = tokens / window_tokens;
-    let windows = whole.min(most);
+    let windows = whole.min(max);
     (0..windows).map(move |window| window * whole / windows * window_tokens)
 }
 

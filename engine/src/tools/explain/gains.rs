@@ -38,7 +38,7 @@ impl Explanation {
         let each = self.piece_tokens();
         let gains: Vec<Option<f64>> =
             self.token_ranges(each).map(|tokens| self.mean_gain(tokens)).collect();
-        let most = gains.iter().flatten().copied().reduce(f64::max)?;
+        let max = gains.iter().flatten().copied().reduce(f64::max)?;
         let first = self.token_gains.iter().position(Option::is_some).unwrap_or(0);
         let why = "they lie inside the short context.";
         let pieces = self.shaded(first, why, |index, tokens, text, mut title| {
@@ -49,11 +49,11 @@ impl Explanation {
             if let Some(gain) = gains[index] {
                 let _ = write!(title, ", gain {gain:+.3} nats");
             }
-            let part = gains[index].map(|gain| gain / most.max(f64::MIN_POSITIVE));
+            let part = gains[index].map(|gain| gain / max.max(f64::MIN_POSITIVE));
             let fill = part.filter(|part| *part > 0.0).map_or_else(String::new, shade);
             TextPiece { text, fill, title, anchor: String::new(), link: String::new() }
         });
-        let blocks = std::iter::once(shades(" nats gained", most)).chain(pieces).collect();
+        let blocks = std::iter::once(shades(" nats gained", max)).chain(pieces).collect();
         let lead = "Darker: the model predicts the token better from the whole context than from the short context alone.";
         Some(Section::new("gains", "Gain from the long context", lead, blocks))
     }

@@ -190,7 +190,7 @@ impl Explanation {
 
     fn text_section(&self) -> Section {
         let each = self.piece_tokens();
-        let most = self.far_mass.iter().copied().fold(0.0, f64::max);
+        let max = self.far_mass.iter().copied().fold(0.0, f64::max);
         let far: BTreeMap<usize, &RecurringToken> =
             self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
         let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
@@ -218,7 +218,7 @@ impl Explanation {
             } else if copied.range(tokens).next().is_some() {
                 title.push_str(", copied");
             }
-            let part = mass.map(|mass| mass / most.max(f64::MIN_POSITIVE));
+            let part = mass.map(|mass| mass / max.max(f64::MIN_POSITIVE));
             TextPiece {
                 text,
                 fill: part.filter(|part| *part > 0.0).map_or_else(String::new, shade),
@@ -230,7 +230,7 @@ impl Explanation {
         let mut blocks = Vec::new();
         if let Some(distance) = distance {
             let name = format!(" attention to tokens at a distance of {} or more", count(distance));
-            blocks.push(shades(&name, most));
+            blocks.push(shades(&name, max));
         }
         blocks.extend(pieces);
         let lead = match (distance, self.links.is_empty()) {

@@ -80,14 +80,14 @@ impl Cutting {
 fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
     let blocks = tokens.div_ceil(each);
     if blocks > MAX_BLOCKS {
-        let least = tokens.div_ceil(MAX_BLOCKS);
+        let min = tokens.div_ceil(MAX_BLOCKS);
         let message = format!(
             "{} tokens in blocks of {each} are {} blocks; a map has at most {}",
             count(tokens as u64),
             count(blocks as u64),
             count(MAX_BLOCKS as u64)
         );
-        let hint = format!("give `--block-tokens {least}` or more");
+        let hint = format!("give `--block-tokens {min}` or more");
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     Ok((1..blocks).map(|block| block * each).chain([tokens]).collect())

@@ -170,12 +170,12 @@ impl Map {
     }
 }
 
-fn shortened(text: &str, most: usize) -> String {
+fn shortened(text: &str, max: usize) -> String {
     let text = line_safe(text);
-    if text.chars().count() <= most {
+    if text.chars().count() <= max {
         return text;
     }
-    text.chars().take(most - 1).chain(['…']).collect()
+    text.chars().take(max - 1).chain(['…']).collect()
 }
 
 fn capitalised(text: &str) -> String {

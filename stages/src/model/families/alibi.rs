@@ -14,9 +14,9 @@ pub(super) fn slopes(heads: u64) -> Vec<f64> {
 
 /// Returns MPT's slopes: powers of `2^(-most/n)`, where `n` is the number of heads rounded up to a power of two. If
 /// that rounds up, slopes at odd positions come first.
-pub(super) fn mpt_slopes(heads: u64, most: f64) -> Vec<f64> {
+pub(super) fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
     let above = heads.next_power_of_two();
-    let slope = |power: u64| libm::exp2(-most * power as f64 / above as f64);
+    let slope = |power: u64| libm::exp2(-max * power as f64 / above as f64);
     if above == heads {
         return (1..=heads).map(slope).collect();
     }

@@ -33,8 +33,8 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
         refuse_what_is_unknown(attention);
     }
     if alibi {
-        let most = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
-        spec.alibi_slopes = Some(mpt_slopes(sizes.query_heads, most.unwrap_or(8.0)));
+        let max = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
+        spec.alibi_slopes = Some(mpt_slopes(sizes.query_heads, max.unwrap_or(8.0)));
     } else {
         // The transformers library supports MPT with linear biases only.
         spec.unverified = true;

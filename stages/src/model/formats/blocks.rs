@@ -68,16 +68,16 @@ impl BlockType {
                 move |code| scale * (f32::from(code) - 8.0)
             }),
             Self::Q4_1 => halves(&block[4..], None, numbers, {
-                let (scale, least) = (float(&block[0..]), float(&block[2..]));
-                move |code| scale * f32::from(code) + least
+                let (scale, min) = (float(&block[0..]), float(&block[2..]));
+                move |code| scale * f32::from(code) + min
             }),
             Self::Q5_0 => halves(&block[6..], Some(&block[2..6]), numbers, {
                 let scale = float(&block[0..]);
                 move |code| scale * (f32::from(code) - 16.0)
             }),
             Self::Q5_1 => halves(&block[8..], Some(&block[4..8]), numbers, {
-                let (scale, least) = (float(&block[0..]), float(&block[2..]));
-                move |code| scale * f32::from(code) + least
+                let (scale, min) = (float(&block[0..]), float(&block[2..]));
+                move |code| scale * f32::from(code) + min
             }),
             Self::Q8_0 => {
                 let scale = float(block);
@@ -112,12 +112,12 @@ fn halves(codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32], number: impl 
 /// Four-bit scales and four-bit offsets, one each per sixteen numbers.
 fn two_bits(block: &[u8], numbers: &mut [f32]) {
     let (scales, codes) = (&block[..16], &block[16..80]);
-    let (scale, least) = (float(&block[80..]), float(&block[82..]));
+    let (scale, min) = (float(&block[80..]), float(&block[82..]));
     for (index, number) in numbers.iter_mut().enumerate() {
         let code = codes[index / 128 * 32 + index % 32] >> (index % 128 / 32 * 2) & 3;
         let part = scales[index / 16];
-        let (scale, least) = (scale * f32::from(part & 15), least * f32::from(part >> 4));
-        *number = scale * f32::from(code) - least;
+        let (scale, min) = (scale * f32::from(part & 15), min * f32::from(part >> 4));
+        *number = scale * f32::from(code) - min;
     }
 }
 
@@ -138,7 +138,7 @@ fn three_bits(block: &[u8], numbers: &mut [f32]) {
 
 /// Six-bit scales and offsets, one each per 32 numbers, in twelve bytes.
 fn four_or_five_bits(block: &[u8], codes: &[u8], fifth: Option<&[u8]>, numbers: &mut [f32]) {
-    let (scale, least, packed) = (float(&block[0..]), float(&block[2..]), &block[4..16]);
+    let (scale, min, packed) = (float(&block[0..]), float(&block[2..]), &block[4..16]);
     for (part, numbers) in numbers.chunks_exact_mut(32).enumerate() {
         let at = part % 4;
         let (six, offset) = match part {
@@ -148,11 +148,11 @@ fn four_or_five_bits(block: &[u8], codes: &[u8], fifth: Option<&[u8]>, numbers: 
                 packed[8 + at] >> 4 | packed[4 + at] >> 2 & 0x30,
             ),
         };
-        let (scale, least) = (scale * f32::from(six), least * f32::from(offset));
+        let (scale, min) = (scale * f32::from(six), min * f32::from(offset));
         for (index, number) in numbers.iter_mut().enumerate() {
             let code = codes[part / 2 * 32 + index] >> (part % 2 * 4) & 15;
             let bit = fifth.map_or(0, |bits| bits[index] >> part & 1);
-            *number = scale * f32::from(code | bit << 4) - least;
+            *number = scale * f32::from(code | bit << 4) - min;
         }
     }
 }

@@ -69,10 +69,10 @@ impl<'m> Backend for CpuBackend<'m> {
     ) -> Result<Vec<Squares>, ModelProblem> {
         let hidden = self.0.spec().hidden_size as usize;
         let spec = layer.spec();
-        let most = spec.gated_linear.as_ref().map(|_| PIECE_TOKENS * hidden);
+        let max = spec.gated_linear.as_ref().map(|_| PIECE_TOKENS * hidden);
         let lengths: Vec<usize> = states.iter().map(Vec::len).collect();
         let mut rest = (&mut *states, carried);
-        for count in parallel_groups(&lengths, most) {
+        for count in parallel_groups(&lengths, max) {
             let (now, later) = rest.0.split_at_mut(count);
             let (carried, carried_later) = rest.1.split_at_mut(count);
             now.par_iter_mut().zip(carried).for_each(|(state, carried)| {

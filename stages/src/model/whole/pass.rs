@@ -76,11 +76,11 @@ impl WholeModel {
         let visited = visit.layers.last().map_or(0, |layer| *layer as usize + 1);
         let depth = if losses { self.layers.len() } else { visited };
         let ropes = Ropes::new(self, depth, lengths.iter().copied());
-        let most = if self.runs_in_pieces() { ROUND_TOKENS } else { usize::MAX };
+        let max = if self.runs_in_pieces() { ROUND_TOKENS } else { usize::MAX };
         let mut runs: Vec<SequenceResults> =
             ends.iter().map(|_| SequenceResults::default()).collect();
         let mut carried = BTreeMap::new();
-        for round in rounds(&lengths, most) {
+        for round in rounds(&lengths, max) {
             let ids: Vec<&[u32]> =
                 round.iter().map(|piece| &ends[piece.sequence].ids[piece.rows.clone()]).collect();
             let mut add = |index: usize, squares: Vec<Squares>| {
@@ -177,11 +177,11 @@ fn is_for_query_keys(part: &LocatedTensor) -> bool {
     )
 }
 
-/// Pieces of at most `most` tokens that run together, sequence by sequence: at most one sequence continues in the next
+/// Pieces of at most `max` tokens that run together, sequence by sequence: at most one sequence continues in the next
 /// round. Pieces end with whole chunks or with their sequence.
-fn rounds(lengths: &[usize], most: usize) -> Vec<Vec<SequenceRows>> {
+fn rounds(lengths: &[usize], max: usize) -> Vec<Vec<SequenceRows>> {
     let mut rounds = vec![Vec::new()];
-    let mut room = most;
+    let mut room = max;
     for (sequence, &length) in lengths.iter().enumerate() {
         let mut start = 0;
         while start < length {
@@ -191,7 +191,7 @@ fn rounds(lengths: &[usize], most: usize) -> Vec<Vec<SequenceRows>> {
             }
             if end == start {
                 rounds.push(Vec::new());
-                room = most;
+                room = max;
                 continue;
             }
             if let Some(round) = rounds.last_mut() {
@@ -210,11 +210,11 @@ mod tests {
 
     #[test]
     fn rounds_are_full_and_every_piece_but_the_last_of_a_sequence_has_whole_chunks() {
-        let cut = |lengths: &[usize], most| {
+        let cut = |lengths: &[usize], max| {
             let pieces = |round: Vec<SequenceRows>| -> Vec<(usize, Range<usize>)> {
                 round.into_iter().map(|piece| (piece.sequence, piece.rows)).collect()
             };
-            rounds(lengths, most).into_iter().map(pieces).collect::<Vec<_>>()
+            rounds(lengths, max).into_iter().map(pieces).collect::<Vec<_>>()
         };
         assert_eq!(cut(&[300, 20], usize::MAX), [vec![(0, 0..300), (1, 0..20)]]);
         assert_eq!(

@@ -80,8 +80,8 @@ mod tests {
             let window = built(&kind, 1024, 7).unwrap();
             let starts: Vec<usize> = (0..1024).filter(|place| window[*place] == 0).collect();
             let distances: Vec<usize> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            let (least, most) = (block + (period - block) / 2, block + 3 * (period - block) / 2);
-            assert!(distances.iter().all(|of| (least..most).contains(of)), "{distances:?}");
+            let (min, max) = (block + (period - block) / 2, block + 3 * (period - block) / 2);
+            assert!(distances.iter().all(|of| (min..max).contains(of)), "{distances:?}");
             assert!(distances.windows(2).any(|pair| pair[0] != pair[1]), "{distances:?}");
             let text: Vec<u32> = window.into_iter().filter(|id| *id >= block as u32).collect();
             let expected: Vec<u32> = (block as u32..).take(text.len()).collect();

@@ -196,9 +196,9 @@ fn add(sums: &mut [f64], numbers: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Splits rows into blocks of at most `most`.
-pub(super) fn blocks(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
-    rows.clone().step_by(most).map(move |start| start..rows.end.min(start + most))
+/// Splits rows into blocks of at most `max`.
+pub(super) fn blocks(rows: Range<usize>, max: usize) -> impl Iterator<Item = Range<usize>> {
+    rows.clone().step_by(max).map(move |start| start..rows.end.min(start + max))
 }
 
 /// Keys of a window, and the settings that turn its rows into attention.

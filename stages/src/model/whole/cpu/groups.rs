@@ -1,13 +1,13 @@
 //! Groups of sequences that run in parallel.
 
 /// Returns how many consecutive states of these lengths run through a layer in parallel: no group of several is longer than
-/// `most`, by default the longest state.
-pub(super) fn parallel_groups(lengths: &[usize], most: Option<usize>) -> Vec<usize> {
-    let most = most.or_else(|| lengths.iter().copied().max()).unwrap_or(0);
+/// `max`, by default the longest state.
+pub(super) fn parallel_groups(lengths: &[usize], max: Option<usize>) -> Vec<usize> {
+    let max = max.or_else(|| lengths.iter().copied().max()).unwrap_or(0);
     let mut groups: Vec<(usize, usize)> = Vec::new();
     for length in lengths {
         match groups.last_mut() {
-            Some((count, total)) if *total + length <= most => {
+            Some((count, total)) if *total + length <= max => {
                 (*count, *total) = (*count + 1, *total + length);
             }
             _ => groups.push((1, *length)),
