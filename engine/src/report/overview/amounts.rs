@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::bins::Binned;
+use super::bins::BinSums;
 use super::choice::SelectionSettings;
 use crate::base::text::count;
 use crate::report::amount::Amount;
@@ -20,7 +20,7 @@ const SHARES: [u64; 11] = [1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100];
 /// Samples that can be kept, by score.
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
-    passing: Binned<Amount>,
+    passing: BinSums<Amount>,
     /// Samples that are kept without a score.
     unscored: Amount,
 }
@@ -35,7 +35,7 @@ pub(crate) struct OtherAmount {
 
 impl Scores {
     pub(super) fn new() -> Self {
-        Self { passing: Binned::new(BINS), unscored: Amount::default() }
+        Self { passing: BinSums::new(BINS), unscored: Amount::default() }
     }
 
     /// Counts a sample that passes the guards.

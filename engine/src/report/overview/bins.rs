@@ -113,13 +113,13 @@ fn exponent(value: f64) -> i32 {
 /// Sums by bin of a scale. A bin is stored at its number modulo the maximum number of bins, so that no two bins
 /// collide.
 #[derive(Clone, Debug)]
-pub(super) struct Binned<S> {
+pub(super) struct BinSums<S> {
     scale: BinScale,
     /// Empty before the first value.
     sums: Vec<S>,
 }
 
-impl<S: Sum> Binned<S> {
+impl<S: Sum> BinSums<S> {
     pub(super) fn new(max_bins: i64) -> Self {
         Self { scale: BinScale::new(max_bins), sums: Vec::new() }
     }
@@ -194,7 +194,7 @@ pub(crate) struct ReportHistogram {
     pub(crate) counts: Vec<Vec<u64>>,
 }
 
-impl<const KINDS: usize> Binned<[u64; KINDS]> {
+impl<const KINDS: usize> BinSums<[u64; KINDS]> {
     /// Returns the histogram; `None` without values.
     pub(super) fn histogram(&self) -> Option<ReportHistogram> {
         let (low, _) = self.scale.range?;
@@ -212,8 +212,8 @@ mod tests {
 
     use super::*;
 
-    fn bins(values: &[f64]) -> Binned<[u64; 1]> {
-        let mut bins = Binned::new(MAX_BINS);
+    fn bins(values: &[f64]) -> BinSums<[u64; 1]> {
+        let mut bins = BinSums::new(MAX_BINS);
         for value in values {
             bins.add(*value, [1]);
         }

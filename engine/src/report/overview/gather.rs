@@ -9,7 +9,7 @@ use longsift_stages::filter::guards::{Bounds, Verdict};
 use longsift_stages::score::terms::{Combine, Scorer};
 
 use super::amounts::Scores;
-use super::bins::{Binned, MAX_BINS};
+use super::bins::{BinSums, MAX_BINS};
 use super::choice::SelectionSettings;
 use super::picks::Picks;
 use crate::base::error::Result;
@@ -48,9 +48,9 @@ impl SampleOutcome {
 #[derive(Clone, Debug)]
 pub(super) struct GroupCounts {
     pub(super) outcomes: [Amount; OUTCOMES],
-    pub(super) score: Binned<[u64; OUTCOMES]>,
+    pub(super) score: BinSums<[u64; OUTCOMES]>,
     /// By statistic of the selection.
-    pub(super) statistics: Vec<Binned<[u64; OUTCOMES]>>,
+    pub(super) statistics: Vec<BinSums<[u64; OUTCOMES]>>,
     pub(super) picks: Picks,
     /// Samples outside the bounds, by guard.
     pub(super) rejected: Vec<u64>,
@@ -163,8 +163,8 @@ impl CountSources<'_> {
     fn nothing(&self) -> SampleCounts {
         let group = GroupCounts {
             outcomes: [Amount::default(); OUTCOMES],
-            score: Binned::new(MAX_BINS),
-            statistics: vec![Binned::new(MAX_BINS); self.statistics.len()],
+            score: BinSums::new(MAX_BINS),
+            statistics: vec![BinSums::new(MAX_BINS); self.statistics.len()],
             picks: Picks::default(),
             rejected: vec![0; self.guards.len()],
         };

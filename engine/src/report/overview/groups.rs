@@ -6,7 +6,7 @@ use std::fmt;
 use longsift_stages::filter::guards::Bounds;
 use serde::Serialize;
 
-use super::bins::{Binned, ReportHistogram};
+use super::bins::{BinSums, ReportHistogram};
 use super::choice::SelectionSettings;
 use super::excerpts::{self, Excerpt};
 use super::gather::{GroupCounts, OUTCOMES, SampleOutcome};
@@ -107,7 +107,7 @@ pub(super) fn build(
         if known.is_none() && of.outcomes.iter().all(|outcome| outcome.samples == 0) {
             continue;
         }
-        let own = |(name, bins): (&String, &Binned<[u64; OUTCOMES]>)| {
+        let own = |(name, bins): (&String, &BinSums<[u64; OUTCOMES]>)| {
             let column = choice.column(name);
             let text = |of: &std::borrow::Cow<'static, str>| of.to_string();
             GroupStatistic {
