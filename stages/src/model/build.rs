@@ -22,7 +22,7 @@ pub const TABLE_VERSION: u32 = 1;
 const CHUNK_BYTES: u64 = 32 << 20;
 
 /// Result of building a table, in addition to the rows.
-pub(crate) struct Built {
+pub(crate) struct BuiltTable {
     /// SHA-256 over name, type, shape and content of every tensor that was read.
     pub(crate) weights_digest: String,
     pub(crate) bytes_read: u64,
@@ -40,7 +40,7 @@ pub(crate) fn build(
     kernel: Kernel,
     progress: &dyn Fn(u64, u64),
     write: &mut (dyn FnMut(&[f32]) -> Result<(), ModelProblem> + Send),
-) -> Result<Built, ModelProblem> {
+) -> Result<BuiltTable, ModelProblem> {
     let spec = model.spec();
     let mut weights = LayerWeights::read(model)?;
     let aux = side_weights::collect(spec, &mut weights);
@@ -81,7 +81,7 @@ pub(crate) fn build(
         model.bytes_to_read(),
         "the plan promises exactly the bytes that are read"
     );
-    Ok(Built { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
+    Ok(BuiltTable { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
 }
 
 /// Reads the rest of a tensor, until the end or until the receiver is dropped.
