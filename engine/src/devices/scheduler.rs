@@ -108,7 +108,7 @@ impl<'a> Scheduler<'a> {
                 }
             }
             // The threads must end even if `work` panics.
-            let _close = Close(&scheduler);
+            let _close = CloseGuard(&scheduler);
             work(&scheduler)
         })
     }
@@ -389,9 +389,9 @@ impl SchedulerState {
     }
 }
 
-struct Close<'a, 'b>(&'a Scheduler<'b>);
+struct CloseGuard<'a, 'b>(&'a Scheduler<'b>);
 
-impl Drop for Close<'_, '_> {
+impl Drop for CloseGuard<'_, '_> {
     fn drop(&mut self) {
         self.0.lock().closing = true;
         self.0.work.notify_all();
