@@ -39,7 +39,7 @@ use crate::run_directory::scores::ScoredWindow;
 use crate::run_directory::summary::GuardUse;
 use crate::run_directory::units::UnitRecord;
 use calibration::{fitting_calibration, saved_calibration};
-use compared::Compared;
+use compared::AlternativeSelection;
 use criteria::Criteria;
 use decided::Rule;
 use gather::GatheredSamples;
@@ -59,7 +59,7 @@ pub struct Selection {
     rules: Vec<Rule>,
     percentiles: ScorePercentiles,
     /// Scores of `output.compare`.
-    compared: Vec<Compared>,
+    compared: Vec<AlternativeSelection>,
     /// Columns of score tables that [`Selection::unit_samples`] needs.
     columns: Vec<String>,
     groups_of_samples: GroupsOfSamples,

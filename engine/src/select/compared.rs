@@ -14,13 +14,13 @@ use crate::run_directory::units::UnitRecord;
 
 /// Alternative selection by one score.
 #[derive(Debug)]
-pub(super) struct Compared {
+pub(super) struct AlternativeSelection {
     pub(super) criteria: Criteria,
     /// By number of the group.
     rules: Vec<Rule>,
 }
 
-impl Compared {
+impl AlternativeSelection {
     /// Whether a sample is kept, given its windows and its file.
     pub(super) fn keeps(
         &self,
@@ -46,7 +46,7 @@ pub(super) fn select(
     records: &[UnitRecord],
     own: &Criteria,
     stop: &Stop,
-) -> Result<Vec<Compared>> {
+) -> Result<Vec<AlternativeSelection>> {
     let mut columns = own.columns.clone();
     let mut compared = Vec::new();
     for formula in &plan.spec.pipeline.output.compare {
@@ -58,7 +58,7 @@ pub(super) fn select(
         let (_, _, histograms) = ranking.finish()?;
         let rules = ranked.iter().map(|ranked| ranked.rule(&criteria, &histograms));
         let rules = gathered.by_number(rules);
-        compared.push(Compared { criteria, rules });
+        compared.push(AlternativeSelection { criteria, rules });
     }
     Ok(compared)
 }
