@@ -186,7 +186,7 @@ struct ScoredSamples<'a> {
 }
 
 /// Decision on the samples of a group.
-struct Decided {
+struct SampleDecisions {
     totals: Totals,
     cutoffs: Vec<Option<Cutoff>>,
     percentiles: GroupPercentiles,
@@ -213,7 +213,7 @@ impl<'a> RankedGroup<'a> {
         let scorer = scorer(criteria, scales);
         let scored = self.score(scorer.as_ref(), &bounds, |_, _| {})?;
         let quotas = Quota::for_group(filter, name, scored.totals.counted);
-        let Decided { mut totals, cutoffs, percentiles, mut deciles } =
+        let SampleDecisions { mut totals, cutoffs, percentiles, mut deciles } =
             self.rank(scored, quotas, Vec::new())?;
         deciles.reverse();
         if let Some(score) = filter.min_score {
@@ -240,7 +240,8 @@ impl<'a> RankedGroup<'a> {
         let quotas = thresholds.iter().zip(ties);
         let quotas = quotas.map(|(threshold, ties)| Quota::calibrated(threshold, ties)).collect();
         let deciles = deciles.iter().rev().copied().collect();
-        let Decided { totals, cutoffs, percentiles, .. } = self.rank(scored, quotas, deciles)?;
+        let SampleDecisions { totals, cutoffs, percentiles, .. } =
+            self.rank(scored, quotas, deciles)?;
         let group = self.value.as_deref().map(Arc::from);
         Ok((Rule { group, scorer, bounds, cutoffs, percentiles }, totals, sums))
     }
@@ -375,7 +376,7 @@ impl<'a> RankedGroup<'a> {
         scored: ScoredSamples<'_>,
         mut quotas: Vec<Quota>,
         mut deciles: Vec<f64>,
-    ) -> Result<Decided> {
+    ) -> Result<SampleDecisions> {
         let ScoredSamples { mut totals, sorter, range } = scored;
         let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
         totals.thresholds = vec![nothing; quotas.len()];
@@ -414,7 +415,12 @@ impl<'a> RankedGroup<'a> {
             }
             Ok(())
         })?;
-        Ok(Decided { totals, cutoffs, percentiles: self.ranking.percentiles.add(&bins)?, deciles })
+        Ok(SampleDecisions {
+            totals,
+            cutoffs,
+            percentiles: self.ranking.percentiles.add(&bins)?,
+            deciles,
+        })
     }
 
     /// Counts a kept sample in its unit.
