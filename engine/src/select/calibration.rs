@@ -11,7 +11,7 @@ use longsift_stages::score::terms::{Scorer, Standardise};
 use super::criteria::Criteria;
 use super::gather::GatheredSamples;
 use super::histograms::Histograms;
-use super::rank::Ranked;
+use super::rank::GroupDecision;
 use super::warnings::{listed, name};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -24,11 +24,11 @@ use crate::spec::pipeline::Samples;
 /// Builds the calibrations of groups from their decisions.
 pub(super) fn calibrate_groups<'r>(
     criteria: &Criteria,
-    ranked: impl Iterator<Item = (&'r Option<String>, &'r Ranked)>,
+    ranked: impl Iterator<Item = (&'r Option<String>, &'r GroupDecision)>,
     histograms: &Histograms,
 ) -> Vec<CalibratedGroup> {
     let names = || criteria.statistics.iter().map(|statistic| statistic.name.clone());
-    let of_group = |(value, ranked): (&Option<String>, &Ranked)| CalibratedGroup {
+    let of_group = |(value, ranked): (&Option<String>, &GroupDecision)| CalibratedGroup {
         value: value.clone(),
         count: ranked.totals.scored,
         samples: ranked.totals.counted,

@@ -96,7 +96,7 @@ impl<'a> Ranking<'a> {
 
 /// Decision on a group.
 #[derive(Clone, Debug)]
-pub(super) struct Ranked {
+pub(super) struct GroupDecision {
     group: Option<Arc<str>>,
     /// By statistic, over the samples that pass the guards; `None` if no sample has it.
     pub(super) figures: Vec<Option<ColumnFigures>>,
@@ -111,7 +111,7 @@ pub(super) struct Ranked {
     pub(super) totals: Totals,
 }
 
-impl Ranked {
+impl GroupDecision {
     /// Scale of every term; `None` if no sample that passes has a statistic of the score.
     pub(super) fn scales(
         &self,
@@ -196,7 +196,7 @@ struct SampleDecisions {
 
 impl<'a> RankedGroup<'a> {
     /// Decides by the group's own statistics.
-    pub(super) fn by_own_statistics(self) -> Result<Ranked> {
+    pub(super) fn by_own_statistics(self) -> Result<GroupDecision> {
         let criteria = self.ranking.criteria;
         let (name, filter) = (self.value.as_deref(), &criteria.filter);
         let guards = criteria.guards.iter();
@@ -220,7 +220,16 @@ impl<'a> RankedGroup<'a> {
             totals.thresholds = vec![Threshold { score: Some(score), ties: 0, ties_kept: 0 }];
         }
         let group = name.map(Arc::from);
-        Ok(Ranked { group, figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
+        Ok(GroupDecision {
+            group,
+            figures,
+            histograms,
+            bounds,
+            cutoffs,
+            percentiles,
+            deciles,
+            totals,
+        })
     }
 
     /// Decides by a calibration and sums the statistics of the samples that pass. `deciles`: deciles of the scores in the

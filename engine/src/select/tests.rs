@@ -15,7 +15,7 @@ use super::decided::Rule;
 use super::drift;
 use super::gather::{GatheredSamples, Gathering, UnitSamples};
 use super::histograms::Histograms;
-use super::rank::{Ranked, RankedGroup, Ranking};
+use super::rank::{GroupDecision, RankedGroup, Ranking};
 use crate::base::stop::Stop;
 use crate::plan::cascade::Cascade;
 use crate::run_directory::calibration::CalibratedGroup;
@@ -93,7 +93,7 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> GatheredSamp
 fn ranked<'g>(
     criteria: &Criteria,
     gathered: &'g GatheredSamples,
-) -> (BTreeMap<Option<&'g str>, Ranked>, Histograms, Vec<u64>) {
+) -> (BTreeMap<Option<&'g str>, GroupDecision>, Histograms, Vec<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::for_output(&folder.path().join("out"));
     let stop = Stop::default();
@@ -225,7 +225,7 @@ fn again_by_its_calibration(
     criteria: &Criteria,
     gathered: &GatheredSamples,
     name: Option<&str>,
-    ranked: &Ranked,
+    ranked: &GroupDecision,
     histograms: &Histograms,
 ) {
     let value = name.map(str::to_owned);
