@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::guards::GuardRejections;
-use super::heads::HeadsOf;
+use super::heads::HeadResults;
 use super::labels::report::LabelFigures;
 use super::matrix::Matrix;
 use super::report::Report;
@@ -58,7 +58,7 @@ pub(crate) struct OfLength {
     pub(crate) guards: Vec<GuardRejections>,
     /// Results for each head of whole models, by measure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) heads: Vec<HeadsOf>,
+    pub(crate) heads: Vec<HeadResults>,
     /// Notes about what could not be measured.
     pub(crate) notes: Vec<String>,
 }

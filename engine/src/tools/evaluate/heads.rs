@@ -34,7 +34,8 @@ pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
 
 /// Results for the heads of one measure.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct HeadsOf {
+#[schemars(rename = "HeadsOf")]
+pub(crate) struct HeadResults {
     /// Name of the measure.
     pub(crate) measure: String,
     /// Results in the order of layers and heads.
@@ -70,7 +71,7 @@ impl HeadFigures {
     }
 }
 
-impl HeadsOf {
+impl HeadResults {
     /// Returns the `max` heads that separate joined windows best, the best first.
     pub(crate) fn best(&self, max: usize) -> Vec<HeadFigures> {
         let mut ranked: Vec<HeadFigures> =
@@ -159,7 +160,7 @@ impl HeadColumn {
     }
 
     /// Evaluates all heads; a head that is listed twice is reported once.
-    pub(crate) fn figures(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadsOf {
+    pub(crate) fn figures(&self, values: &HeadValues, windows: &ResultInput<'_>) -> HeadResults {
         let mut heads: Vec<HeadFigures> = Vec::new();
         for ((layer, head), values) in self.heads.iter().zip(&values.0) {
             if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
@@ -175,7 +176,7 @@ impl HeadColumn {
             }
         }
         heads.sort_by_key(|of| (of.layer, of.head));
-        HeadsOf { measure: self.measure.clone(), heads }
+        HeadResults { measure: self.measure.clone(), heads }
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
             head(0, 1, Some(0.9), None),
             head(2, 1, Some(0.8), Some(0.9)),
         ];
-        let of = HeadsOf { measure: "m".to_owned(), heads };
+        let of = HeadResults { measure: "m".to_owned(), heads };
         let best: Vec<_> = of.best(5).iter().map(|head| (head.layer, head.head)).collect();
         assert_eq!(best, [(2, 1), (0, 0)]);
         let (layers, heads, cells) = of.cells("pieces_2");
