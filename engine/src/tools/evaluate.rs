@@ -44,7 +44,7 @@ use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Pool, WindowKind};
 pub use evaluation::{DryLength, DryRun, Evaluation};
-use evaluation::{KindOf, OfLength};
+use evaluation::{KindResults, OfLength};
 use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
@@ -543,7 +543,7 @@ impl Evaluator<'_> {
                 .collect(),
             kinds: kinds
                 .map(|(kind, (windows, hash))| {
-                    (kind.name, KindOf { windows, sha256: hex(&hash.finalize()) })
+                    (kind.name, KindResults { windows, sha256: hex(&hash.finalize()) })
                 })
                 .collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),

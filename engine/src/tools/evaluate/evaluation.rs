@@ -43,7 +43,7 @@ pub(crate) struct OfLength {
     pub(crate) sentence: Option<String>,
     /// Documents by category.
     pub(crate) documents: BTreeMap<String, u64>,
-    pub(crate) kinds: BTreeMap<&'static str, KindOf>,
+    pub(crate) kinds: BTreeMap<&'static str, KindResults>,
     /// Descriptions of the statistics.
     pub(crate) statistics: BTreeMap<String, String>,
     /// By statistic and kind of window, the result of whole windows against it, with its outcome.
@@ -65,7 +65,8 @@ pub(crate) struct OfLength {
 
 /// Constructed windows of one kind.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct KindOf {
+#[schemars(rename = "KindOf")]
+pub(crate) struct KindResults {
     pub(crate) windows: u64,
     /// SHA-256 of the ids of all windows in order, as little-endian 32-bit integers.
     pub(crate) sha256: String,
