@@ -44,7 +44,7 @@ use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Pool, WindowKind};
 pub use evaluation::{DryLength, DryRun, Evaluation};
-use evaluation::{KindResults, OfLength};
+use evaluation::{KindResults, LengthResults};
 use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
@@ -372,7 +372,7 @@ impl Evaluator<'_> {
     fn constructed(
         &mut self,
         sample: &EvaluationSample,
-    ) -> Result<BTreeMap<WindowLength, OfLength>> {
+    ) -> Result<BTreeMap<WindowLength, LengthResults>> {
         let mut lengths: Vec<ConstructedLength> = self
             .wanted
             .lengths
@@ -453,7 +453,7 @@ impl Evaluator<'_> {
         }
     }
 
-    fn figures(&self, length: ConstructedLength) -> OfLength {
+    fn figures(&self, length: ConstructedLength) -> LengthResults {
         let ConstructedLength {
             measured,
             heads,
@@ -532,7 +532,7 @@ impl Evaluator<'_> {
         let of_heads =
             self.heads.iter().zip(&heads).map(|(of, values)| of.figures(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
-        OfLength {
+        LengthResults {
             tokens: measured.tokens as u64,
             seed: self.options.seed,
             sentence,

@@ -29,12 +29,13 @@ pub struct Evaluation {
     pub(crate) labels: Option<LabelFigures>,
     /// Results for constructed windows by their length: `S2048` and so on.
     #[serde(flatten)]
-    pub(crate) lengths: BTreeMap<WindowLength, OfLength>,
+    pub(crate) lengths: BTreeMap<WindowLength, LengthResults>,
 }
 
 /// Results for constructed windows of one length.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct OfLength {
+#[schemars(rename = "OfLength")]
+pub(crate) struct LengthResults {
     /// Tokens of a window.
     #[serde(rename = "S")]
     pub(crate) tokens: u64,

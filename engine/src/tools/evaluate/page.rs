@@ -2,7 +2,7 @@
 
 use super::constructions::{KINDS, KindRole, WindowKind};
 use super::drawings::{diverging, intervals, matrix_table};
-use super::evaluation::{Evaluation, OfLength};
+use super::evaluation::{Evaluation, LengthResults};
 use super::guards::GuardRejections;
 use super::heads::KINDS_OF_HEADS;
 use super::labels::report::LabelFigures;
@@ -60,7 +60,7 @@ impl Evaluation {
     }
 }
 
-impl OfLength {
+impl LengthResults {
     fn sections(&self, sections: &mut Vec<Section>) {
         let length = count(self.tokens);
         let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::constructions::{KINDS, KindRole};
-use super::evaluation::{Evaluation, OfLength};
+use super::evaluation::{Evaluation, LengthResults};
 use super::grid::{by_importance, grid, matrix, number, with_interval};
 use super::guards::GuardRejections;
 use super::heads::{HeadFigures, KINDS_OF_HEADS};
@@ -54,7 +54,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-impl OfLength {
+impl LengthResults {
     fn write(&self, f: &mut fmt::Formatter<'_>, details: bool) -> fmt::Result {
         let documents: u64 = self.documents.values().sum();
         writeln!(
