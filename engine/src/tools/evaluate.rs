@@ -312,7 +312,7 @@ impl Evaluator<'_> {
             seed: self.options.seed,
             documents_per_category: self.options.documents_per_category as usize,
             equal_ids_left_out: 0,
-            categories_left_out: sample::LeftOut::default(),
+            categories_left_out: sample::OmittedCategories::default(),
             labels: None,
             lengths: BTreeMap::new(),
         };

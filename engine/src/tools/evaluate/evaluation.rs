@@ -10,7 +10,7 @@ use super::heads::HeadResults;
 use super::labels::report::LabelFigures;
 use super::matrix::Matrix;
 use super::report::Report;
-use super::sample::LeftOut;
+use super::sample::OmittedCategories;
 use super::selection::FilterEffect;
 use super::windows::WindowLength;
 
@@ -23,7 +23,7 @@ pub struct Evaluation {
     pub(crate) documents_per_category: usize,
     /// Rows left out because another row of their category, or class, has the same id.
     pub(crate) equal_ids_left_out: u64,
-    pub(crate) categories_left_out: LeftOut,
+    pub(crate) categories_left_out: OmittedCategories,
     /// Evaluation on labelled documents, with `--labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<LabelFigures>,

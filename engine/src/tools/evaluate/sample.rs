@@ -60,12 +60,13 @@ pub(crate) struct EvaluationSample {
     pub(crate) categories: BTreeMap<String, CategorySample>,
     /// Rows left out because another row of their category has the same id.
     pub(crate) equal_ids: u64,
-    pub(crate) left_out: LeftOut,
+    pub(crate) left_out: OmittedCategories,
 }
 
 /// Categories that were left out because there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct LeftOut {
+#[schemars(rename = "LeftOut")]
+pub(crate) struct OmittedCategories {
     pub(crate) number: u64,
     /// Whether there are more categories than were counted.
     pub(crate) at_least: bool,
@@ -205,7 +206,7 @@ struct Categories {
     kept: BTreeSet<(u64, String)>,
     /// Names of left-out categories: bounded, to bound memory.
     out: BTreeSet<String>,
-    left_out: LeftOut,
+    left_out: OmittedCategories,
 }
 
 impl Categories {
@@ -215,7 +216,7 @@ impl Categories {
             max: wanted.categories,
             kept: BTreeSet::new(),
             out: BTreeSet::new(),
-            left_out: LeftOut::default(),
+            left_out: OmittedCategories::default(),
         }
     }
 
