@@ -24,7 +24,7 @@ use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
 use classes::LabelClasses;
-use kept::Labelled;
+use kept::LabelledWindows;
 use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
 /// Documents per read.
@@ -170,7 +170,8 @@ impl Labelling<'_, '_> {
             classes.iter().map(|class| self.classes.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
         let bootstrap = Bootstrap::new(self.wanted.seed, &documents);
-        let labelled = Labelled { origins: &measured.origins, good: &good, bootstrap: &bootstrap };
+        let labelled =
+            LabelledWindows { origins: &measured.origins, good: &good, bootstrap: &bootstrap };
         let windows = LabelWindows { labelled, classes: &classes, ids, passes: passes.as_deref() };
         let mut notes = rejections.notes();
         let is_comparable = good.contains(&true) && good.contains(&false);

@@ -11,7 +11,7 @@ use crate::tools::evaluate::windows::WindowOrigin;
 pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 
 /// Windows of one length, with their class as category.
-pub(crate) struct Labelled<'a> {
+pub(crate) struct LabelledWindows<'a> {
     pub(crate) origins: &'a [WindowOrigin],
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
@@ -54,7 +54,7 @@ impl RankedWindows {
     }
 }
 
-impl Labelled<'_> {
+impl LabelledWindows<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptFraction> {
         let ranking = RankedWindows::new(values);
@@ -249,7 +249,7 @@ mod tests {
             rows.extend(more);
             let origins = origins(&rows);
             let bootstrap = Bootstrap::new(1, &[3; 4]);
-            let labelled = Labelled { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
+            let labelled = LabelledWindows { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
             let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
             let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
             // Documents without windows have no weight, so a replicate may lack a class.
@@ -279,7 +279,7 @@ mod tests {
         ];
         let origins = origins(&rows);
         let bootstrap = Bootstrap::new(1, &[1; 4]);
-        let labelled = Labelled { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
+        let labelled = LabelledWindows { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
         let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
         let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
         let kept = labelled.kept(&values, Some(&passes));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::kept::{FRACTIONS, KeptFraction, Labelled};
+use super::kept::{FRACTIONS, KeptFraction, LabelledWindows};
 use crate::tools::evaluate::figures::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
@@ -114,7 +114,7 @@ pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptSh
 
 /// Windows of one length, with their classes and documents.
 pub(crate) struct LabelWindows<'a> {
-    pub(crate) labelled: Labelled<'a>,
+    pub(crate) labelled: LabelledWindows<'a>,
     /// Names of the classes, in order.
     pub(crate) classes: &'a [String],
     /// Document ids by class and document.
