@@ -35,9 +35,9 @@ pub(crate) struct WhatIf {
     total: Change,
     groups: Vec<GroupChange>,
     /// Samples that only the new settings keep, the highest scores first.
-    entering: Vec<Moved>,
+    entering: Vec<MovedSample>,
     /// Samples that only the run kept, the highest scores first.
-    leaving: Vec<Moved>,
+    leaving: Vec<MovedSample>,
     #[serde(skip)]
     pub(crate) warnings: Vec<Diagnostic>,
 }
@@ -69,7 +69,7 @@ struct GroupChange {
 
 /// A sample that enters or leaves the selection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Moved {
+struct MovedSample {
     id: String,
     window: Option<u32>,
     group: Option<String>,
@@ -87,8 +87,8 @@ struct Moved {
 #[derive(Default)]
 struct UnitCounts {
     groups: BTreeMap<Option<String>, Change>,
-    entering: Vec<Moved>,
-    leaving: Vec<Moved>,
+    entering: Vec<MovedSample>,
+    leaving: Vec<MovedSample>,
 }
 
 /// Evaluates the settings of a run with `overrides`. `listed`: maximum number of samples listed each way.
@@ -360,7 +360,7 @@ impl Counter<'_> {
             return;
         }
         let finite = |score: f64| Some(score).filter(|score| !score.is_nan());
-        let moved = Moved {
+        let moved = MovedSample {
             id: now.id.to_owned(),
             window: now.window,
             group: then.group.as_deref().map(str::to_owned),
@@ -379,8 +379,8 @@ impl Counter<'_> {
 }
 
 /// Keeps the samples with the highest new scores.
-fn cut(list: &mut Vec<Moved>, listed: usize) {
-    let score = |moved: &Moved| moved.score_then.unwrap_or(f64::NEG_INFINITY);
+fn cut(list: &mut Vec<MovedSample>, listed: usize) {
+    let score = |moved: &MovedSample| moved.score_then.unwrap_or(f64::NEG_INFINITY);
     list.sort_by(|one, other| {
         score(other)
             .total_cmp(&score(one))
@@ -479,7 +479,7 @@ fn row(name: String, change: &Change, score: String) -> Vec<String> {
     vec![name, all, now, then, tokens_now, tokens_then, enter, leave, score]
 }
 
-impl fmt::Display for Moved {
+impl fmt::Display for MovedSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let score =
             |score: Option<f64>| score.map_or_else(|| "none".to_owned(), |of| format!("{of:.4}"));
