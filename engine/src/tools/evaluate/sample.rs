@@ -380,7 +380,7 @@ pub(crate) fn read(
 }
 
 /// A document of the input.
-pub(crate) struct Natural {
+pub(crate) struct NaturalDocument {
     pub(crate) id: String,
     /// Value of `score.within`; `None` if null or not set.
     pub(crate) group: Option<String>,
@@ -393,7 +393,7 @@ struct Encoded {
     text: Option<(DocumentText, EncodedText)>,
 }
 
-impl Natural {
+impl NaturalDocument {
     /// Returns the window of `tokens` tokens from `start`; if `with_text`, with its slice of the text.
     pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> WindowContent {
         let end = start + tokens;
@@ -411,7 +411,7 @@ pub(crate) fn read_batch(
     plan: &Plan,
     batch: &[&SampledDocument],
     stop: &Stop,
-) -> Result<Vec<Natural>> {
+) -> Result<Vec<NaturalDocument>> {
     stop.check()?;
     let mut rows: Vec<InputRow> = batch.iter().map(|found| found.row).collect();
     rows.sort_unstable();
@@ -427,7 +427,7 @@ pub(crate) fn read_batch(
         }
         Ok(())
     })?;
-    let read: Vec<Result<Natural>> = batch
+    let read: Vec<Result<NaturalDocument>> = batch
         .par_iter()
         .map(|found| {
             let Some((content, group)) = contents.get(&found.row).cloned() else {
@@ -435,7 +435,7 @@ pub(crate) fn read_batch(
             };
             match encode(plan, found.row, content)? {
                 Some(encoded) if encoded.ids.len() == found.tokens => {
-                    Ok(Natural { id: found.id.clone(), group, encoded })
+                    Ok(NaturalDocument { id: found.id.clone(), group, encoded })
                 }
                 _ => Err(changed(plan, found.row)),
             }
