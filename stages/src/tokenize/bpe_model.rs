@@ -76,9 +76,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for BpeMerge<'a> {
     /// Decides by the type of the value, since an untagged enum would first copy each of several hundred thousand
     /// merges.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfMerge;
+        struct MergeVisitor;
 
-        impl<'de> Visitor<'de> for OfMerge {
+        impl<'de> Visitor<'de> for MergeVisitor {
             type Value = BpeMerge<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -107,7 +107,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for BpeMerge<'a> {
             }
         }
 
-        deserializer.deserialize_any(OfMerge)
+        deserializer.deserialize_any(MergeVisitor)
     }
 }
 
