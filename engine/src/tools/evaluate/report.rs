@@ -9,7 +9,7 @@ use super::constructions::{KINDS, KindRole, Pool};
 use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::figures::bootstrap::Bootstrap;
 use super::figures::ladder::Ladder;
-use super::figures::paired::Paired;
+use super::figures::paired::PairWins;
 use super::figures::top_fifth::TopFifth;
 use super::figures::{IntervalEstimate, Values};
 use super::matrix::Cell;
@@ -121,7 +121,7 @@ impl ResultInput<'_> {
     }
 
     fn paired(&self, values: &Values, pair: Pair) -> IntervalEstimate {
-        let paired = Paired::new(self.origins, values, pair.first, pair.second);
+        let paired = PairWins::new(self.origins, values, pair.first, pair.second);
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 

@@ -5,9 +5,9 @@ use crate::tools::evaluate::windows::WindowOrigin;
 
 /// By pair, twice the wins of the first window, and its location.
 #[derive(Clone, Debug)]
-pub(crate) struct Paired(Vec<(u64, WindowOrigin)>);
+pub(crate) struct PairWins(Vec<(u64, WindowOrigin)>);
 
-impl Paired {
+impl PairWins {
     /// Pairs the windows of kind `first` with those of kind `second` of the same base, if both have a value.
     pub(crate) fn new(
         origins: &[WindowOrigin],
