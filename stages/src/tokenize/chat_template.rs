@@ -50,7 +50,7 @@ pub struct ChatTemplate {
 
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedConversation {
     pub text: String,
     /// `[messages]`: byte at which each message begins, ascending and on character boundaries; 0 for the first. Text
     /// that the template writes around a message belongs to it. `None` if the template cannot render the conversation
@@ -111,7 +111,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// If the template rejects the conversation, fails, or does not end: a message for users.
-    pub fn render(&self, messages: &[Message]) -> Result<Rendered, String> {
+    pub fn render(&self, messages: &[Message]) -> Result<RenderedConversation, String> {
         let wrong = |error: Error| {
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
             let why = match error.kind() {
@@ -154,7 +154,7 @@ impl ChatTemplate {
             Some(reached)
         });
         let starts = starts.collect();
-        Ok(Rendered { text, starts })
+        Ok(RenderedConversation { text, starts })
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
         folder
     }
 
-    fn rendered(template: &str, messages: &[(&str, &str)]) -> Result<Rendered, String> {
+    fn rendered(template: &str, messages: &[(&str, &str)]) -> Result<RenderedConversation, String> {
         let config = json!({"bos_token": {"content": "<s>"}, "chat_template": template});
         let messages: Vec<Message> = messages
             .iter()
