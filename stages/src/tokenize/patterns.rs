@@ -94,10 +94,10 @@ impl PreTokenizer for PreTokenizerSteps {
     fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
         self.0.iter().try_for_each(|step| match step {
             PreTokenizerStep::Pattern { regex, behavior, invert: false } => {
-                text.split(|_, piece| piece.split(Reporting(regex), *behavior))
+                text.split(|_, piece| piece.split(ReportingPattern(regex), *behavior))
             }
             PreTokenizerStep::Pattern { regex, behavior, invert: true } => {
-                text.split(|_, piece| piece.split(Invert(Reporting(regex)), *behavior))
+                text.split(|_, piece| piece.split(Invert(ReportingPattern(regex)), *behavior))
             }
             PreTokenizerStep::PrefixSpace => text.normalize(|piece| {
                 if !piece.get().starts_with(' ') {
@@ -211,7 +211,9 @@ impl WatchedNormalizer<'_> {
 impl Normalizer for WatchedNormalizer<'_> {
     fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
         let outcome = self.steps.iter().try_for_each(|step| match step {
-            NormalizerStep::Replace { regex, content } => text.replace(Reporting(regex), content),
+            NormalizerStep::Replace { regex, content } => {
+                text.replace(ReportingPattern(regex), content)
+            }
             NormalizerStep::Crate(step) => step.normalize(text),
         });
         outcome.inspect_err(|problem| {
@@ -221,9 +223,9 @@ impl Normalizer for WatchedNormalizer<'_> {
 }
 
 /// Pattern that reports the errors of its engine.
-struct Reporting<'a>(&'a Regex);
+struct ReportingPattern<'a>(&'a Regex);
 
-impl Pattern for Reporting<'_> {
+impl Pattern for ReportingPattern<'_> {
     /// Returns consecutive ranges that cover `text`, each with whether it is a match.
     fn find_matches(&self, text: &str) -> Result<Vec<(Offsets, bool)>> {
         if text.is_empty() {
