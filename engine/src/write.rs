@@ -43,7 +43,7 @@ use crate::select::Selection;
 use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
-use cuts::{FileSeries, SeriesName, Share, UnitRange};
+use cuts::{FileSeries, SeriesName, UnitRange, UnitSize};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
@@ -110,7 +110,7 @@ impl Writer<'_> {
 
     /// Splits the units into ranges whose rows go to the same files.
     fn ranges(&self) -> Vec<UnitRange> {
-        let shares: Vec<Share> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
+        let shares: Vec<UnitSize> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
         cuts::ranges(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
     }
 
@@ -135,17 +135,17 @@ impl Writer<'_> {
     }
 
     /// Estimates the rows and bytes that a unit adds to the output: its bytes in the input, times the kept share.
-    fn share(&self, index: usize) -> Share {
+    fn share(&self, index: usize) -> UnitSize {
         let (kept, samples) = (self.selection.kept(index), self.selection.samples(index));
         let unit = &self.plan.units[index];
         let groups = &self.plan.dataset.files[unit.file].row_groups[unit.row_groups.clone()];
         let bytes: u64 = groups.iter().map(|group| group.compressed_bytes).sum();
         if self.marks() {
             let without_sample: u64 = self.records[index].counts.rows_dropped.values().sum();
-            return Share { rows: samples + without_sample, bytes };
+            return UnitSize { rows: samples + without_sample, bytes };
         }
         let bytes = u128::from(bytes) * u128::from(kept) / u128::from(samples.max(1));
-        Share { rows: kept, bytes: bytes as u64 }
+        UnitSize { rows: kept, bytes: bytes as u64 }
     }
 
     /// Whether the output contains all rows and marks which are kept.

@@ -15,7 +15,7 @@ pub(super) struct UnitRange {
 
 /// Estimated size of a unit in the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct UnitSize {
     pub(super) rows: u64,
     /// Estimated compressed bytes.
     pub(super) bytes: u64,
@@ -50,7 +50,11 @@ impl SeriesName {
 
 /// Splits all units into ranges, in order. No file has rows of two series, and every series has at least one file, possibly
 /// without rows.
-pub(super) fn ranges(series: &[FileSeries], shares: &[Share], part_bytes: u64) -> Vec<UnitRange> {
+pub(super) fn ranges(
+    series: &[FileSeries],
+    shares: &[UnitSize],
+    part_bytes: u64,
+) -> Vec<UnitRange> {
     let of_series = |FileSeries { name, units }: &FileSeries| {
         let mut cuts = cuts(&shares[units.clone()], part_bytes);
         if cuts.is_empty() {
@@ -73,9 +77,9 @@ pub(super) fn ranges(series: &[FileSeries], shares: &[Share], part_bytes: u64) -
 
 /// Groups units and decides how many files each range gets. Each file gets about `part_bytes`: units that add less are grouped
 /// while they fit, and one that adds more is split. With `part_bytes` 0 every unit has its own file.
-fn cuts(shares: &[Share], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
+fn cuts(shares: &[UnitSize], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
     let mut cuts: Vec<(Range<usize>, u64)> = Vec::new();
-    let mut open = Share::default();
+    let mut open = UnitSize::default();
     for (unit, share) in shares.iter().enumerate() {
         let fits = part_bytes > 0 && open.bytes.saturating_add(share.bytes) <= part_bytes;
         match cuts.last_mut() {
@@ -107,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    fn shares(bytes: &[u64]) -> Vec<Share> {
-        bytes.iter().map(|bytes| Share { rows: *bytes, bytes: *bytes }).collect()
+    fn shares(bytes: &[u64]) -> Vec<UnitSize> {
+        bytes.iter().map(|bytes| UnitSize { rows: *bytes, bytes: *bytes }).collect()
     }
 
     fn cuts(bytes: &[u64], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
