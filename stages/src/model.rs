@@ -94,7 +94,7 @@ pub(crate) use folder_files::is_gguf_file;
 pub(crate) use gguf::{GgufMetadata, tokenizer_metadata};
 pub(crate) use model_files::ModelFiles;
 pub use problem::{ModelProblem, ProblemKind};
-pub use remote::{Sliced, SlicedFile, slice};
+pub use remote::{SlicePlan, SlicedFile, slice};
 pub use remote_weights::RemoteWeights;
 pub use rope::{Pairing, RopeScaling, RopeSpec};
 pub(crate) use side::AuxTensor;

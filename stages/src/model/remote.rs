@@ -24,7 +24,7 @@ const ONLY: &str = "model-00001-of-00001.safetensors";
 
 /// Instructions for reducing a checkpoint to layer 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sliced {
+pub struct SlicePlan {
     /// Sorted by name.
     pub files: Vec<SlicedFile>,
     /// Content of `model.safetensors.index.json` of the small checkpoint.
@@ -65,7 +65,7 @@ impl SlicedFile {
 pub fn slice(
     config: ModelConfig,
     weights: &Rc<dyn RemoteWeights>,
-) -> Result<Sliced, Vec<ModelProblem>> {
+) -> Result<SlicePlan, Vec<ModelProblem>> {
     let method = formats::method(config.map())?;
     let catalogue = if config.folder().join(INDEX).exists() {
         Catalogue::read(config.folder())?
@@ -85,7 +85,7 @@ pub fn slice(
     for stored in tensors.found() {
         by_file.entry(&stored.file).or_default().push(stored);
     }
-    Ok(Sliced {
+    Ok(SlicePlan {
         files: by_file.into_iter().map(|(source, stored)| sliced_file(source, stored)).collect(),
         index: index(tensors.files_by_tensor(), checkpoint_bytes),
         checkpoint_bytes,

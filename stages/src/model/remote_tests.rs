@@ -37,7 +37,7 @@ impl RemoteWeights for RemoteFolder {
 }
 
 /// Writes the reduced checkpoint of a folder; returns it with its instructions.
-fn sliced(folder: &Path) -> Result<(TempDir, Sliced), Vec<ModelProblem>> {
+fn sliced(folder: &Path) -> Result<(TempDir, SlicePlan), Vec<ModelProblem>> {
     let small = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors.index.json"] {
         if folder.join(name).exists() {
