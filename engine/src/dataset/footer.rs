@@ -15,7 +15,7 @@ use parquet::file::metadata::{
 use super::formats::decode::RowGroupInfo;
 use super::problem::DataProblem;
 use super::source::{OpenFile, guarded};
-use super::thrift::{INT32, LIST, STRUCT, Thrift};
+use super::thrift::{INT32, LIST, STRUCT, ThriftReader};
 use super::{text, types};
 use crate::base::text::sha256_hex;
 
@@ -212,7 +212,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
 /// Checks that the structures of a footer have the lengths they claim and that its columns nest to a bounded depth,
 /// because the decoder trusts both. Returns whether columns are encrypted.
 fn check_structure(footer: &[u8]) -> Result<bool, String> {
-    let mut thrift = Thrift::new(footer);
+    let mut thrift = ThriftReader::new(footer);
     let mut last = 0;
     let mut names_a_cipher = false;
     while let Some((field, kind)) = thrift.field(&mut last)? {
@@ -231,7 +231,7 @@ fn encrypted(what: &str) -> DataProblem {
 }
 
 /// Checks the list of columns, in which each column precedes its children.
-fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
+fn check_depth(thrift: &mut ThriftReader<&[u8]>) -> Result<(), String> {
     let (length, kind) = thrift.list()?;
     if kind != STRUCT {
         return Err("its columns are not structures".into());

@@ -14,7 +14,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::formats::decode::TooLarge;
 use super::source::OpenFile;
-use super::thrift::{INT32, STRUCT, Thrift};
+use super::thrift::{INT32, STRUCT, ThriftReader};
 
 /// Input buffer of the Brotli decompressor in bytes.
 const BUFFER_BYTES: usize = 8192;
@@ -237,7 +237,7 @@ pub(super) fn longest_in_dictionary(file: &OpenFile, chunk: &ColumnChunkMetaData
 }
 
 fn read_header(file: &OpenFile, position: u64) -> std::result::Result<PageSizes, String> {
-    let mut thrift = Thrift::new(file.get_read(position).map_err(|error| error.to_string())?);
+    let mut thrift = ThriftReader::new(file.get_read(position).map_err(|error| error.to_string())?);
     let (mut kind_of_page, mut uncompressed, mut compressed, mut levels) = (-1, -1, -1, 0);
     let mut last = 0;
     while let Some((field, kind)) = thrift.field(&mut last)? {
@@ -264,7 +264,7 @@ fn read_header(file: &OpenFile, position: u64) -> std::result::Result<PageSizes,
 }
 
 /// Returns the bytes of the levels from the header of a version 2 page.
-fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> std::result::Result<i64, String> {
+fn read_levels<R: Read>(thrift: &mut ThriftReader<R>) -> std::result::Result<i64, String> {
     let (mut levels, mut last) = (0_i64, 0);
     while let Some((field, kind)) = thrift.field(&mut last)? {
         match (field, kind) {

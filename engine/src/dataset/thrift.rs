@@ -7,7 +7,7 @@ use std::io::Read;
 const MAX_DEPTH: u8 = 32;
 
 /// Reader of structures.
-pub(super) struct Thrift<R> {
+pub(super) struct ThriftReader<R> {
     input: R,
     /// Bytes read so far.
     pub(super) position: u64,
@@ -20,7 +20,7 @@ pub(super) const INT32: FieldType = 5;
 pub(super) const LIST: FieldType = 9;
 pub(super) const STRUCT: FieldType = 12;
 
-impl<R: Read> Thrift<R> {
+impl<R: Read> ThriftReader<R> {
     pub(super) fn new(input: R) -> Self {
         Self { input, position: 0 }
     }
@@ -140,7 +140,7 @@ mod tests {
         // {1: i32 -3, 2: binary "ab", 5: list<i32> [1, 2], 6: {1: true}, 40: i64 300}
         let bytes =
             [0x15, 5, 0x18, 2, b'a', b'b', 0x39, 0x25, 2, 4, 0x1c, 0x11, 0, 0x06, 80, 0xd8, 4, 0];
-        let mut thrift = Thrift::new(&bytes[..]);
+        let mut thrift = ThriftReader::new(&bytes[..]);
         let mut last = 0;
         let mut fields = Vec::new();
         while let Some((field, kind)) = thrift.field(&mut last).unwrap() {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn false_lengths_and_depths_are_errors() {
-        let skip = |bytes: &[u8]| Thrift::new(bytes).skip(STRUCT).unwrap_err();
+        let skip = |bytes: &[u8]| ThriftReader::new(bytes).skip(STRUCT).unwrap_err();
         assert_eq!(
             skip(&[0x18, 0xff, 0xff, 0xff, 0xff, 0x0f, b'a']),
             "expected 4294967295 bytes, got 1"
@@ -172,7 +172,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut thrift = Thrift::new(&bytes[..]);
+            let mut thrift = ThriftReader::new(&bytes[..]);
             let _ = thrift.skip(STRUCT);
             prop_assert!(thrift.position <= bytes.len() as u64);
         }
