@@ -44,7 +44,7 @@ pub struct Point {
 
 /// Results, and the stage for the pipeline.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tuned {
+pub struct TuneResult {
     pub devices: String,
     pub window_tokens: usize,
     /// Results for increasing windows in flight, with all heads at a time.
@@ -58,7 +58,7 @@ pub struct Tuned {
 }
 
 /// Measures the devices of `plan`, `seconds` for each setting.
-pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
+pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
     let attention = plan.needed_attention()?;
     let opened = plan.open_table(attention, &|_, _| {})?;
     let settings = &attention.measure;
@@ -104,7 +104,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     stage.key_heads_at_once = (chosen.key_heads < all).then_some(chosen.key_heads as u32);
     let yaml = yaml(&stage);
     let devices = attention.devices.names();
-    Ok(Tuned { devices, window_tokens: tokens, in_flight, heads, stage, yaml })
+    Ok(TuneResult { devices, window_tokens: tokens, in_flight, heads, stage, yaml })
 }
 
 /// Returns the first point that no later one beats by [`MIN_SPEEDUP`].
@@ -238,7 +238,7 @@ fn yaml(stage: &ShardAcrossDevices) -> String {
     text
 }
 
-impl fmt::Display for Tuned {
+impl fmt::Display for TuneResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, windows of {} tokens", self.devices, count(self.window_tokens as u64))?;
         let all = self.in_flight.iter().chain(&self.heads);

@@ -1,12 +1,12 @@
 //! Results of `longsift tune` as an HTML page.
 
-use super::{Point, Tuned};
+use super::{Point, TuneResult};
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::chart::{LineChart, Polyline};
 use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
-impl Tuned {
+impl TuneResult {
     /// Renders both curves as one HTML file. `command` is shown as the command that repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let all = self.in_flight.iter().chain(&self.heads);
