@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
-use super::numbers::{LinearLayer, TensorNorm, Turns, factor};
+use super::numbers::{LinearLayer, RotaryTensors, TensorNorm, factor};
 use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
@@ -86,7 +86,7 @@ impl<'m> QueryKeys<'m> {
     fn heads(
         &self,
         of: &Heads,
-        turns: Option<&Turns>,
+        turns: Option<&RotaryTensors>,
         first: usize,
         normed: &Tensor,
     ) -> Result<Tensor> {
@@ -117,7 +117,7 @@ impl<'m> QueryKeys<'m> {
     ) -> Result<WindowKeys<'_>> {
         let tokens = state.dims()[0];
         let (key_heads, head_dim) = (self.spec.key_heads as usize, self.spec.head_dim as usize);
-        let turns = rope.map(|rope| Turns::new(self.place, rope, tokens)).transpose()?;
+        let turns = rope.map(|rope| RotaryTensors::new(self.place, rope, tokens)).transpose()?;
         let all = || {
             let shape = (key_heads, tokens, head_dim);
             Tensor::zeros(shape, DType::F32, &self.place.device)
@@ -204,7 +204,7 @@ pub(super) fn blocks(rows: Range<usize>, max: usize) -> impl Iterator<Item = Ran
 /// Keys of a window, and the settings that turn its rows into attention.
 pub(super) struct WindowKeys<'w> {
     query_keys: &'w QueryKeys<'w>,
-    turns: Option<Turns>,
+    turns: Option<RotaryTensors>,
     rules: LogitRules,
     /// `[key_heads, tokens, head_dim]`
     keys: Tensor,

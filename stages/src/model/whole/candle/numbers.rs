@@ -124,14 +124,14 @@ impl TensorNorm {
 }
 
 /// Cosines and sines of a window's positions on a device.
-pub(super) struct Turns {
+pub(super) struct RotaryTensors {
     style: RopeStyle,
     /// `[tokens, 1, pairs]`
     cos: Tensor,
     sin: Tensor,
 }
 
-impl Turns {
+impl RotaryTensors {
     pub(super) fn new(place: &CandleDevice, rope: &Rope, tokens: usize) -> Result<Self> {
         let pairs = rope.rotary_dims() / 2;
         let (style, cos, sin) = rope.table();
