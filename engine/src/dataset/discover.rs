@@ -11,7 +11,7 @@ use super::formats::format::{self, FileFormat};
 use super::problem::DataProblem;
 use super::source::InTree;
 use super::table_format::TableFolder;
-use super::walk::{self, GLOB, Walked, unreadable};
+use super::walk::{self, GLOB, WalkResult, unreadable};
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
 #[cfg(feature = "cloud")]
@@ -94,7 +94,7 @@ pub(super) fn find(
         }
         if path.exists() {
             let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
-            return relative(parent, Walked { files: vec![path], duplicates: Vec::new() });
+            return relative(parent, WalkResult { files: vec![path], duplicates: Vec::new() });
         }
     }
     let (fixed, rest) = wildcards::extended(fixed, &rest, Path::is_dir);
@@ -312,7 +312,7 @@ fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProble
 /// Finds the input files of a local folder.
 fn in_folder(
     folder: PathBuf,
-    walked: Walked,
+    walked: WalkResult,
     format: InputFormat,
 ) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let (all_duplicates, location) = (walked.duplicates.clone(), folder.display().to_string());
@@ -321,7 +321,7 @@ fn in_folder(
         walked.files.into_iter().partition(|path| path.to_str().is_some());
     let is_input = |path: &PathBuf| FileFormat::is_known(&path.to_string_lossy());
     let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
-    let mut found = relative(folder, Walked { files, duplicates: Vec::new() })?;
+    let mut found = relative(folder, WalkResult { files, duplicates: Vec::new() })?;
     if let Some(table) =
         TableFolder::find_in_files(&found.root, found.files.iter().map(String::as_str))
     {
@@ -343,7 +343,7 @@ fn in_folder(
 }
 
 /// Makes paths relative to the root and sorts them by bytes.
-fn relative(root: PathBuf, walked: Walked) -> Result<DiscoveredFiles, Vec<DataProblem>> {
+fn relative(root: PathBuf, walked: WalkResult) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let mut files = Vec::new();
     let mut problems = Vec::new();
     for path in walked.files {

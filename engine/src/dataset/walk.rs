@@ -24,7 +24,7 @@ pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
 
 /// Result of a walk.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     /// Files, in no particular order.
     pub(super) files: Vec<PathBuf>,
     /// Additional names of these files, each with the name under which the file is read.
@@ -42,13 +42,13 @@ enum PatternStep {
 }
 
 /// Returns every file below `folder` except hidden ones.
-pub(super) fn below(folder: &Path) -> Result<Walked, Vec<DataProblem>> {
+pub(super) fn below(folder: &Path) -> Result<WalkResult, Vec<DataProblem>> {
     let name = Pattern::new("*").expect("a right pattern");
     FolderWalk::new(vec![PatternStep::Below, PatternStep::Names(name)], b"._").run(folder)
 }
 
 /// Returns the files below `root` that a glob matches.
-pub(super) fn matching(root: &Path, pattern: &Path) -> Result<Walked, Vec<DataProblem>> {
+pub(super) fn matching(root: &Path, pattern: &Path) -> Result<WalkResult, Vec<DataProblem>> {
     let step = |part: std::path::Component<'_>| {
         let part = part.as_os_str();
         if part == "**" {
@@ -94,7 +94,7 @@ impl FolderWalk {
         }
     }
 
-    fn run(mut self, root: &Path) -> Result<Walked, Vec<DataProblem>> {
+    fn run(mut self, root: &Path) -> Result<WalkResult, Vec<DataProblem>> {
         self.enter(root, 0, false);
         while let Some((folder, step)) = self.links.pop_front() {
             self.enter(&folder, step, true);
@@ -168,11 +168,11 @@ fn is_hidden(path: &Path, hidden: &[u8]) -> bool {
 }
 
 /// Keeps one name per file: the first by its bytes, preferably one without a link.
-fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> Walked {
+fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> WalkResult {
     found.sort_unstable_by(|(a_linked, a), (b_linked, b)| {
         (a_linked | a.is_link, &a.path).cmp(&(b_linked | b.is_link, &b.path))
     });
-    let mut walked = Walked::default();
+    let mut walked = WalkResult::default();
     let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
     for (_, entry) in found {
         match entry.identity.map(|identity| seen.entry(identity)) {
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    fn names(root: &Path, walked: Result<Walked, Vec<DataProblem>>) -> Vec<String> {
+    fn names(root: &Path, walked: Result<WalkResult, Vec<DataProblem>>) -> Vec<String> {
         let walked = walked.unwrap();
         let name = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
         let mut names: Vec<String> = walked.files.iter().map(name).collect();
