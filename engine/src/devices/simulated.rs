@@ -164,7 +164,7 @@ impl MemorySource for Reading {
 }
 
 /// A simulated device.
-pub struct Simulated {
+pub struct SimulatedDevice {
     name: String,
     kernel: Kernel,
     number_bytes: u64,
@@ -172,7 +172,7 @@ pub struct Simulated {
     pieces: AtomicU64,
 }
 
-impl Simulated {
+impl SimulatedDevice {
     /// Returns a device that runs `kernel` on the processor; numbers in its tables and windows have `number_bytes` bytes.
     pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
         let memory = Arc::new(SimulatedMemory::new(description));
@@ -203,7 +203,7 @@ impl Simulated {
     }
 }
 
-impl Compute for Simulated {
+impl Compute for SimulatedDevice {
     fn name(&self) -> &str {
         &self.name
     }
