@@ -21,7 +21,7 @@ use super::ledger::{MemoryState, Reservation, ReservationRefusal};
 use super::steps::Step;
 use state::{DeviceState, DeviceStatus, PendingWindow};
 
-pub use terms::{Next, Piece, PieceOutcome, Policy, Site, WindowBytes};
+pub use terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
 
 /// First and longest pause between two checks of insufficient memory.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -50,8 +50,12 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Returns a dispatcher over devices that have not loaded the table.
-    pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
-        let device = |site: Site| DeviceState {
+    pub fn new(
+        sites: Vec<DeviceProperties>,
+        window_bytes: Box<WindowBytes>,
+        policy: Policy,
+    ) -> Self {
+        let device = |site: DeviceProperties| DeviceState {
             limit: site.workers.max(1),
             site,
             state: DeviceStatus::Empty,

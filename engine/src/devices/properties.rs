@@ -13,7 +13,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 use proptest::prelude::*;
 
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{Next, Piece, PieceOutcome, Policy, Site};
+use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy};
 use super::ledger::{Ledger, Memory, MemorySource};
 
 const GB: u64 = 1_000_000_000;
@@ -114,7 +114,7 @@ fn simulate(world: &World) -> History {
     let sites = world.totals.iter().enumerate().map(|(device, &total)| {
         let (neighbour, held) = (Arc::clone(&neighbours[device]), Arc::clone(&held[device]));
         let card = Box::new(Card { total, neighbour, held });
-        Site {
+        DeviceProperties {
             name: format!("cuda:{device}"),
             ledger: Ledger::new(card, headroom(total)),
             workers: world.workers[device],
@@ -482,7 +482,8 @@ fn queue_without_room_is_searched_once() {
     let (neighbour, held) = (Arc::new(AtomicU64::new(70 * GB)), Arc::new(AtomicU64::new(0)));
     let card = Box::new(Card { total: 80 * GB, neighbour: Arc::clone(&neighbour), held });
     let ledger = Ledger::new(card, 8 * GB);
-    let site = Site { name: "cuda:0".to_owned(), ledger, workers: 1, resident_bytes: GB };
+    let site =
+        DeviceProperties { name: "cuda:0".to_owned(), ledger, workers: 1, resident_bytes: GB };
     let looks = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&looks);
     let bytes = move |_: usize, tokens: usize, heads: usize| {

@@ -16,7 +16,7 @@ use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 
 use super::device::Device;
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{Next, Piece, PieceOutcome, Policy, Site};
+use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy};
 use super::ledger::Reservation;
 use super::steps::Step;
 
@@ -115,7 +115,7 @@ impl<'a> Scheduler<'a> {
 
     fn new(devices: &'a [Device], layer: &'a FirstLayer, policy: Policy) -> Self {
         let table_bytes = layer.table().bytes();
-        let site = |device: &Device| Site {
+        let site = |device: &Device| DeviceProperties {
             name: device.compute.name().to_owned(),
             ledger: Arc::clone(&device.ledger),
             workers: device.workers,

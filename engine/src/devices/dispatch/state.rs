@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::terms::Site;
+use super::terms::DeviceProperties;
 use crate::devices::ledger::Reservation;
 
 /// Window with heads that are not measured yet.
@@ -42,7 +42,7 @@ pub(super) enum DeviceStatus {
 }
 
 pub(super) struct DeviceState {
-    pub(super) site: Site,
+    pub(super) site: DeviceProperties,
     pub(super) state: DeviceStatus,
     pub(super) table: Option<Reservation>,
     pub(super) in_flight: usize,

@@ -23,7 +23,7 @@ pub struct Policy {
 }
 
 /// Properties of a device that the dispatcher uses.
-pub struct Site {
+pub struct DeviceProperties {
     /// `cuda:0`.
     pub name: String,
     /// Account of its memory.
