@@ -64,7 +64,7 @@ impl LineSurvey {
         compression: FileCompression,
     ) -> Result<Self, DataProblem> {
         let digest = Arc::new(Mutex::new(Sha256::new()));
-        let hashed = Hashed { inner: file.reader(0), digest: Arc::clone(&digest) };
+        let hashed = HashingReader { inner: file.reader(0), digest: Arc::clone(&digest) };
         let range_bytes = match compression {
             FileCompression::None => (size / MAX_RANGES).clamp(MIN_RANGE_BYTES, MAX_RANGE_BYTES),
             _ => u64::MAX,
@@ -145,12 +145,12 @@ fn scan_lines(
 }
 
 /// Reader that computes the digest of what it reads.
-struct Hashed<R> {
+struct HashingReader<R> {
     inner: R,
     digest: Arc<Mutex<Sha256>>,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(bytes)?;
         self.digest.lock().expect("nobody panics with it").update(&bytes[..read]);
