@@ -40,7 +40,6 @@ fn size_of_set(heads: &Range<usize>) -> usize {
     heads.len().ilog2() as usize
 }
 
-/// Packed keys of one head.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedKeys<'a> {
     /// `[⌈tokens/width⌉, depth, width]`
@@ -414,7 +413,6 @@ impl<'a> RowBlock<'a> {
         SegmentSums { first, masses }
     }
 
-    /// Sums finished rows.
     #[inline(always)]
     fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
         let WindowInput { shape, segments, bins, .. } = self.window;
@@ -563,7 +561,6 @@ impl SimdOp for CollectRows<'_, '_> {
     }
 }
 
-/// Main loop of a block.
 struct BlockLoop<'a, 'b> {
     block: &'a RowBlock<'b>,
     scratch: &'a mut BlockScratch,

@@ -12,7 +12,6 @@ use rustix::process::{
 /// Time limit of a child, whose work takes microseconds.
 const CHILD_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Outcome of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildOutcome {
     /// Result of the work.

@@ -17,7 +17,6 @@ use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
 use crate::simd::{Simd, exp2};
 
-/// Rows of a chunk.
 const CHUNK: usize = 64;
 /// Channels whose running sums are held at a time.
 const CHANNELS: usize = 64;
@@ -78,7 +77,6 @@ impl GatedLinearShape {
         self.key_heads * self.key_dim
     }
 
-    /// Heap bytes of a state.
     pub fn state_bytes(&self) -> u64 {
         (self.key_heads * self.slices() * self.key_dim * SLICE * size_of::<f32>()) as u64
     }
@@ -95,7 +93,6 @@ impl GatedLinearShape {
 }
 
 impl GatedLinearState {
-    /// Rows of a chunk.
     pub const CHUNK: usize = CHUNK;
 
     /// Before the first row: zeros.

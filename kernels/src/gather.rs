@@ -80,7 +80,6 @@ pub enum GatherError {
     /// The window has another number of ids than tokens.
     #[error("a window of {tokens} tokens came with {ids} ids")]
     Ids { tokens: usize, ids: usize },
-    /// An id has no row.
     #[error("id {id} at position {position} is not in the table of {rows} rows")]
     IdOutOfTable { position: usize, id: u32, rows: usize },
     /// The rotary table does not fit.

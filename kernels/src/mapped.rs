@@ -32,7 +32,6 @@ pub enum MapError {
         start: usize,
         /// One past the last requested byte.
         end: usize,
-        /// Bytes of one number.
         width: usize,
     },
 }

@@ -91,7 +91,6 @@ impl Segments {
         }
     }
 
-    /// Number of segments of a row.
     pub(crate) fn count(&self) -> usize {
         let first_segments = self.first_segments();
         match &self.bounds {

@@ -19,7 +19,6 @@ use crate::window::WindowInput;
 pub(crate) const STRIP_ROWS: usize = 32;
 /// Lanes of the longest vector, the minimum rows of a group.
 const MAX_LANES: usize = 16;
-/// Maximum groups of a strip.
 const MAX_GROUPS: usize = STRIP_ROWS / MAX_LANES;
 
 /// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 288 squares of `2^32`

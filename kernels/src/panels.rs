@@ -17,7 +17,6 @@ pub(crate) struct Layout {
     pub(crate) depth_multiple: usize,
     /// Queries of one panel, side by side in vectors.
     pub(crate) queries: usize,
-    /// Keys of one panel.
     pub(crate) keys: usize,
     /// Words of a key that stay together: a panel of keys is `[depth/key_words, keys, key_words]`.
     pub(crate) key_words: usize,

@@ -120,7 +120,6 @@ impl LogitRules {
     }
 }
 
-/// Statistics to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatisticsRequest {
     /// The far distance `k`: key `j` is far from row `i` iff `i - j >= k`.
@@ -183,7 +182,6 @@ pub struct HeadSums {
 }
 
 impl HeadSums {
-    /// Appends the following heads.
     pub fn append(&mut self, next: &Self) {
         self.far_mass.extend_from_slice(&next.far_mass);
         self.far_square.extend_from_slice(&next.far_square);

@@ -63,7 +63,6 @@ impl BlockStep {
 /// keys, strip after strip.
 pub(crate) struct BlockSteps<'a> {
     window: &'a WindowInput<'a>,
-    /// Measured rows of the block.
     rows: Range<usize>,
     chunk: usize,
     /// Heads of the next strip.

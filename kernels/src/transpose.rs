@@ -94,7 +94,6 @@ impl Transpose for FourRows {
     }
 }
 
-/// Four words in a register.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct FourWords(std::arch::x86_64::__m128i);
@@ -113,7 +112,6 @@ impl FourWords {
     }
 }
 
-/// Transposes four rows.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transposed(
@@ -156,7 +154,6 @@ impl FourWords {
     }
 }
 
-/// Transposes four rows.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn transposed(

@@ -49,7 +49,6 @@ pub(crate) struct WindowInput<'a> {
 }
 
 impl WindowInput<'_> {
-    /// Number of measured rows.
     pub(crate) fn rows(&self) -> usize {
         self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
     }

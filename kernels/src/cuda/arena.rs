@@ -78,7 +78,6 @@ impl<D: Driver> Arena<D> {
     }
 }
 
-/// The arenas of a device.
 pub(crate) struct Arenas<D: Driver> {
     spare: Mutex<Vec<Arena<D>>>,
     /// Bytes of all arenas, including those in use.

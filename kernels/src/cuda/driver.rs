@@ -33,7 +33,6 @@ pub trait DeviceMemory: Send + Sync {
 pub struct Launch<'a> {
     pub kernel: &'a str,
     pub blocks: u32,
-    /// Threads of a block.
     pub threads: u32,
     /// Bytes of shared memory of a block.
     pub shared_bytes: u32,
@@ -49,7 +48,6 @@ pub struct TensorMapRequest {
     pub address: u64,
     /// Numbers of a row; a multiple of 8.
     pub numbers: u64,
-    /// Rows of a head.
     pub rows: u64,
     pub heads: u64,
 }

@@ -18,7 +18,6 @@ const GATHER_THREADS: u32 = 256;
 /// Rows that are computed on the processor before they are sent.
 const ROWS_AT_ONCE: usize = 4096;
 
-/// The table in device memory.
 pub(crate) struct DeviceTable<M> {
     pub(crate) memory: M,
     pub(crate) format: TableFormat,

@@ -118,7 +118,6 @@ fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
     format!("{kind}-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
 }
 
-/// An opened GPU.
 pub struct Nvidia {
     functions: Mutex<HashMap<String, Function>>,
     modules: Vec<Module>,

@@ -23,7 +23,6 @@ pub struct WindowRequest<'a> {
 /// Source of a window's queries and keys.
 #[derive(Clone, Copy)]
 pub enum Operands<'a> {
-    /// The table on the device.
     Table {
         /// `[tokens]`: rows of the table.
         ids: &'a [u32],

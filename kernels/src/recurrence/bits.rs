@@ -1,6 +1,5 @@
 //! Sets of tokens as bits, 64 per word, so that rare tokens are found without visiting the others.
 
-/// Bits per word.
 pub(super) const WORD: usize = 64;
 
 /// Packs 64 bytes that are 0 or 1 into bits.

@@ -10,7 +10,6 @@ use cudarc::driver::sys;
 use super::super::driver::DeviceMemory;
 use super::context::{Context, stream};
 
-/// Memory of a GPU.
 pub struct NvidiaMemory {
     context: Arc<Context>,
     address: sys::CUdeviceptr,
@@ -58,7 +57,6 @@ impl Drop for NvidiaMemory {
     }
 }
 
-/// Pinned host memory.
 pub struct PinnedMemory {
     context: Arc<Context>,
     start: *mut u8,
