@@ -118,7 +118,6 @@ impl FirstLayerAttention {
     }
 }
 
-/// Window to measure.
 #[derive(Clone, Debug)]
 pub struct WindowTokens {
     /// Token ids, BOS included: `[tokens]`, each below the vocabulary size.

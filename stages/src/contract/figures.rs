@@ -39,7 +39,6 @@ pub enum Kind {
 pub enum Merge {
     /// Mean over windows, each with the same weight.
     Mean,
-    /// Maximum.
     Max,
     Sum,
     /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'

@@ -113,7 +113,6 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
 pub enum Location {
     /// Local path, perhaps relative.
     Path(PathBuf),
-    /// Remote address.
     Address(Address),
 }
 
@@ -128,7 +127,6 @@ impl Location {
         path.to_str().map_or_else(|| Self::Path(path.to_owned()), Self::parse)
     }
 
-    /// Appends a name.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
         match self {

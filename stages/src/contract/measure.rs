@@ -161,7 +161,6 @@ pub enum Evidence {
     Forward(ForwardFigures),
 }
 
-/// Window to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
     /// Token ids, BOS included: `[tokens]`.

@@ -7,7 +7,6 @@ pub struct BrokenRule {
     pub setting: String,
     /// The problem, with the values.
     pub message: String,
-    /// The fix.
     pub hint: String,
 }
 

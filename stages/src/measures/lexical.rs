@@ -99,7 +99,6 @@ fn share(count: usize, of: usize) -> Value {
     Value::number((of > 0).then(|| count as f64 / of as f64))
 }
 
-/// Byte counts of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextCounts {
     /// Bytes `0` to `9`.

@@ -25,7 +25,6 @@ const MAX_TENSORS: usize = 500_000;
 /// The tensors of a checkpoint and the files that hold them.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
-    /// File name by tensor name.
     pub(crate) files_by_tensor: BTreeMap<String, String>,
     /// Files whose headers had to be read to list their tensors.
     pub(crate) opened: Vec<WeightShard>,

@@ -34,7 +34,6 @@ impl fmt::Display for StoredType {
 pub(crate) struct TensorEntry {
     pub(crate) dtype: StoredType,
     pub(crate) shape: Vec<u64>,
-    /// Range in the file.
     pub(crate) bytes: Range<u64>,
 }
 

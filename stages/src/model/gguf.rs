@@ -40,7 +40,6 @@ const MAX_DIMENSIONS: u32 = 4;
 const MAX_ALIGNMENT: u64 = 1 << 20;
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// Content of a header.
 #[derive(Debug)]
 pub(crate) struct GgufHeader {
     pub(crate) metadata: GgufMetadata,

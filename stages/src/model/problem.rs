@@ -47,7 +47,6 @@ impl ModelProblem {
         Self { kind: ProblemKind::Machine, message: message.into(), hint: None }
     }
 
-    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -40,7 +40,6 @@ pub struct SlicePlan {
 pub struct SlicedFile {
     /// Name of the original file.
     pub source: String,
-    /// Name of the small file.
     pub name: String,
     /// First bytes of the small file: the length of the header, and the header.
     pub header: Vec<u8>,
@@ -49,7 +48,6 @@ pub struct SlicedFile {
 }
 
 impl SlicedFile {
-    /// Bytes of the small file.
     pub fn bytes(&self) -> u64 {
         let data: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
         self.header.len() as u64 + data

@@ -6,7 +6,6 @@ use super::problem::ModelProblem;
 
 /// Remote weight files that are read by byte ranges.
 pub trait RemoteWeights {
-    /// Returns the size of a file.
     fn length(&self, file: &str) -> Result<u64, ModelProblem>;
     /// Reads exactly these bytes of a file.
     fn read(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, ModelProblem>;

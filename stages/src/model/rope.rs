@@ -48,10 +48,7 @@ pub enum RopeScaling {
     /// Unscaled.
     Default,
     /// All frequencies are divided by `factor`.
-    Linear {
-        /// Divisor.
-        factor: f64,
-    },
+    Linear { factor: f64 },
     /// The base grows with the window beyond `max_positions` (dynamic NTK). It depends on the window's own length only:
     /// windows do not affect each other.
     Dynamic {

@@ -31,7 +31,6 @@ pub(crate) struct WeightShard {
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
     tensors: BTreeMap<String, TensorEntry>,
-    /// Metadata of a GGUF file.
     metadata: Option<gguf::GgufMetadata>,
 }
 

@@ -44,7 +44,6 @@ impl WeightSource {
         }
     }
 
-    /// Reads all bytes of a tensor.
     fn read(&self, shard: &WeightShard, entry: &TensorEntry) -> Result<Vec<u8>, ModelProblem> {
         match self {
             Self::Folder(_) => {
@@ -123,7 +122,6 @@ impl StoredTensors {
         self.shards[file].as_ref()
     }
 
-    /// File name by tensor name.
     pub(crate) fn files_by_tensor(&self) -> &BTreeMap<String, String> {
         &self.files_by_tensor
     }

@@ -45,7 +45,6 @@ pub(crate) struct TableHeader {
     pub(crate) rows: u64,
     /// Numbers per row: all queries of a token, then all its keys.
     pub(crate) row_width: u64,
-    /// Number format.
     pub(crate) precision: Precision,
     /// Name and length of each auxiliary tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -41,7 +41,6 @@ pub(crate) struct WholeTensor {
 /// Rows of a projection `[outputs, inputs]`: a whole tensor, or parts of a fused one.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Projection {
-    /// Name of the weight.
     pub(crate) weight: String,
     /// Name of the bias, `[outputs]`; the same rows are used.
     pub(crate) bias: Option<String>,

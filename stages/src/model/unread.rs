@@ -103,7 +103,6 @@ const BUFFERS: [&str; 17] = [
     "weight_format",
 ];
 
-/// Refuses tensors that are not read.
 pub(crate) fn check(
     config: &ModelConfig,
     tensors: &StoredTensors,

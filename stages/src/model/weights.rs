@@ -156,7 +156,6 @@ pub(crate) fn read_overhead_bytes(part: &LocatedTensor) -> u64 {
     stored + floats.max(transposed)
 }
 
-/// Rows of a tensor per read.
 fn rows_per_chunk(part: &LocatedTensor) -> u64 {
     CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }

@@ -34,7 +34,6 @@ fn case(name: &str) {
     }
 }
 
-/// Backends of this build.
 #[cfg(feature = "candle")]
 const BACKENDS: &[BackendName] = &[BackendName::Own, BackendName::Candle];
 #[cfg(not(feature = "candle"))]

@@ -30,7 +30,6 @@ static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("a regular expression")
 });
 
-/// Message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// Role of the speaker: `user`, `assistant`, `human`, `gpt`; empty if missing.
@@ -39,7 +38,6 @@ pub struct Message {
     pub content: String,
 }
 
-/// Parsed template.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     path: PathBuf,

@@ -12,7 +12,6 @@ pub(super) struct Steps {
     pub(super) pre_tokenizer: Value,
 }
 
-/// Known names.
 pub(super) const NAMES: [&str; 16] = [
     "gpt-2",
     "phi-2",

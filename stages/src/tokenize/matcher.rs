@@ -16,7 +16,6 @@ pub(super) const BLANKS: &str = r"|\s+(?!\S)|\s+";
 /// Finds the matches of a pre-tokenizer's pattern.
 #[derive(Debug)]
 pub(super) enum Matcher {
-    /// Regular pattern.
     Regular(meta::Regex),
     /// The pattern before [`BLANKS`] as pattern 0, and `\s+` as pattern 1.
     WithBlanks(meta::Regex),

@@ -27,7 +27,6 @@ const SPILLED: u32 = u32::MAX - 1;
 /// Key of a short part: its bytes in the lower 15 bytes, its length in the highest. 0 is not a part.
 pub(super) type Key = u128;
 
-/// Cached tokens of parts.
 #[derive(Debug)]
 pub(super) struct PartCache {
     lines: Box<[Line]>,

@@ -139,18 +139,13 @@ fn knows_words(pattern: &str) -> bool {
     pattern.contains("[:word:]")
 }
 
-/// Steps of a normaliser.
 #[derive(Clone, Debug)]
 pub(super) struct NormalizerSteps(pub(super) Vec<NormalizerStep>);
 
 #[derive(Clone, Debug)]
 pub(super) enum NormalizerStep {
     /// Replaces the matches of a pattern.
-    Replace {
-        regex: Regex,
-        /// Replacement.
-        content: String,
-    },
+    Replace { regex: Regex, content: String },
     /// Any other step, run by the crate.
     Crate(NormalizerWrapper),
 }

@@ -33,7 +33,6 @@ pub enum TokenizerProblem {
 }
 
 impl TokenizerProblem {
-    /// Returns the fix.
     pub fn hint(&self) -> String {
         let hint = match self {
             Self::Unreadable { path, .. } => match OtherFormat::find_next_to(path) {

@@ -10,7 +10,6 @@ pub const WINDOWS_VERSION: u32 = 1;
 pub struct TokenWindow {
     /// Position among the document's windows, from 0, by ascending `token_start`.
     pub index: u32,
-    /// First token.
     pub token_start: u64,
     /// End (exclusive).
     pub token_end: u64,

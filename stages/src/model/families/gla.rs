@@ -13,7 +13,6 @@ use crate::model::rope::Pairing;
 use crate::model::spec::{AttentionSpec, GatedLinear, Norm, Sizes};
 use crate::model::tensors::{Projection, TensorRole};
 
-/// Rank of the log decays.
 const DECAY_RANK: u64 = 16;
 const PREFIXES: &[&str] = &["model.", ""];
 const ATTENTION: &str = "layers.0.attn";
@@ -279,7 +278,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the problems of a configuration.
     fn problems(config: &Value) -> Vec<String> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);

@@ -10,7 +10,6 @@ use rayon::prelude::*;
 
 use super::format::{ByteSlice, StorageFormat};
 
-/// Supported block types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockType {
     Q4_0,

@@ -6,7 +6,6 @@ use crate::contract::LayersRequest;
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::weights::read_overhead_bytes;
 
-/// Memory of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ForwardMemory {
     /// Hidden states and rotations of all windows.

@@ -101,7 +101,6 @@ impl TensorNorm {
         self.norm == Norm::None
     }
 
-    /// Returns normalised rows.
     pub(super) fn apply(&self, rows: &Tensor) -> Result<Tensor> {
         let (centred, eps) = match self.norm {
             Norm::None => return Ok(rows.clone()),

@@ -13,7 +13,6 @@ use crate::model::weights::LayerWeights;
 
 /// Tokens that a layer processes at a time: whole chunks, so that results do not depend on it.
 pub(super) const PIECE_TOKENS: usize = 64 * GatedLinearState::CHUNK;
-/// Divisor of log decays.
 const DECAY_DIVISOR: f64 = 16.0;
 
 /// Weights of gated linear attention.

@@ -126,11 +126,9 @@ fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads:
 struct Mixing {
     /// Keys and values, or rows and states, of the windows that run in parallel.
     windows: u64,
-    /// Buffers of a thread.
     thread: u64,
     /// Numbers in a row of the output.
     width: u64,
-    /// State of a sequence.
     state: u64,
 }
 

@@ -23,7 +23,6 @@ impl RowNorm {
         }
     }
 
-    /// Returns a normalised copy.
     pub(super) fn normalised(&self, width: usize, rows: &[f32]) -> Vec<f32> {
         let mut rows = rows.to_vec();
         self.apply(width, &mut rows);
