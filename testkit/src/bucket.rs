@@ -80,7 +80,6 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates an empty bucket.
     pub fn new() -> Self {
         let hook: Arc<Hook> = Arc::new(|_, _| None);
         let state = Arc::new(State { objects: Mutex::default(), hook: Mutex::new((0, hook)) });

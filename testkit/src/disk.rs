@@ -16,7 +16,6 @@ use crate::{Random, Workspace, files_below};
 /// Files by path. Unchanged contents are shared between states.
 pub type State = BTreeMap<String, Arc<Vec<u8>>>;
 
-/// Recorded change.
 #[derive(Clone, Debug)]
 pub struct Change {
     kind: String,
@@ -74,7 +73,6 @@ struct Move {
     to: usize,
 }
 
-/// Simulated disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     files: Vec<File>,
@@ -199,7 +197,6 @@ impl Disk {
         true
     }
 
-    /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         let path = change.path.as_str();
         match change.kind.as_str() {

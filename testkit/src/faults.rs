@@ -10,7 +10,6 @@ use tempfile::TempDir;
 
 use crate::{Answer, Workspace};
 
-/// Fault of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Fault {
     /// `kill`, `torn`, `short`, or the name of an error: `EIO`; empty to observe only.

@@ -104,7 +104,6 @@ impl Pipeline {
         self
     }
 
-    /// Replaces the filter.
     #[must_use]
     pub fn filter(mut self, filter: &str) -> Self {
         filter.clone_into(&mut self.filter);

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
@@ -37,7 +36,6 @@ impl Request {
     }
 }
 
-/// Reply of the handler.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     pub status: u16,

@@ -31,7 +31,6 @@ impl Object {
     }
 }
 
-/// Multipart upload.
 struct Upload {
     key: String,
     parts: BTreeMap<usize, Object>,
@@ -114,7 +113,6 @@ impl Objects {
         self.uploads.values().map(|upload| upload.key.clone()).collect()
     }
 
-    /// Executes a request.
     pub(super) fn answer(&mut self, request: &Request) -> Reply {
         let Some(asked) = ParsedRequest::new(request) else { return refusal(404, "NoSuchBucket") };
         let has = |name: &str| asked.query.contains_key(name);
