@@ -72,7 +72,6 @@ pub enum Phase {
     Select,
 }
 
-/// Result of a run.
 #[derive(Debug)]
 pub struct RunOutcome {
     pub summary: Summary,

@@ -213,7 +213,6 @@ impl Writer<'_> {
         self.add_labels(index, &samples, labels)
     }
 
-    /// Format of the output.
     fn format(&self) -> Format {
         let metadata = output_metadata(&self.plan.dataset.metadata, &added(self.plan));
         Format::from_plan(self.plan, metadata)

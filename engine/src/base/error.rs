@@ -47,7 +47,6 @@ pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("129, 130, 143", "stopped by a signal (terminal closed, Ctrl-C, SIGTERM)", "yes: it resumes"),
 ];
 
-/// Failure of a command.
 #[derive(Debug)]
 pub enum Failure {
     /// All problems, in the order in which they were found.
@@ -59,7 +58,6 @@ pub enum Failure {
     },
 }
 
-/// Result type of the engine.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

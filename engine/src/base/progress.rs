@@ -12,7 +12,6 @@ use super::text::count;
 /// Interval of log lines without a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Progress of a run.
 pub struct Progress {
     rows: MultiProgress,
     bar: ProgressBar,
@@ -35,7 +34,6 @@ pub struct ProgressSnapshot {
     pub phase: &'static str,
     /// Finished share of the phase, 0 to 1.
     pub share: f64,
-    /// Windows measured.
     pub windows: u64,
     /// Tokens of the measured windows.
     pub tokens: u64,

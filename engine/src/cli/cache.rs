@@ -61,7 +61,6 @@ pub(super) struct CacheEntry {
     unused_days: u64,
 }
 
-/// A run directory.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ListedRun {
     #[serde(flatten)]

@@ -66,7 +66,6 @@ struct TestResult {
     different: Vec<UnexpectedRow>,
 }
 
-/// A row with an unexpected outcome.
 #[derive(Clone, Debug, Serialize)]
 struct UnexpectedRow {
     /// Index of the row in the test.

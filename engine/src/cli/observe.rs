@@ -24,7 +24,6 @@ use crate::storage::marked::{self, Mark};
 /// Interval between two writes of the metrics of a running pipeline: the usual interval of a collector.
 const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The observers of one run.
 pub(super) struct Observers {
     pipeline: String,
     summary: Option<PathBuf>,

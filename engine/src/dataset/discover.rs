@@ -35,7 +35,6 @@ pub(super) struct DiscoveredFiles {
     pub(super) files: Vec<String>,
     /// Location on the hub; `None` for other inputs.
     pub(super) hub: Option<InTree>,
-    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 

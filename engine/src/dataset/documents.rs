@@ -303,7 +303,6 @@ impl Documents {
     }
 }
 
-/// Returns the texts of a batch.
 fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     let array = Arc::new(column.as_string_view().clone());
     let text = |row: usize| {

@@ -28,7 +28,6 @@ use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
 
-/// Opened input file.
 #[derive(Clone, Debug)]
 pub struct InputFile {
     /// Path relative to the input root, '/'-separated.

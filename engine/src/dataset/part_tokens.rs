@@ -21,7 +21,6 @@ const BLOCK_TOKENS: usize = 16 << 20;
 /// Settings for converting samples to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceSettings {
-    /// Vocabulary size.
     pub vocabulary: u64,
     /// Maximum tokens of a sequence; `None` if every sample is a sequence.
     pub tokens: Option<u32>,

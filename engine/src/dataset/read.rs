@@ -34,7 +34,6 @@ pub(super) struct ReadRequest<'a> {
     pub(super) columns: &'a [(usize, DataType)],
     /// Approximate decoded bytes of a batch.
     pub(super) batch_bytes: u64,
-    /// Maximum rows of a batch.
     pub(super) batch_rows: usize,
     /// Whether fields without a column make a row bad.
     pub(super) strict: bool,
@@ -229,7 +228,6 @@ pub enum ReadError {
     RowGroup(Box<RowGroupError>),
 }
 
-/// Row group that cannot be read.
 #[derive(Clone, Debug)]
 pub struct RowGroupError {
     pub(super) file: String,

@@ -8,7 +8,6 @@ use arrow_schema::Fields;
 use super::footer_cache::FooterCache;
 use crate::spec::pipeline::{InputFormat, OnBadFile};
 
-/// Settings for reading an input.
 #[derive(Clone, Debug)]
 pub struct ReadSettings {
     /// Action for a damaged file.
@@ -19,7 +18,6 @@ pub struct ReadSettings {
     pub columns: Option<Fields>,
     /// Maximum bytes of a line, a record batch or a decompressed page.
     pub max_part_bytes: u64,
-    /// Cache folder of surveys.
     pub cache_folder: Option<PathBuf>,
     /// Footers cached by another process of the same job.
     pub footers: Option<Arc<FooterCache>>,

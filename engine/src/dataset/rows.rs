@@ -100,7 +100,7 @@ fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
     DataProblem::data(format!("its columns differ from the plan: {why}")).in_file(file).at_row(row)
 }
 
-/// Rows per read.
+/// Rows that one read returns.
 struct RowPiece {
     rows: Vec<u64>,
     /// Columns that do not decode in these rows.
@@ -108,7 +108,6 @@ struct RowPiece {
 }
 
 impl RowPiece {
-    /// Returns the columns to read.
     fn columns(&self, dataset: &Dataset) -> Vec<(usize, DataType)> {
         let all = dataset.schema.fields().iter().map(|field| field.data_type().clone());
         all.enumerate().filter(|(column, _)| !self.lost.contains(column)).collect()

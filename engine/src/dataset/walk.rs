@@ -35,7 +35,6 @@ pub(super) struct WalkResult {
 enum PatternStep {
     /// Literal name, including `..` and `.`.
     Literal(OsString),
-    /// Names that match a pattern.
     Names(Pattern),
     /// `**`: this folder and all folders below it.
     Below,

@@ -3,13 +3,11 @@
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 
-/// A GPU model of the catalogue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuModel {
     /// `A800-80GB`.
     pub name: String,
     pub memory_bytes: u64,
-    /// Peak speed, if known.
     pub speed: Option<PeakRates>,
 }
 

@@ -55,7 +55,6 @@ impl Device {
     }
 }
 
-/// Criteria for choosing devices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCriteria<'a> {
     pub settings: &'a ShardAcrossDevices,

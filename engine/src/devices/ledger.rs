@@ -173,7 +173,6 @@ impl Ledger {
         Ok(Reservation { ledger: Arc::clone(self), bytes: wanted })
     }
 
-    /// Peak of reserved bytes.
     pub fn peak_reserved(&self) -> u64 {
         self.peak_reserved.load(Ordering::Relaxed)
     }

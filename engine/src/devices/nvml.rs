@@ -10,7 +10,6 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::ledger::Memory;
 
-/// A GPU of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct NvmlGpu {
     device: &'static Device<'static>,

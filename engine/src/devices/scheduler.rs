@@ -34,15 +34,12 @@ pub struct DeviceUsage {
 /// Message to the owner of the windows.
 #[derive(Debug)]
 pub enum SchedulerMessage {
-    /// A window ended.
     Window {
-        /// Id of the window.
         id: u64,
         result: Result<(Arc<WindowTokens>, HeadSums), RowError>,
     },
     /// The scheduler took a step, on a device or on all of them.
     Step {
-        /// Index of the device.
         device: Option<usize>,
         step: Step,
     },
@@ -59,7 +56,6 @@ pub struct Scheduler<'a> {
     state: Mutex<SchedulerState>,
     /// Signals device threads that the state has changed.
     work: Condvar,
-    /// Signals new messages.
     has_messages: Condvar,
     started: Instant,
 }

@@ -100,7 +100,6 @@ fn bytes(text: &str) -> Option<u64> {
     (number >= 0.0 && number.is_finite()).then_some((number * unit) as u64)
 }
 
-/// Memory of a simulated device.
 pub struct SimulatedMemory {
     description: Description,
     held: AtomicU64,

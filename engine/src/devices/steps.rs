@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::ledger::NotEnough;
 
-/// A step of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A device has loaded the table and takes windows.
@@ -16,33 +15,32 @@ pub enum Step {
     },
     /// An allocation failed although the memory should have sufficed.
     OutOfMemory {
-        /// Tokens of the window.
         tokens: usize,
         /// Key heads that were being measured.
         key_heads: usize,
         /// Bytes requested.
         wanted: u64,
-        /// Bytes free.
         free: u64,
     },
     /// Fewer windows run concurrently on a device, because of memory.
-    FewerInFlight { windows: usize },
+    FewerInFlight {
+        windows: usize,
+    },
     /// The limit of concurrent windows on a device is raised again.
-    MoreInFlight { windows: usize },
+    MoreInFlight {
+        windows: usize,
+    },
     /// A window is measured in groups of heads, because of memory.
     HeadGroups {
-        /// Tokens of the window.
         tokens: usize,
-        /// Key heads per group.
         key_heads: usize,
     },
     /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
-    /// Memory was released.
-    MemoryBack { waited: Duration },
-    /// A window was given up.
+    MemoryBack {
+        waited: Duration,
+    },
     GivenUp {
-        /// Tokens of the window.
         tokens: usize,
         /// Short, stable name of the reason.
         code: &'static str,
@@ -53,7 +51,9 @@ pub enum Step {
         message: String,
     },
     /// A device was retired; its pieces go to others.
-    Retired { reason: String },
+    Retired {
+        reason: String,
+    },
 }
 
 impl Step {
@@ -78,7 +78,6 @@ impl Step {
         !matches!(self, Self::Ready { .. } | Self::MoreInFlight { .. } | Self::MemoryBack { .. })
     }
 
-    /// Facts for an event.
     pub fn facts(&self) -> Value {
         match self {
             Self::Ready { resident_bytes } => json!({ "resident_bytes": resident_bytes }),

@@ -23,7 +23,6 @@ pub struct Attention {
     pub reading: LoadPartialModel,
     /// Settings for using the devices.
     pub sharing: ShardAcrossDevices,
-    /// Settings of the measure.
     pub measure: FirstLayerAttention,
 }
 

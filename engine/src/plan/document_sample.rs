@@ -15,7 +15,6 @@ const MAX_DROPPED_SHARE: f64 = 0.5;
 pub struct DocumentSample {
     /// Rows of the input that the sample represents.
     pub rows: u64,
-    /// Tokens of each document.
     lengths: Vec<u64>,
     /// Documents without a window.
     too_short: u64,

@@ -38,7 +38,6 @@ pub struct Estimate {
     pub table_cached: bool,
     /// Maximum bytes of memory per window in flight.
     pub window_bytes: u64,
-    /// Maximum number of windows in flight.
     pub windows_in_flight: usize,
     /// Maximum bytes of memory in addition to the mapped table.
     pub memory_bytes: u64,
@@ -53,7 +52,6 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates a run.
     pub(super) fn new(
         spec: &Spec,
         dataset: &Dataset,
@@ -116,7 +114,6 @@ impl Estimate {
     }
 }
 
-/// Resources of devices.
 #[derive(Clone, Copy, Default)]
 struct DeviceEstimate {
     table_bytes: u64,

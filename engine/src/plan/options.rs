@@ -56,9 +56,7 @@ pub enum Subject {
 /// BOS tokens before each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bos {
-    /// Number of tokens.
     pub count: u8,
-    /// Token id.
     pub id: u32,
 }
 

@@ -11,7 +11,6 @@ use crate::base::text::{bytes, count};
 pub struct WholeModelPlan {
     /// Name of the measure.
     pub measure: String,
-    /// Folder of the model.
     pub path: PathBuf,
     pub model: WholeModel,
     /// Request of the measure.

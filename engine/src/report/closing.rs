@@ -28,7 +28,6 @@ pub fn closing_line(name: &str, value: &str) -> String {
     format!("  {name:<12} {}\n", line_safe(value))
 }
 
-/// Formats the closing table.
 pub fn closing_table(
     summary: &Summary,
     times: &[(&'static str, Duration)],

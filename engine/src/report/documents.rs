@@ -39,7 +39,6 @@ pub struct DocumentChanges {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DocumentChange {
     pub file: String,
-    /// Row in the file.
     pub row: i64,
     /// Outcome in the first run; null if it has no such document.
     pub first: Option<DocumentOutcome>,
@@ -51,9 +50,7 @@ pub struct DocumentChange {
 pub struct DocumentOutcome {
     /// `kept`, `not_selected`, the reason for which it was dropped, or `quarantined: <code>`.
     pub fate: String,
-    /// Number of measured windows.
     pub windows: u64,
-    /// Number of kept samples.
     pub kept: u64,
     /// Highest score of a sample; null if no sample has a score.
     pub score: Option<f64>,
@@ -64,7 +61,6 @@ pub struct DocumentOutcome {
     samples: Vec<SampleDecision>,
 }
 
-/// Decision about a sample.
 #[derive(Clone, Debug, PartialEq)]
 struct SampleDecision {
     /// `None` if the sample is a whole document.
@@ -77,7 +73,6 @@ struct SampleDecision {
 const NONE: u64 = u64::MAX;
 
 impl DocumentChanges {
-    /// Returns whether nothing changed.
     pub fn is_none(&self) -> bool {
         self.other_fate + self.other_score + self.only_in_first + self.only_in_second == 0
     }

@@ -14,7 +14,6 @@ const MAX_PASSAGES: usize = 3;
 const PASSAGE_TOKENS: usize = 24;
 const PASSAGE_BYTES: usize = 120;
 
-/// A passage of a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Passage {
     /// Unit of `start`, `end` and `counted`: `tokens` of the window, BOS included, or `bytes` of its text.

@@ -26,7 +26,6 @@ pub struct Status {
     pub units_open: u64,
     /// Planned work units.
     pub units: Option<u64>,
-    /// Planned rows.
     pub rows: Option<u64>,
     /// Counts of the scored units.
     pub counts: Counts,

@@ -112,7 +112,6 @@ impl Run<'_> {
         }
     }
 
-    /// Stages the report of the run.
     fn report(
         &self,
         folder: &Path,
@@ -248,7 +247,6 @@ impl Run<'_> {
 
 /// Files that a commit moves into place together.
 struct CommitInputs<'a> {
-    /// Staging folder.
     folder: &'a Path,
     manifest: Manifest,
     lock: &'a PipelineLock,

@@ -20,7 +20,6 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Adds a poll.
     pub(crate) fn add(&mut self, survey: Survey) {
         let every = self.every.max(1);
         if self.seen.is_multiple_of(every) {

@@ -35,7 +35,6 @@ pub struct StarterOptions<'a> {
     pub inputs: &'a [PathBuf],
     /// Path of the pipeline file.
     pub output: &'a Path,
-    /// Folder with a tokenizer.
     pub tokenizer: Option<&'a str>,
     pub model: Option<&'a str>,
 }

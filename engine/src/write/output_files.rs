@@ -13,9 +13,7 @@ use crate::run_directory::units::Part;
 
 /// Files of a range while they are written, one after the other, with equal numbers of rows.
 pub(super) struct OutputFiles<'a> {
-    /// Names of the parts.
     pub(super) names: &'a [String],
-    /// Staging folder.
     pub(super) folder: &'a Path,
     pub(super) schema: &'a SchemaRef,
     pub(super) format: &'a Format,

@@ -100,9 +100,7 @@ pub struct Outcomes {
     pub rows_kept: u64,
     /// Rows without kept samples, by reason.
     pub rows_dropped: BTreeMap<String, u64>,
-    /// Kept samples.
     pub kept: u64,
-    /// Windows of kept samples.
     pub windows_kept: u64,
     /// Windows of kept samples without a score, because sampling excluded them from a measure.
     #[serde(default)]
@@ -145,7 +143,6 @@ impl Outcomes {
         outcomes
     }
 
-    /// Adds the outcomes of other samples.
     pub(super) fn add(&mut self, other: &Self) {
         self.rows_kept += other.rows_kept;
         self.kept += other.kept;

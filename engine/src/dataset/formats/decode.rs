@@ -27,7 +27,6 @@ pub(in crate::dataset) struct DecodeRequest {
     pub(in crate::dataset) positions: Vec<usize>,
     /// Requested type of each of these columns. A decoder may return another type of the same meaning.
     pub(in crate::dataset) types: Vec<DataType>,
-    /// Maximum rows per batch.
     pub(in crate::dataset) batch_rows: usize,
     /// Whether fields without a column make a row bad. Otherwise they are ignored.
     pub(in crate::dataset) strict: bool,
@@ -65,7 +64,6 @@ impl DecodeRequest {
     }
 }
 
-/// Decoded rows.
 pub(in crate::dataset) struct Decoded {
     /// Columns in the order of [`DecodeRequest::in_file_order`]. Texts may be bytes that are not checked to be UTF-8.
     pub(in crate::dataset) batch: RecordBatch,

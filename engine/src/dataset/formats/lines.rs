@@ -84,7 +84,7 @@ struct LinesDecoder {
     reader: Option<(LineReader<Box<dyn BufRead + Send>>, u64)>,
 }
 
-/// Maximum lines per batch.
+/// Batch of lines that are decoded together.
 #[derive(Default)]
 struct LineBatch {
     text: Vec<u8>,

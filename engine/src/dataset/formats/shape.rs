@@ -21,7 +21,6 @@ pub(in crate::dataset) struct JsonShape {
     unsigned: u64,
     /// Numbers that no integer holds.
     fractions: u64,
-    /// Items of the arrays.
     items: Option<Box<JsonShape>>,
     /// Fields of the objects, in order of first appearance.
     fields: Vec<(String, JsonShape)>,
@@ -48,7 +47,6 @@ impl JsonShape {
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
     }
 
-    /// Merges two shapes.
     pub(in crate::dataset) fn merge(self, other: Self) -> Self {
         let values = match (self.values, other.values) {
             (Some(own), Some(other)) => Some(Box::new(own.merge(*other))),

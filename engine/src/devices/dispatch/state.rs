@@ -32,7 +32,6 @@ impl PendingWindow {
     }
 }
 
-/// State of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DeviceStatus {
     Empty,

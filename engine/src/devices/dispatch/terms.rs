@@ -40,30 +40,23 @@ pub type WindowBytes = dyn Fn(usize, usize, usize) -> u64 + Send + Sync;
 /// Range of heads of a window that a device measures, with the reserved memory.
 #[derive(Debug)]
 pub struct Piece {
-    /// Id of the window.
     pub window: u64,
-    /// Tokens of the window.
     pub tokens: usize,
     pub key_heads: Range<usize>,
-    /// Index of the device.
     pub device: usize,
     pub(super) reservation: Reservation,
 }
 
-/// Next action.
 #[derive(Debug)]
 pub enum Next {
     /// Load the table on a device.
     Load {
-        /// Index of the device.
         device: usize,
         /// Memory for the table.
         reservation: Reservation,
     },
     Start(Piece),
-    /// Give up a window.
     GiveUp {
-        /// Id of the window.
         window: u64,
         why: RowError,
     },

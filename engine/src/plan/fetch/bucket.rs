@@ -16,7 +16,6 @@ use crate::storage::error::ErrorKind;
 use crate::storage::http::remaining::Sink;
 use crate::storage::range_file::RangeFile;
 
-/// Bytes per request.
 const PIECE_BYTES: u64 = 16 << 20;
 
 /// Files of a folder of a bucket.

@@ -128,7 +128,6 @@ impl PartialFolder {
     }
 }
 
-/// Result of fetching a model.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchedModel {
     /// Tensors of layer 0, sorted.

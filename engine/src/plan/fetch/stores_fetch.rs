@@ -100,7 +100,6 @@ fn up_to_date_copy(
     Ok(first_changed(now, &copy.versions)?.is_none().then_some(copy.folder))
 }
 
-/// Returns the first changed file.
 fn first_changed(
     now: &impl VersionedSource,
     before: &Versions,

@@ -188,7 +188,6 @@ impl<S: Sum> BinSums<S> {
 pub(crate) struct ReportHistogram {
     /// Lower bound of the first bin.
     pub(crate) from: f64,
-    /// Width of a bin.
     pub(crate) width: f64,
     /// Counts by bin and kind, in the order of `kinds` of the report.
     pub(crate) counts: Vec<Vec<u64>>,

@@ -48,7 +48,6 @@ pub(crate) struct GroupStatistic {
     pub(crate) histogram: Option<ReportHistogram>,
 }
 
-/// A sample of a report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ShownSample {
     pub(crate) why: PickKind,

@@ -37,7 +37,6 @@ pub(crate) struct DevicePoll {
     pub(crate) held_bytes: u64,
     /// Bytes reserved by windows in flight.
     pub(crate) reserved_bytes: u64,
-    /// Windows in flight.
     pub(crate) in_flight: u64,
     /// Utilisation, if the device reports it.
     pub(crate) utilisation_percent: Option<u64>,

@@ -97,7 +97,6 @@ impl Picks {
         self.put(PickKind::Refused, random(row), at, row, place, tokens);
     }
 
-    /// Adds a sample.
     pub(super) fn add(
         &mut self,
         unit: usize,

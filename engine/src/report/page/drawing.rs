@@ -61,7 +61,6 @@ pub(super) fn px(length: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// Filters of the template.
 mod filters {
     #![expect(
         clippy::trivially_copy_pass_by_ref,

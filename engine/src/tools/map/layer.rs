@@ -11,7 +11,6 @@ use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
-/// The layer of a map.
 pub(crate) enum MappedLayer<'a> {
     /// The first layer, as a measure of the pipeline reads it.
     First(&'a Attention),
