@@ -219,7 +219,7 @@ impl Run<'_> {
         {
             self.directory.remove_working_files()?;
             self.restore_plan_and_lock(&known, &valid)?;
-            return self.checked_again(summary);
+            return self.finished_outcome(summary);
         }
         if may_be_done {
             plan.check_space()?;

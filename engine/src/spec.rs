@@ -302,7 +302,7 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     let mut pipeline: Pipeline = match serde_json::from_value(root.to_json()) {
         Ok(pipeline) => pipeline,
         Err(error) => {
-            let span = check::head(section_that_fails(root).unwrap_or(root));
+            let span = check::head(invalid_section(root).unwrap_or(root));
             problems.error(span, error.to_string());
             return None;
         }
@@ -334,7 +334,7 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
 }
 
 /// Finds the section that serde refuses although the schema accepts it. Cannot happen while both come from one type.
-fn section_that_fails(root: &Node) -> Option<&Node> {
+fn invalid_section(root: &Node) -> Option<&Node> {
     let input = root.get("input").filter(|node| fails::<pipeline::Input>(node));
     let output = root.get("output").filter(|node| fails::<pipeline::Output>(node));
     let stage = root

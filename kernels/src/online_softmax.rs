@@ -269,7 +269,7 @@ impl OnlineSoftmax {
         self.open.next[group] = segment;
         let shared = segments.end(segment, nearest) >= seen.end || segments.ends().is_some();
         if !(whole && shared) {
-            return if whole && part.ends_are_apart(segments, segment) {
+            return if whole && part.ends_are_disjoint(segments, segment) {
                 self.absorb_crossed::<S, BOUNDED>(simd, part, segment, logits, segments);
             } else {
                 self.absorb_lanes::<S, BOUNDED>(simd, part, segment, logits, segments);
@@ -602,7 +602,7 @@ impl ChunkPart<'_> {
 
     /// Whether every segment from `segment` on ends in all rows before the next one ends in any row, among the visible keys.
     #[inline(always)]
-    fn ends_are_apart(&self, segments: &Segments, mut segment: usize) -> bool {
+    fn ends_are_disjoint(&self, segments: &Segments, mut segment: usize) -> bool {
         let (nearest, farthest) = self.positions();
         while segments.end(segment, nearest) < self.seen.end {
             let next = segments.end(segment + 1, nearest).min(self.seen.end);

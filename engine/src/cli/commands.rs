@@ -171,7 +171,7 @@ fn plan(
 }
 
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
-    let path = pipeline_lock::path_beside(&arguments.pipeline.pipeline);
+    let path = pipeline_lock::path_next_to(&arguments.pipeline.pipeline);
     marked::check(&path, PipelineLock::MARK)?;
     start_threads(arguments)?;
     let plan = make_plan(cli, arguments)?;
@@ -187,7 +187,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
         }
     };
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
-    lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_beside(&path)?;
+    lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_next_to(&path)?;
     print_line(&terminal::text(&format!("wrote `{}`", path.display())))?;
     Ok(DONE)
 }

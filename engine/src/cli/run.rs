@@ -148,7 +148,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs
     plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
     plan_options.stop = stop.clone();
     if let Some(pipeline) = &options.locked
-        && let Some(locked) = PipelineLock::read(&pipeline_lock::path_beside(pipeline))?
+        && let Some(locked) = PipelineLock::read(&pipeline_lock::path_next_to(pipeline))?
     {
         plan_options.pins = locked.hub_commits;
     }

@@ -83,8 +83,8 @@ struct SchedulerState {
     work: Vec<DeviceUsage>,
     /// By device, and in total: number of running pieces, and the start of the current busy period.
     busy: Vec<(usize, Instant)>,
-    busy_together: (usize, Instant),
-    time_together: Duration,
+    busy_total: (usize, Instant),
+    total_busy_time: Duration,
 }
 
 impl<'a> Scheduler<'a> {
@@ -135,8 +135,8 @@ impl<'a> Scheduler<'a> {
             dead: false,
             work: vec![DeviceUsage::default(); devices.len()],
             busy: vec![(0, now); devices.len()],
-            busy_together: (0, now),
-            time_together: Duration::ZERO,
+            busy_total: (0, now),
+            total_busy_time: Duration::ZERO,
         };
         Self {
             devices,
@@ -214,8 +214,8 @@ impl<'a> Scheduler<'a> {
     /// Time in which at least one device was busy.
     pub fn busy(&self) -> Duration {
         let state = self.lock();
-        let (pieces, since) = state.busy_together;
-        state.time_together + if pieces > 0 { since.elapsed() } else { Duration::ZERO }
+        let (pieces, since) = state.busy_total;
+        state.total_busy_time + if pieces > 0 { since.elapsed() } else { Duration::ZERO }
     }
 
     fn lock(&self) -> MutexGuard<'_, SchedulerState> {
@@ -316,7 +316,7 @@ impl<'a> Scheduler<'a> {
 
 impl SchedulerState {
     fn start(&mut self, piece: Piece, now: Instant) {
-        for (pieces, since) in [&mut self.busy[piece.device], &mut self.busy_together] {
+        for (pieces, since) in [&mut self.busy[piece.device], &mut self.busy_total] {
             if *pieces == 0 {
                 *since = now;
             }
@@ -337,7 +337,7 @@ impl SchedulerState {
         let work = &mut self.work[device];
         for ((pieces, since), time) in [
             (&mut self.busy[device], &mut work.busy),
-            (&mut self.busy_together, &mut self.time_together),
+            (&mut self.busy_total, &mut self.total_busy_time),
         ] {
             *pieces -= 1;
             if *pieces == 0 {

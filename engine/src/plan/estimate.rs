@@ -138,7 +138,7 @@ impl DeviceEstimate {
         let table_bytes = model.table_bytes(reading.precision);
         let windows_in_flight = devices.list.iter().map(|device| {
             let resident = device.compute.resident_bytes(spec, table_bytes);
-            device.windows_that_fit(window_bytes, resident)
+            device.fitting_windows(window_bytes, resident)
         });
         let windows_in_flight: usize = windows_in_flight.sum();
         let of_windows = window_bytes * windows_in_flight as u64;

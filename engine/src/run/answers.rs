@@ -57,7 +57,7 @@ impl Run<'_> {
 
     /// Returns the outcome of a run that found everything done. Evaluates the pipeline's checks again, since they may have
     /// changed.
-    pub(super) fn checked_again(&self, before: Summary) -> Result<RunOutcome> {
+    pub(super) fn finished_outcome(&self, before: Summary) -> Result<RunOutcome> {
         let tables = || {
             let manifest = Manifest::read_finished(self.directory)?;
             let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));

@@ -29,7 +29,7 @@ impl Run<'_> {
         let digests = self.digests(options)?;
         let lock = lock::lock(self.plan, &digests);
         if let Some(pipeline) = &options.locked {
-            lock.check(&pipeline_lock::path_beside(pipeline))?;
+            lock.check(&pipeline_lock::path_next_to(pipeline))?;
         }
         select::check_calibration(self.plan, &lock.identity)?;
         self.choose_scores_directory(options, &lock.identity)?;

@@ -119,7 +119,7 @@ impl PipelineLock {
     ///
     /// # Errors
     /// The file exists and is not a lock, or it cannot be written.
-    pub fn write_beside(&self, path: &Path) -> Result<()> {
+    pub fn write_next_to(&self, path: &Path) -> Result<()> {
         marked::write(path, Self::MARK, &json(self))
     }
 
@@ -196,7 +196,7 @@ pub fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Path of the lock of a pipeline file: `demo.yaml` → `demo.lock`.
-pub fn path_beside(pipeline: &Path) -> PathBuf {
+pub fn path_next_to(pipeline: &Path) -> PathBuf {
     pipeline.with_extension("lock")
 }
 

@@ -99,8 +99,9 @@ pub fn reopen_for_measures(
         }
         let found = || units::record_to_reopen(directory, &plan.dataset, unit, wanted);
         if let Some(record) = found()? {
-            let still_stands = || Ok(found()?.as_ref() == Some(&record));
-            any |= reopen(plan, directory, wanted, unit, &record, exclusive, Some(&still_stands))?;
+            let is_still_valid = || Ok(found()?.as_ref() == Some(&record));
+            any |=
+                reopen(plan, directory, wanted, unit, &record, exclusive, Some(&is_still_valid))?;
         }
     }
     if any { Ok(files::fsync_folder(&directory.units())?) } else { Ok(()) }
@@ -117,7 +118,7 @@ fn reopen(
     unit: &WorkUnit,
     record: &UnitRecord,
     exclusive: bool,
-    still_stands: Option<&dyn Fn() -> Result<bool>>,
+    is_still_valid: Option<&dyn Fn() -> Result<bool>>,
 ) -> Result<bool> {
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
@@ -129,8 +130,8 @@ fn reopen(
     };
     let OpenJournal { mut journal, finished, carried } =
         open_journal(plan, directory, wanted, unit, carried)?;
-    if let Some(still_stands) = still_stands
-        && (journal.path() != journal_path(directory, unit) || !still_stands()?)
+    if let Some(is_still_valid) = is_still_valid
+        && (journal.path() != journal_path(directory, unit) || !is_still_valid()?)
     {
         if finished.is_empty() {
             files::remove_file(journal.path())?;

@@ -252,7 +252,7 @@ impl ModelReport {
         let Some(visible_range) = self.layer.visible_distances() else {
             return "the whole window".to_owned();
         };
-        let first = match self.layer.first_layer_that_sees_all {
+        let first = match self.layer.first_full_attention_layer {
             Some(index) => format!("layer {index} is the first that sees all"),
             None => "no layer sees all".to_owned(),
         };

@@ -145,7 +145,7 @@ impl TuneBench<'_> {
             let window = device.compute.window_bytes(spec, self.tokens, 0..spec.key_heads as usize);
             let resident = device.compute.resident_bytes(spec, table_bytes);
             let many = Device { workers: MAX_IN_FLIGHT, ..device.clone() };
-            many.windows_that_fit(window, resident)
+            many.fitting_windows(window, resident)
         });
         let limit = if self.attention.devices.is_cpu() {
             2 * self.attention.devices.threads

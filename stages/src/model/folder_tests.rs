@@ -398,7 +398,7 @@ fn attention_span(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
         });
     tiny.write(folder.path());
     let config = ModelConfig::read(folder.path(), None).unwrap();
-    (config.spec().window, config.spec().first_layer_that_sees_all)
+    (config.spec().window, config.spec().first_full_attention_layer)
 }
 
 #[test]

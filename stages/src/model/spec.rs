@@ -50,7 +50,7 @@ pub struct AttentionSpec {
     /// `max_position_embeddings`, as stated or the default of the family's configuration class.
     pub max_positions: Option<u64>,
     /// First layer that sees all earlier tokens, if any; for messages.
-    pub first_layer_that_sees_all: Option<u64>,
+    pub first_full_attention_layer: Option<u64>,
     /// Steps applied to an embedding before `norm`.
     #[serde(skip_serializing_if = "is_default")]
     pub embedding: EmbeddingSteps,
@@ -112,7 +112,7 @@ impl AttentionSpec {
             chunk: None,
             rope: None,
             max_positions: sizes.max_positions,
-            first_layer_that_sees_all: Some(0),
+            first_full_attention_layer: Some(0),
             embedding: EmbeddingSteps::default(),
             clip: None,
             head_norm: None,
@@ -291,7 +291,7 @@ impl AttentionSpec {
             "the first layer of this {} model {kind} {visible} tokens and cannot see keys at distance {distance} or more",
             self.model_type
         );
-        let first = match self.first_layer_that_sees_all {
+        let first = match self.first_full_attention_layer {
             Some(layer) => format!(
                 "the first layer that sees all tokens is layer {layer}; only layer 0 can be scored"
             ),
@@ -359,7 +359,7 @@ mod tests {
         AttentionSpec {
             window,
             rope: Some(rope),
-            first_layer_that_sees_all: None,
+            first_full_attention_layer: None,
             model_type: "llama".to_owned(),
             ..AttentionSpec::plain(&SIZES, Norm::Rms { eps: 1e-6, offset: 0.0 })
         }

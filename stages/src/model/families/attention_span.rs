@@ -21,7 +21,7 @@ pub(super) fn slide_everywhere(
         )));
     }
     first.spec.window = Some(window);
-    first.spec.first_layer_that_sees_all = None;
+    first.spec.first_full_attention_layer = None;
     first.sliding = Some(SlidingLayers { window, layers: vec![true; first.spec.layers as usize] });
 }
 
@@ -60,7 +60,8 @@ pub(super) fn slide_window(
 ) {
     if slides(0) {
         first.spec.window = Some(window);
-        first.spec.first_layer_that_sees_all = (0..first.spec.layers).find(|layer| !slides(*layer));
+        first.spec.first_full_attention_layer =
+            (0..first.spec.layers).find(|layer| !slides(*layer));
     }
     first.sliding =
         Some(SlidingLayers { window, layers: (0..first.spec.layers).map(slides).collect() });

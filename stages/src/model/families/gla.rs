@@ -68,7 +68,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
     let norm = Norm::Rms { eps: config.optional_positive("norm_eps").unwrap_or(1e-6), offset: 0.0 };
     let spec = AttentionSpec {
         gated_linear: Some(gated),
-        first_layer_that_sees_all: None,
+        first_full_attention_layer: None,
         ..AttentionSpec::plain(&sizes, norm.clone())
     };
     let softmax = softmax_layers(config, &sizes, &norm);

@@ -54,7 +54,7 @@ fn chunk(first: &mut FirstLayerConfig, config: &Fields<'_>, rotates: impl Fn(u64
     };
     if chunked(0) {
         first.spec.chunk = Some(chunk);
-        first.spec.first_layer_that_sees_all =
+        first.spec.first_full_attention_layer =
             (0..first.spec.layers).find(|layer| !chunked(*layer));
     }
 }

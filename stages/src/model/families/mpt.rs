@@ -30,7 +30,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
         spec.clip = attention.optional_positive("clip_qkv");
         spec.scale = attention.optional_positive("softmax_scale").unwrap_or(spec.scale);
         alibi = attention.flag("alibi", true);
-        refuse_what_is_unknown(attention);
+        refuse_unknown_settings(attention);
     }
     if alibi {
         let max = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
@@ -53,7 +53,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
     first
 }
 
-fn refuse_what_is_unknown(attention: &Fields<'_>) {
+fn refuse_unknown_settings(attention: &Fields<'_>) {
     let kind = attention.optional_text("attn_type").unwrap_or("multihead_attention");
     if kind != "multihead_attention" {
         attention.note(ModelProblem::settings(format!("`attn_type` `{kind}` is not supported")));
