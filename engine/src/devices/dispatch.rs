@@ -135,7 +135,7 @@ impl Dispatcher {
         std::mem::take(&mut self.steps)
     }
 
-    /// Decides the next action. Call it again until it returns [`Next::Wait`] or [`Next::Dead`]. `now`: time since any fixed
+    /// Decides the next action. Call it again until it returns [`Next::Wait`] or [`Next::NoDeviceLeft`]. `now`: time since any fixed
     /// moment.
     pub fn next(&mut self, now: Duration) -> Next {
         if let Some(load) = self.load(now) {
@@ -147,12 +147,12 @@ impl Dispatcher {
         if let Some(piece) = self.place(now) {
             self.pause = BACK_OFF.0;
             if let Some(since) = self.waiting_since.take() {
-                self.steps.push((None, Step::MemoryBack { waited: now.saturating_sub(since) }));
+                self.steps.push((None, Step::MemoryReleased { waited: now.saturating_sub(since) }));
             }
             return Next::Start(piece);
         }
         if self.devices.iter().all(|device| matches!(device.state, DeviceStatus::Retired(_))) {
-            return Next::Dead(self.retirement_reasons());
+            return Next::NoDeviceLeft(self.retirement_reasons());
         }
         let busy =
             |device: &DeviceState| device.in_flight > 0 || device.state == DeviceStatus::Loading;

@@ -171,7 +171,7 @@ fn simulate(world: &World) -> History {
                     assert!(history.given_up.insert(window, why.code).is_none());
                 }
                 Next::Wait(wake) => break wake,
-                Next::Dead(why) => {
+                Next::NoDeviceLeft(why) => {
                     history.dead = Some(why);
                     break None;
                 }

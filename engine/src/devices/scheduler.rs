@@ -44,7 +44,7 @@ pub enum SchedulerMessage {
         step: Step,
     },
     /// No device is left; unmeasured windows remain to be done.
-    Dead(String),
+    NoDeviceLeft(String),
     /// A thread of a device panicked: a bug.
     Bug(String),
 }
@@ -296,10 +296,10 @@ impl<'a> Scheduler<'a> {
                     state.check_at = time.map(|time| now + time);
                     break;
                 }
-                Next::Dead(why) => {
+                Next::NoDeviceLeft(why) => {
                     if !std::mem::replace(&mut state.dead, true) {
                         state.take_steps();
-                        state.messages.push_back(SchedulerMessage::Dead(why));
+                        state.messages.push_back(SchedulerMessage::NoDeviceLeft(why));
                     }
                     state.check_at = None;
                     break;

@@ -37,7 +37,7 @@ pub enum Step {
     },
     /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
-    MemoryBack {
+    MemoryReleased {
         waited: Duration,
     },
     GivenUp {
@@ -66,7 +66,7 @@ impl Step {
             Self::MoreInFlight { .. } => "more_in_flight",
             Self::HeadGroups { .. } => "head_groups",
             Self::MemoryWait(_) => "memory_wait",
-            Self::MemoryBack { .. } => "memory_back",
+            Self::MemoryReleased { .. } => "memory_back",
             Self::GivenUp { .. } => "window_given_up",
             Self::Failed { .. } => "device_failed",
             Self::Retired { .. } => "device_retired",
@@ -75,7 +75,10 @@ impl Step {
 
     /// Whether the step costs time or results and is logged as a warning.
     pub fn is_warning(&self) -> bool {
-        !matches!(self, Self::Ready { .. } | Self::MoreInFlight { .. } | Self::MemoryBack { .. })
+        !matches!(
+            self,
+            Self::Ready { .. } | Self::MoreInFlight { .. } | Self::MemoryReleased { .. }
+        )
     }
 
     pub fn facts(&self) -> Value {
@@ -94,7 +97,7 @@ impl Step {
                 "wanted_bytes": numbers.wanted, "reserved_bytes": numbers.reserved,
                 "free_bytes": numbers.free, "headroom_bytes": numbers.headroom,
             }),
-            Self::MemoryBack { waited } => json!({ "seconds": waited.as_secs_f64() }),
+            Self::MemoryReleased { waited } => json!({ "seconds": waited.as_secs_f64() }),
             Self::GivenUp { tokens, code } => json!({ "tokens": tokens, "code": code }),
             Self::Failed { message } => json!({ "message": message }),
             Self::Retired { reason } => json!({ "reason": reason }),

@@ -428,7 +428,7 @@ impl<'a> Measuring<'a> {
                 Some(OnDevices { watch, .. }) => watch.step(device, &step),
                 None => Ok(()),
             },
-            SchedulerMessage::Dead(why) => Err(no_device(&why)),
+            SchedulerMessage::NoDeviceLeft(why) => Err(no_device(&why)),
             SchedulerMessage::Bug(panic) => Err(device_panicked(&panic)),
         }
     }
@@ -464,7 +464,7 @@ impl<'a> Measuring<'a> {
             while scheduler.is_busy() {
                 match scheduler.wait(STOP_INTERVAL) {
                     // The run already ends for another reason.
-                    None | Some(SchedulerMessage::Dead(_) | SchedulerMessage::Bug(_)) => {}
+                    None | Some(SchedulerMessage::NoDeviceLeft(_) | SchedulerMessage::Bug(_)) => {}
                     Some(message) => self.receive(message)?,
                 }
             }
@@ -507,6 +507,6 @@ pub(crate) fn device_panicked(panic: &str) -> Failure {
 fn to_measure(documents: &[Prepared]) -> impl Iterator<Item = (&Prepared, &CutDocument)> {
     documents.iter().filter_map(|document| match &document.outcome {
         Preparation::Measure(cut) => Some((document, cut)),
-        Preparation::Quarantine(_) | Preparation::Drop { .. } | Preparation::Endless(_) => None,
+        Preparation::Quarantine(_) | Preparation::Drop { .. } | Preparation::TimedOut(_) => None,
     })
 }

@@ -45,7 +45,7 @@ pub enum Preparation {
     Measure(CutDocument),
     /// The tokenizer timed out, after a time that no published tokenizer needs. Ends the run instead of quarantining the row,
     /// since another machine might succeed.
-    Endless(Box<Diagnostic>),
+    TimedOut(Box<Diagnostic>),
 }
 
 /// Document with windows to measure.
@@ -139,7 +139,7 @@ fn outcome(
         DocumentContent::Text(text) => {
             let mut encoded = match tokenize(plan, place, &text) {
                 Ok(encoded) => encoded.map_err(|error| ("tokenize", error))?,
-                Err(endless) => return Ok(Preparation::Endless(endless)),
+                Err(timeout) => return Ok(Preparation::TimedOut(timeout)),
             };
             (std::mem::take(&mut encoded.ids), Some(encoded), Some(text))
         }

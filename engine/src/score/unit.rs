@@ -293,7 +293,7 @@ impl<'a> OpenUnit<'a> {
                     count(&mut self.counts.rows_dropped, &reason);
                     self.dropped.push(DroppedRow::row(document.row, document.id, &reason));
                 }
-                Preparation::Endless(problem) => return Err((*problem).into()),
+                Preparation::TimedOut(problem) => return Err((*problem).into()),
                 Preparation::Measure(cut) => {
                     self.document(document.row, &document.id, &cut, &mut rows)?;
                 }

@@ -258,7 +258,7 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
 fn cut_of(outcome: Preparation, location: &DocumentLocation) -> Result<CutDocument> {
     let why = match outcome {
         Preparation::Measure(cut) => return Ok(cut),
-        Preparation::Endless(problem) => return Err((*problem).into()),
+        Preparation::TimedOut(problem) => return Err((*problem).into()),
         Preparation::Drop { reason, tokens_total, .. } => {
             format!("dropped as `{reason}` with {} tokens", count(tokens_total))
         }

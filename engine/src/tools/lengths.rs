@@ -69,7 +69,7 @@ fn add_unit(
                     sample.add(tokens_total, 0, 0);
                     read += BYTES_PER_TOKEN * tokens_total;
                 }
-                Preparation::Quarantine(_) | Preparation::Endless(_) => {}
+                Preparation::Quarantine(_) | Preparation::TimedOut(_) => {}
             }
         }
         if left == 0 || read >= most_bytes {

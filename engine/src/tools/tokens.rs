@@ -27,7 +27,7 @@ pub fn print(
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {
                     Preparation::Measure(cut) => cut,
-                    Preparation::Endless(problem) => return Err((*problem).into()),
+                    Preparation::TimedOut(problem) => return Err((*problem).into()),
                     Preparation::Drop { reason, tokens_total, .. } => {
                         line["dropped"] = json!(reason);
                         line["tokens_total"] = json!(tokens_total);

@@ -206,7 +206,7 @@ impl TuneBench<'_> {
                 Some(SchedulerMessage::Window { result: Err(why), .. }) => {
                     return Err(Diagnostic::error(Blame::Machine, why.message).into());
                 }
-                Some(SchedulerMessage::Dead(why)) => {
+                Some(SchedulerMessage::NoDeviceLeft(why)) => {
                     return Err(Diagnostic::error(Blame::Machine, why).into());
                 }
                 Some(SchedulerMessage::Bug(panic)) => {

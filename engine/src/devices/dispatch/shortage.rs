@@ -21,7 +21,7 @@ impl Dispatcher {
                 let seconds = self.policy.memory_wait.as_secs();
                 let message =
                     format!("no device had enough memory for the table for {seconds} seconds");
-                return Next::Dead(message);
+                return Next::NoDeviceLeft(message);
             }
             return Next::Wait(self.next_check(now));
         }

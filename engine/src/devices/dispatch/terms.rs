@@ -63,7 +63,7 @@ pub enum Next {
     /// Wait until something changes or this much time has passed.
     Wait(Option<Duration>),
     /// Stop: no device is left.
-    Dead(String),
+    NoDeviceLeft(String),
 }
 
 /// State of a window after one of its pieces ended.

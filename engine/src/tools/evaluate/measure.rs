@@ -324,7 +324,7 @@ impl<'a> Measurer<'a> {
                     }
                 }
                 Some(SchedulerMessage::Step { .. }) | None => {}
-                Some(SchedulerMessage::Dead(why)) => return Err(no_device(&why)),
+                Some(SchedulerMessage::NoDeviceLeft(why)) => return Err(no_device(&why)),
                 Some(SchedulerMessage::Bug(panic)) => return Err(device_panicked(&panic)),
             }
             self.journal.sync_if_due(Instant::now())?;
