@@ -70,7 +70,7 @@ const LONG_WINDOW: Duration = Duration::from_secs(1);
 /// Options of an evaluation.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EvaluateOptions {
-    /// Window lengths in tokens: `2048,8192`; by default the pipeline's length and a quarter of it.
+    /// Window lengths in tokens: `2048,8192`; by default the pipeline's length and a quarter of that length.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub windows: Vec<u32>,
     /// Seed of the sample of documents and of all random steps.

@@ -263,7 +263,7 @@ impl Splitter {
     /// Encodes the parts from byte `start` on, up to the first that ends at or after `stop`.
     ///
     /// `ahead`: whether `start` may be inside a part. Returns an empty run if that part does not end before `stop`,
-    /// since the run in which the part begins encodes all of it.
+    /// since the run in which the part begins encodes the whole part.
     fn run(
         &self,
         source: EncodeInput<'_>,
