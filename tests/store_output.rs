@@ -42,6 +42,47 @@ fn check_nothing_is_left(bucket: &Bucket) {
 }
 
 #[test]
+fn objects_of_others_in_working_folders_stay() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspace = Workspace::copy_of(&scenario.before);
+    run(&workspace, &bucket, &[]).success();
+    let names = ["staging", "written/a/data", "fresh/scores", "staging/own/deeper"];
+    let notes: Vec<String> =
+        names.iter().map(|name| format!("x/out.run/{name}/notes.txt")).collect();
+    let left = "x/out.run/staging/1-1/data/train-00000-of-00001.parquet";
+    for command in [&["--fresh"][..], &[], &["--set", "stages.filter.keep_fraction=0.75"]] {
+        for key in &notes {
+            bucket.put(key, "somebody's notes");
+        }
+        bucket.put(left, "a part that an interrupted run left");
+        run(&workspace, &bucket, command).success();
+        let objects = bucket.objects();
+        for key in &notes {
+            assert_eq!(objects[key], b"somebody's notes", "{key}");
+        }
+        let folders = ["x/out.run/staging/", "x/out.run/written/", "x/out.run/fresh/"];
+        let is_working = |key: &&String| folders.iter().any(|folder| key.starts_with(folder));
+        let working: Vec<&String> = objects.keys().filter(is_working).collect();
+        assert_eq!(working.len(), notes.len(), "of the run nothing is left: {working:?}");
+    }
+}
+
+#[test]
+fn a_data_object_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspace = Workspace::copy_of(&scenario.before);
+    run(&workspace, &bucket, &[]).success();
+    let objects = bucket.objects();
+    let (key, bytes) = objects.iter().find(|(key, _)| key.starts_with("x/out/data/")).unwrap();
+    let mut changed = bytes.clone();
+    changed[bytes.len() / 2] ^= 1;
+    bucket.put(key, &*changed);
+    let refused = run(&workspace, &bucket, &["--set", "stages.filter.keep_fraction=0.75"]);
+    assert!(refused.expect(2).stderr.contains("which was changed after a run wrote it"));
+    assert_eq!(bucket.objects()[key], changed);
+}
+
+#[test]
 fn a_store_that_ignores_conditions_is_refused() {
     let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
     bucket.inject(|_, _| Some(Fault::Unconditional));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -342,9 +343,53 @@ fn files_of_others_in_working_folders_stay() {
     }
     let left = files_below(&workspace.path("out.run/staging"));
     assert_eq!(left.len(), 2, "of the run nothing is left: {left:?}");
+    // A folder of data files that an interrupted run left.
+    for name in
+        [".staging/.longsift", ".staging/train-00000-of-00001.parquet", ".staging/own/notes.txt"]
+    {
+        workspace.write(&format!("out/{name}"), "longsift fills and clears this folder.\n");
+    }
+    workspace.run(&pipeline());
+    let left = files_below(&workspace.path("out/.staging"));
+    assert!(left.iter().any(|path| path.ends_with("own/notes.txt")), "{left:?}");
+    assert!(!left.iter().any(|path| path.ends_with("train-00000-of-00001.parquet")), "{left:?}");
     // The cache command does not remove the run directory, either.
     let cleared = workspace.longsift(&["cache", "--runs", ".", "--clear", "runs"]).success().stdout;
     assert!(cleared.contains("out.run/journal/notes.txt"), "{cleared}");
+}
+
+#[test]
+fn a_data_file_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
+    for format in ["parquet", "jsonl-zst", "megatron"] {
+        let workspace = workspace();
+        let pipeline = pipeline().output(&format!("format: {format}"));
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        let path = files_below(&workspace.path("out/data")).remove(0);
+        let whole = fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[whole.len() / 2] ^= 1;
+        let earlier = fs::metadata(&path).unwrap().modified().unwrap() - Duration::from_secs(60);
+        for time in [None, Some(earlier)] {
+            fs::write(&path, &changed).unwrap();
+            if let Some(time) = time {
+                fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            }
+            for command in [&[][..], &["--set", "stages.filter.keep_fraction=0.75"]] {
+                let command = [&["run", "pipeline.yaml", "-q"], command].concat();
+                let refused = workspace.longsift(&command).expect(2).stderr;
+                assert!(refused.contains("which was changed after a run wrote it"), "{refused}");
+                assert!(refused.contains("`--fresh`"), "{refused}");
+                assert_eq!(fs::read(&path).unwrap(), changed, "{format}");
+            }
+        }
+        workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
+        assert_eq!(fs::read(&path).unwrap(), whole, "{format}");
+        // Equal bytes are ours whatever their time is.
+        fs::write(&path, &whole).unwrap();
+        let another = ["run", "pipeline.yaml", "-q", "--set", "stages.filter.keep_fraction=0.75"];
+        workspace.longsift(&another).success();
+    }
 }
 
 #[test]

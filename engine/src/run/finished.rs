@@ -7,7 +7,6 @@ use serde_json::json;
 use super::incompatible_scores::incompatible_scores;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::parallel;
 use crate::base::text;
 use crate::plan::Plan;
 use crate::plan::explain::CompletedWork;
@@ -175,11 +174,8 @@ pub(super) fn refuse_foreign_data(
     fresh: bool,
 ) -> Result<()> {
     let data = directory.data();
-    let in_place = parallel::in_order(ours.len(), directory.concurrency(1), |index| {
-        Ok(Part::all_in_place([&ours[index]], &data)?)
-    })?;
-    let own = ours.iter().zip(in_place).filter(|(_, in_place)| fresh || *in_place);
-    let own: HashSet<&String> = own.map(|(part, _)| &part.path).collect();
+    let own = if fresh { ours.iter().collect() } else { directory.original_data(ours)? };
+    let own: HashSet<&String> = own.into_iter().map(|part| &part.path).collect();
     let foreign =
         |name: &String| !name.split('/').any(|part| part.starts_with('.')) && !own.contains(name);
     let foreign: Vec<String> = directory.data_files()?.into_iter().filter(foreign).collect();

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::layout::{PartFolders, RunDirectory};
 use super::units::Part;
 use crate::base::error::Result;
+use crate::base::parallel;
 use crate::base::text::sha256_hex;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
 use crate::storage::files::FileDigest;
-use crate::storage::store::is_address;
 use crate::storage::{atomic, files, marked};
 
 /// Most records fit; a calibration with many groups is written in pieces.
@@ -56,6 +56,14 @@ const RECORDS: [&str; 13] = [
     "summary.json",
 ];
 
+/// Endings of data files.
+pub const DATA_ENDINGS: [&str; 5] = [".parquet", ".jsonl.zst", ".bin", ".idx", ".cu_seqlens.npy"];
+
+/// Whether a name is a digest of a work unit or of a run directory.
+fn is_digest(name: &str) -> bool {
+    name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Whether a file in a folder of a run directory has a name that runs create.
 fn is_run_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -65,9 +73,10 @@ fn is_run_file(path: &Path) -> bool {
         "dropped" => (&["score-", "select-"], ".parquet"),
         "quarantine" => (&["part-", "files"], ".parquet"),
         "scores" | "selection" => (&["part-"], ".parquet"),
-        "journal" | "answers" => {
-            let unit = name.split('.').next().unwrap_or_default();
-            return unit.len() == 16 && unit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        "events" => (&[""], ".jsonl"),
+        // The journals of a run directory in an object store are in a folder of the cache.
+        folder if matches!(folder, "journal" | "answers") || is_digest(folder) => {
+            return is_digest(name.split('.').next().unwrap_or_default());
         }
         _ => return RECORDS.contains(&&*name),
     };
@@ -155,6 +164,16 @@ impl RunDirectory {
         Ok(paths.iter().filter_map(name).collect())
     }
 
+    /// Returns the files of `data/` that are unchanged since the manifest was written.
+    pub fn original_data<'a>(&self, parts: &'a [Part]) -> Result<Vec<&'a Part>> {
+        let (data, manifest) = (self.data(), files::stamp(&self.manifest())?);
+        let original = parallel::in_order(parts.len(), self.concurrency(1), |index| {
+            Ok(parts[index].is_original(&data, manifest.as_ref())?)
+        })?;
+        let original = parts.iter().zip(original).filter(|(_, is_original)| *is_original);
+        Ok(original.map(|(part, _)| part).collect())
+    }
+
     /// Creates empty staging folders for a selection and removes those of earlier attempts.
     pub fn begin_attempt(&self) -> Result<PartFolders> {
         self.remove_attempts()?;
@@ -198,7 +217,7 @@ impl RunDirectory {
 
     /// Removes staged files.
     pub fn remove_attempts(&self) -> Result<()> {
-        files::remove_folder(&self.staged_data())?;
+        remove(&self.staged_data())?;
         remove(&self.staging())
     }
 
@@ -217,7 +236,7 @@ impl RunDirectory {
         self.remove_attempts()?;
         files::remove_file(&self.footers())?;
         remove(&self.written())?;
-        files::remove_folder(&self.written_data())?;
+        remove(&self.written_data())?;
         self.remove_fresh()?;
         remove(&self.journal())
     }
@@ -228,11 +247,23 @@ fn is_temporary(path: &Path) -> bool {
     name.as_encoded_bytes().starts_with(files::TEMPORARY_PREFIX.as_bytes())
 }
 
-/// Removes a folder of a run directory, except files with names that runs do not create. A folder that is marked, or in an
-/// object store, is removed as a whole.
+/// Whether a file in a folder of data files that are not committed yet has a name that runs create.
+fn is_data_file(top: &Path, path: &Path) -> bool {
+    let inside = path.strip_prefix(top).unwrap_or(path);
+    // In an object store, data files are in `data/` next to the records.
+    let is_data = top.file_name().unwrap_or_default().as_encoded_bytes().starts_with(b".")
+        || inside.parent().is_some_and(|parents| parents.iter().any(|name| name == "data"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    is_data && DATA_ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Removes a folder of a run directory, except files with names that runs do not create. A mark of longsift stays beside them.
 fn remove(folder: &Path) -> Result<()> {
-    if is_address(folder) || files::size(&folder.join(marked::MARKER))?.is_some() {
-        return Ok(files::remove_folder(folder)?);
-    }
-    Ok(files::remove_matching(folder, &|path| is_run_file(path) || is_temporary(path))?)
+    files::remove_matching(folder, &|path| {
+        is_run_file(path) || is_temporary(path) || is_data_file(folder, path)
+    })?;
+    let left = files::list_if_present(folder)?;
+    Ok(if left == [folder.join(marked::MARKER)] {
+        files::remove_folder(folder)?
+    })
 }

@@ -19,6 +19,7 @@ use crate::dataset::part::WrittenPart;
 use crate::dataset::units::WorkUnit;
 use crate::storage::error::StorageError;
 use crate::storage::files::FileDigest;
+use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
 
 /// Identity of the input of a unit: after any change, the unit is scored again.
@@ -62,6 +63,18 @@ impl Part {
     /// Whether the bytes of the part in `folder` are those that were written.
     pub fn is_unchanged(&self, folder: &Path) -> std::result::Result<bool, StorageError> {
         Ok(files::digest(&folder.join(&self.path))?.sha256 == self.sha256)
+    }
+
+    /// Whether the part in `folder` is the file that was written. Its bytes are read unless it was last changed before
+    /// `record`, a file that was written after it.
+    pub(super) fn is_original(
+        &self,
+        folder: &Path,
+        record: Option<&Stamp>,
+    ) -> std::result::Result<bool, StorageError> {
+        let found = files::stamp(&folder.join(&self.path))?;
+        let Some(found) = found.filter(|found| found.size == self.bytes) else { return Ok(false) };
+        Ok(record.is_some_and(|record| found.is_before(record)) || self.is_unchanged(folder)?)
     }
 
     /// Whether each part exists below `folder`, with its size.

@@ -10,6 +10,7 @@ use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
 use super::open::store;
+use super::range_file::Stamp;
 use super::regular;
 use super::store::is_address;
 use crate::storage::error::{self, StorageError, failed, is_link_circle};
@@ -224,11 +225,16 @@ pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
 /// Returns the length of a file in bytes; `None` if it is missing. A failing disk is an error, so that existing files
 /// never count as missing.
 pub fn size(path: &Path) -> Result<Option<u64>, StorageError> {
+    Ok(stamp(path)?.map(|stamp| stamp.size))
+}
+
+/// Like [`size`], with the times of the last changes.
+pub fn stamp(path: &Path) -> Result<Option<Stamp>, StorageError> {
     if let Some((store, address)) = store(path) {
-        return store.size(address);
+        return store.stamp(address);
     }
     let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
-    Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
+    Ok(metadata.filter(fs::Metadata::is_file).map(|status| Stamp::from_metadata(&status)))
 }
 
 /// Whether a folder of that name exists, after following links. A failing disk is an error, so that existing files
@@ -313,20 +319,20 @@ pub fn open_read_write(path: &Path) -> Result<File, StorageError> {
         .map_err(failed("open", path))
 }
 
-/// Removes a folder with its contents; a missing folder is not an error.
+/// Removes a local folder with its contents; a missing folder is not an error.
 pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
-    if let Some((store, address)) = store(path) {
-        return store.remove_folder(address);
-    }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
         _ => Ok(()),
     }
 }
 
-/// Removes the files below a local folder that `removes` names, and the folders that are empty then. A missing folder is
-/// not an error.
+/// Removes the files below a folder that `removes` names, and the folders that are empty then. A missing folder is not an
+/// error.
 pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result<(), StorageError> {
+    if let Some((store, address)) = store(folder) {
+        return store.remove_matching(address, &|name| removes(&folder.join(name)));
+    }
     if !is_folder(folder)? {
         return Ok(());
     }

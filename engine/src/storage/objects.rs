@@ -66,15 +66,20 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
         }
     })?;
     let tail = if tail.len() as u64 > meta.size { Bytes::new() } else { tail };
-    let modified_ns = meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from);
-    if meta.e_tag.is_none() && modified_ns == 0 {
+    let stamp = stamp(&meta);
+    if meta.e_tag.is_none() && stamp.modified_ns == 0 {
         let why = "the store sends neither ETag nor Last-Modified, so changes of the object during reading would go unnoticed";
         return Err(StorageError::new("open", Location::parse(url), ErrorKind::Invalid, why));
     }
     let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
-    let (stamp, key) = (Stamp::new(meta.size, modified_ns), format!("{url}\0{version}"));
+    let key = format!("{url}\0{version}");
     let file = ObjectFile { store, path, address: url.to_owned(), opened: meta };
     Ok(RangeFile::remote(file, key, stamp, tail))
+}
+
+/// Returns the size and modification time of an object.
+pub(super) fn stamp(meta: &ObjectMeta) -> Stamp {
+    Stamp::new(meta.size, meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from))
 }
 
 impl FetchRange for ObjectFile {

@@ -83,7 +83,15 @@ impl Stamp {
         Self { size, modified_ns, changed_ns: 0, version: 0 }
     }
 
-    fn from_metadata(status: &std::fs::Metadata) -> Self {
+    /// Whether the file was last changed before `other` was: certainly, since files of one moment count as changed.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        let is_remote = self.changed_ns == 0 && other.changed_ns == 0;
+        self.modified_ns != 0
+            && self.modified_ns < other.modified_ns
+            && (is_remote || self.changed_ns < other.changed_ns)
+    }
+
+    pub(super) fn from_metadata(status: &std::fs::Metadata) -> Self {
         let changed_ns =
             i128::from(status.ctime()) * 1_000_000_000 + i128::from(status.ctime_nsec());
         Self { changed_ns, ..Self::new(status.len(), modified_ns(status)) }

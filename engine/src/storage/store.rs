@@ -7,6 +7,7 @@ use std::path::Path;
 use longsift_stages::contract::Location;
 
 use super::error::StorageError;
+use super::range_file::Stamp;
 
 /// Files of a store by address. Written files appear atomically and are then durable. Folders exist only while they
 /// contain files.
@@ -23,10 +24,14 @@ pub(crate) trait Store: Sync {
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError>;
     /// Removes a file; a missing file is not an error.
     fn remove(&self, address: &str) -> Result<(), StorageError>;
-    /// Removes everything below an address.
-    fn remove_folder(&self, address: &str) -> Result<(), StorageError>;
-    /// Returns the length of a file in bytes; `None` if it is missing.
-    fn size(&self, address: &str) -> Result<Option<u64>, StorageError>;
+    /// Removes the files below an address that `removes` names, by their names relative to it.
+    fn remove_matching(
+        &self,
+        address: &str,
+        removes: &dyn Fn(&str) -> bool,
+    ) -> Result<(), StorageError>;
+    /// Returns the length and modification time of a file; `None` if it is missing.
+    fn stamp(&self, address: &str) -> Result<Option<Stamp>, StorageError>;
     /// Returns the names of files and folders directly below an address, sorted by bytes.
     fn list(&self, address: &str) -> Result<Vec<String>, StorageError>;
     /// Returns the names of all files below an address, '/'-separated, sorted by bytes.

@@ -32,9 +32,10 @@ pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     Ok(RangeFile::remote(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
 }
 
-/// Returns the length of a file in bytes; `None` if it is missing.
-pub(super) fn size(address: &str) -> Result<Option<u64>, StorageError> {
-    Ok(client(address)?.status(&url(address)?)?.map(|file| file.length))
+/// Returns the length and modification time of a file; `None` if it is missing.
+pub(super) fn stamp(address: &str) -> Result<Option<Stamp>, StorageError> {
+    let file = client(address)?.status(&url(address)?)?;
+    Ok(file.map(|file| Stamp::new(file.length, file.modified_ns)))
 }
 
 /// Returns an address with its user and query, for requests.

@@ -5,14 +5,15 @@ use std::io::{self, Read};
 use futures_util::{StreamExt, TryStreamExt};
 use longsift_stages::contract::{Address, Location};
 use object_store::path::Path;
-use object_store::{Error, ObjectMeta, ObjectStoreExt, PutMode};
+use object_store::{Error, ObjectStoreExt, PutMode};
 
 use super::upload::Uploading;
 use crate::storage;
 use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
 use crate::storage::objects::{
-    ObjectLocation, ObjectReader, Version, answered, list, locate, put, request, runtime,
+    ObjectLocation, ObjectReader, Version, answered, list, locate, put, request, runtime, stamp,
 };
+use crate::storage::range_file::Stamp;
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::{Store, Upload};
 use crate::storage::web;
@@ -56,13 +57,21 @@ impl Store for ObjectStores {
         if_present(request("remove", address, || client.objects.delete(&path))).map(drop)
     }
 
-    fn remove_folder(&self, address: &str) -> Result<(), StorageError> {
+    fn remove_matching(
+        &self,
+        address: &str,
+        removes: &dyn Fn(&str) -> bool,
+    ) -> Result<(), StorageError> {
+        let mut names = list(address)?;
+        names.retain(|name| removes(name));
+        if names.is_empty() {
+            return Ok(());
+        }
         let ObjectLocation { client, path, .. } = locate("remove", address)?;
-        let store = &client.objects;
         request("remove", address, || async {
-            let found: Vec<ObjectMeta> = store.list(Some(&path)).try_collect().await?;
-            let paths = found.into_iter().map(|object| Ok(object.location));
-            let removed = store.delete_stream(futures_util::stream::iter(paths).boxed());
+            let paths = names.iter().map(|name| Path::parse(format!("{path}/{name}")));
+            let paths: Vec<_> = paths.map(|path| path.map_err(Error::from)).collect();
+            let removed = client.objects.delete_stream(futures_util::stream::iter(paths).boxed());
             removed.try_for_each(|_| async { Ok(()) }).await.or_else(|error| match error {
                 Error::NotFound { .. } => Ok(()),
                 error => Err(error),
@@ -70,13 +79,13 @@ impl Store for ObjectStores {
         })
     }
 
-    fn size(&self, address: &str) -> Result<Option<u64>, StorageError> {
+    fn stamp(&self, address: &str) -> Result<Option<Stamp>, StorageError> {
         if Address::parse(address).is_some_and(|address| address.scheme.is_web()) {
-            return web::size(address);
+            return web::stamp(address);
         }
         let ObjectLocation { client, path, .. } = locate("read", address)?;
         let found = if_present(request("read", address, || client.objects.head(&path)))?;
-        Ok(found.map(|object| object.size))
+        Ok(found.as_ref().map(stamp))
     }
 
     fn list(&self, address: &str) -> Result<Vec<String>, StorageError> {
