@@ -1,9 +1,11 @@
 //! Writes one compressed file of JSON lines whose bytes depend only on its rows.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::temporal_conversions::{as_datetime, as_time};
 use arrow_array::types::ArrowTemporalType;
 use arrow_array::{
@@ -12,22 +14,22 @@ use arrow_array::{
 };
 use arrow_cast::cast;
 use arrow_json::writer::{LineDelimited, WriterBuilder};
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use zstd::stream::write::Encoder;
 
+use super::formats::type_names::{self, UTC};
 use super::part::WrittenPart;
 use super::problem::DataProblem;
+use crate::base::text::quoted;
 use crate::storage::atomic::AtomicFile;
 
 /// Bytes per call of the compressor: fixed, so that its output does not depend on the batches.
 const PIECE_BYTES: usize = 1 << 20;
 /// Zstandard level with small and fast output.
 const ZSTD_LEVEL: i32 = 3;
-/// Time zone of written instants.
-const UTC: &str = "+00:00";
-
 /// Writes one `.jsonl.zst` file atomically: a JSON object and a line feed for each row, nulls included. Non-finite
-/// numbers and instants beyond the calendar are null, bytes are hexadecimal digits, instants are in UTC.
+/// numbers and instants beyond the calendar are null, bytes are hexadecimal digits, instants are in UTC. A map that has a key
+/// twice is an error: readers would lose a value.
 pub struct LinesWriter {
     stream: Encoder<'static, AtomicFile>,
     /// Written types.
@@ -46,6 +48,15 @@ impl LinesWriter {
 
     /// Appends rows. Columns are matched by index.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), DataProblem> {
+        let rows = 0..batch.num_rows();
+        let twice = |(field, column): (&FieldRef, &ArrayRef)| {
+            let key = rows.clone().find_map(|row| repeated_key(column, row))?;
+            Some(format!("column `{}`: a map has the key {} twice", field.name(), quoted(&key)))
+        };
+        if let Some(why) = self.schema.fields().iter().zip(batch.columns()).find_map(twice) {
+            return Err(DataProblem::data(format!("a row cannot be written as JSON: {why}"))
+                .with_hint("write `format: parquet`"));
+        }
         let lines = encoded(batch, &self.schema).map_err(|error| unwritable(&error))?;
         self.pending.extend(lines);
         let whole = self.pending.len() / PIECE_BYTES * PIECE_BYTES;
@@ -72,14 +83,64 @@ impl LinesWriter {
 /// Lists columns that JSON cannot represent, each with the reason.
 pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     let one = |field: &Arc<Field>| {
+        if has_repeated_fields(field.data_type()) {
+            return Some(format!("`{}`: two of its fields have the same name", field.name()));
+        }
         let of_one = vec![field.as_ref().clone().with_nullable(true)];
         let of_one = Arc::new(Schema::new(of_one));
         let nulls = new_null_array(field.data_type(), 1);
         let row = RecordBatch::try_new(Arc::clone(&of_one), vec![nulls]);
         let why = row.and_then(|row| encoded(&row, &in_utc(&of_one))).err()?;
-        Some(format!("`{}` of the type {}: {why}", field.name(), field.data_type()))
+        Some(format!(
+            "`{}` of the type {}: {why}",
+            field.name(),
+            type_names::name(field.data_type())
+        ))
     };
     schema.fields().iter().filter_map(one).collect()
+}
+
+/// Returns a key that a map of a row has twice, at any depth.
+fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
+    let inside = |items: &ArrayRef| match items.data_type().is_nested() {
+        true => (0..items.len()).find_map(|row| repeated_key(items, row)),
+        false => None,
+    };
+    if array.is_null(row) {
+        return None;
+    }
+    match array.data_type() {
+        DataType::Struct(_) => {
+            array.as_struct().columns().iter().find_map(|column| repeated_key(column, row))
+        }
+        DataType::List(_) => inside(&array.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => inside(&array.as_list::<i64>().value(row)),
+        DataType::FixedSizeList(..) => inside(&array.as_fixed_size_list().value(row)),
+        DataType::Map(..) => {
+            let entries = array.as_map().value(row);
+            let keys = cast(entries.column(0), &DataType::Utf8).ok()?;
+            let mut known = HashSet::new();
+            let twice = keys.as_string::<i32>().iter().flatten().find(|key| !known.insert(*key));
+            twice.map(str::to_owned).or_else(|| inside(entries.column(1)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a struct at any depth has two fields with the same name.
+fn has_repeated_fields(kind: &DataType) -> bool {
+    match kind {
+        DataType::Struct(fields) => {
+            let names: HashSet<&String> = fields.iter().map(|field| field.name()).collect();
+            names.len() < fields.len()
+                || fields.iter().any(|field| has_repeated_fields(field.data_type()))
+        }
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_repeated_fields(item.data_type()),
+        _ => false,
+    }
 }
 
 fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {
@@ -182,9 +243,10 @@ fn written(path: &Path, error: &io::Error) -> DataProblem {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::builder::{Int64Builder, MapBuilder};
+    use arrow_array::builder::{Int64Builder, MapBuilder, StringBuilder};
     use arrow_array::types::TimestampMicrosecondType;
     use arrow_array::{Date32Array, ListArray, TimestampMicrosecondArray};
+    use arrow_buffer::OffsetBuffer;
     use serde_json::{Value, json};
 
     use super::*;
@@ -224,6 +286,37 @@ mod tests {
         let schema = Schema::new(vec![Field::new("map", map.data_type().clone(), false)]);
         let reasons = unsupported_columns(&schema);
         assert_eq!(reasons.len(), 1, "{reasons:?}");
-        assert!(reasons[0].starts_with("`map` of the type Map"), "{reasons:?}");
+        assert!(reasons[0].starts_with("`map` of the type map<int64, int64>: "), "{reasons:?}");
+    }
+
+    #[test]
+    fn keys_that_a_reader_would_lose_are_refused() {
+        let field = |kind: DataType| Arc::new(Field::new("x", kind, true));
+        let twice = DataType::Struct(vec![field(DataType::Int8), field(DataType::Utf8)].into());
+        let schema = Schema::new(vec![field(DataType::List(field(twice)))]);
+        assert_eq!(unsupported_columns(&schema), ["`x`: two of its fields have the same name"]);
+        let mut map = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+        for keys in [["a", "b"], ["a", "a"]] {
+            for key in keys {
+                map.keys().append_value(key);
+                map.values().append_value(1);
+            }
+            map.append(true).unwrap();
+        }
+        let map: ArrayRef = Arc::new(map.finish());
+        let item = Arc::new(Field::new("item", map.data_type().clone(), true));
+        let list = |map: ArrayRef| {
+            let lengths = OffsetBuffer::from_lengths([map.len()]);
+            Arc::new(ListArray::new(Arc::clone(&item), lengths, map, None)) as ArrayRef
+        };
+        assert_eq!(repeated_key(&list(Arc::clone(&map)), 0).as_deref(), Some("a"));
+        assert_eq!(repeated_key(&list(map.slice(0, 1)), 0), None);
+        let folder = tempfile::tempdir().unwrap();
+        let batch = RecordBatch::try_from_iter([("m", map)]).unwrap();
+        let path = folder.path().join("x.jsonl.zst");
+        let mut writer = LinesWriter::create(&path, &batch.schema()).unwrap();
+        writer.write(&batch.slice(0, 1)).unwrap();
+        let refused = writer.write(&batch).unwrap_err();
+        assert!(refused.message.contains("column `m`: a map has the key `a` twice"));
     }
 }

@@ -14,7 +14,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
-use super::type_names;
+use super::type_names::{self, UTC};
 use crate::base::text::quoted;
 
 /// Whole numbers that may be written with a zero fraction: other programs read those as float64.
@@ -70,7 +70,7 @@ pub(super) enum ColumnValue<'a> {
     Float64(f64),
     Text(Cow<'a, str>),
     List(Vec<Self>),
-    /// Fields in the order of the text. The last of several fields with one name counts.
+    /// Fields in the order of the text, with different names.
     Object(Vec<(Cow<'a, str>, Self)>),
 }
 
@@ -177,8 +177,9 @@ impl<'a> LineParser<'a> {
         members: Vec<(String, &'a RawValue)>,
         fields: &Fields,
     ) -> Result<Vec<(Cow<'a, str>, ColumnValue<'a>)>, Misfit> {
-        let mut next = 0;
-        let mut values = Vec::with_capacity(members.len());
+        // `end`: columns from here on have no value yet.
+        let (mut next, mut end) = (0, 0);
+        let mut values: Vec<(Cow<'a, str>, _)> = Vec::with_capacity(members.len());
         for (name, value) in members {
             // Most objects have their fields in column order.
             let index = match fields.get(next) {
@@ -187,7 +188,12 @@ impl<'a> LineParser<'a> {
             };
             match index {
                 Some(index) => {
+                    if index < end && values.iter().any(|(known, _)| *known == name) {
+                        let why = "the object has this key twice";
+                        return Err(Misfit::new(self.position(value.get()), why).in_field(&name));
+                    }
                     next = index + 1;
+                    end = end.max(next);
                     let data_type = fields[index].data_type();
                     let value = self.value(value.get(), data_type);
                     let value = value.map_err(|misfit| misfit.in_field(&name))?;
@@ -219,7 +225,7 @@ impl<'a> LineParser<'a> {
                 let mut names = HashSet::new();
                 let twice = members.iter().find(|(name, _)| !names.insert(name.as_str()));
                 if let Some((name, value)) = twice {
-                    let why = "the map has this key twice";
+                    let why = "the object has this key twice";
                     return Err(Misfit::new(self.position(value.get()), why).in_field(name));
                 }
                 let entry = |(name, value): (String, &'a RawValue)| {
@@ -252,7 +258,16 @@ impl<'a> LineParser<'a> {
             let name = type_names::name(data_type);
             let name = name.split('<').next().unwrap_or(&name);
             let exactly = if is_inexact(data_type, value) { " exactly" } else { "" };
-            let why = format!("{name} cannot hold {}{exactly}", quoted(value));
+            let mut why = format!("{name} cannot hold {}{exactly}", quoted(value));
+            if let DataType::Timestamp(unit, zone) = data_type {
+                let other = zone.is_none().then(|| UTC.into());
+                let other = DataType::Timestamp(*unit, other);
+                if scalar(&other, value).is_some() {
+                    let has = if zone.is_some() { "no" } else { "an" };
+                    let other = type_names::name(&other);
+                    why += &format!(", which has {has} offset from UTC: name the type `{other}`");
+                }
+            }
             Misfit::new(self.position(value), why)
         })
     }
@@ -310,9 +325,9 @@ fn scalar<'a>(data_type: &DataType, value: &'a str) -> Option<ColumnValue<'a>> {
             };
             string_value(value).filter(is_date).map(ColumnValue::Text)
         }
-        DataType::Timestamp(..) => {
-            string_value(value).filter(|text| is_instant(text)).map(ColumnValue::Text)
-        }
+        DataType::Timestamp(_, zone) => string_value(value)
+            .filter(|text| is_instant(text) && has_offset(text) == zone.is_some())
+            .map(ColumnValue::Text),
         // Objects and lists are parsed by the caller.
         _ => None,
     }
@@ -357,6 +372,12 @@ fn is_instant(text: &str) -> bool {
     let nanoseconds =
         string_to_datetime(&utc, text).map(|instant| instant.timestamp_subsec_nanos());
     nanoseconds.is_ok_and(|nanoseconds| nanoseconds < 1_000_000_000 && nanoseconds % 1000 == 0)
+}
+
+/// Whether an instant has an offset from UTC: then it is the same everywhere.
+fn has_offset(text: &str) -> bool {
+    let instant = |zone: &str| string_to_datetime(&zone.parse::<Tz>().expect("an offset"), text);
+    matches!((instant("+00:00"), instant("+01:00")), (Ok(one), Ok(other)) if one == other)
 }
 
 #[cfg(test)]
@@ -411,14 +432,15 @@ mod tests {
             ("uint64", "9223372036854775808", "9223372036854775808"),
             ("string", r#""\ud842\udfb7\uDBFF\uDFFD""#, "\u{20bb7}\u{10fffd}"),
             ("map<string, int8>", r#"{"\ud840\udc00": 1}"#, "{\u{20000}: 1}"),
-            ("struct<a: int8>", r#"{"a": 1, "a": 2}"#, "{a: 2}"),
             ("float32", "0.5e1", "5.0"),
             ("bool", "true", "true"),
             ("string", r#""8\u00e9\ud83d\ude00\n""#, "8\u{e9}\u{1f600}\n"),
             ("large_string", r#""""#, ""),
             ("date", r#""2024-02-29""#, "2024-02-29"),
             ("date", r#""2024\u002d02-29""#, "2024-02-29"),
-            ("timestamp", r#""2024-02-29T12:00:00.5Z""#, "2024-02-29T12:00:00.500"),
+            ("timestamp", r#""2024-02-29T12:00:00.5""#, "2024-02-29T12:00:00.500"),
+            ("timestamptz", r#""2024-02-29T12:00:00.5Z""#, "2024-02-29T12:00:00.500Z"),
+            ("timestamptz", r#""2024-02-29 14:00:00+02:00""#, "2024-02-29T12:00:00Z"),
             ("list<list<int8>>", "[[1], [], null]", "[[1], [], ]"),
             ("struct<a: int8, b: string>", r#"{"b": "c"}"#, "{a: , b: c}"),
             ("map<string, int8>", r#"{"b": 1, "c": null}"#, "{b: 1, c: }"),
@@ -451,11 +473,22 @@ mod tests {
             ("date", "19000 1.5 \"2024-02-30\" \"\" true \"2024-02-29T12:00:00\""),
             (
                 "timestamp",
-                "1700000000 \"yesterday\" \"2024-01-01T25:00:00\" \"2024-01-01T12:00:00.0000001\" \"2016-12-31T23:59:60Z\" \"2016-12-31T23:59:60.5Z\" \"2017-01-01T01:59:60+02:00\"",
+                "1700000000 \"yesterday\" \"2024-01-01T25:00:00\" \"2024-01-01T12:00:00.0000001\" \"2016-12-31T23:59:60\" \"2024-01-01T12:00:00Z\" \"2024-01-01T12:00:00+02:00\"",
+            ),
+            (
+                "timestamptz",
+                "1700000000 \"2024-01-01T12:00:00\" \"2024-01-01\" \"2016-12-31T23:59:60Z\" \"2016-12-31T23:59:60.5Z\" \"2017-01-01T01:59:60+02:00\"",
             ),
             ("list<int64>", "1 \"1\" {} [0.9] [\"1\"] [[1]]"),
             ("list<list<int64>>", "[1] [[1.5]]"),
-            ("struct<a: int64>", "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"b\":1} {\"a\":1.5,\"a\":1}"),
+            (
+                "struct<a: int64>",
+                "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"b\":1} {\"a\":1.5,\"a\":1} {\"a\":1,\"a\":1}",
+            ),
+            (
+                "struct<a: int8, b: int8, c: int8>",
+                "{\"c\":1,\"a\":1,\"c\":1} {\"b\":1,\"a\":1,\"\\u0062\":1}",
+            ),
             (
                 "map<string, int64>",
                 "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"a\":1,\"a\":1} {\"a\":1,\"b\":2,\"\\u0061\":2}",
@@ -498,6 +531,14 @@ mod tests {
         assert_eq!(
             said(number, r#"{"x": 1152921504606846977}"#),
             "6: field `x`: float64 cannot hold `1152921504606846977` exactly"
+        );
+        assert_eq!(
+            said("t: timestamp", r#"{"t": "2024-01-01T12:00:00Z"}"#),
+            "6: field `t`: timestamp cannot hold `\"2024-01-01T12:00:00Z\"`, which has an offset from UTC: name the type `timestamptz`"
+        );
+        assert_eq!(
+            said("a: int8, b: int8", r#"{"a": 1, "b": 2, "a": 1}"#),
+            "22: field `a`: the object has this key twice"
         );
         for name in ["NaN", "Infinity", "-Infinity"] {
             let misfit = said(number, &format!("{{\"x\": {name}}}"));

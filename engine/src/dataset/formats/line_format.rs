@@ -91,6 +91,10 @@ impl LineFormat {
         let values = fits::parse(json, columns, strict);
         let values =
             values.map_err(|misfit| bad("bad_line", start + misfit.at, &misfit.to_string()))?;
+        if !fields.is_empty() && values.iter().any(|(name, _)| name == KEY) {
+            let why = "the object has the field `tsv_key`, which is the column of the key";
+            return Err(bad("bad_line", start, why));
+        }
         fields.extend(values);
         Ok(ColumnValue::Object(fields))
     }
@@ -113,6 +117,8 @@ mod tests {
         assert_eq!(row("a\"b\t{\"x\": \"1\"}\r").unwrap(), r#"{"tsv_key":"a\"b","x":"1"}"#);
         assert_eq!(row("\t { } ").unwrap(), r#"{"tsv_key":""}"#);
         assert!(row("{\"x\": 1}").unwrap_err().contains("expected a tab"));
+        let twice = row("key\t{\"x\": \"1\", \"tsv_key\": \"2\"}").unwrap_err();
+        assert!(twice.contains("column 5: the object has the field `tsv_key`"), "{twice}");
         assert!(row("key\t[1]").unwrap_err().contains("expected a JSON object"));
     }
 

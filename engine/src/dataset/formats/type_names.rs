@@ -10,7 +10,13 @@ use super::shape::map_type;
 /// Maximum nesting depth.
 const MAX_DEPTH: usize = 60;
 
-/// Types without parts, and their names.
+/// Name of the type of instants, which are the same everywhere.
+const TIMESTAMPTZ: &str = "timestamptz";
+
+/// Time zone of instants.
+pub(in crate::dataset) const UTC: &str = "+00:00";
+
+/// Types without parts, and their names; see also [`TIMESTAMPTZ`].
 const SIMPLE: [(&str, DataType); 15] = [
     ("string", DataType::Utf8),
     ("bool", DataType::Boolean),
@@ -43,9 +49,15 @@ pub fn name(data_type: &DataType) -> String {
     }
     match data_type {
         DataType::Utf8View => "string".to_owned(),
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "binary".to_owned(),
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => "binary".to_owned(),
+        DataType::Duration(_) => "duration".to_owned(),
+        DataType::Interval(_) => "interval".to_owned(),
         DataType::Date64 => "date".to_owned(),
-        DataType::Timestamp(..) => "timestamp".to_owned(),
+        DataType::Timestamp(_, None) => "timestamp".to_owned(),
+        DataType::Timestamp(_, Some(_)) => TIMESTAMPTZ.to_owned(),
         DataType::Time32(_) | DataType::Time64(_) => "time".to_owned(),
         DataType::Dictionary(_, value) => name(value),
         DataType::List(item)
@@ -55,7 +67,9 @@ pub fn name(data_type: &DataType) -> String {
         | DataType::FixedSizeList(item, _) => format!("list<{}>", name(item.data_type())),
         DataType::Struct(fields) => format!("struct<{}>", written(fields)),
         DataType::Map(entries, _) => match entries.data_type() {
-            DataType::Struct(pair) => format!("map<string, {}>", name(pair[1].data_type())),
+            DataType::Struct(pair) => {
+                format!("map<{}, {}>", name(pair[0].data_type()), name(pair[1].data_type()))
+            }
             other => other.to_string(),
         },
         other => other.to_string().to_lowercase(),
@@ -105,6 +119,7 @@ impl<'a> Parser<'a> {
                 map_type(value)
             }
             "struct" => DataType::Struct(self.fields()?),
+            TIMESTAMPTZ => DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into())),
             simple => match SIMPLE.iter().find(|(known, _)| *known == simple) {
                 Some((_, data_type)) => data_type.clone(),
                 None => return Err(unknown(simple)),
@@ -155,7 +170,7 @@ fn unknown(name: &str) -> String {
     for (known, _) in &SIMPLE {
         let _ = write!(message, "{known}, ");
     }
-    message + "list<type>, map<string, type>, struct<name: type, ...>"
+    message + TIMESTAMPTZ + ", list<type>, map<string, type>, struct<name: type, ...>"
 }
 
 #[cfg(test)]
@@ -167,6 +182,7 @@ mod tests {
         for text in [
             "string",
             "list<list<int32>>",
+            "struct<t: timestamptz>",
             "map<string, list<float64>>",
             "struct<a b: struct<x: timestamp>, c: map<string, struct<d: bool>>>",
         ] {
