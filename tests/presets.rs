@@ -71,8 +71,8 @@ fn an_incomplete_pipeline_gets_its_missing_stages_as_yaml() {
         on_text(1024).filter("keep_fraction: 0.5, guards: [{statistic: copy_share, max: 0.4}]");
     let (_, stderr) = plan(&workspace, &old);
     for line in [
-        "warning: `balanced-recurrence` works best with `lexical` on text, a guard on `repeated_share`, \
-         a guard on `digit_share`, a guard on `unbroken_share`, which this pipeline lacks",
+        "warning: this pipeline lacks what `balanced-recurrence` works best with: `lexical` on text; \
+         guards on `repeated_share`, `digit_share`, `unbroken_share`\n",
         "  - stage: lexical",
         "      - {statistic: repeated_share, max: 0.7}",
         "      - {statistic: digit_share, max: 0.2}",
@@ -104,9 +104,7 @@ fn a_compared_preset_without_its_stage_is_a_warning_and_needs_no_guards() {
     let compared = far.output("report_by: id, compare: [balanced-recurrence]");
     let (_, stderr) = plan(&workspace, &compared);
     assert!(
-        stderr.contains(
-            "`balanced-recurrence` works best with `lexical` on text, which this pipeline lacks\n"
-        ),
+        stderr.contains("lacks what `balanced-recurrence` works best with: `lexical` on text\n"),
         "{stderr}"
     );
     let (_, stderr) = plan(&workspace, &compared.measure("lexical"));

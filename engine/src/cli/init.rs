@@ -55,8 +55,9 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
     let edit = if inputs.is_empty() { "edit it, then " } else { "" };
     let next = shell_word(&output.display().to_string());
     print_line(&terminal::text(&format!(
-        "wrote `{}`; next: {edit}`longsift plan {next}`",
-        output.display()
+        "wrote `{}` and `{}`; next: {edit}`longsift plan {next}`",
+        output.display(),
+        schema.display()
     )))?;
     Ok(DONE)
 }

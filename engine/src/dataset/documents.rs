@@ -632,7 +632,7 @@ mod tests {
         let read = read_documents(&dataset, unit, &columns, 1, LostRowGroups::default());
         let problem = DataProblem::from(read.err().unwrap());
         assert!(
-            problem.message.starts_with("column `text` is Utf8; accepted: a list of int32"),
+            problem.message.starts_with("column `text` is string; accepted: a list of int32"),
             "{problem}"
         );
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, SchemaRef};
 
 use super::discover::DiscoveredFiles;
+use super::formats::type_names;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
 use super::problem::DataProblem;
@@ -220,7 +221,7 @@ impl Dataset {
         }
         let problem = DataProblem::settings(format!(
             "column `{name}` is {}; accepted: {accepted}",
-            field.data_type()
+            type_names::name(field.data_type())
         ));
         let others = self.schema.fields().iter().filter(|field| accepts(field.data_type()));
         let others: Vec<_> = others.map(|field| format!("`{}`", field.name())).collect();

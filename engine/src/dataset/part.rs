@@ -16,6 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
+use super::formats::type_names;
 use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::source::guarded;
@@ -268,7 +269,11 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
             writer.close().map(drop)
         };
         let why = guarded(attempt).err()?;
-        Some(format!("`{}` of the type {}: {why}", field.name(), field.data_type()))
+        Some(format!(
+            "`{}` of the type {}: {why}",
+            field.name(),
+            type_names::name(field.data_type())
+        ))
     };
     schema.fields().iter().filter_map(one).collect()
 }

@@ -211,3 +211,18 @@ pub(super) struct InTree {
     /// Folder with a trailing slash; empty for the whole data set.
     pub(super) folder: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_decoder_is_an_error_of_its_file() {
+        let of = |decode: fn() -> Result<(), String>| guarded(decode).unwrap_err();
+        let page = 3;
+        assert_eq!(of(|| panic!("no page")), "its bytes contradict each other (no page)");
+        assert_eq!(of(|| Err("it ends".to_owned())), "it ends");
+        let formatted = guarded::<(), String>(|| panic!("page {page} of 2")).unwrap_err();
+        assert_eq!(formatted, "its bytes contradict each other (page 3 of 2)");
+    }
+}

@@ -296,7 +296,7 @@ fn every_incompatible_file_is_listed_with_its_problem() {
     assert!(of("thrift.parquet").contains("does not decode"));
     assert!(of("middle.parquet").contains("the data ends at"));
     assert!(of("other.parquet").contains("column `id` is missing"));
-    assert!(of("other.parquet").contains("column `text` is Int64 instead of LargeUtf8"));
+    assert!(of("other.parquet").contains("column `text` is int64 instead of large_string"));
     assert!(of("other.parquet").contains("column `more` is not in the first file"));
 }
 
@@ -401,7 +401,7 @@ fn a_missing_or_mistyped_column_lists_the_existing_ones() {
     assert_eq!(problem.hint.as_deref(), Some("did you mean `text`?"));
     assert_eq!(problem.blame, Blame::Pipeline);
     let problem = dataset.check_text_column("id").unwrap_err();
-    assert!(problem.message.starts_with("column `id` is Int64; accepted: string"), "{problem}");
+    assert!(problem.message.starts_with("column `id` is int64; accepted: string"), "{problem}");
     assert_eq!(
         problem.hint.as_deref(),
         Some("columns with an accepted type: `text`, `view`, `small`, `large`, `bytes`")
@@ -520,7 +520,7 @@ fn times_of_day_in_utc_stay_in_utc() {
     write_plain(&local, &one(&field, &times));
     let problem = Dataset::open(folder.path()).unwrap_err()[0].to_string();
     assert!(
-        problem.contains("column `time` is Time64(µs) instead of Time64(µs) in UTC"),
+        problem.contains("column `time` is time in µs instead of time in µs in UTC"),
         "{problem}"
     );
     let inside: ArrayRef = Arc::new(StructArray::from(vec![(Arc::new(in_utc), times)]));

@@ -12,6 +12,8 @@ use arrow_array::{
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, TimeUnit};
 
+use super::formats::type_names;
+
 /// Returns whether a type is a string (or a binary), and its rank among the three string (or binary) types: `string` <
 /// `string_view` < `large_string`. The widest holds all values of the others, without a limit on array bytes.
 fn width(data_type: &DataType) -> Option<(bool, u8)> {
@@ -70,7 +72,13 @@ pub(super) fn utc_time_field(field: Field) -> Field {
 /// Describes the type of a column in a message.
 pub(super) fn described(field: &FieldRef) -> String {
     let zone = if is_utc_time(field) { " in UTC" } else { "" };
-    format!("{}{zone}", field.data_type())
+    let unit = match field.data_type() {
+        DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => {
+            format!(" in {unit}")
+        }
+        _ => String::new(),
+    };
+    format!("{}{unit}{zone}", type_names::name(field.data_type()))
 }
 
 fn is_utc_time(field: &FieldRef) -> bool {

@@ -114,8 +114,11 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
             *field = wider;
             positions.push(position);
         } else {
-            let [own, first] = [&own, &*field].map(types::described);
-            differences.push(format!("column `{}` is {own} instead of {first}", field.name()));
+            let [mut own_type, mut first] = [&own, &*field].map(types::described);
+            if own_type == first {
+                [own_type, first] = [&own, &*field].map(|field| field.data_type().to_string());
+            }
+            differences.push(format!("column `{}` is {own_type} instead of {first}", field.name()));
         }
     }
     let extra = file.schema.fields().iter().filter(|field| !known.contains(field.name()));

@@ -64,14 +64,18 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     if missing.is_empty() && !without_lexical {
         return None;
     }
-    let mut names: Vec<String> =
-        missing.iter().map(|(name, _)| format!("a guard on `{name}`")).collect();
+    let mut names = Vec::new();
     if without_lexical {
-        names.insert(0, "`lexical` on text".to_owned());
+        names.push("`lexical` on text".to_owned());
+    }
+    if !missing.is_empty() {
+        let guards = if missing.len() == 1 { "a guard on" } else { "guards on" };
+        let statistics: Vec<_> = missing.iter().map(|(name, _)| format!("`{name}`")).collect();
+        names.push(format!("{guards} {}", statistics.join(", ")));
     }
     let name = formula.name();
     let message =
-        format!("`{name}` works best with {}, which this pipeline lacks", names.join(", "));
+        format!("this pipeline lacks what `{name}` works best with: {}", names.join("; "));
     let before =
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::LanguageModel(_)));
     let before = if before { ", before: language-model" } else { "" };

@@ -203,7 +203,13 @@ impl Verification {
         let Some(bytes) = files::read_if_present(path)? else { return Ok(()) };
         self.files += 1;
         if !is_intact(&bytes) {
-            let message = "its digest of itself does not match: the file was changed, or written by an earlier build";
+            let next = match name {
+                "plan.json" => "the next run writes it again",
+                _ => "restore it from a backup, or run again with `--fresh`",
+            };
+            let message = format!(
+                "its digest of itself does not match: the file was changed, or written by an earlier build; {next}"
+            );
             self.find(Blame::Data, name, message);
         }
         Ok(())

@@ -59,7 +59,7 @@ pub(super) fn sample_warnings(gathered: &GatheredSamples) -> Vec<Diagnostic> {
     if repeated > 0 {
         warnings.push(warning(
             format!(
-                "{} more than once; their `longsift_sample_id` gets the file and the row",
+                "{} more than once: `longsift_sample_id` gets the file and the row",
                 if repeated == 1 {
                     "1 id occurs".to_owned()
                 } else {

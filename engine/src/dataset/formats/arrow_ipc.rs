@@ -17,6 +17,7 @@ use parquet::arrow::ArrowSchemaConverter;
 use sha2::{Digest, Sha256};
 
 use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo, TooLarge};
+use super::type_names;
 use crate::base::stop::Stop;
 use crate::dataset::footer::check_names;
 use crate::dataset::problem::DataProblem;
@@ -362,7 +363,7 @@ fn check_columns(schema: &Schema) -> Result<(), DataProblem> {
             return Err(DataProblem::settings(format!(
                 "column `{}` has type {}, which Parquet does not support",
                 field.name(),
-                field.data_type()
+                type_names::name(field.data_type())
             ))
             .with_hint("remove the column, or write it as another type"));
         }

@@ -14,6 +14,7 @@ use super::statistics::OrientedStatistic;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::suggest;
+use crate::dataset::formats::type_names;
 use crate::plan::Plan;
 
 /// Refuses missing, non-numeric and duplicate columns. Reports all of them at once.
@@ -30,7 +31,7 @@ pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
             Ok(field) => {
                 let message = format!(
                     "the column `{column}` has the type {}, expected numbers",
-                    field.data_type()
+                    type_names::name(field.data_type())
                 );
                 (message, "`--scores` takes columns of numbers".to_owned())
             }
