@@ -29,7 +29,8 @@ fn the_starter_is_valid_and_never_overwritten() {
     workspace.longsift(&["init", "--output", "new/mine.yaml"]).expect(4);
     let answer = workspace.longsift(&["init", "mine.yaml"]).expect(2);
     assert!(answer.stderr.contains("use `--output mine.yaml`"), "{}", answer.stderr);
-    workspace.longsift(&["init", "--output", "mine.yaml"]).success();
+    let answer = workspace.longsift(&["init", "--output", "mine.yaml"]).success();
+    assert!(answer.stdout.starts_with("wrote `mine.yaml` and `pipeline.schema.json`; next: "));
     let written = fs::read_to_string(workspace.path("mine.yaml")).unwrap();
     let schema = written.lines().next().unwrap().split_once("$schema=").unwrap().1;
     assert_eq!(
