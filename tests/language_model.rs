@@ -331,10 +331,16 @@ fn find(bytes: &[u8], text: &str) -> usize {
 
 /// Writes a bf16 NaN into a tensor.
 fn put_nan(bytes: &mut [u8], tensor: &str) {
+    put(bytes, tensor, 0x7FC0, 1);
+}
+
+/// Writes a bf16 number into the first numbers of a tensor.
+fn put(bytes: &mut [u8], tensor: &str, number: u16, count: usize) {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     let start = header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
-    bytes[8 + length + start..][..2].copy_from_slice(&0x7FC0_u16.to_le_bytes());
+    let first = &mut bytes[8 + length + start..][..2 * count];
+    first.copy_from_slice(&number.to_le_bytes().repeat(count));
 }
 
 #[test]
@@ -364,20 +370,53 @@ fn a_missing_tensor_of_an_upper_layer_and_a_missing_head_are_named_at_plan() {
 #[test]
 fn a_nan_weight_ends_the_run_and_keeps_measured_windows() {
     let tensor = "model.layers.1.mlp.down_proj.weight";
-    let (workspace, pipeline) = demo("short_context_tokens: 16");
-    damaged(&workspace, |bytes| put_nan(bytes, tensor));
-    workspace.write("pipeline.yaml", pipeline.to_string());
-    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
-    assert!(answer.contains(&format!("`{tensor}` holds NaN")), "{answer}");
-    assert!(!workspace.path("out/data").exists());
-    // Its attention does not need the tensor.
-    let layers = pipeline
+    for backend in backends(&demo_model()) {
+        let (workspace, pipeline) = demo("short_context_tokens: 16");
+        damaged(&workspace, |bytes| put_nan(bytes, tensor));
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let run =
+            |pipeline: &str| workspace.longsift(&["run", pipeline, "-q", "--backend", backend]);
+        let answer = run("pipeline.yaml").expect(3).stderr;
+        assert!(answer.contains(&format!("`{tensor}` holds NaN")), "{answer}");
+        assert!(!workspace.path("out/data").exists());
+        // Its attention does not need the tensor.
+        workspace.write("layers.yaml", layers_only(&pipeline));
+        run("layers.yaml").success();
+    }
+}
+
+/// Measures the attention of all layers instead of losses.
+fn layers_only(pipeline: &Pipeline) -> String {
+    pipeline
         .to_string()
         .replace("short_context_tokens: 16", "losses: false, attention_layers: [0, 1]")
         .replace("statistic: mean_loss", "statistic: dependency_strength_layer_1")
-        .replace("path: out,", "path: layers,");
-    workspace.write("layers.yaml", layers);
-    workspace.longsift(&["run", "layers.yaml", "-q"]).success();
+        .replace("path: out,", "path: layers,")
+}
+
+#[test]
+fn attention_that_is_not_finite_quarantines_windows_and_hidden_states_end_the_run() {
+    for backend in backends(&demo_model()) {
+        // The largest number in all queries of the last layer: its dot products are infinite.
+        let (workspace, pipeline) = demo("short_context_tokens: 16");
+        damaged(&workspace, |bytes| {
+            put(bytes, "model.layers.1.self_attn.q_proj.weight", 0x7F7F, 256 * 256);
+        });
+        let all = "max_quarantined_fraction: 1";
+        workspace.write("layers.yaml", layers_only(&pipeline.clone().input(all)));
+        let run =
+            |pipeline: &str| workspace.longsift(&["run", pipeline, "-q", "--backend", backend]);
+        let summary = run("layers.yaml").success().summary();
+        assert_eq!((&summary["quarantined"], &summary["kept"]), (&json!(6), &json!(0)));
+        let quarantine = read_parquet(&workspace.path("layers.run/quarantine"));
+        for message in texts(&quarantine, "longsift_message") {
+            assert!(message.contains("the attention of layer 1 is not finite"), "{message}");
+        }
+        // A run that needs the losses ends, because those of all windows are lost.
+        workspace.write("pipeline.yaml", pipeline.input(all).to_string());
+        let answer = run("pipeline.yaml").expect(3).stderr;
+        assert!(answer.contains("the hidden states after layer 1 are not finite"), "{answer}");
+    }
 }
 
 #[test]
@@ -572,6 +611,62 @@ fn statistics_of_a_document_are_ratios_of_sums() {
     near(column("perplexity"), (total("loss_sum") / count("loss_tokens")).exp());
     near(column("long_gain"), total("gain_sum") / count("counted_tokens"));
     near(column("longfilter"), total("longfilter_sum") / count("counted_tokens"));
+}
+
+/// Losses of a window, computed by `longsift inspect`.
+fn losses(workspace: &Workspace, ids: &[u32]) -> Vec<f64> {
+    workspace.write("ids.json", json!(ids).to_string());
+    let inspect = ["inspect", "model", "--forward", "ids.json", "--format", "json"];
+    let answer: Value =
+        serde_json::from_str(&workspace.longsift(&inspect).success().stdout).unwrap();
+    numbers(&answer["losses"])
+}
+
+#[test]
+fn the_gain_by_position_is_a_mean_over_bands_of_windows_that_reach_them() {
+    let (context, step) = (12, 6);
+    let window = |length: usize| (0..length as u32).map(|token| (token * token + 7) % 400 + 3);
+    let windows: Vec<Vec<u32>> = [60, 30, 12].map(|length| window(length).collect()).to_vec();
+    let (workspace, mut pipeline) = prepared(&windows, "short_context_tokens: 12");
+    workspace.link("model", &demo_model());
+    pipeline.tokenize = "window_tokens: 60, bos: 0, short_documents: score".to_owned();
+    workspace.run(&ranked_by(pipeline, "mean_loss"));
+    let scores = read_scores(&workspace.path("out.run"));
+    let got = &float_lists(&scores.slice(0, 2), "long_gain_by_position");
+    // Every short window is run as a window of its own.
+    let by_token = |ids: &Vec<u32>| -> Vec<f64> {
+        let long = losses(&workspace, ids);
+        let of_token = |token: usize| {
+            let start = step * ((token - context) / step + 1);
+            let short = losses(&workspace, &ids[start..ids.len().min(start + context)]);
+            short[token - start - 1] - long[token - 1]
+        };
+        (context..ids.len()).map(of_token).collect()
+    };
+    let mean = |gains: &[f64]| gains.iter().sum::<f64>() / gains.len() as f64;
+    let (first, second) = (by_token(&windows[0]), by_token(&windows[1]));
+    let want = [
+        vec![mean(&first[..12]), mean(&first[12..36]), mean(&first[36..])],
+        vec![mean(&second[..12]), mean(&second[12..])],
+    ];
+    let near = |got: &[f64], want: &[f64]| {
+        assert_eq!(got.len(), want.len(), "{got:?} for {want:?}");
+        let differences = got.iter().zip(want).map(|(got, want)| (got - want).abs());
+        assert!(differences.into_iter().all(|error| error < 1e-6), "{got:?} for {want:?}");
+    };
+    got.iter().zip(&want).for_each(|(got, want)| near(got, want));
+    let column = scores.column_by_name("long_gain_by_position").unwrap();
+    assert!(column.is_null(2), "no token lies beyond the short context");
+    // A window counts in the bands that it reaches.
+    let report = workspace.longsift(&["report", "out.run", "--format", "json"]).success().stdout;
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let means = &report["lists"]["long_gain_by_position"];
+    assert_eq!(means["windows"], json!([2, 0]));
+    let both = |band: usize| f64::midpoint(want[0][band], want[1][band]);
+    near(&numbers(&means["kept"]), &[both(0), both(1), want[0][2]]);
+    workspace.longsift(&["report", "out.run", "--html", "page.html"]).success();
+    let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
+    assert!(page.contains("long gain by position") && page.contains(">4</text>"), "{page}");
 }
 
 #[test]

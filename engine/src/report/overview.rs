@@ -29,6 +29,7 @@ use crate::base::text::count;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
 use crate::report::amount::Amount;
+use crate::report::page::chart::BY_POSITION;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
@@ -325,7 +326,14 @@ impl KeptByLabel {
 }
 
 fn means(choice: &SelectionSettings, name: &str, [kept, others]: &[Lists; 2]) -> (String, Means) {
-    let mean = |of: &Lists| of.sums.iter().map(|sum| sum / of.windows.max(1) as f64).collect();
+    // A bin that a list is too short for is 0; a position that a window is too short for has no value.
+    let by_position = name.ends_with(BY_POSITION);
+    let mean = |of: &Lists| {
+        let mean = |(sum, count): &(f64, u64)| {
+            sum / if by_position { *count } else { of.windows }.max(1) as f64
+        };
+        of.sums.iter().map(mean).collect()
+    };
     let doc = choice.column(name).map_or(String::new(), |column| column.doc.to_string());
     let windows = [kept.windows, others.windows];
     (name.to_owned(), Means { doc, windows, kept: mean(kept), not_kept: mean(others) })

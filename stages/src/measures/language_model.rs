@@ -31,7 +31,7 @@ impl Measure for LanguageModel {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn facts(&self) -> serde_json::Value {
@@ -86,6 +86,9 @@ impl Measure for LanguageModel {
         let mut values = Vec::new();
         if self.losses {
             values.extend(LossSums::new(evidence).values(self.short_context().is_some()));
+            if self.short_context().is_some() {
+                values.push(columns::list(losses::gain_by_position(evidence)));
+            }
         }
         if !self.attention_layers.is_empty() {
             columns::attention(self, evidence, window.ids.len(), &mut values)?;

@@ -4,7 +4,7 @@ use super::bins::ReportHistogram;
 use super::gather::OUTCOMES;
 use super::machine::DevicePoll;
 use crate::base::text::{bytes, count, line_safe};
-use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks, over_time};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, list, over_time};
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::numbers::{Axis, number, share, short_count};
 use crate::report::page::{Bar, Bars, Block};
@@ -119,24 +119,9 @@ pub(super) fn shares(rows: &[(String, [u64; 2])], overall: f64) -> Bars {
     Bars { legend, rows: rows.iter().map(bar).collect(), scale: Vec::new() }
 }
 
-/// Draws two lists of equal length side by side; `name` labels their indices.
-pub(super) fn pairs(
-    label: &str,
-    [kept, others]: [&[f64]; 2],
-    name: impl Fn(usize) -> String,
-) -> Chart {
-    let length = kept.len().max(others.len());
-    let value = |list: &[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
-    let columns = ColumnChart {
-        label: label.to_owned(),
-        series: &[("kept", COLOURS[0]), ("not kept", COLOURS[1])],
-        bins: (0..length).map(|index| vec![value(kept, index), value(others, index)]).collect(),
-        stacked: false,
-        shown: &number,
-        x_ticks: index_ticks(length, name),
-        marks: Vec::new(),
-    };
-    columns.chart()
+/// Draws a list of kept windows and one of the others.
+pub(super) fn pairs(name: &str, lists: [&[f64]; 2]) -> Chart {
+    list(name, &[("kept", COLOURS[0]), ("not kept", COLOURS[1])], &lists)
 }
 
 /// Name of a series, and its value in a poll.

@@ -56,20 +56,22 @@ pub(super) struct GroupCounts {
     pub(super) rejected: Vec<u64>,
 }
 
-/// Sums of lists of equal length, for their mean.
+/// Sums of lists, for their mean.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     pub(super) windows: u64,
-    pub(super) sums: Vec<f64>,
+    /// By index: the sum, and the number of lists that are long enough.
+    pub(super) sums: Vec<(f64, u64)>,
 }
 
 impl Lists {
-    fn add(&mut self, numbers: &[f64], windows: u64) {
+    fn add(&mut self, windows: u64, sums: impl ExactSizeIterator<Item = (f64, u64)>) {
         self.windows += windows;
-        if self.sums.len() < numbers.len() {
-            self.sums.resize(numbers.len(), 0.0);
+        self.sums.resize(self.sums.len().max(sums.len()), (0.0, 0));
+        for ((sum, count), (more, windows)) in self.sums.iter_mut().zip(sums) {
+            *sum += more;
+            *count += windows;
         }
-        self.sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
     }
 }
 
@@ -222,7 +224,8 @@ impl CountSources<'_> {
                 let (outcome, skipped) = outcomes[window];
                 // Another run of the same scores with other guards may have measured some skipped windows.
                 if !(skipped && *guarded) {
-                    sums[usize::from(outcome != SampleOutcome::Kept)].add(numbers, 1);
+                    let numbers = numbers.iter().map(|number| (*number, 1));
+                    sums[usize::from(outcome != SampleOutcome::Kept)].add(1, numbers);
                 }
             });
         }
@@ -326,7 +329,8 @@ impl SampleCounts {
             components.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
         for (lists, more) in self.lists.iter_mut().zip(other.lists) {
-            lists.iter_mut().zip(more).for_each(|(all, more)| all.add(&more.sums, more.windows));
+            let of_both = lists.iter_mut().zip(more);
+            of_both.for_each(|(all, more)| all.add(more.windows, more.sums.into_iter()));
         }
         for (picks, more) in self.rejected.iter_mut().zip(other.rejected) {
             picks.append(more);

@@ -235,18 +235,13 @@ impl Overview {
 
     fn means(&self) -> Option<Section> {
         let figure = |(name, of): (&String, &Means)| {
-            let place = |place: usize| match name.strip_suffix("_by_head") {
-                Some(_) => place.to_string(),
-                // Bin 0 is distance 0, bin b begins at 2^(b-1).
-                None => count(if place == 0 { 0 } else { 1 << (place - 1).min(62) }),
-            };
             let caption = format!(
                 "{}; mean of {} kept windows and {} others",
                 of.doc,
                 count(of.windows[0]),
                 count(of.windows[1])
             );
-            let chart = drawings::pairs(name, [&of.kept, &of.not_kept], place);
+            let chart = drawings::pairs(name, [&of.kept, &of.not_kept]);
             CaptionedChart::new(name.replace('_', " "), caption, Block::Chart(chart))
         };
         let figures: Vec<CaptionedChart> = self.lists.iter().map(figure).collect();
@@ -254,7 +249,7 @@ impl Overview {
         (!figures.is_empty()).then(|| {
             Section::new(
                 "distances",
-                "Statistics by distance and head",
+                "Statistics by distance, position and head",
                 lead,
                 vec![Block::Figures(figures)],
             )

@@ -4,6 +4,7 @@ use askama::Template;
 
 use super::drawing::{Drawing, Swatch, colour, px};
 use super::numbers::{Axis, number};
+use crate::base::text::count;
 
 /// Approximate width of a character in pixels.
 const LETTER: f64 = 6.6;
@@ -96,10 +97,51 @@ pub(crate) struct LineChart<'a> {
 }
 
 /// Returns ticks at the indices of a list, at most [`MAX_NAMES`] of them.
-pub(crate) fn index_ticks(length: usize, name: impl Fn(usize) -> String) -> Vec<Tick> {
+fn index_ticks(length: usize, name: impl Fn(usize) -> String) -> Vec<Tick> {
     let every = length.div_ceil(MAX_NAMES).max(1);
     let middle = |index: usize| (index as f64 + 0.5) / length as f64;
     (0..length).step_by(every).map(|index| Tick::new(middle(index), name(index))).collect()
+}
+
+/// End of the name of a list by position, in bands that begin at 1, 2, 4, … times a length.
+pub(crate) const BY_POSITION: &str = "_by_position";
+
+/// Draws statistic `name`, a list of numbers, for each series: lines over positions, otherwise columns.
+pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Chart {
+    if name.ends_with(BY_POSITION) {
+        let line = |((name, _), list): (&(&str, &str), &&[f64])| Line {
+            name: (*name).to_owned(),
+            points: (0_u32..).map(f64::from).zip(list.iter().copied()).collect(),
+        };
+        return LineChart {
+            label: name.to_owned(),
+            x_name: "from this many times the short context on".to_owned(),
+            lines: series.iter().zip(lists).map(line).collect(),
+            logarithmic: false,
+            shown: &number,
+            shown_x: &|band| number(band.exp2()),
+        }
+        .chart();
+    }
+    let by_distance = name.ends_with("histogram");
+    // Bin 0 is distance 0, bin b begins at 2^(b-1).
+    let index_name = |index: usize| match index {
+        1.. if by_distance => count(1 << (index - 1).min(62)),
+        _ => index.to_string(),
+    };
+    let length = lists.iter().map(|list| list.len()).max().unwrap_or(0);
+    let value = |list: &&[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
+    let bin = |index: usize| lists.iter().map(|list| value(list, index)).collect();
+    let columns = Columns {
+        label: name.to_owned(),
+        series,
+        bins: (0..length).map(bin).collect(),
+        stacked: false,
+        shown: &number,
+        x_ticks: index_ticks(length, index_name),
+        marks: Vec::new(),
+    };
+    columns.chart()
 }
 
 /// Returns the highest value of the y axis: the highest column, or less if one or two columns are so high that all
@@ -234,7 +276,11 @@ impl LineChart<'_> {
                 Axis::logarithmic(low / 1.5, (high * 1.5).min(f64::MAX)),
             );
         }
-        let end = if high > 0.0 { (1.05 * high).min(f64::MAX) } else { 1.0 };
+        let end = match (low < 0.0, high > 0.0) {
+            (_, true) => (1.05 * high).min(f64::MAX),
+            (true, false) => 0.0,
+            (false, false) => 1.0,
+        };
         let x = if self.logarithmic { Axis::logarithmic(from, to) } else { Axis::linear(from, to) };
         (x, Axis::linear(low.min(0.0), end))
     }

@@ -8,7 +8,7 @@ use longsift_stages::contract::Value;
 
 use super::{Explanation, RecurringToken, shown};
 use crate::base::text::{count, line_safe};
-use crate::report::page::chart::{Chart, ColumnChart, Tick, index_ticks};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, list};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
@@ -294,21 +294,9 @@ impl Explanation {
         let mut figures = Vec::new();
         for own in &self.figures {
             let Value::Numbers(numbers) = &own.now else { continue };
-            let by_distance = own.statistic.ends_with("histogram");
-            // Bin 0 is distance 0, bin b begins at 2^(b-1).
-            let name = move |index: usize| {
-                if by_distance && index > 0 {
-                    count(1 << (index - 1).min(62))
-                } else {
-                    index.to_string()
-                }
-            };
-            let chart = columns(&own.statistic, numbers, index_ticks(numbers.len(), name));
-            figures.push(CaptionedChart::new(
-                own.statistic.replace('_', " "),
-                own.doc.clone(),
-                chart,
-            ));
+            let series = (&*own.statistic, colour::BLUE);
+            let chart = Block::Chart(list(&own.statistic, &[series], &[numbers]));
+            figures.push(CaptionedChart::new(own.statistic.replace('_', " "), own.doc.clone(), chart));
         }
         figures
     }

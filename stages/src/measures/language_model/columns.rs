@@ -14,6 +14,7 @@ pub(super) fn declare(settings: &LanguageModel) -> Vec<Column> {
         columns.extend(losses());
         if settings.short_context().is_some() {
             columns.extend(gains());
+            columns.push(gain_by_position());
         }
     }
     if !settings.attention_layers.is_empty() {
@@ -115,6 +116,18 @@ fn gains() -> [Column; 9] {
         count("counted_tokens", "tokens beyond the short context"),
         count("key_tokens", "key tokens among them"),
     ]
+}
+
+fn gain_by_position() -> Column {
+    Column {
+        kind: Kind::Numbers,
+        merge: Merge::Never,
+        ..number(
+            "long_gain_by_position",
+            "nats per token",
+            "mean gain of the tokens from once, twice, four times … to twice as often the short context; falls beyond the trained length",
+        )
+    }
 }
 
 fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
@@ -253,6 +266,6 @@ fn mean(figures: &[f64]) -> f64 {
 }
 
 /// Converts a list; `None` becomes null.
-fn list(numbers: Option<Vec<f64>>) -> Value {
+pub(super) fn list(numbers: Option<Vec<f64>>) -> Value {
     numbers.map_or(Value::Null, Value::Numbers)
 }

@@ -25,6 +25,23 @@ pub struct LossSums {
     pub key_loss: f64,
 }
 
+/// Returns the mean gain by position: band b has the positions from C·2^b to C·2^(b+1), where C is the short context.
+/// The last band ends with the window. `None` without gains.
+pub(super) fn gain_by_position(figures: &ForwardFigures) -> Option<Vec<f64>> {
+    let (long, short) = (&figures.losses, &figures.short_losses);
+    let context = long.len() + 1 - short.len();
+    let gains: Vec<f64> =
+        long[context - 1..].iter().zip(short).map(|(long, short)| short - long).collect();
+    let mut means = Vec::new();
+    let (mut rest, mut width) = (&gains[..], context);
+    while !rest.is_empty() {
+        let (band, later) = rest.split_at(width.min(rest.len()));
+        means.push(band.iter().sum::<f64>() / band.len() as f64);
+        (rest, width) = (later, 2 * width);
+    }
+    (!means.is_empty()).then_some(means)
+}
+
 impl LossSums {
     /// Sums the losses of a window.
     pub fn new(figures: &ForwardFigures) -> Self {

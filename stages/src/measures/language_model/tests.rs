@@ -61,6 +61,7 @@ fn gains_cover_the_tokens_after_the_short_context() {
     near(number(&figures, "longfilter"), weighed / 4.0);
     near(number(&figures, "key_share"), 0.5);
     near(number(&figures, "longppl"), 0.75_f64.exp());
+    assert_eq!(value(&figures, "long_gain_by_position"), Value::Numbers(vec![6.5 / 4.0]));
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn columns_match_the_settings() {
     let layers = names(&settings(json!({ "losses": false, "attention_layers": [2] })));
     assert_eq!(layers[0], "dependency_strength_layer_2");
     assert_eq!(layers.len(), 6, "{layers:?}");
-    assert_eq!(names(&LanguageModel::default()).len(), 13);
+    assert_eq!(names(&LanguageModel::default()).len(), 14);
     // Both statistics of a document's ratio exist, under the name of the stage.
     let columns: Vec<Column> =
         with_layers().columns().into_iter().map(|column| column.prefixed("own")).collect();
