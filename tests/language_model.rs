@@ -198,6 +198,10 @@ fn attention_of_gated_linear_attention_is_refused_at_plan_with_the_reason() {
     assert!(answer.contains("weights are signed and not normalised"), "{answer}");
     let answer = workspace.longsift(&["inspect", "model"]).expect(2).stderr;
     assert!(answer.contains("weights are signed and not normalised"), "{answer}");
+    let plan = ["plan", "pipeline.yaml", "--devices", "8xH100-80GB"];
+    let answer = workspace.longsift(&plan).success().stdout;
+    let why = "GPUs do not compute the gated linear attention of `language-model`";
+    assert!(answer.contains(why), "{answer}");
 }
 
 /// The windows of the mini model's cases.
@@ -469,6 +473,44 @@ fn a_backend_that_this_build_lacks_is_refused_at_plan() {
     refused(&["--backend", "candle"]);
     refused(&["--set", "stages.language-model.precision=bf16"]);
     workspace.longsift(&["plan", "pipeline.yaml", "--backend", "own"]).success();
+}
+
+#[test]
+fn the_time_on_absent_gpus_follows_from_the_operations_of_the_model() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16, attention_layers: [1]");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let plan = |more: &[&str]| {
+        let plan = ["plan", "pipeline.yaml", "--devices", "8xH100-80GB"];
+        workspace.longsift(&[&plan[..], more].concat()).success().stdout
+    };
+    let json: Value = serde_json::from_str(&plan(&["--format", "json"])).unwrap();
+    let absent = &json["absent"];
+    let whole = &absent["whole_models"][0];
+    // The window and six short ones of 16 tokens, which count 8 losses each.
+    let (tokens, losses) = (64 + 6 * 16, 63 + 6 * 8);
+    let pairs = 64 * 65 / 2 + 6 * 16 * 17 / 2;
+    let (hidden, wide, keys, vocabulary, layers) = (256, 704, 128, 8192, 2);
+    let layer = 2 * hidden * hidden + 2 * keys * hidden + 3 * wide * hidden;
+    let dense = layers * tokens * layer + losses * vocabulary * hidden;
+    // Products with keys and values, and those with keys again for the statistics of one layer.
+    let attention = layers * 2 * pairs * hidden + 64 * 65 / 2 * hidden;
+    let products = f64::from(2 * (dense + attention));
+    assert_eq!(whole["operations"]["products"], json!(products));
+    assert_eq!((&whole["windows"], &whole["bound_by"]), (&json!(6), &json!("products")));
+    let seconds = 6.0 * products / 67e12 / 8.0;
+    let near = |got: &Value, want: f64| {
+        let got = got.as_f64().unwrap();
+        assert!((got - want).abs() < 1e-12 * want, "{got} for {want}");
+    };
+    near(&whole["least_seconds"], seconds);
+    near(&absent["least_seconds"], seconds);
+    near(&absent["least_gpu_hours"], 8.0 * seconds / 3600.0);
+    let text = plan(&[]);
+    let part = "for `language-model` if guards reject none of its 6 (products, f32)";
+    assert!(text.contains(part) && text.contains("a roofline bound"), "{text}");
+    let sampled = plan(&["--format", "json", "--set", "stages.language-model.sample_fraction=0.5"]);
+    let sampled: Value = serde_json::from_str(&sampled).unwrap();
+    near(&sampled["absent"]["least_seconds"], seconds / 2.0);
 }
 
 #[test]

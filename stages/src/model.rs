@@ -101,7 +101,7 @@ pub(crate) use side::AuxTensor;
 pub use spec::{AttentionSpec, EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
 pub use whole::{
-    BackendName, FORWARD_VERSION, ForwardMemory, ForwardOutput, ShortWindow, WholeModel,
-    short_stride, short_windows,
+    BackendName, FORWARD_VERSION, ForwardMemory, ForwardOperations, ForwardOutput, ShortWindow,
+    WholeModel, short_stride, short_windows,
 };
 pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -10,7 +10,8 @@
 //!      bytes / bytes per second )            rows of the table, rotated queries and keys written and read again
 //! ```
 //!
-//! according to the GPU's data sheet. Real kernels are slower.
+//! according to the GPU's data sheet. The same three limits bound a whole model: its products, the exponentials of its
+//! attention and losses, and its hidden states. Real kernels are slower.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ use longsift_kernels::Kernel;
 use longsift_kernels::cuda::{self, Support};
 use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::model::AttentionSpec;
+use longsift_stages::measures::language_model::ProductPrecision;
+use longsift_stages::model::{AttentionSpec, ForwardOperations};
 use longsift_stages::shard_across_devices::WorkersPerDevice;
 use serde::Serialize;
 
@@ -27,6 +29,7 @@ use crate::base::text::{bytes, count};
 use crate::devices::catalogue::{GpuModel, PeakRates};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::plan::whole_models::WholeModelPlan;
 
 /// Sizing of a pipeline for other GPUs.
 #[derive(Clone, Debug, Serialize)]
@@ -34,8 +37,28 @@ pub struct Sizing {
     pub cards: Vec<GpuPlacement>,
     /// Windows of the input (approximate).
     pub windows: u64,
-    /// Minimum seconds for all windows; null if a GPU's speed is unknown or nothing fits.
+    pub whole_models: Vec<WholeModelTime>,
+    /// Minimum seconds for all windows; null if a GPU's speed is unknown, nothing fits, or GPUs do not compute a model.
     pub least_seconds: Option<f64>,
+    /// Minimum hours of all GPUs together.
+    pub least_gpu_hours: Option<f64>,
+}
+
+/// Time of a whole model on all GPUs together.
+#[derive(Clone, Debug, Serialize)]
+pub struct WholeModelTime {
+    /// Name of the measure.
+    pub measure: String,
+    /// Windows that it measures if guards reject none (approximate).
+    pub windows: u64,
+    /// Precision of products.
+    pub precision: ProductPrecision,
+    /// Work of a window; null if GPUs do not compute the model.
+    pub operations: Option<ForwardOperations>,
+    /// Minimum seconds for all windows.
+    pub least_seconds: Option<f64>,
+    /// Limiting resource of the first GPU.
+    pub bound_by: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,15 +88,21 @@ impl Sizing {
     /// # Errors
     /// No measure of the pipeline uses a GPU, or GPUs have no kernel for its number type.
     pub fn new(plan: &Plan, cards: &[GpuModel]) -> Result<Self> {
-        let attention = plan.needed_attention()?;
-        if attention.reading.precision == Precision::Int16 {
+        let attention = match &plan.attention {
+            None if !plan.whole_models.is_empty() => None,
+            _ => Some(plan.needed_attention()?),
+        };
+        if attention.is_some_and(|of| of.reading.precision == Precision::Int16) {
             let message = "GPUs have no kernel for `precision: int16`";
             let hint = "plan with `--set stages.load-partial-model.precision=f32`, or bf16";
             let setting = "stages.load-partial-model.precision";
             return Err(plan.spec.error(setting, message).hint(hint).into());
         }
-        let place = |(number, card)| place(plan, attention, card, number);
-        let placed: Vec<GpuPlacement> = cards.iter().enumerate().map(place).collect();
+        let place = |attention| {
+            let place = move |(number, card)| place(plan, attention, card, number);
+            cards.iter().enumerate().map(place).collect::<Vec<GpuPlacement>>()
+        };
+        let placed = attention.map_or_else(Vec::new, place);
         let rate = |placed: &GpuPlacement| {
             let fits = placed.windows_in_flight > 0;
             Some(if fits { 1e3 / placed.least_window_milliseconds? } else { 0.0 })
@@ -81,9 +110,51 @@ impl Sizing {
         let rates: Option<Vec<f64>> = placed.iter().map(rate).collect();
         let together = rates.map(|rates| rates.iter().sum::<f64>()).filter(|rate| *rate > 0.0);
         let windows = plan.estimate.windows;
-        let least_seconds = together.map(|rate| windows as f64 / rate);
-        Ok(Self { cards: placed, windows, least_seconds })
+        let whole_models: Vec<WholeModelTime> = plan
+            .whole_models
+            .iter()
+            .map(|(index, whole)| WholeModelTime::new(plan, *index, whole, cards))
+            .collect();
+        let first_layer = attention.map(|_| together.map(|rate| windows as f64 / rate));
+        let times = whole_models.iter().map(|whole| whole.least_seconds).chain(first_layer);
+        let least_seconds = times.sum::<Option<f64>>();
+        let least_gpu_hours = least_seconds.map(|seconds| seconds * cards.len() as f64 / 3600.0);
+        Ok(Self { cards: placed, windows, whole_models, least_seconds, least_gpu_hours })
     }
+}
+
+impl WholeModelTime {
+    fn new(plan: &Plan, index: u16, whole: &WholeModelPlan, cards: &[GpuModel]) -> Self {
+        let share = plan.measure(index).sample().map_or(1.0, |sample| sample.fraction.0);
+        let windows = (plan.estimate.windows as f64 * share).round() as u64;
+        let tokens = u64::from(plan.spec.tokenize().window_tokens);
+        let operations = whole.model.operations(&whole.request, tokens);
+        let precision = whole.model.precision();
+        let of_card = |card: &GpuModel| {
+            let (speed, ForwardOperations { products, exponentials, bytes }) =
+                card.speed.zip(operations)?;
+            // Numbers rounded to bf16 are multiplied in TF32, half as fast as in bf16.
+            let bf16 = precision == ProductPrecision::Bf16;
+            let rate = if bf16 { speed.bf16 / 2.0 } else { speed.f32 };
+            Some(longest([products / rate, exponentials / speed.exponentials, bytes / speed.bytes]))
+        };
+        let of_cards: Option<Vec<(f64, &'static str)>> = cards.iter().map(of_card).collect();
+        let rate = |of: &Vec<(f64, &str)>| of.iter().map(|(seconds, _)| 1.0 / seconds).sum::<f64>();
+        Self {
+            measure: whole.measure.clone(),
+            windows,
+            precision,
+            operations,
+            least_seconds: of_cards.as_ref().map(|of| windows as f64 / rate(of)),
+            bound_by: of_cards.and_then(|of| Some(of.first()?.1)),
+        }
+    }
+}
+
+/// Returns the longest of the times of products, exponentials and memory, with its name.
+fn longest(seconds: [f64; 3]) -> (f64, &'static str) {
+    let named = seconds.into_iter().zip(["products", "exponentials", "memory"]);
+    named.max_by(|one, other| one.0.total_cmp(&other.0)).expect("three limits")
 }
 
 fn place(plan: &Plan, attention: &Attention, card: &GpuModel, number: usize) -> GpuPlacement {
@@ -155,14 +226,11 @@ fn min_window_seconds(
     let pairs = heads * all * share;
     let operations = if number_bytes == 2 { speed.bf16 } else { speed.f32 };
     let rows = tokens * (heads + shape.key_heads as f64) * head_dim * number_bytes as f64;
-    [
-        (2.0 * head_dim * pairs / operations, "products"),
-        (pairs / speed.exponentials, "exponentials"),
-        (3.0 * rows / speed.bytes, "memory"),
-    ]
-    .into_iter()
-    .max_by(|one, other| one.0.total_cmp(&other.0))
-    .expect("three limits")
+    longest([
+        2.0 * head_dim * pairs / operations,
+        pairs / speed.exponentials,
+        3.0 * rows / speed.bytes,
+    ])
 }
 
 impl fmt::Display for GpuPlacement {
@@ -212,15 +280,41 @@ impl Sizing {
     /// Returns the time line of a plan.
     pub fn time(&self) -> String {
         let windows = count(self.windows);
-        match self.least_seconds {
-            Some(seconds) => format!(
-                "at least {} for about {windows} windows: a roofline bound from data sheets, which no kernel reaches",
-                duration(seconds)
+        let linear = self.whole_models.iter().find(|whole| whole.operations.is_none());
+        match (self.least_seconds.zip(self.least_gpu_hours), linear) {
+            (Some((seconds, hours)), _) => {
+                let each = self.whole_models.iter().map(WholeModelTime::in_words);
+                format!(
+                    "at least {} ({} of GPU time) for about {windows} windows{}: a roofline bound from data sheets, which no kernel reaches",
+                    duration(seconds),
+                    duration(3600.0 * hours),
+                    each.collect::<String>()
+                )
+            }
+            (None, Some(whole)) => format!(
+                "not estimated for about {windows} windows: GPUs do not compute the gated linear attention of `{}`",
+                whole.measure
             ),
-            None => format!(
+            (None, None) => format!(
                 "not estimated for about {windows} windows: a GPU's speed is unknown, or nothing fits"
             ),
         }
+    }
+}
+
+impl WholeModelTime {
+    /// Describes the time: ``, of which 31.4 s for `language-model` if guards reject none of its 1,456 (products, f32)``.
+    fn in_words(&self) -> String {
+        let Self { measure, windows, precision, .. } = self;
+        let (Some(seconds), Some(by)) = (self.least_seconds, self.bound_by) else {
+            return String::new();
+        };
+        let precision = precision.name();
+        format!(
+            ", of which {} for `{measure}` if guards reject none of its {} ({by}, {precision})",
+            duration(seconds),
+            count(*windows)
+        )
     }
 }
 

@@ -132,7 +132,7 @@ pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Cha
     let length = lists.iter().map(|list| list.len()).max().unwrap_or(0);
     let value = |list: &&[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
     let bin = |index: usize| lists.iter().map(|list| value(list, index)).collect();
-    let columns = Columns {
+    let columns = ColumnChart {
         label: name.to_owned(),
         series,
         bins: (0..length).map(bin).collect(),

@@ -104,6 +104,14 @@ pub enum ProductPrecision {
 }
 
 impl ProductPrecision {
+    /// Name of the precision in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
     fn is_default(&self) -> bool {
         *self == Self::F32

@@ -83,6 +83,15 @@ impl WholeModel {
         }
     }
 
+    /// Precision of products.
+    pub fn precision(&self) -> ProductPrecision {
+        match &self.backend {
+            Chosen::Own => ProductPrecision::F32,
+            #[cfg(feature = "candle")]
+            Chosen::Candle(place) => place.precision(),
+        }
+    }
+
     /// Free memory of the device if it has its own.
     pub fn device_bytes(&self) -> Option<u64> {
         match &self.backend {

@@ -12,8 +12,8 @@ use crate::model::problem::ModelProblem;
 use crate::model::spec::AttentionSpec;
 
 /// A sequence that the model runs.
-struct Sequence<'a> {
-    ids: &'a [u32],
+pub(super) struct Sequence<'a> {
+    pub(super) ids: &'a [u32],
     /// Index of its window.
     window: usize,
     /// First token whose loss counts, for a short window; `None` for a whole window.
@@ -24,6 +24,15 @@ impl<'a> Sequence<'a> {
     /// Returns the losses that count.
     fn end(&self) -> HeadRequest<'a> {
         HeadRequest::losses(self.ids, self.first_scored.map_or(0, |token| token - 1))
+    }
+
+    pub(super) fn is_short(&self) -> bool {
+        self.first_scored.is_some()
+    }
+
+    /// Number of losses that count.
+    pub(super) fn losses(&self) -> u64 {
+        (self.ids.len() - self.first_scored.unwrap_or(1)) as u64
     }
 }
 
@@ -109,7 +118,7 @@ impl WholeModel {
 }
 
 /// Returns the windows, then the short windows of each, in order.
-fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> Vec<Sequence<'a>> {
+pub(super) fn sequences<'a>(request: &ForwardRequest, windows: &[&'a [u32]]) -> Vec<Sequence<'a>> {
     let whole = windows.iter().enumerate();
     let whole = whole.map(|(window, ids)| Sequence { ids, window, first_scored: None });
     let context = request.losses.and_then(|losses| losses.short_context);

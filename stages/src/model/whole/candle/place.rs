@@ -47,6 +47,10 @@ impl CandleDevice {
         self.device.is_cpu()
     }
 
+    pub(in crate::model::whole) fn precision(&self) -> ProductPrecision {
+        self.precision
+    }
+
     /// Name of everything except the weights that determines the bits.
     pub(in crate::model::whole) fn name(&self) -> String {
         let kind = if self.device.is_cpu() { "cpu" } else { "cuda" };
