@@ -1,9 +1,8 @@
 //! Cost of long windows with gated linear attention and with softmax attention: `cargo run --release -p longsift-stages --example long_windows`.
 //!
-//! Two models of the same sizes and with weights of 0: a pass costs the same with any weights. Arguments are window lengths.
+//! Two models of the same sizes and with weights of 0: a pass costs the same with any weights. Arguments are window lengths. Times
+//! are those of processors, so that other programs on the machine matter little. Runs on Linux.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
-
-use std::time::Instant;
 
 use longsift_stages::model::WholeModel;
 
@@ -36,15 +35,24 @@ fn main() {
     }
 }
 
-/// Microseconds of all threads for a token, and the most memory.
+/// Processor microseconds for a token, and the most memory.
 fn measure(write: fn(&std::path::Path, &Sizes, &str), tokens: usize) -> (f64, u64) {
     let folder = tempfile::tempdir().expect("a folder for the model");
     write(folder.path(), &SIZES, "F32");
     let model = WholeModel::open(folder.path()).expect("the model was written whole");
     let ids: Vec<u32> = (0..tokens).map(|token| (token * 7 % 3000) as u32).collect();
     let threads = rayon::current_num_threads() as u64;
-    let start = Instant::now();
+    let start = processor_seconds();
     model.forward(&[&ids]).expect("weights of 0 are finite");
-    let micros = start.elapsed().as_secs_f64() * 1e6 / tokens as f64 * threads as f64;
+    let micros = (processor_seconds() - start) * 1e6 / tokens as f64;
     (micros, model.memory(tokens as u64, threads).peak_bytes)
+}
+
+/// Seconds of processors that this process has used.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux counts them");
+    // The name of the program may contain spaces; user and system time are in hundredths.
+    let fields = stat.rsplit(')').next().expect("a name in brackets").split_whitespace();
+    let ticks = fields.skip(11).take(2).map(|field| field.parse::<f64>().expect("a number"));
+    ticks.sum::<f64>() / 100.0
 }
