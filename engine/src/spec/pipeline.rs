@@ -72,9 +72,8 @@ pub struct Input {
     pub format: InputFormat,
     /// Columns of JSON lines by name, with their types: `string`, `bool`, `int8` to `int64`, `uint8` to `uint64`, `float32`,
     /// `float64`, `date`, `timestamp`, `timestamptz`, `list<type>`, `map<string, type>`, `struct<name: type, …>`. Other fields
-    /// are left out.
-    /// By default the columns are inferred from the first 1,000 lines of each file. `longsift plan` prints the columns,
-    /// `longsift lock` records them, and a run is refused if its existing scores were made with other columns.
+    /// are left out. By default the columns are inferred from the first 1,000 lines of each file. `longsift plan` prints the
+    /// columns, `longsift lock` records them, and a run is refused if its existing scores were made with other columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<BTreeMap<String, String>>,
     /// Whether an input without files is accepted, as a run that has nothing to do. Default false: otherwise a mistyped path

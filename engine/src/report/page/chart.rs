@@ -109,7 +109,7 @@ pub(crate) const BY_POSITION: &str = "_by_position";
 /// Draws statistic `name`, a list of numbers, for each series: lines over positions, otherwise columns.
 pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Chart {
     if name.ends_with(BY_POSITION) {
-        let line = |((name, _), list): (&(&str, &str), &&[f64])| Line {
+        let line = |((name, _), list): (&(&str, &str), &&[f64])| Polyline {
             name: (*name).to_owned(),
             points: (0_u32..).map(f64::from).zip(list.iter().copied()).collect(),
         };
