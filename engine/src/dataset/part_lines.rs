@@ -102,9 +102,9 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
 
 /// Returns a key that a map of a row has twice, at any depth.
 fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
-    let inside = |items: &ArrayRef| match items.data_type().is_nested() {
-        true => (0..items.len()).find_map(|row| repeated_key(items, row)),
-        false => None,
+    let inside = |items: &ArrayRef| {
+        let rows = if items.data_type().is_nested() { 0..items.len() } else { 0..0 };
+        rows.into_iter().find_map(|row| repeated_key(items, row))
     };
     if array.is_null(row) {
         return None;

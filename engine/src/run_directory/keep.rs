@@ -262,8 +262,8 @@ fn remove(folder: &Path) -> Result<()> {
     files::remove_matching(folder, &|path| {
         is_run_file(path) || is_temporary(path) || is_data_file(folder, path)
     })?;
-    let left = files::list_if_present(folder)?;
-    Ok(if left == [folder.join(marked::MARKER)] {
-        files::remove_folder(folder)?
-    })
+    if files::list_if_present(folder)? == [folder.join(marked::MARKER)] {
+        files::remove_folder(folder)?;
+    }
+    Ok(())
 }

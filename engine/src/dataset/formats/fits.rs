@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::ops::RangeInclusive;
 
 use arrow_array::timezone::Tz;
@@ -265,7 +265,8 @@ impl<'a> LineParser<'a> {
                 if scalar(&other, value).is_some() {
                     let has = if zone.is_some() { "no" } else { "an" };
                     let other = type_names::name(&other);
-                    why += &format!(", which has {has} offset from UTC: name the type `{other}`");
+                    let _ =
+                        write!(why, ", which has {has} offset from UTC: name the type `{other}`");
                 }
             }
             Misfit::new(self.position(value), why)
