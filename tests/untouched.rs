@@ -369,7 +369,7 @@ fn a_data_file_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
         let whole = fs::read(&path).unwrap();
         let mut changed = whole.clone();
         changed[whole.len() / 2] ^= 1;
-        let earlier = fs::metadata(&path).unwrap().modified().unwrap() - Duration::from_secs(60);
+        let earlier = fs::metadata(&path).unwrap().modified().unwrap() - Duration::from_mins(1);
         for time in [None, Some(earlier)] {
             fs::write(&path, &changed).unwrap();
             if let Some(time) = time {
