@@ -8,11 +8,11 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 pub(crate) mod device;
 pub(crate) mod dispatch;
+#[cfg(test)]
+mod dispatch_tests;
 pub(crate) mod ledger;
 pub(crate) mod nvml;
 pub(crate) mod presence;
-#[cfg(test)]
-mod properties;
 pub(crate) mod scheduler;
 pub(crate) mod simulated;
 pub(crate) mod size;

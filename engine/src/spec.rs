@@ -12,12 +12,12 @@ pub(crate) mod node;
 pub(crate) mod overrides;
 pub(crate) mod params;
 pub(crate) mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
 pub(crate) mod rules;
 pub(crate) mod scalar;
 pub(crate) mod schema;
 pub(crate) mod source;
-#[cfg(test)]
-mod wrong_pipelines;
 pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
