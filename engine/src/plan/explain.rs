@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use longsift_kernels::{ElementType, Kernel};
-use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{FirstLayer, Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::score::terms::Standardise;
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
+use longsift_stages::{Filter, Reads, Score};
 use serde_json::{Value, json};
 
 use super::attention::Attention;
@@ -336,27 +336,31 @@ fn score(plan: &Plan) -> String {
     format!("statistics → score: {formula}, {standardise}, {within}{calibration}")
 }
 
+/// Describes how much a selection keeps.
+pub(crate) fn amount(score: &Score, filter: &Filter) -> String {
+    let of = if score.within.is_some() { "each group" } else { "all" };
+    if score.calibration.is_some() {
+        return "scores from the calibrated threshold".to_owned();
+    }
+    match (filter.keep_fraction, &filter.keep_tokens, &filter.budgets, filter.min_score) {
+        (Some(fraction), ..) => format!("the best {} % of {of}", 100.0 * fraction.0),
+        (_, Some(KeepTokens::Same(tokens)), ..) => {
+            format!("the best {} tokens of {of}", count(*tokens))
+        }
+        (_, Some(KeepTokens::PerGroup(groups)), ..) => {
+            format!("a token budget for each of {} groups", groups.len())
+        }
+        (_, _, Some(budgets), _) => {
+            format!("token budgets of {} groups and lengths", budgets.len())
+        }
+        (.., Some(score)) => format!("scores from {score}"),
+        (None, None, None, None) => "everything that passes the guards".to_owned(),
+    }
+}
+
 fn filter(plan: &Plan) -> String {
     let filter = plan.spec.filter();
-    let group = if plan.spec.score().within.is_some() { " of each group" } else { "" };
-    let rule = if plan.spec.score().calibration.is_some() {
-        "scores from the calibrated threshold".to_owned()
-    } else if let Some(fraction) = filter.keep_fraction {
-        format!("the best {fraction}{group}")
-    } else if let Some(budgets) = &filter.budgets {
-        format!("token budgets of {} groups and lengths", budgets.len())
-    } else {
-        match (&filter.keep_tokens, filter.min_score) {
-            (Some(KeepTokens::Same(tokens)), _) => {
-                format!("the best {} tokens{group}", count(*tokens))
-            }
-            (Some(KeepTokens::PerGroup(groups)), _) => {
-                format!("a token budget for each of {} groups", groups.len())
-            }
-            (None, Some(score)) => format!("scores from {score}"),
-            (None, None) => "everything".to_owned(),
-        }
-    };
+    let rule = amount(plan.spec.score(), filter);
     let guards: Vec<&str> = filter.guards.iter().map(|guard| &*guard.statistic).collect();
     let guards = match &guards[..] {
         [] => String::new(),

@@ -26,8 +26,8 @@ use serde_json::Value;
 
 use crate::base::error::Result;
 use crate::base::text::count;
-use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
+use crate::plan::{Plan, explain};
 use crate::report::amount::Amount;
 use crate::report::page::chart::BY_POSITION;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
@@ -248,7 +248,7 @@ impl Overview {
             run_directory: run_directory.to_string_lossy().into_owned(),
             score: choice.score_in_words(),
             guards: choice.guards(),
-            amount: choice.amount(),
+            amount: explain::amount(&choice.score, &choice.filter),
             rejected,
             within: choice.score.within.clone(),
             settings: manifest.lock.settings.clone(),

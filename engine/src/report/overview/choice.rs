@@ -112,23 +112,4 @@ impl SelectionSettings {
         let guards = self.filter.guards.iter();
         guards.map(|guard| format!("{} {}", guard.statistic, guard.in_words())).collect()
     }
-
-    /// Describes how much is kept.
-    pub(crate) fn amount(&self) -> String {
-        let filter = &self.filter;
-        let of = if self.score.within.is_some() { "each group" } else { "all" };
-        if self.score.calibration.is_some() {
-            "scores at or above the threshold of a saved calibration".to_owned()
-        } else if let Some(score) = filter.min_score {
-            format!("scores of {score} or more")
-        } else if let Some(fraction) = filter.keep_fraction {
-            format!("the best {} % of {of}", 100.0 * fraction.0)
-        } else if filter.keep_tokens.is_some() {
-            format!("a token budget for {of}")
-        } else if filter.budgets.is_some() {
-            "token budgets by group and length".to_owned()
-        } else {
-            "all scored samples that pass the guards".to_owned()
-        }
-    }
 }
