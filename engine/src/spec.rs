@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::Location;
+use longsift_stages::contract::{BrokenRule, Location};
 use longsift_stages::{
     Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices, StageSettings,
     Tokenize,
@@ -193,6 +193,14 @@ impl Spec {
     /// Creates an error at the location of a setting.
     pub fn error(&self, path: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(Blame::Pipeline, message).at(self.locate(path))
+    }
+
+    /// Creates the errors of rules that the settings below `path` break.
+    pub fn rule_errors(&self, path: &str, rules: Vec<BrokenRule>) -> Vec<Diagnostic> {
+        let error = |BrokenRule { setting, message, hint }| {
+            self.error(&format!("{path}.{setting}"), message).hint(hint)
+        };
+        rules.into_iter().map(error).collect()
     }
 
     /// Creates a warning at the location of a setting.

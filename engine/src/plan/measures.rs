@@ -161,17 +161,12 @@ pub(super) fn check(
     let of_filter = filter.broken_rules(score.within.is_some(), &listed);
     let used = used(spec, measures);
     for (index, check) in spec.pipeline.checks.iter().enumerate() {
-        for rule in check.broken_rules(&used, score.within.is_some()) {
-            let path = format!("checks.{index}.{}", rule.setting);
-            problems.push(spec.error(&path, rule.message).hint(rule.hint));
-        }
+        let rules = check.broken_rules(&used, score.within.is_some());
+        problems.extend(spec.rule_errors(&format!("checks.{index}"), rules));
     }
     for (stage, rules) in [("score", of_score), ("filter", of_filter)] {
-        for rule in rules {
-            let rule = without_text(spec, content, rule);
-            let path = format!("stages.{stage}.{}", rule.setting);
-            problems.push(spec.error(&path, rule.message).hint(rule.hint));
-        }
+        let rules = rules.into_iter().map(|rule| without_text(spec, content, rule)).collect();
+        problems.extend(spec.rule_errors(&format!("stages.{stage}"), rules));
     }
 }
 
@@ -252,9 +247,7 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
             problems.push(spec.error(&path, message).hint("remove one of the two"));
         }
         let settings = Score { formula: Some(*formula), terms: None, ..spec.score().clone() };
-        for rule in settings.unknown_statistics(&statistics) {
-            problems.push(spec.error(&path, rule.message).hint(rule.hint));
-        }
+        problems.extend(spec.rule_errors(&path, settings.unknown_statistics(&statistics)));
         let (terms, _) = settings.terms(&statistics);
         if let Some(term) = terms.iter().find(|term| is_of_skipped(&term.statistic)) {
             let message = format!(

@@ -43,18 +43,11 @@ pub(super) fn open(
         };
         let name = &columns.measure;
         let stage = format!("stages.{name}");
-        let at = |setting: &str| match setting {
-            "" => stage.clone(),
-            setting => format!("{stage}.{setting}"),
-        };
+        let at = |setting: &str| format!("{stage}.{setting}");
         let window = spec.tokenize().window_tokens;
         let broken = settings.broken_rules(window);
         let is_sound = broken.is_empty();
-        problems.extend(
-            broken
-                .into_iter()
-                .map(|rule| spec.error(&at(&rule.setting), rule.message).hint(rule.hint)),
-        );
+        problems.extend(spec.rule_errors(&stage, broken));
         let request = settings.request();
         let setting = if request.model.is_some() { at("model") } else { MODEL.to_owned() };
         let Some(path) = path(spec, &request, first_layer, &stage, problems) else { continue };
@@ -74,11 +67,7 @@ pub(super) fn open(
         }
         let unknown = settings.unknown_layers(layer.layers, layer.query_heads);
         let is_known = unknown.is_empty();
-        problems.extend(
-            unknown
-                .into_iter()
-                .map(|rule| spec.error(&at(&rule.setting), rule.message).hint(rule.hint)),
-        );
+        problems.extend(spec.rule_errors(&stage, unknown));
         let tokens = u64::from(window);
         if let Some(problem) = layer.window_problem(tokens) {
             let setting = spec.locate("stages.tokenize.window_tokens");

@@ -73,10 +73,9 @@ fn find_one(
     settings: &External,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Program> {
-    let at = |setting: &str| format!("stages.{}.{setting}", settings.name);
-    for rule in settings.broken_rules() {
-        problems.push(spec.error(&at(&rule.setting), rule.message).hint(rule.hint));
-    }
+    let stage = format!("stages.{}", settings.name);
+    problems.extend(spec.rule_errors(&stage, settings.broken_rules()));
+    let at = |setting: &str| format!("{stage}.{setting}");
     let folder = match spec.folder() {
         folder if folder.as_os_str().is_empty() => Path::new("."),
         folder => folder,

@@ -24,6 +24,7 @@ use crate::run_directory::{facts, pipeline_lock, selected};
 use crate::select::samples::Sample;
 use crate::select::{self, Selection};
 use crate::spec::pipeline::Samples;
+use crate::spec::rules::AMOUNTS;
 use crate::spec::{Overrides, Spec};
 
 /// Effect of other settings.
@@ -189,7 +190,6 @@ pub(crate) fn whatif(
 
 /// Prepends overrides that remove what each given one replaces: another score, another kind of amount.
 fn with_removals(overrides: &Overrides, manifest: &Manifest) -> Overrides {
-    const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
     let given: Vec<(&str, &str)> =
         overrides.set.iter().map(|set| set.split_once('=').unwrap_or((set, ""))).collect();

@@ -22,7 +22,10 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
         check_missing_stages(root, problems);
         check_stage_order(root, problems);
     }
-    check_document_column(root, problems);
+    if let Some(input) = root.get("input") {
+        let columns = ["text_column", "tokens_column"];
+        check_exclusive(input, &columns, "keep the one that holds the documents", problems);
+    }
     check_tokenizer_has_text(root, problems);
     check_settings_without_model(root, problems);
     check_window_tokens(root, problems);
@@ -47,9 +50,31 @@ fn stage_name(item: &Node) -> Option<&str> {
     item.get("stage").and_then(Node::as_str)
 }
 
+/// Returns the stages as listed; none if they are not a list.
+fn stages(root: &Node) -> &[Node] {
+    root.get("stages").map_or(&[], Node::items)
+}
+
+/// Returns a stage by name.
+fn find_stage<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
+    stage(root.get("stages")?, name)
+}
+
 /// Returns a setting of a stage; null counts as absent.
 fn setting<'n>(root: &'n Node, stage_name: &str, key: &str) -> Option<&'n Node> {
-    stage(root.get("stages")?, stage_name)?.get(key)
+    find_stage(root, stage_name)?.get(key)
+}
+
+/// Reports every setting of `keys` after the first that is given, because they exclude each other.
+fn check_exclusive(mapping: &Node, keys: &[&str], hint: &str, problems: &mut Problems) {
+    let mut given = keys.iter().filter(|key| mapping.get(key).is_some());
+    let Some(first) = given.next() else { return };
+    for extra in given {
+        let place = problems.sources.in_words(key_span(mapping, first));
+        let message = format!("`{first}` and `{extra}` exclude each other");
+        let problem = problems.error(key_span(mapping, extra), message);
+        problem.label(format!("`{first}` is {place}")).hint(hint);
+    }
 }
 
 fn key_span(mapping: &Node, key: &str) -> Span {
@@ -58,10 +83,12 @@ fn key_span(mapping: &Node, key: &str) -> Span {
 
 /// Names of the listed stages with their positions, including unknown names.
 fn listed(root: &Node) -> Vec<(&str, Span)> {
-    let items = root.get("stages").map_or(&[][..], Node::items);
-    items.iter().filter_map(|item| Some((stage_name(item)?, item.get("stage")?.span))).collect()
+    let named = |item| Some((stage_name(item)?, item.get("stage")?.span));
+    stages(root).iter().filter_map(named).collect()
 }
 
+/// Settings of a filter of which exactly one decides how much is kept.
+pub(crate) const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
 /// Stages that every pipeline has, in addition to a measure.
 const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
 /// Stages that a pipeline has only if a measure needs them; the first must then be listed.
@@ -69,9 +96,8 @@ const ATTENTION_STAGES: [&str; 2] = ["load-partial-model", "shard-across-devices
 
 /// Reports duplicate stages. A measure may be repeated with another `name`.
 fn check_duplicate_stages(root: &Node, problems: &mut Problems) {
-    let items = root.get("stages").map_or(&[][..], Node::items);
     let mut seen: BTreeMap<(&str, Option<&str>), Span> = BTreeMap::new();
-    for item in items {
+    for item in stages(root) {
         let (Some(stage), Some(at)) = (stage_name(item), item.get("stage")) else { continue };
         if !stage_names().contains(&stage) {
             continue;
@@ -99,7 +125,7 @@ fn takes_a_name(stage: &str) -> bool {
 
 fn check_missing_stages(root: &Node, problems: &mut Problems) {
     let listed = listed(root);
-    let stages = root.get("stages").map_or(&[][..], Node::items);
+    let stages = stages(root);
     // A stage without a readable name could be any stage, and an empty list lacks all; both are already reported.
     if listed.len() < stages.len() || stages.is_empty() {
         return;
@@ -170,8 +196,7 @@ fn needs_a_model(name: &str) -> bool {
 
 /// Stages that run a whole model.
 fn whole_models(root: &Node) -> impl Iterator<Item = &Node> {
-    let stages = root.get("stages").map_or(&[][..], Node::items).iter();
-    stages.filter(|stage| stage_name(stage) == Some("language-model"))
+    stages(root).iter().filter(|stage| stage_name(stage) == Some("language-model"))
 }
 
 /// Returns the settings of a stage by name, for its inputs and outputs, which no setting changes.
@@ -228,8 +253,7 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
     let mut listed: Vec<(&str, Span)> = listed(root);
     // In a longer list most stages are duplicates, which are reported as such.
     listed.truncate(4 * stage_names().len());
-    let items = root.get("stages").map_or(&[][..], Node::items);
-    let items = items.iter().filter(|item| stage_name(item).is_some()).take(listed.len());
+    let items = stages(root).iter().filter(|item| stage_name(item).is_some()).take(listed.len());
     let stages: Vec<Option<StageSettings>> = items.map(listed_contract).collect();
     let windows = stages.iter().position(|settings| {
         settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Windows(_)))
@@ -289,23 +313,11 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
     }
 }
 
-fn check_document_column(root: &Node, problems: &mut Problems) {
-    let Some(input) = root.get("input") else { return };
-    if input.get("text_column").is_some() && input.get("tokens_column").is_some() {
-        let place = problems.sources.in_words(key_span(input, "text_column"));
-        let message = "`text_column` and `tokens_column` exclude each other";
-        let problem = problems.error(key_span(input, "tokens_column"), message);
-        problem
-            .label(format!("`text_column` is {place}"))
-            .hint("keep the one that holds the documents");
-    }
-}
-
 fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
     if root.get("input").and_then(|input| input.get("tokens_column")).is_none() {
         return;
     }
-    let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
+    let Some(tokenize) = find_stage(root, "tokenize") else {
         return;
     };
     for key in ["tokenizer", "special_tokens_in_text"] {
@@ -321,7 +333,7 @@ fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
 
 /// Reports settings that need a model in a pipeline without one: texts then need their own tokenizer, and no token is BOS.
 fn check_settings_without_model(root: &Node, problems: &mut Problems) {
-    let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
+    let Some(tokenize) = find_stage(root, "tokenize") else {
         return;
     };
     let listed = listed(root);
@@ -386,18 +398,9 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
 }
 
 fn check_distance(root: &Node, problems: &mut Problems) {
-    for stage in root.get("stages").map_or(&[][..], Node::items) {
-        if stage.get("min_distance_fraction").is_some()
-            && stage.get("min_distance_tokens").is_some()
-        {
-            let place = problems.sources.in_words(key_span(stage, "min_distance_fraction"));
-            let message = "`min_distance_fraction` and `min_distance_tokens` exclude each other";
-            let problem = problems.error(key_span(stage, "min_distance_tokens"), message);
-            let hint =
-                "keep one: the fraction follows the length of each window, the tokens do not";
-            problem.label(format!("`min_distance_fraction` is {place}")).hint(hint);
-        }
-    }
+    let keys = ["min_distance_fraction", "min_distance_tokens"];
+    let hint = "keep one: the fraction follows the length of each window, the tokens do not";
+    stages(root).iter().for_each(|stage| check_exclusive(stage, &keys, hint, problems));
 }
 
 /// Checks names of measures, which become prefixes of column names.
@@ -409,7 +412,7 @@ fn check_measure_names(root: &Node, problems: &mut Problems) {
             |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
         first && letters.all(next) && name.len() <= 32
     };
-    for item in root.get("stages").map_or(&[][..], Node::items) {
+    for item in stages(root) {
         let Some(at) = item.get("name").filter(|_| stage_name(item).is_some_and(takes_a_name))
         else {
             continue;
@@ -447,30 +450,21 @@ fn check_format_settings(root: &Node, problems: &mut Problems) {
 }
 
 fn check_filter_amount(root: &Node, problems: &mut Problems) {
-    const WAYS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
-    let Some(filter) = root.get("stages").and_then(|stages| stage(stages, "filter")) else {
+    let Some(filter) = find_stage(root, "filter") else {
         return;
     };
-    let given: Vec<&str> = WAYS.into_iter().filter(|way| filter.get(way).is_some()).collect();
-    let mistyped = filter
-        .entries()
-        .iter()
-        .any(|entry| suggest(&entry.key, WAYS).is_some() && !WAYS.contains(&entry.key.as_str()));
+    let is_mistyped = |key: &str| suggest(key, AMOUNTS).is_some() && !AMOUNTS.contains(&key);
+    let mistyped = filter.entries().iter().any(|entry| is_mistyped(&entry.key));
     let calibrated = setting(root, "score", "calibration").is_some();
-    if given.is_empty() && !calibrated && !mistyped {
+    if !AMOUNTS.iter().any(|amount| filter.get(amount).is_some()) && !calibrated && !mistyped {
         let name = filter.get("stage").map_or(check::head(filter), |name| name.span);
         let problem = problems.error(name, "stage `filter` does not say what it keeps");
         problem
-            .label(format!("one of: {}", WAYS.join(", ")))
+            .label(format!("one of: {}", AMOUNTS.join(", ")))
             .hint("add for example `keep_fraction: 0.5`");
     }
-    for extra in given.iter().skip(1) {
-        let place = problems.sources.in_words(key_span(filter, given[0]));
-        let span = filter.entry(extra).map_or(filter.span, |entry| entry.span);
-        let message = format!("`{}` and `{extra}` exclude each other", given[0]);
-        let problem = problems.error(span, message).label(format!("`{}` is {place}", given[0]));
-        problem.hint("keep one; on the command line, `=null` removes a setting");
-    }
+    let hint = "keep one; on the command line, `=null` removes a setting";
+    check_exclusive(filter, &AMOUNTS, hint, problems);
     if let Some(budgets) = filter.get("keep_tokens")
         && matches!(budgets.value, YamlValue::Mapping(_))
         && setting(root, "score", "within").is_none()
@@ -484,7 +478,7 @@ fn check_filter_amount(root: &Node, problems: &mut Problems) {
 }
 
 fn check_document_score(root: &Node, problems: &mut Problems) {
-    let Some(score) = root.get("stages").and_then(|stages| stage(stages, "score")) else { return };
+    let Some(score) = find_stage(root, "score") else { return };
     let samples = root.get("output").and_then(|output| output.get("samples"));
     let windows = samples.is_none_or(|samples| samples.as_str() == Some("windows"));
     if windows && score.get("document_score").is_some() {
@@ -515,7 +509,8 @@ fn check_devices(root: &Node, problems: &mut Problems) {
             problem.hint("to keep it busier, raise `workers_per_device`");
         }
     }
-    let Some(workers) = setting(root, "shard-across-devices", "workers_per_device") else { return };
+    let Some(shard) = find_stage(root, "shard-across-devices") else { return };
+    let Some(workers) = shard.get("workers_per_device") else { return };
     for node in workers.items() {
         if let Some(count) =
             node.as_integer().filter(|count| !(1..=64).contains(count) && *count >= 0)
@@ -535,14 +530,9 @@ fn check_devices(root: &Node, problems: &mut Problems) {
     {
         let message =
             format!("`workers_per_device` has {} numbers for {known} devices", each.len());
-        let problem = problems.error(key_span_of_workers(root), message);
+        let problem = problems.error(key_span(shard, "workers_per_device"), message);
         problem.hint("give one number for all devices, or one per device");
     }
-}
-
-fn key_span_of_workers(root: &Node) -> Span {
-    let shard = root.get("stages").and_then(|stages| stage(stages, "shard-across-devices"));
-    shard.map_or(Span::default(), |shard| key_span(shard, "workers_per_device"))
 }
 
 fn is_device(name: &str) -> bool {
