@@ -15,6 +15,8 @@ use crate::storage::{error, files, marked, regular, store};
 /// Maximum wait for shared locks: `longsift status` holds one for microseconds, longer if it is interrupted on a busy machine.
 /// A run's exclusive lock is not waited for.
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Time between two attempts to lock.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
@@ -138,23 +140,8 @@ impl RunDirectory {
             return Ok(RunLock(Held::Lease(super::lease::Lease::acquire(&path, &self.root)?)));
         }
         let mut file = files::open_read_write(&path)?;
-        let begun = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock)
-                    if begun.elapsed() < SHARED_LOCK_WAIT && !is_exclusively_locked(&file) =>
-                {
-                    std::thread::sleep(SHARED_LOCK_WAIT / 200);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(held_file(&self.root, &mut file).into());
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error::failed("lock", &path)(error).into());
-                }
-            }
-        }
+        let may_wait = |file: &File| !is_exclusively_locked(file);
+        self.wait_for(&mut file, SHARED_LOCK_WAIT, File::try_lock, may_wait)?;
         let content = serde_json::to_string(&Holder::this_process()).expect("plain data");
         let written = file
             .set_len(0)
@@ -162,6 +149,29 @@ impl RunDirectory {
             .and_then(|_| file.write_all(content.as_bytes()));
         written.map_err(|error| error::failed("write", &path)(error))?;
         Ok(RunLock(Held::File { _locked: file }))
+    }
+
+    /// Locks the file by `lock`. Waits for other processes at most `limit`, and only while they are worth waiting for.
+    pub(super) fn wait_for(
+        &self,
+        file: &mut File,
+        limit: Duration,
+        lock: impl Fn(&File) -> std::result::Result<(), TryLockError>,
+        may_wait: impl Fn(&File) -> bool,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match lock(file) {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < limit && may_wait(file) => {
+                    std::thread::sleep(LOCK_POLL_INTERVAL);
+                }
+                Err(TryLockError::WouldBlock) => return Err(held_file(&self.root, file).into()),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error::failed("lock", &self.lock_path())(error).into());
+                }
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::layout::{PartFolders, RunDirectory};
+use super::layout::{PartFolders, RECORDS, RunDirectory};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -38,23 +38,6 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     let seal = record.shift_remove(SEAL);
     seal.is_some_and(|seal| seal == sha256_hex(Value::Object(record).to_string().as_bytes()))
 }
-
-/// Names of the records that runs stage or write.
-const RECORDS: [&str; 13] = [
-    "README.md",
-    "_SUCCESS",
-    "calibration.json",
-    "events.jsonl",
-    "footers",
-    "intent.json",
-    "lock",
-    "manifest.json",
-    "pipeline.lock",
-    "plan.json",
-    "report.html",
-    "report.json",
-    "summary.json",
-];
 
 /// Endings of data files.
 pub const DATA_ENDINGS: [&str; 5] = [".parquet", ".jsonl.zst", ".bin", ".idx", ".cu_seqlens.npy"];

@@ -33,6 +33,23 @@ use crate::base::text;
 use crate::storage::marked::Mark;
 use crate::storage::{files, store};
 
+/// Names of the records that runs stage or write.
+pub(super) const RECORDS: [&str; 13] = [
+    "README.md",
+    "_SUCCESS",
+    "calibration.json",
+    "events.jsonl",
+    "footers",
+    "intent.json",
+    "lock",
+    "manifest.json",
+    "pipeline.lock",
+    "plan.json",
+    "report.html",
+    "report.json",
+    "summary.json",
+];
+
 /// Folders of the parts of a selection before the commit.
 #[derive(Clone, Debug)]
 pub struct PartFolders {
@@ -153,26 +170,11 @@ impl RunDirectory {
     /// All names that a run creates directly in the run directory.
     pub(super) fn own_names(&self) -> Vec<PathBuf> {
         let mut names = self.working_folders().to_vec();
-        names.extend([
-            self.selection(),
-            self.staging(),
-            self.written(),
-            self.fresh().root,
-            self.events_by_process(),
-            self.lock_path(),
-            self.lock_file(),
-            self.intent(),
-            self.plan(),
-            self.footers(),
-            self.missing(),
-            self.manifest(),
-            self.calibration(),
-            self.summary(),
-            self.report_page(),
-            self.report(),
-            self.success(),
-            self.events(),
-        ]);
+        names.extend([self.selection(), self.staging(), self.written(), self.fresh().root]);
+        names.extend([self.events_by_process(), self.missing()]);
+        // The dataset card is staged here and moved to the output.
+        let records = RECORDS.iter().filter(|name| **name != "README.md");
+        names.extend(records.map(|name| self.root.join(name)));
         names
     }
 

@@ -1,10 +1,10 @@
 //! Shared access to a run directory, to score a shard next to other processes.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{Seek, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::holder::{SHARDS, held_file};
+use super::holder::SHARDS;
 use super::layout::RunDirectory;
 use crate::base::error::Result;
 #[cfg(feature = "cloud")]
@@ -45,21 +45,7 @@ impl RunDirectory {
             };
         }
         let mut file = files::open_read_write(&path)?;
-        let begun = Instant::now();
-        loop {
-            match file.try_lock_shared() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if begun.elapsed() < EXCLUSIVE_LOCK_WAIT => {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(held_file(&self.root, &mut file).into());
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error::failed("lock", &path)(error).into());
-                }
-            }
-        }
+        self.wait_for(&mut file, EXCLUSIVE_LOCK_WAIT, File::try_lock_shared, |_| true)?;
         // The content is that of an ended run, or equal to what other sharing processes wrote.
         file.rewind()
             .and_then(|()| file.write_all(SHARDS))
