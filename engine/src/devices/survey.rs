@@ -8,7 +8,7 @@ use super::nvml::NvmlGpu;
 use super::presence::{DeviceClaim, claims};
 use super::visible::visible_gpus;
 use crate::base::machine::{self, free_memory_bytes};
-use crate::base::text::bytes;
+use crate::base::text::{bytes, table};
 
 /// Devices of this machine at one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -121,12 +121,10 @@ fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
         .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .map(|kibibytes| kibibytes * 1024);
     let free = free_memory_bytes();
-    let name = system_line("/proc/cpuinfo", "model name");
-    let name = name.map(|line| line.trim_start_matches([' ', '\t', ':']).to_owned());
     let (reserved_bytes, in_flight) = claimed(claims, "cpu");
     DeviceSurvey {
         device: "cpu".to_owned(),
-        name: name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        name: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         uuid: None,
         total_bytes: total,
         used_bytes: total.zip(free).map(|(total, free)| total.saturating_sub(free)),
@@ -136,6 +134,12 @@ fn surveyed_cpu(claims: &[DeviceClaim]) -> DeviceSurvey {
         in_flight,
         utilisation_percent: None,
     }
+}
+
+/// Returns the model of the processor, if the system reports it.
+pub(crate) fn processor() -> Option<String> {
+    let name = system_line("/proc/cpuinfo", "model name")?;
+    Some(name.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
 fn system_line(path: &str, key: &str) -> Option<String> {
@@ -154,9 +158,8 @@ impl fmt::Display for Survey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |number: Option<u64>| number.map_or("?".to_owned(), bytes);
         let cells = self.devices.iter().map(|device| {
-            [
-                device.device.clone(),
-                device.name.clone(),
+            vec![
+                format!("{:<6}  {}", device.device, device.name),
                 size(device.total_bytes),
                 size(device.used_bytes),
                 size(device.free_bytes),
@@ -167,20 +170,10 @@ impl fmt::Display for Survey {
             ]
         });
         let head =
-            ["device", "name", "total", "used", "free", "headroom", "reserved", "windows", "busy"];
-        let rows: Vec<[String; 9]> =
-            std::iter::once(head.map(str::to_owned)).chain(cells).collect();
-        for row in &rows {
-            for (column, cell) in row.iter().enumerate() {
-                let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-                if column < 2 {
-                    write!(f, "{cell:<width$}  ")?;
-                } else {
-                    write!(f, "{cell:>width$}  ")?;
-                }
-            }
-            writeln!(f)?;
-        }
+            ["device  name", "total", "used", "free", "headroom", "reserved", "windows", "busy"];
+        let rows: Vec<Vec<String>> =
+            std::iter::once(head.map(str::to_owned).to_vec()).chain(cells).collect();
+        table(&rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         match &self.no_gpu {
             Some(why) => writeln!(f, "no GPU: {why}"),
             None if cfg!(feature = "cuda") => Ok(()),

@@ -9,12 +9,13 @@ pub(crate) mod kernels;
 pub(crate) mod runs;
 pub(crate) mod stages;
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use serde::Serialize;
 
 use crate::base::error::Result;
 use crate::base::progress::Progress;
+use crate::devices::survey::processor;
 use crate::plan::options::PlanOptions;
 use figures::{BenchOptions, Measurement, Measurements};
 
@@ -70,27 +71,15 @@ pub fn bench(
     })
 }
 
-fn processor() -> Option<String> {
-    let text = crate::base::machine::read_system("/proc/cpuinfo")?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
-}
-
 impl fmt::Display for Bench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
         let processor = self.processor.as_deref().unwrap_or("unknown processor");
-        let _ = writeln!(
-            text,
+        writeln!(
+            f,
             "longsift {} on {processor}, {} threads, {}; medians of up to {}",
             self.longsift, self.threads, self.measured, self.repeats
-        );
-        for figure in &self.figures {
-            let _ = writeln!(text, "{figure}");
-        }
-        for case in &self.left_out {
-            let _ = writeln!(text, "skipped: {case}");
-        }
-        f.write_str(&text)
+        )?;
+        self.figures.iter().try_for_each(|figure| writeln!(f, "{figure}"))?;
+        self.left_out.iter().try_for_each(|case| writeln!(f, "skipped: {case}"))
     }
 }
