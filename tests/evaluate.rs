@@ -293,10 +293,10 @@ fn details_are_printed_on_request() {
     assert!(text.lines().count() < 60, "{text}");
     let details = workspace.longsift(&[&arguments[..], &["--details"]].concat()).success().stdout;
     for title in [
-        "Ladder: ",
+        "Whole windows against joined pieces",
         "Junk: ",
-        "Top fifth: ",
-        "Top fifth, jittered: ",
+        "Real windows in the top fifth",
+        "Copies and boilerplate at varying distances",
         "Rejected by guards",
         "Agreement",
     ] {

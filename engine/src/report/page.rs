@@ -8,6 +8,9 @@ pub(crate) mod chart;
 pub(crate) mod drawing;
 pub(crate) mod heat;
 pub(crate) mod numbers;
+pub(crate) mod text;
+
+use std::iter;
 
 use askama::Template;
 
@@ -51,11 +54,19 @@ pub(crate) struct Section {
     /// Explanation of the section; parts in backticks are code.
     pub(crate) lead: String,
     pub(crate) blocks: Vec<Block>,
+    /// Whether text output shows it only on request.
+    pub(crate) on_request: bool,
 }
 
 impl Section {
     pub(crate) fn new(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Self {
-        Self { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
+        let [id, title, lead] = [id, title, lead].map(str::to_owned);
+        Self { id, title, lead, blocks, on_request: false }
+    }
+
+    /// Shows the section in text output only on request.
+    pub(crate) fn on_request(self) -> Self {
+        Self { on_request: true, ..self }
     }
 
     /// Creates the section with the command that repeats a page.
@@ -134,14 +145,26 @@ pub(crate) struct Bars {
     pub(crate) rows: Vec<Bar>,
     /// Evenly spaced labels below the bars.
     pub(crate) scale: Vec<&'static str>,
+    /// Whether a table of the same section has the values as well; text output leaves the bars out.
+    pub(crate) in_table: bool,
 }
 
-/// A row of [`Bars`]: its name, its value as text, and the drawing of the value.
+impl Bars {
+    /// Returns the values as header and rows of a table, with a column for each solid colour of the legend.
+    pub(crate) fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let names = self.legend.iter().filter(|swatch| !swatch.dashed);
+        let names = names.map(|swatch| swatch.name.clone());
+        let row = |bar: &Bar| iter::once(&bar.name).chain(&bar.values).cloned().collect();
+        (iter::once(String::new()).chain(names).collect(), self.rows.iter().map(row).collect())
+    }
+}
+
+/// A row of [`Bars`]: its name, its values as text, and the drawing of the values.
 #[derive(Debug)]
 pub(crate) struct Bar {
     pub(crate) name: String,
-    pub(crate) value: String,
-    pub(crate) layer: Drawing,
+    pub(crate) values: Vec<String>,
+    pub(crate) layer: Layer,
 }
 
 impl Bar {
@@ -154,7 +177,7 @@ impl Bar {
     ) -> Self {
         let mut layer = Drawing::new(12);
         layer.bar(from_to, (0.0, 12.0), fill, "");
-        Self { name: name.into(), value: value.into(), layer }
+        Self { name: name.into(), values: vec![value.into()], layer }
     }
 }
 

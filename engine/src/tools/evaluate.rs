@@ -21,7 +21,6 @@ mod report;
 mod sample;
 mod selection;
 mod statistics;
-mod tables;
 mod windows;
 
 use std::collections::BTreeMap;

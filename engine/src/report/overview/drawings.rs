@@ -90,7 +90,7 @@ pub(super) fn stacked(components: &[&str], rows: &[(&str, Vec<u64>)]) -> Bars {
             layer.bar((from, to), (0.0, 16.0), fill, title);
             from = to;
         }
-        Bar { name: (*name).to_owned(), value: count(all), layer }
+        Bar { name: (*name).to_owned(), values: vec![count(all)], layer }
     };
     let swatch = |(index, (component, fill)): (usize, (&&str, &str))| {
         let shares = rows.iter().map(|(_, parts)| share(parts[index], parts.iter().sum()));
@@ -98,7 +98,7 @@ pub(super) fn stacked(components: &[&str], rows: &[(&str, Vec<u64>)]) -> Bars {
         Swatch::new(format!("{} ({})", line_safe(component), shares.join(", ")), fill)
     };
     let legend = components.iter().zip(colours()).enumerate().map(swatch).collect();
-    Bars { legend, rows: rows.iter().map(bar).collect(), scale: Vec::new() }
+    Bars { legend, rows: rows.iter().map(bar).collect(), ..Bars::default() }
 }
 
 /// Draws the kept share of each row, and the overall share as a dashed line.
@@ -116,7 +116,7 @@ pub(super) fn shares(rows: &[(String, [u64; 2])], overall: f64) -> Bars {
         Swatch::new("kept share", colour::BLUE),
         Swatch::dashed(format!("overall {:.1} %", 100.0 * overall)),
     ];
-    Bars { legend, rows: rows.iter().map(bar).collect(), scale: Vec::new() }
+    Bars { legend, rows: rows.iter().map(bar).collect(), ..Bars::default() }
 }
 
 /// Draws a list of kept windows and one of the others.

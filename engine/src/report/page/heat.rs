@@ -1,5 +1,7 @@
 //! Heat maps: tables of coloured cells, with numbers if they fit.
 
+use std::iter;
+
 use super::drawing::Swatch;
 use super::numbers::number;
 
@@ -98,6 +100,18 @@ impl ColourScale {
 }
 
 impl HeatMap {
+    /// Returns the values as header and rows of a table.
+    pub(crate) fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let shown = |value: &Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| self.scale.shown(value))
+        };
+        let row = |(name, values): &(String, Vec<Option<f64>>)| {
+            iter::once(name.clone()).chain(values.iter().map(shown)).collect()
+        };
+        let header = iter::once(&self.corner).chain(&self.columns).cloned();
+        (header.collect(), self.rows.iter().map(row).collect())
+    }
+
     /// Returns the colours of the legend with their values.
     pub(crate) fn legend(&self) -> Vec<Swatch> {
         let swatch = |value: f64| Swatch::new(number(value), hexadecimal(self.scale.rgb(value)));

@@ -1,6 +1,8 @@
 //! Conversion of statistics to charts and tables of a page.
 
-use super::figures::IntervalEstimate;
+use std::collections::BTreeMap;
+
+use super::figures::Figure;
 use super::grid::{by_importance, cell, kinds, with_interval};
 use super::matrix::Matrix;
 use crate::report::page::drawing::{Drawing, Swatch, colour};
@@ -16,9 +18,9 @@ pub(super) fn intervals(
     series: &[&str],
     rows: impl Iterator<Item = (String, Vec<Option<IntervalEstimate>>)>,
     chance: f64,
-) -> Block {
-    let row = |(name, figures): (String, Vec<Option<IntervalEstimate>>)| {
-        let mut layer = Drawing::new(LINE * series.len() as u32);
+) -> Bars {
+    let row = |(name, figures): (String, Vec<Option<Figure>>)| {
+        let mut layer = Layer::new(LINE * series.len() as u32);
         layer.mark(chance);
         for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
             let Some(IntervalEstimate { value: Some(value), interval }) = figure else { continue };
@@ -30,8 +32,7 @@ pub(super) fn intervals(
             layer.dot((*value, y), stroke, title);
         }
         let values = figures.iter().map(|figure| with_interval(figure.as_ref()));
-        let value = values.collect::<Vec<_>>().join(" · ");
-        Bar { name, value, layer }
+        Bar { name, values: values.collect(), layer }
     };
     let has_value = |(_, figures): &(String, Vec<Option<IntervalEstimate>>)| {
         figures.iter().flatten().any(|of| of.value.is_some())
@@ -39,11 +40,12 @@ pub(super) fn intervals(
     let swatches =
         series.iter().zip(colour::SERIES).map(|(name, stroke)| Swatch::new(*name, stroke));
     let dashed = Swatch::dashed(format!("chance, {chance:.2}"));
-    Block::Bars(Bars {
+    Bars {
         legend: swatches.chain([dashed]).collect(),
         rows: rows.filter(has_value).map(row).collect(),
         scale: vec!["0", "0.25", "0.5", "0.75", "1"],
-    })
+        in_table: false,
+    }
 }
 
 /// Draws values between `low` and `high`: blue above the middle, orange below.
@@ -55,6 +57,11 @@ pub(super) fn diverging(
     let has_value = |(_, cells): &(String, Vec<Option<f64>>)| cells.iter().any(Option::is_some);
     let (corner, rows) = (String::new(), rows.filter(has_value).collect());
     Block::Heat(HeatMap { corner, columns, rows, scale: ColourScale::Diverging { low, high } })
+}
+
+/// Lists statistics with their descriptions.
+pub(super) fn descriptions(statistics: &BTreeMap<String, String>) -> Block {
+    Block::List(statistics.iter().map(|(name, doc)| format!("{name}: {doc}")).collect())
 }
 
 /// Renders a matrix as a table; `None` if it is empty.
@@ -80,7 +87,7 @@ mod tests {
     fn intervals_have_a_legend_and_a_scale_and_escape_names() {
         let figure = IntervalEstimate { value: Some(0.25), interval: Some([0.2, 0.31]) };
         let rows = [("<script>".to_owned(), vec![Some(figure)]), ("b".to_owned(), vec![None])];
-        let html = intervals(&["a"], rows.into_iter(), 0.5).render().unwrap();
+        let html = Block::Bars(intervals(&["a"], rows.into_iter(), 0.5)).render().unwrap();
         assert!(html.contains("&#60;script&#62; <span class=\"soft\">0.25 (0.20-0.31)"), "{html}");
         assert!(html.contains("chance, 0.50") && html.contains("<span>0.75</span>"), "{html}");
         assert!(html.contains("M200.0 6.0L310.0 6.0") && !html.contains(">b "), "{html}");

@@ -7,7 +7,6 @@ pub(crate) mod classes;
 mod kept;
 pub(crate) mod page;
 pub(crate) mod report;
-pub(crate) mod tables;
 
 use std::collections::{BTreeMap, HashMap};
 

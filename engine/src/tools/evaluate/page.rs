@@ -1,37 +1,72 @@
-//! Evaluation as an HTML page.
+//! Evaluation as an HTML page and as text, both of the same sections.
 
-use super::constructions::{KINDS, KindRole, WindowKind};
-use super::drawings::{diverging, intervals, matrix_table};
-use super::evaluation::{Evaluation, LengthResults};
+use super::constructions::{KINDS, Kind, Role};
+use super::drawings::{descriptions, diverging, intervals, matrix_table};
+use super::evaluation::{Evaluation, OfLength};
+use super::grid::{by_importance, number as two_decimals, with_interval};
 use super::guards::GuardRejections;
-use super::heads::KINDS_OF_HEADS;
+use super::heads::{HeadFigures, KINDS_OF_HEADS};
 use super::labels::report::LabelFigures;
 use super::report::{Report, TopFifthShares, pairs_of};
-use super::tables::{category, kind_of_heads};
-use crate::base::text::count;
+use crate::base::text::{count, line_safe};
 use crate::report::page::numbers::{number, percent};
-use crate::report::page::{Block, KeyNumber, Page, Section};
+use crate::report::page::{Block, Page, Section, Tile, text};
+
+/// Maximum number of heads listed with their intervals.
+const BEST_HEADS: usize = 8;
 
 impl Evaluation {
-    /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let is_built =
-            |kind: &&WindowKind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
-        let built = || KINDS.iter().filter(is_built);
+    /// Formats the matrix and the selection as text; with `details` also the results that they summarise.
+    pub(crate) fn text(&self, details: bool) -> String {
+        let mut text =
+            format!("Evaluation of {} (seed {})\n", line_safe(&self.pipeline), self.seed);
+        if self.equal_ids_left_out > 0 {
+            let rows = count(self.equal_ids_left_out);
+            text += &format!(
+                "left out: {rows} rows with an id that another row of their category has\n"
+            );
+        }
+        let left_out = &self.categories_left_out;
+        if left_out.number > 0 {
+            let names: Vec<String> = left_out.names.iter().map(|name| line_safe(name)).collect();
+            let (number, names) = (count(left_out.number), names.join(", "));
+            text += &format!("left out: {number} categories, among them {names}\n");
+        }
+        text += &text::text(&self.sections(), details);
+        if !details {
+            text += "\n`--details` prints detailed tables, `--format json` all results.\n";
+        }
+        text + "\nResults of different window lengths are not comparable. They show what a score separates in this corpus, not\n\
+                that selecting by it trains a better model.\n"
+    }
+
+    /// Returns the constructed kinds of windows.
+    fn built(&self) -> impl Iterator<Item = &'static Kind> {
+        KINDS.iter().filter(|kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name)))
+    }
+
+    fn sections(&self) -> Vec<Section> {
         let mut sections: Vec<Section> =
             self.labels.iter().flat_map(LabelFigures::sections).collect();
         for of in self.lengths.values() {
             of.sections(&mut sections);
         }
         if !self.lengths.is_empty() {
-            let kinds = built().map(|kind| format!("{}: {}", kind.name, kind.doc));
-            sections.push(Section::new(
+            let kinds = self.built().map(|kind| format!("{}: {}", kind.name, kind.doc));
+            let kinds = Section::new(
                 "kinds",
                 "Kinds of constructed windows",
                 "All have as many tokens as the window they are made of.",
                 vec![Block::List(kinds.collect())],
-            ));
+            );
+            sections.push(kinds.on_request());
         }
+        sections
+    }
+
+    /// Renders the evaluation as one HTML file. `command` is shown as the command that repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let mut sections = self.sections();
         sections.push(Section::command(command));
         let tiles = self.lengths.values().map(|of| {
             let documents = count(of.documents.values().sum::<u64>());
@@ -43,7 +78,7 @@ impl Evaluation {
         let constructed = (!self.lengths.is_empty()).then(|| {
             format!(
                 "How often whole windows of this corpus rank above windows constructed from them in {} ways. ",
-                built().count()
+                self.built().count()
             )
         });
         let parts = natural.into_iter().chain(constructed);
@@ -60,43 +95,74 @@ impl Evaluation {
     }
 }
 
-impl LengthResults {
+impl OfLength {
+    /// Adds the sections: the matrix and the heads, and the others on request.
     fn sections(&self, sections: &mut Vec<Section>) {
-        let length = count(self.tokens);
-        let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
-            let id = format!("{id}{}", self.tokens);
-            sections.push(Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks));
-        };
+        let documents: u64 = self.documents.values().sum();
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
+        summary.push(format!(
+            "{} windows of {} documents in {} categories, without BOS",
+            count(self.kinds.values().map(|kind| kind.windows).sum()),
+            count(documents),
+            count(self.documents.len() as u64)
+        ));
         summary.extend(self.notes.iter().cloned());
         let mut blocks = vec![Block::List(summary)];
         blocks.extend(matrix_table(&self.matrix));
-        add(
+        sections.push(self.section(
             "matrix",
             "Whole windows against constructed windows",
             "How often a whole window ranks above one of the kind. pass: the interval lies above 0.5; weak: it contains 0.5; \
              fail: it lies below.",
             blocks,
-        );
-        let ladder: Vec<&'static WindowKind> =
-            KINDS.iter().filter(|kind| kind.role == KindRole::Ladder).collect();
+        ));
+        if documents > 0 {
+            self.details(sections);
+        }
+        if !self.heads.is_empty() {
+            sections.push(self.section(
+                "heads",
+                "Heads",
+                "Dependency strength of each head, with layers as rows and heads as columns. 0.5 is chance. Among many heads, some \
+                 are best by chance: choose them on one corpus and check them on another.",
+                self.head_maps(),
+            ));
+        }
+    }
+
+    fn section(&self, id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
+        let title = format!("{title} · {} tokens", count(self.tokens));
+        Section::new(&format!("{id}{}", self.tokens), &title, lead, blocks)
+    }
+
+    /// Adds the results that the matrix summarises.
+    fn details(&self, sections: &mut Vec<Section>) {
+        let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
+            sections.push(self.section(id, title, lead, blocks).on_request());
+        };
+        let ladder: Vec<&'static Kind> =
+            KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
+        add("statistics", "Statistics", "", vec![descriptions(&self.statistics)]);
         add(
             "ladder",
             "Whole windows against joined pieces",
-            "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 by chance.",
+            "How often a whole window ranks above one joined from pieces of several documents: 1 always, 0.5 by chance. In \
+             brackets: 95 % bootstrap intervals.",
             vec![self.ladder_drawing(&ladder)],
         );
         add(
             "pairs",
             "Dependence and junk",
-            "Share of pairs in which a whole window ranks above a window made of it. \
-             Shuffled chunks are shown for information only: they turn near links into far ones.",
+            "Share of pairs in which a whole window ranks above a window made of it (plant: the window with inserted facts above \
+             its twin). Below 0.5, the score prefers the other window. Shuffled chunks turn near links into far ones.",
             self.pair_drawings(),
         );
         add(
             "top",
             "Real windows in the top fifth",
-            "Share of real windows in the top fifth of a pool of one real to five junk and joined windows.",
+            "Share of real windows in the top fifth of a pool of one real to five junk and joined windows: at most five times \
+             chance. `copies capped` excludes windows of which more than 40 % of the tokens are copied, `guarded` those that the \
+             pipeline's guards reject.",
             vec![
                 self.top_fifth_drawing(|report| &report.top_fifth_real_share),
                 Block::Heading("Copies and boilerplate at varying distances".to_owned()),
@@ -119,25 +185,18 @@ impl LengthResults {
         add(
             "agreement",
             "Agreement",
-            "Rank correlation over whole windows inside categories. Statistics that agree add little to each other.",
+            "Rank correlation over whole windows inside categories: 1 same order, 0 none. Statistics that agree add little to each \
+             other.",
             vec![self.agreements()],
         );
         add(
             "explained",
             "Confounders",
-            "Category: share of the variance between categories. Length: rank correlation with the document length. Tokens alone: \
-             rank correlation with the same tokens in random order; near 1, the statistic ignores their order.",
+            "Category: share of the variance between categories (near 1: set `score.within`). Length: rank correlation with the \
+             document length. Tokens alone: rank correlation with the same tokens in random order; near 1, the statistic ignores \
+             their order.",
             vec![self.explained_table()],
         );
-        if !self.heads.is_empty() {
-            add(
-                "heads",
-                "Heads",
-                "Dependency strength of each head, with layers as rows and heads as columns. 0.5 is chance. \
-                 Among many heads, some are best by chance.",
-                self.head_maps(),
-            );
-        }
         if self.selection.is_some() {
             add(
                 "selection",
@@ -148,14 +207,19 @@ impl LengthResults {
         }
     }
 
-    fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
+    /// Returns the reports, the score first, then the others by name.
+    fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
+        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
+    }
+
+    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Block {
         let rows = self.reports().map(|(name, report)| {
             let figure = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
             (name.clone(), kinds.iter().map(figure).collect())
         });
         let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        intervals(&names, rows, 0.5)
+        Block::Bars(intervals(&names, rows, 0.5))
     }
 
     fn pair_drawings(&self) -> Vec<Block> {
@@ -185,7 +249,7 @@ impl LengthResults {
         });
         let chance = self.reports.values().find_map(|report| of(report).by_chance);
         let series = ["as ranked", "copies capped", "guarded"];
-        intervals(&series, rows, chance.unwrap_or(1.0 / 6.0))
+        Block::Bars(intervals(&series, rows, chance.unwrap_or(1.0 / 6.0)))
     }
 
     fn agreements(&self) -> Block {
@@ -206,25 +270,32 @@ impl LengthResults {
                 let (layers, heads, cells) = of.cells(kind);
                 let columns = heads.iter().map(u32::to_string).collect();
                 let names = layers.iter().map(|layer| format!("layer {layer}"));
-                let title = format!("{}: {}", of.measure, kind_of_heads(kind));
+                let title = format!("Heads of {}: {}", of.measure, kind_of_heads(kind));
                 blocks.push(Block::Heading(title));
                 blocks.push(diverging(columns, names.zip(cells), (0.0, 1.0)));
             }
+            let row = |head: &HeadFigures| {
+                let figures = KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.for_kind(kind))));
+                let name = format!("layer {}, head {}", head.layer, head.head);
+                std::iter::once(name).chain(figures).collect()
+            };
+            let rows = of.best(BEST_HEADS).iter().map(row).collect();
+            let [two, eight, permuted] = KINDS_OF_HEADS;
+            let title = format!("Heads of {} that separate joined windows best", of.measure);
+            blocks.push(Block::Heading(title));
+            blocks.push(Block::table(["head", two, eight, permuted], rows));
         }
         blocks
     }
 
     fn explained_table(&self) -> Block {
-        let cell = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
-        };
         let row = |(name, report): (&String, &Report)| {
             let of = &report.explained;
             vec![
                 name.clone(),
-                cell(of.category_variance),
-                cell(of.length_spearman),
-                cell(of.token_shuffled_spearman),
+                two_decimals(of.category_variance),
+                two_decimals(of.length_spearman),
+                two_decimals(of.token_shuffled_spearman),
             ]
         };
         Block::table(
@@ -270,5 +341,23 @@ impl LengthResults {
         );
         blocks.push(Block::table(["5 / 50 / 95 %", "before", "after"], rows));
         blocks
+    }
+}
+
+/// Describes the results of heads for a kind of window.
+fn kind_of_heads(kind: &str) -> &'static str {
+    match kind {
+        "pieces_2" => "AUROC of whole windows against windows of two pieces",
+        "pieces_8" => "AUROC of whole windows against windows of eight pieces",
+        _ => "share of pairs that the whole window wins against itself with a permuted first half",
+    }
+}
+
+/// Returns the display name of a category.
+fn category(name: &str, categories: usize) -> String {
+    match (name.is_empty(), categories) {
+        (true, 1) => "all".to_owned(),
+        (true, _) => "(empty)".to_owned(),
+        (false, _) => line_safe(name),
     }
 }

@@ -2,11 +2,10 @@
 
 use super::kept::FRACTIONS;
 use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
-use super::tables::{by_class, percent};
 use crate::base::text::{count, value_name};
-use crate::report::page::{Block, KeyNumber, Section};
-use crate::tools::evaluate::drawings::{intervals, matrix_table};
-use crate::tools::evaluate::grid::with_interval;
+use crate::report::page::{Bars, Block, Section, Tile};
+use crate::tools::evaluate::drawings::{descriptions, intervals, matrix_table};
+use crate::tools::evaluate::grid::{by_importance, with_interval};
 
 impl LabelFigures {
     pub(crate) fn tiles(&self) -> impl Iterator<Item = KeyNumber> {
@@ -33,11 +32,16 @@ impl LabelLength {
         };
         let good: Vec<String> = figures.good.iter().map(|class| value_name(class)).collect();
         let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
+        summary.push(format!("labels: {}; good: {}", figures.column, good.join(", ")));
+        if figures.rows_without_label > 0 {
+            let rows = count(figures.rows_without_label);
+            summary.push(format!("left out: {rows} rows without a label"));
+        }
         summary.push(format!(
-            "labels: {}; good: {}; {} rows without a label are left out",
-            figures.column,
-            good.join(", "),
-            count(figures.rows_without_label)
+            "{} windows of {} documents in {} classes, without BOS",
+            count(self.classes.values().map(|class| class.windows).sum()),
+            count(self.classes.values().map(|class| class.documents).sum()),
+            count(self.classes.len() as u64)
         ));
         if !self.classes_without_windows.is_empty() {
             let names: Vec<String> =
@@ -61,8 +65,9 @@ impl LabelLength {
         sections.push(section(
             "kept",
             "Share of real text in the selection",
-            "In the best quarter of the total weight. Good and other classes have equal total weight, as have the classes of each side.",
-            vec![self.shares(), self.share_table()],
+            "In the best 10, 25 and 50 % of the total weight. Chance is 0.5. Good and other classes have \
+             equal total weight, as have the classes of each side. In brackets: 95 % bootstrap intervals.",
+            vec![Block::Bars(self.shares()), self.share_table()],
         ));
         sections.push(section(
             "classes",
@@ -79,31 +84,32 @@ impl LabelLength {
             "",
             vec![Block::table(["score", "class", "document", "first token"], best.collect())],
         ));
+        let scores = section("scores", "Scores", "", vec![descriptions(&self.statistics)]);
+        sections.push(scores.on_request());
         sections
     }
 
-    fn shares(&self) -> Block {
+    fn shares(&self) -> Bars {
         let quarter = |of: &[KeptShare]| find_fraction(of, QUARTER).map(|of| of.real_share);
         let rows = self.ordered().map(|(name, report)| {
             let guarded = report.guarded.as_deref().and_then(quarter);
             (name.clone(), vec![guarded, quarter(&report.unguarded)])
         });
-        intervals(&["guards", "no guards"], rows, 0.5)
+        let series = ["best quarter, guards", "best quarter, no guards"];
+        Bars { in_table: true, ..intervals(&series, rows, 0.5) }
     }
 
     fn share_table(&self) -> Block {
-        let sides = ["guards", "no guards"];
+        let has_guards = self.reports.values().any(|report| report.guarded.is_some());
+        let sides = if has_guards { &["guards", "no guards"][..] } else { &["no guards"] };
         let heads =
             sides.iter().flat_map(|side| FRACTIONS.map(|of| format!("{side} {}", percent(of))));
         let header =
             std::iter::once("score".to_owned()).chain(heads).chain(["no value".to_owned()]);
         let row = |(name, report): (&String, &LabelReport)| {
-            let guarded = report.guarded.as_ref().map_or_else(
-                || vec!["–".to_owned(); FRACTIONS.len()],
-                |kept| kept.iter().map(|of| with_interval(Some(&of.real_share))).collect(),
-            );
-            let free = report.unguarded.iter().map(|of| with_interval(Some(&of.real_share)));
-            let cells = std::iter::once(name.clone()).chain(guarded).chain(free);
+            let sides = report.guarded.iter().chain([&report.unguarded]).flatten();
+            let cells = sides.map(|of| with_interval(Some(&of.real_share)));
+            let cells = std::iter::once(name.clone()).chain(cells);
             cells.chain([count(report.missing)]).collect()
         };
         Block::Table { header: header.collect(), rows: self.ordered().map(row).collect() }
@@ -136,8 +142,25 @@ impl LabelLength {
                 let auroc = with_interval(report.auroc.get(class));
                 std::iter::once(value_name(class)).chain(kept).chain([auroc]).collect()
             });
-            [Block::Heading(name.clone()), Block::table(header, rows.collect())]
+            [
+                Block::Heading(format!("Share of each class kept by {name}")),
+                Block::table(header, rows.collect()),
+            ]
         };
         Block::details("Every score", false, self.ordered().flat_map(table).collect())
     }
+    /// Returns the reports, the pipeline's score first.
+    fn ordered(&self) -> impl Iterator<Item = (&String, &LabelReport)> {
+        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// Formats the kept shares of a class, by fraction.
+fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
+    let share = |fraction: f64| find_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
+    FRACTIONS.map(|of| share(of).map_or_else(|| "–".to_owned(), |share| percent(*share))).to_vec()
 }
