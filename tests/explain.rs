@@ -139,7 +139,7 @@ fn a_whole_model_shows_the_gain_of_each_token_and_the_blocks_of_any_layer() {
     let page = fs::read_to_string(workspace.path("page.html")).unwrap();
     assert!(page.contains("Gain from the long context") && page.contains(" nats"));
     let said = workspace.longsift(&["explain", "out.run", "d#3#0"]).success().stdout;
-    assert!(said.contains("passages with the highest gain from the long context"), "{said}");
+    assert!(said.contains("Passages with the highest gain from the long context"), "{said}");
 
     assert_eq!(found["layer"], 0);
     let of_layer = explain(&workspace, &["out.run", "d#3#0", "--layer", "1"]);
@@ -193,7 +193,7 @@ fn the_rank_is_within_the_group() {
     }
     let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
     assert!(
-        text.contains("samples of `one`") && text.contains("passages with the most attention"),
+        text.contains("samples of `one`") && text.contains("Passages with the most attention"),
         "{text}"
     );
 }

@@ -25,12 +25,13 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, line_safe, one_line, quoted, quoted_value, table};
+use crate::base::text::{count, quoted, quoted_value};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
-use crate::report::overview::choice::SelectionSettings;
-use crate::report::passages::{self, Passage, PassageSource};
+use crate::report::overview::choice::Choice;
+use crate::report::page::text;
+use crate::report::passages::{self, Passage, Source};
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
@@ -38,10 +39,6 @@ use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
 use crate::score::prepare::{CutDocument, Preparation, prepare};
-
-const PASSAGE_TOKENS: usize = 16;
-/// Maximum number of passages and links in text output.
-const MAX_LISTED: usize = 8;
 
 /// A statistic of the window.
 #[derive(Clone, Debug, Serialize)]
@@ -561,29 +558,7 @@ impl Explanation {
         (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64)
     }
 
-    /// Writes the passages with the highest means; nothing if no passage has one.
-    fn write_passages(
-        &self,
-        formatter: &mut fmt::Formatter<'_>,
-        heading: &str,
-        mean: impl Fn(Range<usize>) -> Option<f64>,
-        shown: impl Fn(f64) -> String,
-    ) -> fmt::Result {
-        let passage = |tokens: Range<usize>| Some((tokens.start, mean(tokens)?));
-        let mut all: Vec<(usize, f64)> =
-            self.token_ranges(PASSAGE_TOKENS).filter_map(passage).collect();
-        if all.is_empty() {
-            return Ok(());
-        }
-        all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-        writeln!(formatter, "\n{heading}")?;
-        for (token, mean) in all.into_iter().take(MAX_LISTED) {
-            let text = one_line(&self.text(token..token + PASSAGE_TOKENS));
-            writeln!(formatter, "  {}  token {:>6}  {text}", shown(mean), count(token as u64))?;
-        }
-        Ok(())
-    }
-
+    /// Returns the text of a token range.
     fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
         self.pieces[tokens.start.min(end)..end].concat()
@@ -648,64 +623,6 @@ impl fmt::Display for Explanation {
         if let Some(verdict) = self.verdict() {
             writeln!(formatter, "  {verdict}")?;
         }
-        for term in self.selected.iter().flat_map(|own| &own.terms) {
-            writeln!(formatter, "  term {:<28} {:>10.6}", term.statistic, term.value)?;
-        }
-        for guard in &self.guards {
-            let value = guard.value.map_or("no value".to_owned(), |value| format!("{value:.6}"));
-            let says = if guard.rejects { "rejected" } else { "passes" };
-            let (statistic, bounds) = (&guard.statistic, &guard.bounds);
-            writeln!(formatter, "  guard {statistic} {bounds}: {value}, {says}")?;
-            for passage in guard.passages.iter().filter(|_| guard.rejects) {
-                let text = one_line(passage.text.trim());
-                writeln!(formatter, "    {}: {text}", passage.in_words())?;
-            }
-        }
-        for note in &self.notes {
-            writeln!(formatter, "  note: {}", line_safe(note))?;
-        }
-        let header = vec!["statistic".to_owned(), "now".to_owned(), "recorded".to_owned()];
-        let rows = self
-            .figures
-            .iter()
-            .map(|own| vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded)]);
-        let all: Vec<Vec<String>> = [header].into_iter().chain(rows).collect();
-        writeln!(formatter)?;
-        for line in table(&all) {
-            writeln!(formatter, "  {line}")?;
-        }
-        if let Some(distance) = self.far_distance {
-            let distance = count(distance);
-            let heading = format!(
-                "passages with the most attention to tokens at a distance of {distance} or more"
-            );
-            self.write_passages(
-                formatter,
-                &heading,
-                |tokens| self.mean_mass(tokens),
-                |mass| format!("{mass:.3}"),
-            )?;
-        }
-        self.write_gains(formatter)?;
-        let far: Vec<&RecurringToken> = self.links.iter().filter(|link| link.far).collect();
-        if !self.links.is_empty() {
-            writeln!(
-                formatter,
-                "\n{} tokens recur, {} of them from far away and not copied",
-                count(self.links.len() as u64),
-                count(far.len() as u64)
-            )?;
-            let every = far.len().div_ceil(MAX_LISTED).max(1);
-            for link in far.into_iter().step_by(every) {
-                let text = one_line(&self.text(link.token.saturating_sub(2)..link.token + 1));
-                writeln!(
-                    formatter,
-                    "  token {:>6} ← {:>6}  {text}",
-                    count(link.token as u64),
-                    count(link.earlier as u64)
-                )?;
-            }
-        }
-        Ok(())
+        formatter.write_str(&text::text(&self.sections(), false))
     }
 }

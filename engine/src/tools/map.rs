@@ -25,20 +25,19 @@ use super::document::{self, DocumentLocation};
 use crate::base::diagnostic::{self, Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
-use crate::base::text::{bytes, count, line_safe, quoted, table as lines};
+use crate::base::text::{bytes, count, line_safe, quoted};
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
-use blocks::{BlockAttentionMatrix, Cutting};
+use crate::report::page::text;
+use blocks::{BlockMatrix, Cutting};
 use layer::MappedLayer;
 
 /// Maximum characters shown of a block.
 const MAX_TEXT_CHARACTERS: usize = 160;
 /// Maximum number of blocks for which text output shows the matrix.
 const MAX_MATRIX_BLOCKS: usize = 12;
-/// Maximum number of pairs listed otherwise.
-const MAX_PAIRS: usize = 12;
 
 /// Document of a map and its division.
 #[derive(Clone, Debug, clap::Args)]
@@ -531,44 +530,10 @@ impl fmt::Display for Map {
             self.seconds,
             self.kernel
         )?;
-        for note in &self.notes {
-            writeln!(formatter, "  note: {}", line_safe(note))?;
-        }
+        formatter.write_str(&text::text(&self.sections(), false))?;
         let number = self.blocks.len();
         if number <= MAX_MATRIX_BLOCKS {
-            let cell =
-                |value: &Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
-            for (title, cells) in [
-                (
-                    "share of a block's attention (rows) that goes to each block (columns)",
-                    &self.matrix.block_attention,
-                ),
-                ("lift over even attention", &self.matrix.lift),
-            ] {
-                writeln!(formatter, "\n{title}")?;
-                let header =
-                    [String::new()].into_iter().chain((0..number).map(|block| block.to_string()));
-                let rows = cells.iter().enumerate().map(|(block, row)| {
-                    [self.name(block)].into_iter().chain(row.iter().map(cell)).collect()
-                });
-                let all: Vec<Vec<String>> = [header.collect()].into_iter().chain(rows).collect();
-                for line in lines(&all) {
-                    writeln!(formatter, "  {line}")?;
-                }
-            }
             return Ok(());
-        }
-        writeln!(
-            formatter,
-            "\nnon-adjacent blocks with at least 1 % of the attention, by descending lift"
-        )?;
-        let header = ["from", "to", "share", "lift"].map(str::to_owned).to_vec();
-        let rows = self.strongest().into_iter().take(MAX_PAIRS).map(|(query, key, share, lift)| {
-            vec![self.name(query), self.name(key), format!("{share:.4}"), format!("{lift:.2}")]
-        });
-        let all: Vec<Vec<String>> = [header].into_iter().chain(rows).collect();
-        for line in lines(&all) {
-            writeln!(formatter, "  {line}")?;
         }
         writeln!(
             formatter,

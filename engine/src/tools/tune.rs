@@ -14,12 +14,13 @@ use serde::Serialize;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::stop::Stop;
-use crate::base::text::{bytes, count};
+use crate::base::text::count;
 use crate::devices::device::Device;
 use crate::devices::dispatch::terms::Policy;
 use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::report::page::text;
 
 /// Factor by which a larger number must be faster to be chosen; smaller differences are noise.
 const MIN_SPEEDUP: f64 = 1.03;
@@ -241,28 +242,7 @@ fn yaml(stage: &ShardAcrossDevices) -> String {
 impl fmt::Display for TuneResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, windows of {} tokens", self.devices, count(self.window_tokens as u64))?;
-        let all = self.in_flight.iter().chain(&self.heads);
-        let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
-        for (title, points) in
-            [("windows in flight", &self.in_flight), ("key heads at a time", &self.heads)]
-        {
-            writeln!(f, "\n{title:>20}    tokens/s   reserved")?;
-            for point in points {
-                let number = if title.starts_with("windows") {
-                    point.windows_in_flight
-                } else {
-                    point.key_heads
-                };
-                let bar = "█".repeat((30.0 * point.tokens_per_second / fastest.max(1.0)) as usize);
-                writeln!(
-                    f,
-                    "{number:>20} {:>11} {:>10}  {bar}",
-                    count(point.tokens_per_second as u64),
-                    bytes(point.reserved_bytes)
-                )?;
-            }
-        }
-        write!(f, "\n{}", self.yaml)
+        f.write_str(&text::text(&self.sections(), false))
     }
 }
 

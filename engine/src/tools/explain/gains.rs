@@ -1,6 +1,6 @@
 //! Token losses of a whole model on the window, and the gain of each token from the long context.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::ops::Range;
 
 use longsift_stages::contract::ForwardFigures;
@@ -21,7 +21,7 @@ impl Explanation {
     }
 
     /// Returns the mean gain of a token range; `None` if no token has one.
-    fn mean_gain(&self, tokens: Range<usize>) -> Option<f64> {
+    pub(super) fn mean_gain(&self, tokens: Range<usize>) -> Option<f64> {
         let gains: Vec<f64> =
             self.token_gains.get(tokens)?.iter().filter_map(|gain| *gain).collect();
         (!gains.is_empty()).then(|| gains.iter().sum::<f64>() / gains.len() as f64)
@@ -56,16 +56,5 @@ impl Explanation {
         let blocks = std::iter::once(shades(" nats gained", max)).chain(pieces).collect();
         let lead = "Darker: the model predicts the token better from the whole context than from the short context alone.";
         Some(Section::new("gains", "Gain from the long context", lead, blocks))
-    }
-
-    /// Writes the passages with the highest gain.
-    pub(super) fn write_gains(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heading = "passages with the highest gain from the long context, in nats per token";
-        self.write_passages(
-            formatter,
-            heading,
-            |tokens| self.mean_gain(tokens),
-            |gain| format!("{gain:>+6.3}"),
-        )
     }
 }

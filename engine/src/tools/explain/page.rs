@@ -1,4 +1,4 @@
-//! Explanation of a window as an HTML page.
+//! Explanation of a window as sections of a page, which are also its text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use longsift_stages::contract::Value;
 
-use super::{Explanation, RecurringToken, shown};
-use crate::base::text::{count, line_safe};
-use crate::report::page::chart::{Chart, ColumnChart, Tick, list};
+use super::{Explanation, Link, shown};
+use crate::base::text::{count, line_safe, one_line};
+use crate::report::page::chart::{Chart, Columns, Tick, index_ticks};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
@@ -25,16 +25,21 @@ const MAX_TEXT_BYTES: usize = 400_000;
 const MAX_LINES: usize = 300;
 /// Maximum number of columns of a chart along the window.
 const MAX_COLUMNS: usize = 240;
+/// Tokens of a passage.
+const PASSAGE_TOKENS: usize = 16;
+/// Maximum number of passages and links that are listed.
+const MAX_LISTED: usize = 8;
 /// Opacity of the darkest background of a piece, on which text is legible in light and dark mode.
 const MAX_OPACITY: f64 = 0.6;
 
 impl Explanation {
-    /// Renders the explanation as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let mut sections = vec![self.text_section()];
-        sections.extend(self.gain_section());
+    /// Returns the sections. Text output has those with tables.
+    pub(super) fn sections(&self) -> Vec<Section> {
+        let shaded = [self.text_section()].into_iter().chain(self.gain_section());
+        let mut sections: Vec<Section> = shaded.map(Section::on_request).collect();
+        sections.push(self.passages());
         if !self.far_mass.is_empty() || !self.links.is_empty() {
-            sections.push(self.along());
+            sections.push(self.along().on_request());
         }
         let figures: Vec<CaptionedChart> = self.lists();
         if !figures.is_empty() {
@@ -60,12 +65,8 @@ impl Explanation {
                  both labelled by their first token. `longsift map` shows other blocks, `--layer` another layer of a whole model.",
                 self.layer.unwrap_or(0)
             );
-            sections.push(Section::new(
-                "blocks",
-                "Attention by block",
-                &lead,
-                vec![Block::Heat(map)],
-            ));
+            let map = Section::new("blocks", "Attention by block", &lead, vec![Block::Heat(map)]);
+            sections.push(map.on_request());
         }
         let rows = self.figures.iter().map(|own| {
             vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded), own.unit.clone()]
@@ -80,6 +81,12 @@ impl Explanation {
         sections.extend(self.guards_of());
         let lead = "Values measured now and values recorded by the run.";
         sections.push(Section::new("figures", "Statistics", lead, blocks));
+        sections
+    }
+
+    /// Renders the explanation as one HTML file. `command` is shown as the command that repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let mut sections = self.sections();
         sections.push(Section::command(command));
         let mut tiles = vec![KeyNumber::new(count(self.tokens), "tokens")];
         if let Some(own) = &self.selected {
@@ -116,10 +123,15 @@ impl Explanation {
         });
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
-            blocks.push(Block::Heading(format!("Passages that {} counts", guard.statistic)));
-            let passage =
-                |of: &Passage| Block::Sample(SampleText::passage(of.in_words(), &of.text));
-            blocks.extend(guard.passages.iter().map(passage));
+            let title = format!("Passages that {} counts", guard.statistic);
+            let passage = |of: &Passage| Block::Sample(Sample::passage(of.in_words(), &of.text));
+            let passages = guard.passages.iter().map(passage).collect();
+            if guard.rejects {
+                blocks.push(Block::Heading(title));
+                blocks.extend::<Vec<Block>>(passages);
+            } else {
+                blocks.push(Block::details(title, false, passages));
+            }
         }
         let lead = "Bounds of the guards, and the passages that their statistics count.";
         (!self.guards.is_empty()).then(|| Section::new("guards", "Guards", lead, blocks))
@@ -243,6 +255,60 @@ impl Explanation {
             }
         };
         Section::new("text", "Text", lead, blocks)
+    }
+
+    /// Lists the passages with the most attention and the highest gain, and some tokens that recur from far away.
+    fn passages(&self) -> Section {
+        let mut blocks = Vec::new();
+        if let Some(distance) = self.far_distance {
+            let title = format!(
+                "Passages with the most attention to tokens at a distance of {} or more",
+                count(distance)
+            );
+            blocks.extend(self.top_passages(title, "attention", |tokens| self.mean_mass(tokens)));
+        }
+        let title = "Passages with the highest gain from the long context, in nats per token";
+        blocks.extend(self.top_passages(title.to_owned(), "gain", |tokens| self.mean_gain(tokens)));
+        let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
+        let every = far.len().div_ceil(MAX_LISTED).max(1);
+        let rows = far.iter().step_by(every).map(|link| {
+            let text = one_line(&self.text(link.token.saturating_sub(2)..link.token + 1));
+            vec![text, count(link.token as u64), count(link.earlier as u64)]
+        });
+        if !self.links.is_empty() {
+            blocks.push(Block::Heading(format!(
+                "{} tokens recur, {} of them from far away and not copied",
+                count(self.links.len() as u64),
+                count(far.len() as u64)
+            )));
+            blocks.push(Block::table(["text", "token", "earlier"], rows.collect()));
+        }
+        Section::new("passages", "Passages", "", blocks)
+    }
+
+    /// Lists the passages with the highest means; nothing if no passage has one.
+    fn top_passages(
+        &self,
+        title: String,
+        name: &str,
+        mean: impl Fn(Range<usize>) -> Option<f64>,
+    ) -> Vec<Block> {
+        let passage = |tokens: Range<usize>| Some((mean(tokens.clone())?, tokens));
+        let mut all: Vec<(f64, Range<usize>)> =
+            self.token_ranges(PASSAGE_TOKENS).filter_map(passage).collect();
+        all.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.start.cmp(&other.1.start)));
+        let rows: Vec<_> = all
+            .into_iter()
+            .take(MAX_LISTED)
+            .map(|(mean, tokens)| {
+                let first = count(tokens.start as u64);
+                vec![one_line(&self.text(tokens)), first, format!("{mean:.3}")]
+            })
+            .collect();
+        if rows.is_empty() {
+            return Vec::new();
+        }
+        vec![Block::Heading(title), Block::table(["text", "token", name], rows)]
     }
 
     /// Renders charts along the window: attention to far tokens, and lines between recurring tokens.

@@ -1,8 +1,8 @@
-//! Map as an HTML page.
+//! Map as sections of a page, which are also its text.
 
 use std::fmt::Write;
 
-use super::Map;
+use super::{MAX_MATRIX_BLOCKS, Map};
 use crate::base::text::{bytes, count, line_safe};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::{Block, KeyNumber, Page, SampleText, Section};
@@ -26,8 +26,8 @@ struct MergedBlocks {
 }
 
 impl Map {
-    /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
+    /// Returns the sections. Text output shows the charts of few blocks, and the strongest pairs of many.
+    pub(super) fn sections(&self) -> Vec<Section> {
         let drawn = self.drawn();
         let mut lead =
             "Rows are queries, columns keys. Empty cells are not visible or not measured."
@@ -65,6 +65,8 @@ impl Map {
                 vec![heat(&drawn.lift, ColourScale::Lift)],
             ),
         ];
+        let is_small = self.blocks.len() <= MAX_MATRIX_BLOCKS;
+        sections.iter_mut().for_each(|chart| chart.on_request = !is_small);
         let pairs = self.strongest();
         if !pairs.is_empty() {
             let rows = pairs.iter().take(MAX_PAIRS).map(|(query, key, share, lift)| {
@@ -75,18 +77,26 @@ impl Map {
                     format!("{lift:.2}"),
                 ]
             });
-            sections.push(Section::new(
+            let mut pairs = Section::new(
                 "pairs",
                 "Strongest pairs",
                 "Non-adjacent blocks with at least 1 % of the attention, by descending lift.",
                 vec![Block::table(["from", "to", "share", "lift"], rows.collect())],
-            ));
+            );
+            pairs.on_request = is_small;
+            sections.push(pairs);
         }
-        sections.push(self.listed());
+        sections.push(self.listed().on_request());
         if !self.notes.is_empty() {
             let notes = self.notes.iter().map(|note| line_safe(note)).collect();
             sections.push(Section::new("notes", "Notes", "", vec![Block::List(notes)]));
         }
+        sections
+    }
+
+    /// Renders the map as one HTML file. `command` is shown as the command that repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let mut sections = self.sections();
         sections.push(Section::command(command));
         let rows = self.rows_drawn.map_or("all".to_owned(), count);
         let page = Page {

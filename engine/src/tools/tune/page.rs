@@ -1,4 +1,4 @@
-//! Results of `longsift tune` as an HTML page.
+//! Results of `longsift tune` as sections of a page, which are also its text.
 
 use super::{Point, TuneResult};
 use crate::base::text::{bytes, count, line_safe};
@@ -6,11 +6,9 @@ use crate::report::page::chart::{LineChart, Polyline};
 use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
-impl TuneResult {
-    /// Renders both curves as one HTML file. `command` is shown as the command that repeats it.
-    pub(crate) fn page(&self, command: &str) -> String {
-        let all = self.in_flight.iter().chain(&self.heads);
-        let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
+impl Tuned {
+    /// Returns the sections: both curves, and the best settings.
+    pub(super) fn sections(&self) -> Vec<Section> {
         let [flight, heads] = [
             curve(
                 "windows in flight on each device",
@@ -25,6 +23,20 @@ impl TuneResult {
                 |point| point.key_heads,
             ),
         ];
+        let stage = vec![Block::Code(self.yaml.trim_end().to_owned())];
+        vec![
+            Section::new("flight", "Windows in flight", "", flight),
+            Section::new("heads", "Heads at a time", "", heads),
+            Section::new("stage", "Stage settings", "", stage),
+        ]
+    }
+
+    /// Renders the results as one HTML file. `command` is shown as the command that repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let all = self.in_flight.iter().chain(&self.heads);
+        let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
+        let mut sections = self.sections();
+        sections.push(Section::command(command));
         let page = Page {
             title: format!("Tuned: {}", line_safe(&self.devices)),
             kicker: format!("longsift tune · longsift {}", env!("CARGO_PKG_VERSION")),
@@ -34,17 +46,7 @@ impl TuneResult {
                 KeyNumber::new(count(fastest as u64), "tokens/s at best"),
                 KeyNumber::new(count(self.window_tokens as u64), "tokens per window"),
             ],
-            sections: vec![
-                Section::new("flight", "Windows in flight", "", flight),
-                Section::new("heads", "Heads at a time", "", heads),
-                Section::new(
-                    "stage",
-                    "Stage settings",
-                    "",
-                    vec![Block::Code(self.yaml.trim_end().to_owned())],
-                ),
-                Section::command(command),
-            ],
+            sections,
         };
         page.html()
     }
