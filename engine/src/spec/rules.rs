@@ -400,7 +400,9 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
 fn check_distance(root: &Node, problems: &mut Problems) {
     let keys = ["min_distance_fraction", "min_distance_tokens"];
     let hint = "keep one: the fraction follows the length of each window, the tokens do not";
-    stages(root).iter().for_each(|stage| check_exclusive(stage, &keys, hint, problems));
+    for stage in stages(root) {
+        check_exclusive(stage, &keys, hint, problems);
+    }
 }
 
 /// Checks names of measures, which become prefixes of column names.

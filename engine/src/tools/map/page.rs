@@ -66,7 +66,9 @@ impl Map {
             ),
         ];
         let is_small = self.blocks.len() <= MAX_MATRIX_BLOCKS;
-        sections.iter_mut().for_each(|chart| chart.on_request = !is_small);
+        for chart in &mut sections {
+            chart.on_request = !is_small;
+        }
         let pairs = self.strongest();
         if !pairs.is_empty() {
             let rows = pairs.iter().take(MAX_PAIRS).map(|(query, key, share, lift)| {
