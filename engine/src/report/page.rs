@@ -164,7 +164,7 @@ impl Bars {
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
-    pub(crate) layer: Layer,
+    pub(crate) layer: Drawing,
 }
 
 impl Bar {

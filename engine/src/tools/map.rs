@@ -31,7 +31,7 @@ use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::text;
-use blocks::{BlockMatrix, Cutting};
+use blocks::{BlockAttentionMatrix, Cutting};
 use layer::MappedLayer;
 
 /// Maximum characters shown of a block.

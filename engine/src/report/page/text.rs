@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::{Block, Sample, Section};
+use super::{Block, SampleText, Section};
 use crate::base::text::{line_safe, one_line, table};
 
 /// Maximum width of a line in columns of a terminal.
@@ -42,7 +42,7 @@ fn blocks(blocks: &[Block], details: bool) -> String {
                 let (header, rows) = bars.table();
                 grid(&header, &rows)
             }
-            Block::Sample(Sample { title, excerpt: Some((start, _, end)), .. }) => {
+            Block::Sample(SampleText { title, excerpt: Some((start, _, end)), .. }) => {
                 format!("{}: {}\n", line_safe(title), one_line(format!("{start} {end}").trim()))
             }
             Block::Details { blocks, .. } if details => self::blocks(blocks, details),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::figures::Figure;
+use super::figures::IntervalEstimate;
 use super::grid::{by_importance, cell, kinds, with_interval};
 use super::matrix::Matrix;
 use crate::report::page::drawing::{Drawing, Swatch, colour};
@@ -19,8 +19,8 @@ pub(super) fn intervals(
     rows: impl Iterator<Item = (String, Vec<Option<IntervalEstimate>>)>,
     chance: f64,
 ) -> Bars {
-    let row = |(name, figures): (String, Vec<Option<Figure>>)| {
-        let mut layer = Layer::new(LINE * series.len() as u32);
+    let row = |(name, figures): (String, Vec<Option<IntervalEstimate>>)| {
+        let mut layer = Drawing::new(LINE * series.len() as u32);
         layer.mark(chance);
         for (index, (figure, stroke)) in figures.iter().zip(colour::SERIES).enumerate() {
             let Some(IntervalEstimate { value: Some(value), interval }) = figure else { continue };

@@ -1,8 +1,8 @@
 //! Evaluation as an HTML page and as text, both of the same sections.
 
-use super::constructions::{KINDS, Kind, Role};
+use super::constructions::{KINDS, WindowKind, KindRole};
 use super::drawings::{descriptions, diverging, intervals, matrix_table};
-use super::evaluation::{Evaluation, OfLength};
+use super::evaluation::{Evaluation, LengthResults};
 use super::grid::{by_importance, number as two_decimals, with_interval};
 use super::guards::GuardRejections;
 use super::heads::{HeadFigures, KINDS_OF_HEADS};
@@ -10,7 +10,7 @@ use super::labels::report::LabelFigures;
 use super::report::{Report, TopFifthShares, pairs_of};
 use crate::base::text::{count, line_safe};
 use crate::report::page::numbers::{number, percent};
-use crate::report::page::{Block, Page, Section, Tile, text};
+use crate::report::page::{Block, Page, Section, KeyNumber, text};
 
 /// Maximum number of heads listed with their intervals.
 const BEST_HEADS: usize = 8;
@@ -41,7 +41,7 @@ impl Evaluation {
     }
 
     /// Returns the constructed kinds of windows.
-    fn built(&self) -> impl Iterator<Item = &'static Kind> {
+    fn built(&self) -> impl Iterator<Item = &'static WindowKind> {
         KINDS.iter().filter(|kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name)))
     }
 
@@ -95,7 +95,7 @@ impl Evaluation {
     }
 }
 
-impl OfLength {
+impl LengthResults {
     /// Adds the sections: the matrix and the heads, and the others on request.
     fn sections(&self, sections: &mut Vec<Section>) {
         let documents: u64 = self.documents.values().sum();
@@ -140,8 +140,8 @@ impl OfLength {
         let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
             sections.push(self.section(id, title, lead, blocks).on_request());
         };
-        let ladder: Vec<&'static Kind> =
-            KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
+        let ladder: Vec<&'static WindowKind> =
+            KINDS.iter().filter(|kind| kind.role == KindRole::Ladder).collect();
         add("statistics", "Statistics", "", vec![descriptions(&self.statistics)]);
         add(
             "ladder",
@@ -212,7 +212,7 @@ impl OfLength {
         by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
     }
 
-    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Block {
+    fn ladder_drawing(&self, kinds: &[&'static WindowKind]) -> Block {
         let rows = self.reports().map(|(name, report)| {
             let figure = |kind: &&WindowKind| report.ladder.get(kind.name).copied();
             (name.clone(), kinds.iter().map(figure).collect())

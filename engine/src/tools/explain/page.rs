@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use longsift_stages::contract::Value;
 
-use super::{Explanation, Link, shown};
+use super::{Explanation, RecurringToken, shown};
 use crate::base::text::{count, line_safe, one_line};
-use crate::report::page::chart::{Chart, Columns, Tick, index_ticks};
+use crate::report::page::chart::{Chart, ColumnChart, Tick, list};
 use crate::report::page::drawing::{Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::numbers::{Axis, number};
@@ -124,7 +124,7 @@ impl Explanation {
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
             let title = format!("Passages that {} counts", guard.statistic);
-            let passage = |of: &Passage| Block::Sample(Sample::passage(of.in_words(), &of.text));
+            let passage = |of: &Passage| Block::Sample(SampleText::passage(of.in_words(), &of.text));
             let passages = guard.passages.iter().map(passage).collect();
             if guard.rejects {
                 blocks.push(Block::Heading(title));
@@ -269,7 +269,7 @@ impl Explanation {
         }
         let title = "Passages with the highest gain from the long context, in nats per token";
         blocks.extend(self.top_passages(title.to_owned(), "gain", |tokens| self.mean_gain(tokens)));
-        let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
+        let far: Vec<&RecurringToken> = self.links.iter().filter(|link| link.far).collect();
         let every = far.len().div_ceil(MAX_LISTED).max(1);
         let rows = far.iter().step_by(every).map(|link| {
             let text = one_line(&self.text(link.token.saturating_sub(2)..link.token + 1));

@@ -6,7 +6,7 @@ use crate::report::page::chart::{LineChart, Polyline};
 use crate::report::page::numbers::{number, short_count};
 use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 
-impl Tuned {
+impl TuneResult {
     /// Returns the sections: both curves, and the best settings.
     pub(super) fn sections(&self) -> Vec<Section> {
         let [flight, heads] = [
