@@ -492,10 +492,7 @@ fn a_report_and_an_explanation_show_why_a_window_was_rejected() {
         let group = groups.iter().find(|group| group["value"] == *value).unwrap();
         assert_eq!(found["selected"]["score"].is_number(), group["count"] != 0, "{found}");
         let said = workspace.longsift(&["explain", "out.run", &sample]).success().to_text();
-        assert!(
-            said.contains("guard copy_share at most 0.2") && said.contains("rejected"),
-            "{said}"
-        );
+        assert!(said.contains("copy_share at most 0.2") && said.contains("rejected"), "{said}");
     }
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     assert!(page.contains("Rejected by guards"));

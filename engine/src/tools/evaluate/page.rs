@@ -22,15 +22,14 @@ impl Evaluation {
             format!("Evaluation of {} (seed {})\n", line_safe(&self.pipeline), self.seed);
         if self.equal_ids_left_out > 0 {
             let rows = count(self.equal_ids_left_out);
-            text += &format!(
-                "left out: {rows} rows with an id that another row of their category has\n"
-            );
+            let why = "rows with an id that another row of their category has";
+            text.extend(["left out: ", &rows, " ", why, "\n"]);
         }
         let left_out = &self.categories_left_out;
         if left_out.number > 0 {
             let names: Vec<String> = left_out.names.iter().map(|name| line_safe(name)).collect();
             let (number, names) = (count(left_out.number), names.join(", "));
-            text += &format!("left out: {number} categories, among them {names}\n");
+            text.extend(["left out: ", &number, " categories, among them ", &names, "\n"]);
         }
         text += &text::text(&self.sections(), details);
         if !details {
