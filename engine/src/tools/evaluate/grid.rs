@@ -6,7 +6,9 @@ use super::figures::IntervalEstimate;
 use super::matrix::{Cell, Matrix};
 
 pub(super) fn with_interval(figure: Option<&IntervalEstimate>) -> String {
-    let Some(IntervalEstimate { value: Some(value), interval }) = figure else { return "–".into() };
+    let Some(IntervalEstimate { value: Some(value), interval }) = figure else {
+        return "–".into();
+    };
     match interval {
         Some([low, high]) => format!("{value:.2} ({low:.2}-{high:.2})"),
         None => format!("{value:.2}"),

@@ -1,6 +1,6 @@
 //! Evaluation as an HTML page and as text, both of the same sections.
 
-use super::constructions::{KINDS, WindowKind, KindRole};
+use super::constructions::{KINDS, KindRole, WindowKind};
 use super::drawings::{descriptions, diverging, intervals, matrix_table};
 use super::evaluation::{Evaluation, LengthResults};
 use super::grid::{by_importance, number as two_decimals, with_interval};
@@ -10,7 +10,7 @@ use super::labels::report::LabelFigures;
 use super::report::{Report, TopFifthShares, pairs_of};
 use crate::base::text::{count, line_safe};
 use crate::report::page::numbers::{number, percent};
-use crate::report::page::{Block, Page, Section, KeyNumber, text};
+use crate::report::page::{Block, KeyNumber, Page, Section, text};
 
 /// Maximum number of heads listed with their intervals.
 const BEST_HEADS: usize = 8;

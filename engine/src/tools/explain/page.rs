@@ -124,7 +124,8 @@ impl Explanation {
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
             let title = format!("Passages that {} counts", guard.statistic);
-            let passage = |of: &Passage| Block::Sample(SampleText::passage(of.in_words(), &of.text));
+            let passage =
+                |of: &Passage| Block::Sample(SampleText::passage(of.in_words(), &of.text));
             let passages = guard.passages.iter().map(passage).collect();
             if guard.rejects {
                 blocks.push(Block::Heading(title));
@@ -362,7 +363,11 @@ impl Explanation {
             let Value::Numbers(numbers) = &own.now else { continue };
             let series = (&*own.statistic, colour::BLUE);
             let chart = Block::Chart(list(&own.statistic, &[series], &[numbers]));
-            figures.push(CaptionedChart::new(own.statistic.replace('_', " "), own.doc.clone(), chart));
+            figures.push(CaptionedChart::new(
+                own.statistic.replace('_', " "),
+                own.doc.clone(),
+                chart,
+            ));
         }
         figures
     }

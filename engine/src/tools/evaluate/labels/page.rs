@@ -3,7 +3,7 @@
 use super::kept::FRACTIONS;
 use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use crate::base::text::{count, value_name};
-use crate::report::page::{Bars, Block, Section, KeyNumber};
+use crate::report::page::{Bars, Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{descriptions, intervals, matrix_table};
 use crate::tools::evaluate::grid::{by_importance, with_interval};
 
