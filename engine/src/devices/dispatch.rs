@@ -200,13 +200,13 @@ impl Dispatcher {
             };
             match (refusal, device.site.ledger.ceiling(0)) {
                 (ReservationRefusal::Unreadable(reason), _) | (_, Err(reason)) => {
-                    self.retire(index, reason)
+                    self.retire(index, reason);
                 }
                 (ReservationRefusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
                     self.retire(index, format!("the table does not fit: {numbers}"));
                 }
                 (ReservationRefusal::NotEnough(_), Ok(_)) => {
-                    device.blocked_until = now + self.pause
+                    device.blocked_until = now + self.pause;
                 }
             }
         }

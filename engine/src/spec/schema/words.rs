@@ -24,10 +24,10 @@ pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
             }
             ValueKind::String => words.push("a string".to_string()),
             ValueKind::Names(names) => {
-                words.extend(names.iter().map(|(name, _)| format!("`{name}`")))
+                words.extend(names.iter().map(|(name, _)| format!("`{name}`")));
             }
             ValueKind::List { items, .. } => {
-                words.push(format!("a list of {}", plural(root, items)))
+                words.push(format!("a list of {}", plural(root, items)));
             }
             ValueKind::Mapping(_) => words.push("a mapping".to_string()),
             ValueKind::Stage(_) => words.push("a stage".to_string()),
