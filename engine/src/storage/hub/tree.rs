@@ -30,7 +30,7 @@ pub struct Tree {
     /// Reason why a file that is not on this machine is not fetched.
     why_absent: &'static str,
     #[cfg(feature = "cloud")]
-    remote: Option<Arc<super::ranges::Remote>>,
+    remote: Option<Arc<super::ranges::HubFiles>>,
 }
 
 impl Hub {
