@@ -76,7 +76,7 @@ fn a_data_object_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
     let (key, bytes) = objects.iter().find(|(key, _)| key.starts_with("x/out/data/")).unwrap();
     let mut changed = bytes.clone();
     changed[bytes.len() / 2] ^= 1;
-    bucket.put(key, &*changed);
+    bucket.replace(key, &*changed);
     let refused = run(&workspace, &bucket, &["--set", "stages.filter.keep_fraction=0.75"]);
     assert!(refused.expect(2).stderr.contains("which was changed after a run wrote it"));
     assert_eq!(bucket.objects()[key], changed);

@@ -131,6 +131,11 @@ impl Bucket {
         self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
     }
 
+    /// Replaces an object at this moment, whereas [`put`](Self::put) dates it back.
+    pub fn replace(&self, key: &str, bytes: impl Into<Vec<u8>>) {
+        self.state.objects.lock().unwrap().replace(key, bytes.into());
+    }
+
     pub fn remove(&self, key: &str) {
         self.state.objects.lock().unwrap().remove(key);
     }

@@ -92,6 +92,11 @@ impl Objects {
         self.by_key.insert(key, Object { modified, ..Object::new(bytes, None) });
     }
 
+    /// Replaces an object at this moment.
+    pub(super) fn replace(&mut self, key: &str, bytes: Vec<u8>) {
+        self.by_key.insert(key.to_owned(), Object::new(bytes, None));
+    }
+
     pub(super) fn remove(&mut self, key: &str) {
         self.by_key.remove(key);
     }
