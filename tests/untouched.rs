@@ -385,7 +385,7 @@ fn a_data_file_of_the_recorded_size_is_replaced_only_if_its_bytes_are() {
         }
         workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
         assert_eq!(fs::read(&path).unwrap(), whole, "{format}");
-        // Equal bytes are ours whatever their time is.
+        // A file with equal bytes is ours, with any modification time.
         fs::write(&path, &whole).unwrap();
         let another = ["run", "pipeline.yaml", "-q", "--set", "stages.filter.keep_fraction=0.75"];
         workspace.longsift(&another).success();

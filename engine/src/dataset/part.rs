@@ -21,7 +21,7 @@ use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::source::guarded;
 use super::types;
-use crate::spec::pipeline::ParquetCompression;
+use crate::spec::pipeline::{OutputFormat, ParquetCompression};
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::StorageError;
 
@@ -53,6 +53,11 @@ pub struct PartWriter {
     group_rows: u64,
     group_bytes: u64,
     rows: u64,
+}
+
+/// Returns the file extensions of parts in all formats.
+pub fn endings() -> impl Iterator<Item = &'static str> {
+    OutputFormat::ALL.into_iter().flat_map(|format| format.endings(true)).copied()
 }
 
 /// Size, hash and rows of a finished part.

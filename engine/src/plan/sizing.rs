@@ -303,7 +303,7 @@ impl Sizing {
 }
 
 impl WholeModelTime {
-    /// Describes the time: ``, of which 31.4 s for `language-model` if guards reject none of its 1,456 (products, f32)``.
+    /// Describes the time of this model as a share of the whole time, with its limit and precision.
     fn in_words(&self) -> String {
         let Self { measure, windows, precision, .. } = self;
         let (Some(seconds), Some(by)) = (self.least_seconds, self.bound_by) else {

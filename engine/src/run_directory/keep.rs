@@ -14,6 +14,7 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::text::sha256_hex;
+use crate::dataset::part;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
 use crate::storage::files::FileDigest;
@@ -38,9 +39,6 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     let seal = record.shift_remove(SEAL);
     seal.is_some_and(|seal| seal == sha256_hex(Value::Object(record).to_string().as_bytes()))
 }
-
-/// Endings of data files.
-pub const DATA_ENDINGS: [&str; 5] = [".parquet", ".jsonl.zst", ".bin", ".idx", ".cu_seqlens.npy"];
 
 /// Whether a name is a digest of a work unit or of a run directory.
 fn is_digest(name: &str) -> bool {
@@ -237,10 +235,10 @@ fn is_data_file(top: &Path, path: &Path) -> bool {
     let is_data = top.file_name().unwrap_or_default().as_encoded_bytes().starts_with(b".")
         || inside.parent().is_some_and(|parents| parents.iter().any(|name| name == "data"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    is_data && DATA_ENDINGS.iter().any(|ending| name.ends_with(ending))
+    is_data && part::endings().any(|ending| name.ends_with(ending))
 }
 
-/// Removes a folder of a run directory, except files with names that runs do not create. A mark of longsift stays beside them.
+/// Removes a folder of a run directory, except files with names that runs do not create. A mark of longsift stays with them.
 fn remove(folder: &Path) -> Result<()> {
     files::remove_matching(folder, &|path| {
         is_run_file(path) || is_temporary(path) || is_data_file(folder, path)

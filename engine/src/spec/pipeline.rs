@@ -281,6 +281,9 @@ impl OutputFormat {
         *self == Self::Parquet
     }
 
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Parquet, Self::JsonlZst, Self::Megatron];
+
     /// File extensions of one part, the one with the rows first. `packed`: with `sequence_tokens`.
     pub fn endings(self, packed: bool) -> &'static [&'static str] {
         const TOKENS: [&str; 3] = [".bin", ".idx", ".cu_seqlens.npy"];

@@ -87,7 +87,7 @@ fn listed(root: &Node) -> Vec<(&str, Span)> {
     stages(root).iter().filter_map(named).collect()
 }
 
-/// Settings of a filter of which exactly one decides how much is kept.
+/// Alternative settings for the amount that a filter keeps.
 pub(crate) const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
 /// Stages that every pipeline has, in addition to a measure.
 const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];

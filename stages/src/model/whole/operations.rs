@@ -77,7 +77,7 @@ impl WholeModel {
     }
 }
 
-/// Pairs of a query and a visible key in a sequence, of which keys at `visible` tokens or more are not.
+/// Counts the pairs of a query and a key fewer than `visible` tokens before it, in a sequence of `tokens` tokens.
 fn pairs(tokens: u64, visible: Option<u64>) -> u64 {
     let beyond = tokens.saturating_sub(visible.unwrap_or(tokens));
     tokens * (tokens + 1) / 2 - beyond * (beyond + 1) / 2
