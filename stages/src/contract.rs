@@ -37,7 +37,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {
     Ok((file.metadata()?, file))
 }
 
-/// Encodes `bytes` as lower-case hexadecimal, two digits a byte.
+/// Encodes `bytes` as lower-case hexadecimal, two digits per byte.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);

@@ -1,7 +1,7 @@
 //! Model folders: from a checkpoint of any size to the layer-zero table.
 //!
 //! Before the rotary embedding, the queries and keys of a model's first layer depend on the token id alone. The table
-//! holds them for every id; everything that differs between families ends in it and in the [`AttentionSpec`]:
+//! holds them for every id. The table and the [`AttentionSpec`] capture all differences between families:
 //!
 //! ```text
 //! config.json ──▶ ModelConfig ──▶ ModelFolder ──▶ LayerZeroTable

@@ -26,8 +26,8 @@ pub trait Compute: Send + Sync {
     /// Bytes of device memory that this process holds now: resident data, windows in progress and cached buffers. The
     /// rest of the memory in use belongs to other processes.
     fn held_bytes(&self) -> u64;
-    /// Bytes of [`Compute::held_bytes`] that are cached for later windows and may exceed the reservations of those in
-    /// progress.
+    /// Bytes of [`Compute::held_bytes`] that are cached for later windows. They may exceed what the windows in progress
+    /// have reserved.
     fn kept_bytes(&self) -> u64 {
         0
     }

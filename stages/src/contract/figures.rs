@@ -44,9 +44,9 @@ pub enum Merge {
     /// Sum of one statistic of the measure over the sum of another: a mean over tokens, independent of the windows'
     /// lengths.
     Ratio {
-        /// Statistic above the fraction bar.
+        /// Statistic whose sum is the numerator.
         numerator: Cow<'static, str>,
-        /// Statistic below the fraction bar.
+        /// Statistic whose sum is the denominator.
         denominator: Cow<'static, str>,
         /// Whether the value is e to the power of the ratio: a perplexity.
         exponential: bool,
@@ -145,7 +145,8 @@ impl Figures {
                     into.extend(count.to_le_bytes());
                 }
                 Value::Numbers(numbers) => {
-                    let length = u32::try_from(numbers.len()).expect("lists are of heads or bins");
+                    let length =
+                        u32::try_from(numbers.len()).expect("a list has fewer than 2^32 numbers");
                     into.push(tag::NUMBERS);
                     into.extend(length.to_le_bytes());
                     into.extend(numbers.iter().flat_map(|number| number.to_bits().to_le_bytes()));
@@ -238,8 +239,8 @@ mod tests {
         fn values_round_trip_bit_for_bit(values in prop::collection::vec(value(), 0..6)) {
             let (columns, values) = columns(&values);
             let bytes = encoded(&values);
-            let back = Figures::decode(&bytes, &columns).expect("these are the columns");
-            prop_assert_eq!(encoded(&back.0), bytes, "NaN is equal to nothing, its bits are");
+            let back = Figures::decode(&bytes, &columns).expect("the values were encoded for these columns");
+            prop_assert_eq!(encoded(&back.0), bytes, "bits are compared, since NaN is not equal to itself");
         }
 
         #[test]
@@ -260,7 +261,7 @@ mod tests {
         ) {
             let (columns, _) = columns(&kinds);
             if let Some(figures) = Figures::decode(&bytes, &columns) {
-                prop_assert_eq!(encoded(&figures.0), bytes, "one text for one meaning");
+                prop_assert_eq!(encoded(&figures.0), bytes, "each list of values has one encoding");
             }
         }
     }

@@ -51,9 +51,9 @@ const SIGNATURES: [(&[u8], &str, &str); 23] = [
     (b"SQLite format 3\0", "an SQLite database", CONVERT),
     (b"\x89HDF\r\n", "an HDF5 file", CONVERT),
     (b"GGUF", "a GGUF file", RENAME),
-    (b"\x80\x02", "a pickle of Python", "convert it to safetensors"),
-    (b"\x80\x03", "a pickle of Python", "convert it to safetensors"),
-    (b"\x80\x04", "a pickle of Python", "convert it to safetensors"),
+    (b"\x80\x02", "a Python pickle", "convert it to safetensors"),
+    (b"\x80\x03", "a Python pickle", "convert it to safetensors"),
+    (b"\x80\x04", "a Python pickle", "convert it to safetensors"),
     (b"\x93NUMPY", "a NumPy array", CONVERT),
 ];
 

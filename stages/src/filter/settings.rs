@@ -163,7 +163,7 @@ fn before_another_measure(
 ) -> Option<BrokenRule> {
     let before = guard.before.as_deref()?;
     let setting = format!("{setting}.before");
-    let Some((_, spared)) = measures.iter().find(|(name, _)| *name == before) else {
+    let Some((_, computed)) = measures.iter().find(|(name, _)| *name == before) else {
         let names: Vec<_> = measures.iter().map(|(name, _)| format!("`{name}`")).collect();
         let message = format!("the pipeline has no measure `{before}`");
         let known = format!("the pipeline has {}", names.join(", "));
@@ -174,9 +174,9 @@ fn before_another_measure(
         return Some(BrokenRule::new(setting, message, hint));
     };
     let own = |column: &Column| column.kind != Kind::Numbers && column.name == guard.statistic;
-    spared.iter().any(own).then(|| {
+    computed.iter().any(own).then(|| {
         let message = format!(
-            "`{}` is measured by `{before}`, so it is not known before it",
+            "`{}` is computed by `{before}` itself, so the guard cannot run before it",
             guard.statistic
         );
         BrokenRule::new(setting, message, "name another measure, or remove `before`")
@@ -266,7 +266,7 @@ mod tests {
                 named("guards.1.before", "the pipeline has no measure `first_layer_attention`"),
                 named(
                     "guards.2.before",
-                    "`copy_share` is measured by `recurrence`, so it is not known before it"
+                    "`copy_share` is computed by `recurrence` itself, so the guard cannot run before it"
                 ),
             ]
         );

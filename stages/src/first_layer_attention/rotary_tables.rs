@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longsift_kernels::{Rope, Rotation};
 
-/// Cached tables: more than one only if frequencies depend on the length of the window.
+/// Maximum number of cached tables: more than one is needed only if frequencies depend on the length of the window.
 const MAX_TABLES: usize = 4;
 
 /// Rotary tables in use. A table serves every window with the same frequencies that is not longer.
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn never(_: &Rotation, _: usize) -> Rope {
-        panic!("a kept table fits")
+        panic!("a cached table is long enough")
     }
 
     #[test]

@@ -93,8 +93,8 @@ impl Measure for Compression {
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
-        let text = window.text.expect("the measure asks for the window's text");
-        let half = window.text_half.expect("a window with text knows where its half is");
+        let text = window.text.expect("the measure requests the window's text");
+        let half = window.text_half.expect("a window with text has `text_half`");
         let whole = zlib_bytes(text);
         let ratio = match self.scope {
             Scope::Window => Value::number(gzip_ratio(text.len(), whole)),
@@ -142,7 +142,7 @@ pub fn zlib_bytes(text: &[u8]) -> u64 {
 /// Writer that counts bytes.
 struct ByteCounter(u64);
 
-const NO_WRITE_FAILS: &str = "counting does not fail";
+const NO_WRITE_FAILS: &str = "counting never fails";
 
 impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -224,9 +224,9 @@ mod tests {
         };
         let (duplicated, other) = (halves(&a, &a), halves(&a, &b));
         assert!(duplicated > 0.9, "{duplicated}");
-        assert!(other > 0.0 && other < 0.5, "{other}: the words alone");
+        assert!(other > 0.0 && other < 0.5, "{other}: the shared vocabulary alone");
         let a_window = [vec![b'.'; 1 << 15], b].concat();
-        assert!(halves(&a, &a_window) < 0.1, "what lies 32 KiB back saves nothing");
+        assert!(halves(&a, &a_window) < 0.1, "text 32 KiB back saves nothing");
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Measure for External {
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Answers(answers)] = window.evidence else {
-            unreachable!("the measure asks for answers");
+            unreachable!("the measure requests answers");
         };
         Ok(Figures(answers.clone()))
     }

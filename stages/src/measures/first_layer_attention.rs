@@ -99,7 +99,7 @@ impl Measure for FirstLayerAttention {
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Attention(sums)] = window.evidence else {
-            unreachable!("the measure asks for attention alone")
+            unreachable!("the measure requests only attention")
         };
         let (ids, distance) = (window.ids.to_vec(), self.distance(window.ids.len() as u64));
         let sampled = self.request().rows_of(&ids);

@@ -81,7 +81,7 @@ impl Measure for LanguageModel {
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Forward(evidence)] = window.evidence else {
-            unreachable!("the measure asks for a forward pass alone")
+            unreachable!("the measure requests only a forward pass")
         };
         let mut values = Vec::new();
         if self.losses {

@@ -86,7 +86,7 @@ impl Measure for Lexical {
         ids.dedup();
         let mut values = vec![share(ids.len(), window.ids.len())];
         if self.measures_text() {
-            let text = window.text.expect("the measure asks for the window's text");
+            let text = window.text.expect("the measure requests the window's text");
             let counts = TextCounts::new(text);
             values.push(share(counts.digits, counts.above_blank));
             values.push(share(counts.unbroken, text.len()));

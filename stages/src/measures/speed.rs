@@ -31,12 +31,12 @@ pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
     loop {
         // The contender with the least time goes next, so that all take equal time and the faster ones do more
         // rounds.
-        let behind = contenders.iter_mut().min_by_key(|contender| contender.spent);
-        let behind = behind.expect("recurrence is there");
-        if behind.spent > each {
+        let next = contenders.iter_mut().min_by_key(|contender| contender.spent);
+        let next = next.expect("the list has at least two contenders");
+        if next.spent > each {
             break;
         }
-        behind.round(windows);
+        next.round(windows);
     }
     let tokens: usize = windows.iter().map(|(ids, _)| ids.len()).sum();
     let bytes: usize = windows.iter().map(|(_, text)| text.len()).sum();

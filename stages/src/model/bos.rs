@@ -123,18 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn config_json_answers_where_the_tokenizer_says_nothing() {
+    fn config_json_is_the_fallback() {
         assert_eq!(bos(&[]), Some(7));
         assert_eq!(bos(&[("tokenizer_config.json", json!({"add_bos_token": true}))]), Some(7));
     }
 
     #[test]
-    fn a_null_bos_token_means_none_whatever_config_json_says() {
+    fn a_null_bos_token_overrides_config_json() {
         assert_eq!(bos(&[("tokenizer_config.json", json!({"bos_token": null}))]), None);
     }
 
     #[test]
-    fn the_tokens_id_comes_from_wherever_the_tokenizer_keeps_it() {
+    fn the_id_is_found_in_every_tokenizer_file() {
         let text = ("tokenizer_config.json", json!({"bos_token": "<s>"}));
         let object = ("tokenizer_config.json", json!({"bos_token": {"content": "<s>"}}));
         let added = ("tokenizer.json", json!({"added_tokens": [{"id": 3, "content": "<s>"}]}));

@@ -76,11 +76,7 @@ pub(crate) fn build(
     digests.sort_by(|one, other| one.name().cmp(other.name()));
     let json = serde_json::to_vec(&digests).expect("digests are plain data");
     let bytes_read = weights.bytes_read + embedding_bytes;
-    assert_eq!(
-        bytes_read,
-        model.bytes_to_read(),
-        "the plan promises exactly the bytes that are read"
-    );
+    assert_eq!(bytes_read, model.bytes_to_read(), "`bytes_to_read` is exact");
     Ok(BuiltTable { weights_digest: hex(&Sha256::digest(&json)), bytes_read, aux })
 }
 

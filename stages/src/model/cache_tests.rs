@@ -82,7 +82,7 @@ fn a_table_is_built_once_and_reads_exactly_what_was_planned() {
 }
 
 #[test]
-fn the_digest_is_the_content_and_nothing_else() {
+fn the_digest_depends_on_content_only() {
     let tiny = Tiny::new();
     let cached = CachedModel::new(&tiny);
     let (identity, first) = (cached.model().identity(), cached.opened());
@@ -102,7 +102,7 @@ fn the_digest_is_the_content_and_nothing_else() {
 }
 
 #[test]
-fn other_weights_or_another_first_layer_are_another_digest() {
+fn other_weights_or_another_first_layer_change_the_digest() {
     let tiny = Tiny::new();
     let other = Tiny { seed: 2, ..Tiny::new() };
     assert_ne!(digest(&tiny), digest(&other));
@@ -115,7 +115,7 @@ fn other_weights_or_another_first_layer_are_another_digest() {
 }
 
 #[test]
-fn another_base_shares_the_table_and_has_another_digest() {
+fn another_rope_base_shares_the_table_and_changes_the_digest() {
     let cached = CachedModel::new(&Tiny::new());
     let first = cached.opened();
     let model = ModelFolder::open(cached.folder.path(), Some(2.5e6)).unwrap();
@@ -145,11 +145,11 @@ fn sharding_and_storage_type_do_not_change_the_table() {
 }
 
 #[test]
-fn other_bits_of_a_table_are_another_version() {
+fn changed_table_bits_require_a_new_version() {
     let opened = CachedModel::new(&Tiny::new()).opened();
     let bits = numbers(&opened).into_iter().map(f32::to_bits);
     let digest = digest_of(bits.map(u64::from));
-    let hint = "raise TABLE_VERSION: tables built before are not those built after";
+    let hint = "raise TABLE_VERSION: tables differ from those of earlier versions";
     assert_eq!((TABLE_VERSION, digest), (1, 12_201_465_295_542_321_808), "{hint}");
 }
 
@@ -230,13 +230,13 @@ fn a_changed_row_is_found_on_opening() {
 }
 
 #[test]
-fn a_table_that_was_deleted_is_built_again_without_a_warning() {
+fn a_deleted_table_is_rebuilt_without_a_warning() {
     let opened = damaged(|cache| fs::remove_dir_all(cache.join("tables")).unwrap());
     assert!(!opened.from_cache && opened.warnings.is_empty());
 }
 
 #[test]
-fn builders_side_by_side_get_the_same_table_and_leave_nothing_behind() {
+fn concurrent_builders_get_the_same_table_and_leave_no_files() {
     let cached = CachedModel::new(&Tiny::new());
     let tables: Vec<Vec<f32>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| numbers(&cached.opened()))).collect();
@@ -247,7 +247,7 @@ fn builders_side_by_side_get_the_same_table_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
+fn partial_files_are_removed_unless_locked() {
     let cached = CachedModel::new(&Tiny::new());
     let tables = cached.cache.path().join("tables");
     fs::create_dir_all(&tables).unwrap();
@@ -276,7 +276,7 @@ fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
+fn nan_weights_are_refused_and_leave_no_files() {
     let cached = CachedModel::new(&Tiny::new());
     let path = cached.folder.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -301,7 +301,7 @@ fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_the_machines_fault() {
+fn an_unwritable_cache_is_a_machine_problem() {
     let cached = CachedModel::new(&Tiny::new());
     let file = cached.cache.path().join("file");
     fs::write(&file, "").unwrap();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_points_outside_its_folder_is_refused_whatever_tensor_it_is_for() {
+    fn an_index_that_points_outside_its_folder_is_refused_for_any_tensor() {
         let folder = tempfile::tempdir().unwrap();
         let index = r#"{"weight_map": {"unused": "../secret.safetensors", "a": "a.safetensors"}}"#;
         fs::write(folder.path().join(INDEX), index).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stated_total_counts_where_files_are_missing() {
+    fn the_stated_total_is_used_if_files_are_missing() {
         let folder = tempfile::tempdir().unwrap();
         let index = r#"{"metadata": {"total_size": 1e9}, "weight_map": {"a": "a.safetensors"}}"#;
         fs::write(folder.path().join(INDEX), index).unwrap();

@@ -237,7 +237,7 @@ fn an_index_needs_only_the_files_of_layer_zero() {
 }
 
 #[test]
-fn an_index_that_lies_about_a_file_is_refused() {
+fn an_index_with_a_wrong_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     Tiny::new().write_sharded(folder.path());
     fs::copy(folder.path().join("model-4.safetensors"), folder.path().join("model-2.safetensors"))
@@ -337,7 +337,7 @@ fn tensors_decide_a_missing_query_rank() {
     assert!(open.undecided().unwrap().contains("no `q_lora_rank`"));
     absent.tensors.remove("model.layers.0.self_attn.q_proj.weight");
     let found = absent.opened().unwrap_err();
-    assert!(found[0].contains("q_a_proj"), "the default is what is missed: {found:?}");
+    assert!(found[0].contains("q_a_proj"), "the tensors of the default are missing: {found:?}");
 }
 
 #[test]

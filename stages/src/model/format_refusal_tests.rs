@@ -168,11 +168,11 @@ fn messages_for_invalid_values() {
         Changed::case("bitsandbytes_int8").with_tensor("weight_format", Dtype::U8, &[], vec![2]);
     insta::assert_snapshot!(
         [
-            groups.refusal("a group that is not there"),
+            groups.refusal("a missing group"),
             shape.refusal("a shape tensor that contradicts the matrix"),
             nan.refusal("codes of NaN"),
-            order.refusal("rows in the order of a card"),
-            ordered.refusal("groups in an order of their own"),
+            order.refusal("rows in a GPU-specific order"),
+            ordered.refusal("reordered groups"),
         ]
         .concat()
     );

@@ -1,7 +1,7 @@
 //! The header of a GGUF file, checked against the file before anything is allocated.
 //!
-//! Published readers either map and read whole files or trust their lengths, hence this one. Layout, version 2 and 3,
-//! little-endian:
+//! Published readers map and read whole files or trust the lengths in them; this one does neither. Layout, version 2
+//! and 3, little-endian:
 //!
 //! ```text
 //! "GGUF"  version u32  tensors u64  entries u64
@@ -199,7 +199,7 @@ fn read_header(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufH
     for _ in 0..tensors {
         let (name, tensor) = source.tensor()?;
         if found.insert(name.clone(), tensor).is_some() {
-            return Err(format!("tensor `{}` is in it twice", name.escape_debug()));
+            return Err(format!("tensor `{}` is listed twice", name.escape_debug()));
         }
     }
     let start = source.read.next_multiple_of(alignment);

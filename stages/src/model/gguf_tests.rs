@@ -90,7 +90,7 @@ fn hostile_headers_are_refused_with_the_reason() {
         ("has 4 bytes from", lines(&[line("a", &[1], 0, u64::MAX - 3)])),
         ("is not at a multiple of 32 bytes", lines(&[line("a", &[1], 0, 4)])),
         ("tensors `a` and `b` overlap", lines(&[line("a", &[16], 0, 0), line("b", &[2], 0, 32)])),
-        ("tensor `a` is in it twice", lines(&[line("a", &[1], 0, 0), line("a", &[1], 0, 32)])),
+        ("tensor `a` is listed twice", lines(&[line("a", &[1], 0, 0), line("a", &[1], 0, 32)])),
         ("has more numbers than a file can hold", lines(&[line("a", &[u64::MAX, 2], 0, 0)])),
         ("has more bytes than a file can hold", lines(&[line("a", &[1 << 63], 0, 0)])),
         ("has rows that are not whole blocks", lines(&[line("a", &[33, 32], 2, 0)])),

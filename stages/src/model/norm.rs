@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_norm_takes_the_mean_away_and_needs_neither_weight_nor_bias() {
+    fn a_layer_norm_subtracts_the_mean_without_weight_or_bias() {
         let layer = |eps, offset| Norm::Layer { eps, offset };
         let mut row = [1.0, 3.0];
         normalise(&layer(0.0, 0.0), &[], &[], &mut row);

@@ -1,4 +1,4 @@
-//! Problems of a model folder, and who has to fix them.
+//! Problems of a model folder, and their causes.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Error)]
 #[error("{message}")]
 pub struct ModelProblem {
-    /// Decides the exit code.
+    /// Cause, which determines the exit code.
     pub kind: ProblemKind,
     pub message: String,
     /// Suggested fix, if any.

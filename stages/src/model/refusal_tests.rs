@@ -188,7 +188,7 @@ fn messages_for_files() {
         refusal("pickled weights in parts", |folder| {
             renamed(folder, "pytorch_model.bin.index.json");
         }),
-        refusal("weights that are not all there", |folder| {
+        refusal("incomplete weights", |folder| {
             let mut tiny = Tiny::new();
             tiny.tensors.remove("model.embed_tokens.weight");
             tiny.tensors.remove("model.layers.0.self_attn.q_proj.weight");
@@ -214,12 +214,12 @@ fn messages_for_files() {
                 r#"{"weight_map": {"a": "../../etc/passwd", "b": "/etc/shadow", "c": "m\u001b.safetensors"}}"#,
             );
         }),
-        refusal("an index that is none", |folder| indexed(folder, r#"{"weight_map": 3}"#)),
-        refusal("an index of files that are not there", |folder| {
+        refusal("an invalid index", |folder| indexed(folder, r#"{"weight_map": 3}"#)),
+        refusal("an index of missing files", |folder| {
             Tiny::new().write_sharded(folder);
             fs::remove_file(folder.join("model-3.safetensors")).unwrap();
         }),
-        refusal("an index that lies", |folder| {
+        refusal("an index with a wrong file", |folder| {
             Tiny::new().write_sharded(folder);
             fs::copy(folder.join("model-4.safetensors"), folder.join("model-2.safetensors"))
                 .unwrap();

@@ -1,7 +1,7 @@
 //! Reduces a remote checkpoint to the bytes of layer 0, as a small checkpoint.
 //!
 //! The small checkpoint is an ordinary model folder. Its files have the original names, but contain only the tensors of
-//! layer 0; its index is the original one. It opens to the same first layer and the same digest.
+//! layer 0; its index is the original one. Opening it gives the same first layer and the same digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,13 +25,13 @@ const ONLY: &str = "model-00001-of-00001.safetensors";
 /// Instructions for reducing a checkpoint to layer 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePlan {
-    /// Sorted by name.
+    /// Files, sorted by name.
     pub files: Vec<SlicedFile>,
     /// Content of `model.safetensors.index.json` of the small checkpoint.
     pub index: Vec<u8>,
     /// Bytes of the whole checkpoint.
     pub checkpoint_bytes: u64,
-    /// Sorted.
+    /// Names of the tensors of layer 0, sorted.
     pub tensors: Vec<String>,
 }
 

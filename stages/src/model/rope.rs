@@ -3,7 +3,7 @@
 //! Source of all formulas: `transformers/modeling_rope_utils.py` (5.x). The library works in 32-bit floats, and so does
 //! this file, operation by operation, with powers rounded from 64 bits: models are trained with the rounded
 //! frequencies. Powers and logarithms are from the crate `libm`, whose results have the same bits on every machine,
-//! unlike the C library's. The angles are the kernels' business.
+//! unlike the C library's. The kernels compute the angles.
 
 use std::f64::consts::PI;
 
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rope_divides_each_frequency_by_its_factor_beyond_the_first_training() {
+    fn long_rope_uses_the_long_factors_beyond_the_original_length() {
         let factors = |from: u32| (0..64).map(|pair| f64::from(from + pair)).collect();
         let long = rope(RopeScaling::LongRope {
             short_factors: vec![1.0; 64],
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_up_to_the_longest_alike_have_the_same_frequencies_and_no_longer_one() {
+    fn frequencies_change_beyond_the_reported_length() {
         let factors = |factor| vec![factor; 64];
         let long_rope = RopeScaling::LongRope {
             short_factors: factors(1.0),

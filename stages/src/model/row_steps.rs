@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_one_group_serve_all_groups_and_weights_of_all_serve_each_its_own() {
+    fn group_weights_are_shared_or_separate() {
         let normed = |weight| {
             let mut row = [9.0, 1.0, 3.0, 4.0, 8.0, 9.0];
             slice_norm(weight).apply(&mut row);

@@ -172,7 +172,7 @@ fn header_bytes(
         return Err(damaged(format!("{file_bytes} bytes are too short for a header")));
     }
     let length = read(0, LENGTH_BYTES)?;
-    let length = u64::from_le_bytes(length.try_into().expect("as many bytes as were asked for"));
+    let length = u64::from_le_bytes(length.try_into().expect("as many bytes as were requested"));
     if length > MAX_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
         return Err(damaged(format!(
             "it claims a header of {length} bytes; the file has {file_bytes}, and no header of more than \

@@ -29,7 +29,7 @@ pub struct AttentionSpec {
     pub key_heads: u64,
     /// Numbers per query or key.
     pub head_dim: u64,
-    /// Token ids are smaller than this.
+    /// Number of token ids.
     pub vocabulary_size: u64,
     /// Norm between the embedding and the projections.
     pub norm: Norm,
@@ -37,13 +37,13 @@ pub struct AttentionSpec {
     pub bias: bool,
     /// Multiplier of `q·k`: `1/√head_dim` for most families.
     pub scale: f64,
-    /// Bounds logits to `c·tanh(logit / c)`.
+    /// Bound `c` of the logits, which become `c·tanh(logit / c)`.
     pub softcap: Option<f64>,
     /// Reduction of the logit per position of distance, for each query head.
     pub alibi_slopes: Option<Vec<f64>>,
-    /// A key is visible iff its distance is below this.
+    /// Sliding window: keys at this distance or more are hidden.
     pub window: Option<u64>,
-    /// A key is visible iff it is in the same chunk of this many positions.
+    /// Positions in a chunk: keys in other chunks are hidden.
     pub chunk: Option<u64>,
     /// Rotary embedding; `None` if the first layer does not rotate.
     pub rope: Option<RopeSpec>,

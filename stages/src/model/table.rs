@@ -148,7 +148,7 @@ impl TableWriter {
         assert_eq!(
             self.header.data_bytes(),
             Some(self.written),
-            "the header says how many rows are written"
+            "as many rows as the header states"
         );
         self.end_block();
         let space = head(&self.header).len();

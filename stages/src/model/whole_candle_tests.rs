@@ -1,4 +1,5 @@
-//! The backend candle beside the own one: figures, independence of a window's results from its surroundings, refusals.
+//! Compares the backend candle with the own one; tests that a window's results do not depend on other windows, and
+//! refusals.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +37,7 @@ fn near(what: &str, got: &[f64], want: &[f64], relative: f64) {
 }
 
 #[test]
-fn every_figure_is_that_of_the_own_backend() {
+fn statistics_match_the_own_backend() {
     let folder = written(&whole());
     let own = WholeModel::open(folder.path()).unwrap();
     let candle = model(folder.path(), ProductPrecision::F32);
@@ -71,7 +72,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn every_shared_case_is_that_of_the_models_own_code() {
+fn shared_cases_match_the_models_own_code() {
     let folder = shared("conformance-lm");
     let read = |path: &Path| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
     for case in read(&folder.join("MANIFEST.json"))["cases"].as_array().unwrap() {
@@ -104,7 +105,7 @@ fn every_shared_case_is_that_of_the_models_own_code() {
 }
 
 #[test]
-fn neither_threads_nor_other_windows_show_in_a_bit() {
+fn bits_do_not_depend_on_threads_or_other_windows() {
     let folder = written(&whole());
     let model = model(folder.path(), ProductPrecision::F32);
     let (long, middle, short) = (ids(701), ids(157), ids(33));
@@ -122,7 +123,7 @@ fn neither_threads_nor_other_windows_show_in_a_bit() {
 }
 
 #[test]
-fn bf16_moves_losses_a_little() {
+fn bf16_changes_losses_slightly() {
     let folder = written(&whole());
     let window = ids(300);
     let losses =

@@ -315,7 +315,7 @@ fn settings() -> [Value; 5] {
 }
 
 #[test]
-fn losses_are_those_of_the_recurrence_in_float64() {
+fn losses_match_the_float64_recurrence() {
     for settings in &settings()[..4] {
         let folder = written(&tiny(settings));
         let ids = ids(300, 1, 12);
@@ -338,7 +338,7 @@ fn bits(forward: &super::ForwardOutput) -> Vec<u64> {
 }
 
 #[test]
-fn neither_threads_nor_other_windows_nor_pieces_show_in_a_bit() {
+fn bits_do_not_depend_on_threads_windows_or_pieces() {
     let folder = written(&tiny(&json!({"use_short_conv": true})));
     let model = WholeModel::open(folder.path()).unwrap();
     // Longer than the tokens that run through all layers at a time.
@@ -357,7 +357,7 @@ fn neither_threads_nor_other_windows_nor_pieces_show_in_a_bit() {
 }
 
 #[test]
-fn short_losses_are_those_of_windows_from_the_zero_state() {
+fn short_losses_start_from_the_zero_state() {
     for settings in settings() {
         let folder = written(&tiny(&settings));
         let model = WholeModel::open(folder.path()).unwrap();
@@ -374,12 +374,12 @@ fn short_losses_are_those_of_windows_from_the_zero_state() {
 }
 
 #[test]
-fn other_bits_of_gated_linear_attention_are_another_version() {
+fn changed_bits_of_gated_linear_attention_require_a_new_version() {
     let folder = written(&tiny(&json!({"use_short_conv": true, "feature_map": "relu"})));
     let model = WholeModel::open(folder.path()).unwrap().with_kernel(Kernel::PortableF32);
     let forward = model.forward(&[&ids(200, 1, 12)]).unwrap().remove(0);
     let digest = digest_of(bits(&forward));
-    let hint = "raise FORWARD_VERSION: figures of runs before are not those of runs after";
+    let hint = "raise FORWARD_VERSION: results differ from those of earlier versions";
     assert_eq!(
         (FORWARD_VERSION, STATISTICS_VERSION, digest),
         (1, 5, 4_731_690_242_288_772_476),
@@ -388,7 +388,7 @@ fn other_bits_of_gated_linear_attention_are_another_version() {
 }
 
 #[test]
-fn a_description_tells_settings_apart() {
+fn the_description_distinguishes_settings() {
     let digest = |settings: &Value| {
         let folder = written(&tiny(settings));
         WholeModel::open(folder.path()).unwrap().description_digest()
@@ -398,7 +398,7 @@ fn a_description_tells_settings_apart() {
 }
 
 #[test]
-fn tensors_that_the_settings_do_not_ask_for_are_refused_by_name() {
+fn tensors_that_the_settings_exclude_are_refused_by_name() {
     for name in
         ["model.layers.0.attn.q_proj.bias", "model.layers.1.attn.gv_proj.weight", "attn_res.weight"]
     {
@@ -470,7 +470,7 @@ fn every_line_of_the_shared_list_is_refused_by_name() {
 
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
-fn losses_of_windows_of_32768_tokens_are_those_of_the_recurrence_in_float64() {
+fn losses_of_32768_tokens_match_the_float64_recurrence() {
     let manifest = fs::read(shared("conformance-gla/MANIFEST.json")).unwrap();
     let manifest: Value = serde_json::from_slice(&manifest).unwrap();
     manifest["cases"].as_array().unwrap().par_iter().for_each(|case| {

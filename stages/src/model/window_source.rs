@@ -31,7 +31,7 @@ impl PackedProjections {
                 let weight = &weight[head * outputs * inputs..][..outputs * inputs];
                 PackedWeights::new(kernel, weight, bias, inputs)
             };
-            // On one thread: the caller holds a lock, which work stolen meanwhile could request.
+            // Packs on one thread: the caller holds a lock, which a task stolen by this thread could request.
             Some((0..heads).map(head).collect())
         };
         let hidden = spec.hidden_size;

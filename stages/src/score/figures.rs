@@ -138,7 +138,7 @@ impl Deviations {
 struct CompensatedSum {
     sum: f64,
     lost: f64,
-    /// 1; after the sum has come near the largest float, the power of two by which it and all values are multiplied.
+    /// Power of two by which the sum and all values are multiplied: 1 until the sum comes near the largest float.
     scale: f64,
 }
 

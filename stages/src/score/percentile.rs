@@ -74,8 +74,8 @@ impl HistogramBuilder {
 /// Words of a histogram: in memory, or in a mapped file.
 pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
 
-/// Histogram of a group, which gives the percentile of any value. Takes a bit for an empty bin and 8 bytes for
-/// another. Clones share the words.
+/// Histogram of a group, which gives the percentile of any value. Memory: one bit per empty bin, 8 bytes per other
+/// bin. Clones share the words.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "SerializedHistogram", into = "SerializedHistogram")]
 pub struct Histogram {
@@ -202,7 +202,7 @@ impl From<Histogram> for SerializedHistogram {
         let mut bins = String::new();
         for (bin, values) in histogram.bins() {
             let space = if bins.is_empty() { "" } else { " " };
-            write!(bins, "{space}{bin}:{values}").expect("a string takes any text");
+            write!(bins, "{space}{bin}:{values}").expect("writing to a string never fails");
         }
         Self { lowest: histogram.lowest, highest: histogram.highest, bins }
     }
@@ -217,12 +217,12 @@ impl TryFrom<SerializedHistogram> for Histogram {
             return Err(format!("a histogram from {lowest} to {highest} has no bins"));
         }
         if bins.is_empty() && lowest < highest {
-            return Err(format!("the histogram from {lowest} to {highest} holds no values"));
+            return Err(format!("the histogram from {lowest} to {highest} has no values"));
         }
         let mut counting = HistogramBuilder::between(lowest, highest);
         let (mut total, mut min) = (0_u64, 0);
         for text in bins.split(' ').filter(|_| !bins.is_empty()) {
-            let wrong = || format!("`{text}` is not a bin and its number of values");
+            let wrong = || format!("expected `bin:values`, got `{text}`");
             let (bin, values) = text.split_once(':').ok_or_else(wrong)?;
             let bin: usize = bin.parse().map_err(|_| wrong())?;
             let values: u64 = values.parse().map_err(|_| wrong())?;

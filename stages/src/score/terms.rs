@@ -59,7 +59,7 @@ fn default_weight() -> f64 {
     1.0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(offset: &f64) -> bool {
     *offset == 0.0
 }

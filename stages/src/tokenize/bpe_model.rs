@@ -34,7 +34,7 @@ pub(super) struct BpeModel<'a> {
     pub(super) byte_fallback: bool,
     #[serde(default)]
     pub(super) ignore_merges: bool,
-    /// Without effect where every byte has a token; read to find a value of another type.
+    /// Has no effect if every byte has a token; parsed so that a value of another type is an error.
     #[serde(default, rename = "fuse_unk")]
     _fuse_unk: Option<bool>,
     #[serde(default)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 /// Implements `x | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
-#[expect(clippy::needless_pass_by_value, reason = "what a filter is called with")]
+#[expect(clippy::needless_pass_by_value, reason = "filters take their arguments by value")]
 pub(super) fn tojson(
     value: &Value,
     ensure_ascii: Option<bool>,
@@ -48,7 +48,7 @@ pub(super) fn tojson(
     }
     let mut bytes = Vec::new();
     json.serialize(&mut Serializer::with_formatter(&mut bytes, layout)).map_err(wrong)?;
-    Ok(String::from_utf8(bytes).expect("JSON of texts is text"))
+    Ok(String::from_utf8(bytes).expect("JSON is UTF-8"))
 }
 
 /// Python's JSON layout.

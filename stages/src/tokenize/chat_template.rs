@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_does_not_end_is_given_up() {
+    fn an_endless_template_is_stopped() {
         let endless =
             "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
         let problem = rendered(endless, &[("user", "a")]).unwrap_err();

@@ -52,9 +52,8 @@ impl Encoder {
     /// books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
 
-    /// Maximum size of a part, in bytes, that is encoded for a tokenizer that must read it whole: more than the
-    /// longest books have. It takes a gigabyte of memory. This is not a setting, so that no setting decides what is
-    /// quarantined.
+    /// Maximum size in bytes of a part that the tokenizer must read whole: larger than the longest books. Encoding such
+    /// a part takes a gigabyte of memory. A constant, so that no setting decides which documents are quarantined.
     pub const MAX_PART_BYTES: usize = 8 << 20;
 
     /// Reads a `tokenizer.json`, the one in a folder, or the one next to a GGUF file; if it does not exist, the
@@ -221,9 +220,8 @@ impl Encoder {
     /// Describes where ids may differ from those of the Python packages.
     pub fn warnings(&self) -> Vec<String> {
         let pattern = differing_pattern(&self.normalizer, &self.pre_tokenizer).map(|pattern| format!(
-            "the tokenizer's pattern `{pattern}` asks for characters of words, which the regular expressions of this program \
-             and of Hugging Face's package know differently at U+200D and some marks: the ids of texts with such characters \
-             may differ"
+            "the tokenizer's pattern `{pattern}` matches word characters (`\\w` or `\\b`), which longsift and Hugging Face's \
+             package define differently for U+200D and some marks: the ids of texts with such characters may differ"
         ));
         pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }

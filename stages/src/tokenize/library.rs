@@ -1,5 +1,5 @@
-//! A tokenizer as the `tokenizers` library has it. Building its model takes most of the time of loading, so where the
-//! fast path encodes nearly all texts, the model is built when the first other text needs it.
+//! Tokenizer of the `tokenizers` library. Building its model takes most of the loading time, so if the fast path
+//! encodes nearly all texts, the model is built when the first other text needs it.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -33,7 +33,7 @@ impl Library {
     }
 
     /// Reads a tokenizer without its model; `None` if the library might refuse the model, apart from merges of tokens
-    /// outside its vocabulary, or give added tokens other ids than the file says.
+    /// outside its vocabulary, or give added tokens other ids than the file states.
     pub(super) fn without_model(
         json: &[u8],
         parsed: &BpeTokenizer<'_>,

@@ -66,7 +66,7 @@ mod tests {
         }
         assert_eq!(tokens("again".to_owned()), 1 + 3 * MAX_PARTS);
         assert_eq!(tokens((3 * MAX_PARTS - 1).to_string()), 1 + 3 * MAX_PARTS);
-        assert_eq!(tokens("0".to_owned()), 2 + 3 * MAX_PARTS, "it was forgotten");
+        assert_eq!(tokens("0".to_owned()), 2 + 3 * MAX_PARTS, "the part was evicted");
         assert_eq!(tokens("x".repeat(MAX_PART_BYTES + 1)), 3 + 3 * MAX_PARTS);
         assert_eq!(
             tokens("x".repeat(MAX_PART_BYTES + 1)),

@@ -76,7 +76,7 @@ fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     (!others.is_empty()).then(|| {
         format!(
             "`tokenizer_config.json` has added tokens that `tokenizer.json` does not have, or has under other ids: {}{more}; \
-             transformers adds them when it loads the tokenizer, and here texts with them get other ids",
+             transformers adds them when it loads the tokenizer, so texts with these tokens get other ids here",
             shown.join(", ")
         )
     })
@@ -94,7 +94,7 @@ fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<St
     (own != wanted).then(|| {
         format!(
             "`tokenizer_config.json` has `add_prefix_space: {wanted}` and `tokenizer.json` has {own}: transformers follows the \
-             former, and here texts begin with other ids"
+             former, so texts begin with other ids here"
         )
     })
 }
@@ -110,7 +110,7 @@ fn bert_normalizer(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option
     let (setting, own) = BERT_SETTINGS.iter().find(differs)?;
     Some(format!(
         "`tokenizer_config.json` has `{setting}: {}` and `tokenizer.json` has `{own}: {}`: transformers follows the former, \
-         and here texts get other ids",
+         so texts get other ids here",
         config[*setting], normalizer[*own]
     ))
 }

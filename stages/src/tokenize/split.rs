@@ -313,7 +313,7 @@ impl Splitter {
                 joints.push((at, ids));
             }
         });
-        // One part from `start` on passes the run: the run in which it begins has it.
+        // A single part spans the whole run: the run in which it begins encodes it.
         if ahead && run.joints.len() == 1 && run.end >= stop {
             return Ok(EncodedRange::default());
         }

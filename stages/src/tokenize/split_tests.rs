@@ -281,7 +281,7 @@ fn a_million_blanks_have_the_right_tokens() {
         assert_eq!(
             encoder.encode(&text, longest_word).unwrap(),
             encoded,
-            "the blanks must not be seen whole"
+            "the blanks must not be encoded as one part"
         );
     }
 }

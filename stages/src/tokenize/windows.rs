@@ -190,7 +190,7 @@ mod tests {
                 }
             }
         }
-        let hint = "raise WINDOWS_VERSION: windows of runs before are not those of runs after";
+        let hint = "raise WINDOWS_VERSION: windows differ from those of earlier versions";
         assert_eq!((WINDOWS_VERSION, digest), (1, 17_218_400_667_753_145_160), "{hint}");
     }
 

@@ -201,7 +201,7 @@ pub(super) fn attention(
     let request = settings.request().attention;
     let computed = request.map_or_else(Vec::new, |request| request.layers);
     let of_layer = |layer: &AttentionLayer| {
-        let at = computed.binary_search(&layer.layer()).expect("every layer is asked for");
+        let at = computed.binary_search(&layer.layer()).expect("every layer was requested");
         &evidence.layers[at]
     };
     // A window without far pairs has no far statistics.

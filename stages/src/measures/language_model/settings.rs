@@ -243,7 +243,11 @@ impl LanguageModel {
         let layers = &self.attention_layers;
         if !self.losses && layers.is_empty() {
             let message = "nothing to measure: `losses` is false and `attention_layers` is empty";
-            refuse("losses", message.to_owned(), "name layers, or remove `losses: false`");
+            refuse(
+                "losses",
+                message.to_owned(),
+                "list `attention_layers`, or remove `losses: false`",
+            );
         }
         match (self.short_context_tokens, self.short_context()) {
             (Some(1), _) => refuse(
@@ -273,7 +277,7 @@ impl LanguageModel {
         ];
         for (setting, _) in of_layers.iter().filter(|(_, set)| *set && layers.is_empty()) {
             let message = format!("`{setting}` needs `attention_layers`, which is empty");
-            refuse(setting, message, "name layers, or remove it");
+            refuse(setting, message, "list layers in `attention_layers`, or remove it");
         }
         if self.sample_seed.is_some() && self.windows_sampled().is_none() {
             let message = "`sample_seed` has no effect: all windows are measured";

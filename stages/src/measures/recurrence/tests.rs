@@ -1,4 +1,4 @@
-//! The definition, written plainly and slowly, and the settings.
+//! Compares the measure with a slow, literal implementation of its definition, and tests the settings.
 
 use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ pub(super) fn slopes(heads: u64) -> Vec<f64> {
     powers(below, 1).chain(powers(2 * below, 2)).take(heads as usize).collect()
 }
 
-/// Returns MPT's slopes: powers of `2^(-most/n)`, where `n` is the number of heads rounded up to a power of two. If
+/// Returns MPT's slopes: powers of `2^(-max/n)`, where `n` is the number of heads rounded up to a power of two. If
 /// that rounds up, slopes at odd positions come first.
 pub(super) fn mpt_slopes(heads: u64, max: f64) -> Vec<f64> {
     let above = heads.next_power_of_two();

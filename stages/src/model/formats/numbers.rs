@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_run_on_from_word_to_word() {
+    fn bits_continue_across_words() {
         let words = [0x8000_0001, 0b101];
         assert_eq!(bits_at(&words, 0, 4), 1);
         assert_eq!(bits_at(&words, 31, 3), 0b011);

@@ -122,7 +122,7 @@ impl<'a> QueryKeys<'a> {
         })
     }
 
-    /// Passes shape, rules, queries and keys of such a window to `of`.
+    /// Passes the shape, rules, queries and keys of such a window to `of`.
     pub(crate) fn with_source<T>(
         &self,
         rope: Option<&Rope>,
