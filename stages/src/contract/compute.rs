@@ -12,7 +12,7 @@ use crate::model::AttentionSpec;
 /// A device never changes a score: statistics depend on the kernel and the table, not on the device, on the order of
 /// the windows or on the grouping of their heads. Several threads call it at once, as many as the scheduler admits.
 pub trait Compute: Send + Sync {
-    /// Name of the device: `cpu`, `cuda:0`.
+    /// Returns the name of the device: `cpu`, `cuda:0`.
     fn name(&self) -> &str;
     fn kernel(&self) -> Kernel;
     /// Returns the bytes of device memory that stay allocated while windows of a layer are measured: the device's
@@ -23,11 +23,11 @@ pub trait Compute: Send + Sync {
     /// Returns an upper bound of the device memory that a window of `tokens` tokens takes while these key heads are
     /// measured, in addition to the resident bytes.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64;
-    /// Bytes of device memory that this process holds now: resident data, windows in progress and cached buffers. The
-    /// rest of the memory in use belongs to other processes.
+    /// Returns the bytes of device memory that this process holds now: resident data, windows in progress and cached
+    /// buffers. The rest of the memory in use belongs to other processes.
     fn held_bytes(&self) -> u64;
-    /// Bytes of [`Compute::held_bytes`] that are cached for later windows. They may exceed what the windows in progress
-    /// have reserved.
+    /// Returns the bytes of [`Compute::held_bytes`] that are cached for later windows. They may exceed what the windows
+    /// in progress have reserved.
     fn kept_bytes(&self) -> u64 {
         0
     }

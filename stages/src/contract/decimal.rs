@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 pub struct Decimal(pub f64);
 
 impl Decimal {
-    /// `⌊self · count⌋`; 0 for a negative decimal.
+    /// Returns `⌊self · count⌋`; 0 for a negative decimal.
     pub fn floor_of(self, count: u64) -> u64 {
         let (digits, scale) = self.parts();
         u64::try_from(digits * u128::from(count) / scale).unwrap_or(u64::MAX)
     }
 
-    /// `⌈self · count⌉`; 0 for a negative decimal.
+    /// Returns `⌈self · count⌉`; 0 for a negative decimal.
     pub fn ceil_of(self, count: u64) -> u64 {
         let (digits, scale) = self.parts();
         u64::try_from((digits * u128::from(count)).div_ceil(scale)).unwrap_or(u64::MAX)

@@ -15,29 +15,29 @@ use crate::model::{FORWARD_VERSION, TABLE_VERSION};
 /// Pure: the same window and evidence give the same bits, independent of other windows. Implementations use no files,
 /// threads or devices.
 pub trait Measure: fmt::Debug + Send + Sync {
-    /// Setting `name`, which distinguishes repeated stages: their statistics become `near_far_recurrence`.
+    /// Returns the setting `name`, which distinguishes repeated stages: their statistics become `near_far_recurrence`.
     fn name(&self) -> Option<&str> {
         None
     }
-    /// Prefix of the statistics if the stage has a `name`.
+    /// Returns the prefix of the statistics if the stage has a `name`.
     fn prefix(&self) -> Option<&str> {
         self.name()
     }
-    /// Columns that it writes, in the order of the values of [`Measure::figures`].
+    /// Returns the columns that the measure writes, in the order of the values of [`Measure::figures`].
     fn columns(&self) -> Vec<Column>;
-    /// Inputs required in addition to token ids.
+    /// Returns the inputs required in addition to token ids.
     fn needs(&self) -> Needs {
         Needs::default()
     }
-    /// Version, raised when the same settings give other statistics than before.
+    /// Returns the version, raised when the same settings give other statistics than before.
     fn version(&self) -> u32;
-    /// Identity of the statistics apart from the window: all settings that can change one.
+    /// Returns the identity of the statistics apart from the window: all settings that can change one.
     fn facts(&self) -> serde_json::Value;
-    /// Minimum length: windows of fewer tokens, BOS included, are dropped as `too_short`.
+    /// Returns the minimum length: windows of fewer tokens, BOS included, are dropped as `too_short`.
     fn min_tokens(&self) -> u64 {
         2
     }
-    /// Share of the windows to measure; `None` for all.
+    /// Returns the share of the windows to measure; `None` for all.
     fn sample(&self) -> Option<WindowSample> {
         None
     }

@@ -314,7 +314,7 @@ struct Partial {
     _file: File,
 }
 
-/// Prefix of the names of this machine's partial files.
+/// Returns the prefix of the names of this machine's partial files.
 pub(super) fn machine() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();

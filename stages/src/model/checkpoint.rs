@@ -40,17 +40,17 @@ pub(crate) struct LocatedTensor {
 }
 
 impl LocatedTensor {
-    /// Name on disk, or that of the first stored tensor.
+    /// Returns the name on disk, or that of the first stored tensor.
     pub(crate) fn name(&self) -> &str {
         &self.stored[0].name
     }
 
-    /// Indices of the stored tensors that are read once and whole.
+    /// Returns the indices of the stored tensors that are read once and whole.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
         (0..self.stored.len()).filter(|index| self.format.slice(*index, &(0..0)).is_none())
     }
 
-    /// Bytes that building the table reads for this tensor.
+    /// Returns the bytes that building the table reads for this tensor.
     pub(crate) fn bytes(&self) -> u64 {
         let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
         let sliced = |rows| {
@@ -70,32 +70,32 @@ impl ModelFolder {
         ModelConfig::read(folder, rope_theta)?.with_weights()
     }
 
-    /// The part that was read from `config.json`.
+    /// Returns the part that was read from `config.json`.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The first layer.
+    /// Returns the first layer.
     pub fn spec(&self) -> &AttentionSpec {
         self.config.spec()
     }
 
-    /// Bytes of the whole checkpoint: the sum of its files, or the index's total if files are missing.
+    /// Returns the bytes of the whole checkpoint: the sum of its files, or the index's total if files are missing.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.checkpoint_bytes
     }
 
-    /// Exact number of weight bytes that building the table reads.
+    /// Returns the exact number of weight bytes that building the table reads.
     pub fn bytes_to_read(&self) -> u64 {
         self.parts.iter().map(LocatedTensor::bytes).sum()
     }
 
-    /// Bytes of the layer-zero table.
+    /// Returns the bytes of the layer-zero table.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
         self.config.table_bytes(precision)
     }
 
-    /// The BOS id, if the model has one: see [`ModelConfig::bos_token_id`].
+    /// Returns the BOS id, if the model has one: see [`ModelConfig::bos_token_id`].
     pub fn bos_token_id(&self) -> Option<u32> {
         self.config.bos_token_id()
     }

@@ -165,20 +165,20 @@ impl ModelConfig {
         &self.spec
     }
 
-    /// The folder as given by the caller.
+    /// Returns the folder as given by the caller.
     pub fn folder(&self) -> &Path {
         &self.files.folder
     }
 
-    /// The number format of the weights as stated by `config.json` (`dtype`, formerly `torch_dtype`). The weights are
-    /// not inspected.
+    /// Returns the number format of the weights as stated by `config.json` (`dtype`, formerly `torch_dtype`). The
+    /// weights are not inspected.
     pub fn stated_dtype(&self) -> Option<&str> {
         let text = |name| self.value(name).and_then(Value::as_str);
         text("dtype").or_else(|| text("torch_dtype"))
     }
 
-    /// The quantisation method that `config.json` states: `gptq`, `fp8`, `mlx`, …; `gguf` if the weights are in a GGUF
-    /// file; `None` if they are not quantised.
+    /// Returns the quantisation method that `config.json` states: `gptq`, `fp8`, `mlx`, …; `gguf` if the weights are in
+    /// a GGUF file; `None` if they are not quantised.
     pub fn quantization(&self) -> Option<&str> {
         if self.files.gguf.is_some() {
             return Some("gguf");
@@ -199,7 +199,8 @@ impl ModelConfig {
         }
     }
 
-    /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which reads the tokenizer's files first.
+    /// Returns `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which reads the tokenizer's files
+    /// first.
     pub fn stated_bos_token_id(&self) -> Option<u32> {
         self.value("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
     }
@@ -209,7 +210,7 @@ impl ModelConfig {
         self.map.get(name).or_else(|| self.map.get("text_config")?.get(name))
     }
 
-    /// Bytes that building the table would read if all weights had `bytes_per_number` bytes each.
+    /// Returns the bytes that building the table would read if all weights had `bytes_per_number` bytes each.
     pub fn bytes_to_read_at(&self, bytes_per_number: u64) -> u64 {
         self.tensors
             .needed(&self.spec)
@@ -218,7 +219,7 @@ impl ModelConfig {
             .sum()
     }
 
-    /// Bytes of the layer-zero table, including the arrays next to its rows.
+    /// Returns the bytes of the layer-zero table, including the arrays next to its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
         let rows = self.spec.vocabulary_size * self.row_bytes(precision);
         match aux_tensors(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
@@ -227,13 +228,13 @@ impl ModelConfig {
         }
     }
 
-    /// Bytes per row of the layer-zero table, that is, per vocabulary entry.
+    /// Returns the bytes per row of the layer-zero table, that is, per vocabulary entry.
     pub fn row_bytes(&self, precision: Precision) -> u64 {
         self.spec.row_width() * precision.bytes()
     }
 
-    /// Bytes of projections that stay in memory in addition to the table, for models whose heads are projected per
-    /// window.
+    /// Returns the bytes of projections that stay in memory in addition to the table, for models whose heads are
+    /// projected per window.
     pub fn packed_bytes(&self) -> u64 {
         packed_bytes(&self.spec)
     }
@@ -321,7 +322,7 @@ fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// Length in bytes of the JSON string at the start of a text, including quotes.
+/// Returns the length in bytes of the JSON string at the start of a text, including quotes.
 fn string_length(text: &[u8]) -> usize {
     let mut is_escaped = true;
     let end = text.iter().position(|byte| {

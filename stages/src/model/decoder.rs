@@ -80,7 +80,7 @@ pub(crate) enum FeedForward {
 }
 
 impl FeedForward {
-    /// The single perceptron, or the experts in order.
+    /// Returns the single perceptron, or the experts in order.
     pub(crate) fn perceptrons(&self) -> &[Perceptron] {
         match self {
             Self::Dense(part) => std::slice::from_ref(part),

@@ -31,7 +31,7 @@ impl<'a> Fields<'a> {
         self.problems.borrow_mut().push(problem);
     }
 
-    /// The raw value; `null` counts as absent.
+    /// Returns the raw value; `null` counts as absent.
     pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Name for messages: `config.json`, or the path of the object in it.
+    /// Returns the name for messages: `config.json`, or the path of the object in it.
     pub(crate) fn location(&self) -> &str {
         &self.location
     }

@@ -154,7 +154,7 @@ pub(crate) fn read(file: &File, file_bytes: u64) -> Result<GgufHeader, String> {
     read_header(file, file_bytes, None)
 }
 
-/// `kept` is the prefix of keys whose long values are kept.
+/// Reads a header. `kept`: prefix of the keys whose long values are kept.
 fn read_header(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<GgufHeader, String> {
     let mut source = HeaderReader {
         reader: BufReader::with_capacity(1 << 16, file),

@@ -18,7 +18,7 @@ fn start(tensors: u64, entries: u64) -> Vec<u8> {
         .concat()
 }
 
-/// A tensor's header entry: sizes, type, offset.
+/// Returns a tensor's header entry: sizes, type, offset.
 fn line(name: &str, sizes: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut bytes = [text(name), (sizes.len() as u32).to_le_bytes().to_vec()].concat();
     bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));

@@ -33,12 +33,12 @@ pub enum ProblemKind {
 }
 
 impl ModelProblem {
-    /// A model that is valid but not supported.
+    /// Creates the problem of a model that is valid but not supported.
     pub fn settings(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Settings, message: message.into(), hint: None }
     }
 
-    /// A checkpoint that is damaged, incomplete or contradicts itself.
+    /// Creates the problem of a checkpoint that is damaged, incomplete or contradicts itself.
     pub fn checkpoint(message: impl Into<String>) -> Self {
         Self { kind: ProblemKind::Checkpoint, message: message.into(), hint: None }
     }
@@ -53,7 +53,8 @@ impl ModelProblem {
         self
     }
 
-    /// A checkpoint file that could not be read: `Checkpoint` if a retry cannot help, otherwise `Machine`.
+    /// Creates the problem of a checkpoint file that could not be read: `Checkpoint` if a retry cannot help, otherwise
+    /// `Machine`.
     pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read `{}`: {error}", path.display());
         if Errno::from_io_error(error) == Some(Errno::LOOP) {
@@ -73,7 +74,7 @@ impl ModelProblem {
         }
     }
 
-    /// A cache file that could not be written.
+    /// Creates the problem of a cache file that could not be written.
     pub(crate) fn writing(path: &Path, error: &io::Error) -> Self {
         Self::machine(format!("cannot write `{}`: {error}", path.display())).with_hint(
             "set `cache_folder` of `load-partial-model` to a writable folder with enough space",

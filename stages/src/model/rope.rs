@@ -174,7 +174,8 @@ impl RopeSpec {
         }
     }
 
-    /// Multiplier of cos and sin, so that logits are multiplied by its square. 1 except for `YaRN` and `LongRoPE`.
+    /// Returns the multiplier of cos and sin, so that logits are multiplied by its square. 1 except for `YaRN` and
+    /// `LongRoPE`.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. }

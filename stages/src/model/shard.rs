@@ -106,7 +106,7 @@ impl WeightShard {
         self.tensors.get(name)
     }
 
-    /// Names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.tensors.keys()
     }

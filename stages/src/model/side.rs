@@ -29,7 +29,7 @@ pub(crate) enum AuxTensor {
 }
 
 impl AuxTensor {
-    /// Name in a table file.
+    /// Returns the name in a table file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sinks => "sinks",
@@ -82,7 +82,7 @@ pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(AuxTensor, u64)> {
     arrays
 }
 
-/// Bytes of the projections that are packed for the kernel with the first window.
+/// Returns the bytes of the projections that are packed for the kernel with the first window.
 pub(crate) fn packed_bytes(spec: &AttentionSpec) -> u64 {
     let projections = |(array, _): &(AuxTensor, u64)| {
         matches!(array, AuxTensor::QueryWeight | AuxTensor::KeyWeight)

@@ -134,8 +134,8 @@ impl AttentionSpec {
         hex(&Sha256::digest(&json))
     }
 
-    /// Numbers per row of the table: a token's queries, then its keys. Fewer if these are computed from a low rank; the
-    /// embedding if positions are learned.
+    /// Returns the width of a table row, in numbers: a token's queries, then its keys. Fewer if these are
+    /// computed from a low rank; the embedding if positions are learned.
     pub fn row_width(&self) -> u64 {
         match (&self.latent, self.row_content()) {
             (Some(latent), RowContent::Latents) => {
@@ -146,7 +146,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Numbers per row from which the queries are computed.
+    /// Returns the width of the part of a row from which the queries are computed.
     pub(crate) fn latent_query_width(&self, latent: &Latent) -> u64 {
         latent.query_rank.unwrap_or(self.query_heads * self.head_dim)
     }
@@ -161,7 +161,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Numbers per embedding in the checkpoint.
+    /// Returns the width of an embedding in the checkpoint.
     pub(crate) fn embedding_width(&self) -> u64 {
         self.embedding.width.unwrap_or(self.hidden_size)
     }
@@ -221,8 +221,8 @@ impl AttentionSpec {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
 
-    /// Bytes that the queries and keys of a window of `tokens` tokens take before they are used: 0 except for learned
-    /// positions.
+    /// Returns the bytes that the queries and keys of a window of `tokens` tokens take before they are used: 0 except
+    /// for learned positions.
     pub fn source_bytes(&self, tokens: u64) -> u64 {
         if self.learned_positions.is_some() { tokens * self.hidden_size * 4 } else { 0 }
     }
@@ -267,7 +267,7 @@ impl AttentionSpec {
         (shape, sizes)
     }
 
-    /// Trailing numbers of a key that are shared by all heads.
+    /// Returns the number of trailing numbers of a key that all heads share.
     pub(crate) fn shared_key_width(&self) -> usize {
         self.latent.as_ref().map_or(0, |latent| latent.rotary_dims as usize)
     }

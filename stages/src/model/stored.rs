@@ -21,7 +21,7 @@ pub(crate) struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Type of its numbers. Blocks and unknown types are refused before this is called.
+    /// Returns the type of the numbers. Blocks and unknown types are refused before this is called.
     pub(crate) fn dtype(&self) -> Dtype {
         match self.entry.dtype {
             StoredType::Numbers(dtype) => dtype,
@@ -126,7 +126,7 @@ impl StoredTensors {
         &self.files_by_tensor
     }
 
-    /// Requested tensors that were found.
+    /// Returns the requested tensors that were found.
     pub(crate) fn found(&self) -> impl Iterator<Item = &StoredTensor> {
         self.found.values()
     }

@@ -56,7 +56,7 @@ impl TableHeader {
         self.rows.checked_mul(self.row_width)?.checked_mul(self.precision.bytes())
     }
 
-    /// Offset of the auxiliary tensors from the first row.
+    /// Returns the offset of the auxiliary tensors from the first row.
     fn aux_start(&self) -> Option<u64> {
         self.row_bytes()?.checked_next_multiple_of(ALIGNMENT as u64)
     }
@@ -262,7 +262,7 @@ impl LayerZeroTable {
         .map_err(|error| error.to_string())
     }
 
-    /// An auxiliary tensor, if the model has it.
+    /// Returns an auxiliary tensor, if the model has it.
     pub(crate) fn aux(&self, array: AuxTensor) -> Option<&[f32]> {
         let mut start = self.data.start + self.header.aux_start()? as usize;
         for (name, length) in &self.header.side {
@@ -275,12 +275,12 @@ impl LayerZeroTable {
         None
     }
 
-    /// Number of token ids.
+    /// Returns the number of token ids.
     pub fn rows(&self) -> usize {
         self.header.rows as usize
     }
 
-    /// Numbers per row.
+    /// Returns the width of a row, in numbers.
     pub fn row_width(&self) -> usize {
         self.header.row_width as usize
     }
@@ -289,7 +289,7 @@ impl LayerZeroTable {
         self.header.precision
     }
 
-    /// Bytes of the rows and auxiliary tensors.
+    /// Returns the bytes of the rows and auxiliary tensors.
     pub fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
@@ -327,7 +327,7 @@ mod tests {
         TableHeader { fingerprint: "0".repeat(64), rows, row_width, precision, side: Vec::new() }
     }
 
-    /// An opened table is read-only: it can be replaced, not rewritten.
+    /// Replaces the file, since an opened table is read-only.
     fn create(path: &Path) -> File {
         let _ = fs::remove_file(path); // missing the first time
         File::create(path).unwrap()

@@ -228,18 +228,18 @@ pub(crate) struct NeededTensor {
 }
 
 impl NeededTensor {
-    /// Count of numbers that are read.
+    /// Returns how many numbers are read.
     pub(crate) fn numbers(&self) -> u64 {
         let rows: u64 = self.rows.iter().map(|rows| rows.end - rows.start).sum();
         rows * self.row_numbers()
     }
 
-    /// Numbers per row.
+    /// Returns the width of a row, in numbers.
     pub(crate) fn row_width(&self) -> u64 {
         self.shape.iter().skip(1).product()
     }
 
-    /// Numbers per row that are read.
+    /// Returns how many numbers of each row are read.
     pub(crate) fn row_numbers(&self) -> u64 {
         self.columns.as_ref().map_or(self.row_width(), |columns| columns.end - columns.start)
     }

@@ -134,8 +134,8 @@ impl<'a> TensorReader<'a> {
     }
 }
 
-/// Maximum bytes of a chunk of at most `most_rows` rows of a tensor: stored bytes, including those that stay in memory,
-/// and bytes of its floats.
+/// Returns the maximum bytes of a chunk of at most `most_rows` rows of a tensor: stored bytes, including those that
+/// stay in memory, and bytes of its floats.
 pub(crate) fn chunk_bytes(part: &LocatedTensor, most_rows: u64) -> (u64, u64) {
     let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
     let of_chunk = |rows: &Range<u64>| {
@@ -148,8 +148,8 @@ pub(crate) fn chunk_bytes(part: &LocatedTensor, most_rows: u64) -> (u64, u64) {
     chunks.max().unwrap_or((kept, 0))
 }
 
-/// Maximum memory in bytes that [`LayerWeights`] use, in addition to a tensor's array, while reading it: one chunk, or
-/// a second array if it is transposed.
+/// Returns the maximum memory in bytes that [`LayerWeights`] use, in addition to a tensor's array, while reading it:
+/// one chunk, or a second array if it is transposed.
 pub(crate) fn read_overhead_bytes(part: &LocatedTensor) -> u64 {
     let (stored, floats) = chunk_bytes(part, rows_per_chunk(part));
     let transposed = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
@@ -181,7 +181,7 @@ pub(crate) struct TensorDigest {
 }
 
 impl TensorDigest {
-    /// Name without a prefix.
+    /// Returns the name without a prefix.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -17,7 +17,7 @@ fn model(folder: &Path, precision: ProductPrecision) -> WholeModel {
     model.with_backend(Some(BackendName::Candle), precision).unwrap()
 }
 
-/// A request for losses and the attention of two layers, with LADM's score.
+/// Returns a request for losses and the attention of two layers, with LADM's score.
 fn everything() -> ForwardRequest {
     let mut request = request_for(true, 40, &[0, 2]);
     request.attention.as_mut().unwrap().ladm = serde_json::from_str(r#"{"span_tokens": 2}"#).ok();
@@ -62,7 +62,7 @@ fn statistics_match_the_own_backend() {
     }
 }
 
-/// The numbers of a value, nested in any way.
+/// Returns the numbers of a value, nested in any way.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(values) => values.iter().flat_map(numbers).collect(),

@@ -68,7 +68,7 @@ impl Reference {
         out
     }
 
-    /// Loss of each token except the first.
+    /// Computes the loss of each token except the first.
     fn losses(&self, ids: &[u32]) -> Vec<f64> {
         let hidden = self.hidden();
         let embedding = self.weights("model.embeddings.weight");
@@ -237,7 +237,7 @@ fn swish(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// A tiny model: 3 layers, 4 query heads of 2 on 2 key heads, values of 4, a vocabulary of 12.
+/// Returns a tiny model: 3 layers, 4 query heads of 2 on 2 key heads, values of 4, a vocabulary of 12.
 fn tiny(settings: &Value) -> Tiny {
     let mut tiny = Tiny::new();
     tiny.config = json!({"model_type": "gla", "hidden_size": 16, "num_hidden_layers": 3, "num_heads": 4,
@@ -330,7 +330,7 @@ fn losses_match_the_float64_recurrence() {
     }
 }
 
-/// Bits of everything that a forward pass returns.
+/// Returns the bits of everything that a forward pass returns.
 fn bits(forward: &super::ForwardOutput) -> Vec<u64> {
     let logits = forward.last_logits.iter().map(|logit| u64::from(logit.to_bits()));
     let doubles = forward.losses.iter().chain(&forward.hidden_rms).map(|x| x.to_bits());

@@ -13,7 +13,7 @@ use super::folder_tests::{Tiny, digest_of};
 use super::{FORWARD_VERSION, ForwardOutput, ModelProblem, ProblemKind, WholeModel, short_windows};
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
-/// A tiny llama of three layers with a separate head.
+/// Returns a tiny llama of three layers with a separate head.
 pub(super) fn whole() -> Tiny {
     let mut tiny = Tiny::new();
     tiny.config["num_hidden_layers"] = json!(3);
@@ -61,7 +61,7 @@ fn refused(change: impl FnOnce(&mut Tiny)) -> Vec<ModelProblem> {
     WholeModel::open(written(&tiny).path()).unwrap_err()
 }
 
-/// Bits of the losses.
+/// Converts losses to their bits.
 pub(super) fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) struct PackedProjections {
 }
 
 impl PackedProjections {
-    /// Memory: one more copy of the projection weights in the table's auxiliary tensors.
+    /// Packs the projections. Memory: one more copy of the projection weights in the table's auxiliary tensors.
     pub(crate) fn new(spec: &AttentionSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
         let pack = |weight, bias, inputs: u64, heads: u64| {
             let (inputs, heads) = (inputs as usize, heads as usize);

@@ -219,7 +219,7 @@ mod tests {
         );
     }
 
-    /// The answers are those of transformers 5.23 with the same template and conversation.
+    /// Expected texts are those of transformers 5.23 with the same template and conversation.
     #[test]
     fn json_and_generation_blocks_match_transformers() {
         let said = |template: &str| {

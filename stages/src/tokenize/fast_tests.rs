@@ -48,7 +48,7 @@ fn pre_tokenizers() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// A byte-level tokenizer with merges of frequent neighbours, including tokens that end inside characters.
+/// Returns a byte-level tokenizer with merges of frequent neighbours, including tokens that end inside characters.
 fn byte_level(steps: &[Value], change: impl FnOnce(&mut Value)) -> Vec<u8> {
     bytes_with(|form| {
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
@@ -99,7 +99,7 @@ fn byte_level(steps: &[Value], change: impl FnOnce(&mut Value)) -> Vec<u8> {
     })
 }
 
-/// A model of characters with byte fallback, as `SentencePiece` writes them.
+/// Returns a model of characters with byte fallback, as `SentencePiece` writes them.
 fn characters(normalizer: Value, pre_tokenizer: Value) -> Vec<u8> {
     bytes_with(|form| {
         let mut vocabulary = serde_json::Map::new();
@@ -138,7 +138,7 @@ fn characters(normalizer: Value, pre_tokenizer: Value) -> Vec<u8> {
     })
 }
 
-/// A small tokenizer of every supported shape.
+/// Returns a small tokenizer of every supported shape.
 fn shapes() -> Vec<(String, Vec<u8>)> {
     let mut shapes = Vec::new();
     for (name, steps) in pre_tokenizers() {
@@ -165,7 +165,7 @@ fn shapes() -> Vec<(String, Vec<u8>)> {
     shapes
 }
 
-/// Two encoders of a tokenizer: one that takes the fast path, one that never does.
+/// Returns two encoders of a tokenizer: one that takes the fast path, one that never does.
 fn both(json: &[u8]) -> (Encoder, Encoder) {
     let open = || Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
     let mut crate_alone = open();
@@ -200,7 +200,8 @@ fn every_supported_shape_takes_the_fast_path() {
     }
 }
 
-/// Bytes of each shared corpus to compare; `LONGSIFT_CORPUS_BYTES` overrides it, as in `.ci/nightly`.
+/// Returns how many bytes of each shared corpus are compared; `LONGSIFT_CORPUS_BYTES` overrides it, as in
+/// `.ci/nightly`.
 fn corpus_bytes() -> usize {
     let asked = std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
     asked.unwrap_or(300_000)
@@ -288,7 +289,7 @@ fn variant(seed: u64) -> (String, Vec<u8>) {
     )
 }
 
-/// Number of variants to compare; `LONGSIFT_VARIANTS` overrides it, as in `.ci/nightly`.
+/// Returns the number of variants to compare; `LONGSIFT_VARIANTS` overrides it, as in `.ci/nightly`.
 fn variants() -> u64 {
     std::env::var("LONGSIFT_VARIANTS").ok().and_then(|count| count.parse().ok()).unwrap_or(24)
 }

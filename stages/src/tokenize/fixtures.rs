@@ -46,7 +46,7 @@ pub(super) fn shared_tokenizer(name: &str) -> Vec<u8> {
     shared_file(&format!("tokenizers/{name}/tokenizer.json"))
 }
 
-/// A tokenizer with one token per byte, one for `he`, and the special token `<s>`, modified by `change`.
+/// Returns a tokenizer with one token per byte, one for `he`, and the special token `<s>`, modified by `change`.
 pub(super) fn bytes_with(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
@@ -65,7 +65,7 @@ pub(super) fn bytes_with(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     serde_json::to_vec(&form).unwrap()
 }
 
-/// The encoder of [`bytes_with`].
+/// Returns the encoder of [`bytes_with`].
 pub(super) fn encoder_with(change: impl FnOnce(&mut Value)) -> Encoder {
     Encoder::from_bytes(&bytes_with(change), SpecialTokensInText::Parse).unwrap()
 }

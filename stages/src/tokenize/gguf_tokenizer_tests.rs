@@ -59,7 +59,7 @@ fn write(path: &Path, entries: &[(&str, Entry)]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The entries that llama.cpp's conversion makes of a tokenizer.json.
+/// Returns the entries that llama.cpp's conversion makes of a tokenizer.json.
 fn entries(form: &Value, model: &str, pre: &str, architecture: &str) -> Vec<(&'static str, Entry)> {
     let id = |value: &Value| value.as_u64().unwrap() as usize;
     let vocabulary = form["model"]["vocab"].as_object().unwrap();
@@ -151,7 +151,7 @@ fn a_file_gives_the_ids_of_its_original_tokenizer_json() {
     }
 }
 
-/// The entries of a small byte-level tokenizer, modified.
+/// Returns the entries of a small byte-level tokenizer, modified.
 fn small(change: impl Fn(&str, &mut Entry) -> bool) -> Result<Encoder, TokenizerProblem> {
     let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
     let mut entries = entries(&form, "gpt2", "gpt-2", "gpt2");

@@ -78,7 +78,7 @@ impl Recipe {
             .map_or_else(|| Self::unmerged(tokenizer, model, normalizer, pre_tokenizer), Ok)
     }
 
-    /// Recipe for a pre-tokenizer that begins with patterns, after at most composition.
+    /// Returns the recipe for a pre-tokenizer that begins with patterns, after at most composition.
     fn pieces(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
         let composes = match normalizer.0.as_slice() {
             [] => false,
@@ -99,7 +99,7 @@ impl Recipe {
         Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
     }
 
-    /// Recipe for a pre-tokenizer that drops white space first.
+    /// Returns the recipe for a pre-tokenizer that drops white space first.
     fn words(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
         use NormalizerWrapper as N;
         use PreTokenizerWrapper as P;
@@ -136,7 +136,7 @@ impl Recipe {
         Some(Self { parts: Parts::Words, composes: false, prefix_space: false, part, first: None })
     }
 
-    /// Recipe for a model that merges whole texts, in which blanks have become a visible character.
+    /// Returns the recipe for a model that merges whole texts, in which blanks have become a visible character.
     fn unmerged(
         tokenizer: &Tokenizer,
         model: Option<&BpeModel<'_>>,

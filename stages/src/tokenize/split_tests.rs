@@ -20,7 +20,7 @@ const CORPUS: &[&str] = &[
     "aaaa aaaaaaaa      aa   a          aaa\n\n\n\n  \n \n  aaaa 1234567890 12 123 1234 .... ,,, ---- ====",
 ];
 
-/// A tokenizer with merges, trained on [`CORPUS`].
+/// Returns a tokenizer with merges, trained on [`CORPUS`].
 fn trained(normalizer: &Value, pre_tokenizer: &Value, change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let form = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "added_tokens": [],
@@ -166,7 +166,7 @@ fn tokenizers_in_parts() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The ids and ends of the crate alone.
+/// Encodes a text with the crate alone.
 fn reference(tokenizer: &Tokenizer, text: &str) -> (Vec<u32>, Vec<u32>) {
     let encoding = tokenizer.encode(text, false).unwrap();
     let ends = super::encoded::character_ends(text, encoding.get_offsets());
@@ -286,7 +286,7 @@ fn a_million_blanks_have_the_right_tokens() {
     }
 }
 
-/// One part each: letters, blanks, joined emoji, jamo, marks, and the long tokens of the vocabularies.
+/// Returns texts of one part each: letters, blanks, joined emoji, jamo, marks, and the long tokens of the vocabularies.
 fn long_parts() -> Vec<String> {
     let parts = [
         "a",

@@ -75,7 +75,7 @@ impl TokenBytes {
     }
 }
 
-/// A vocabulary is read from at most 256 MiB, so positions fit in 32 bits.
+/// Returns the end of the bytes so far. It fits in 32 bits, since vocabularies have at most 256 MiB.
 fn end(bytes: &[u8]) -> Option<u32> {
     u32::try_from(bytes.len()).ok()
 }
@@ -123,7 +123,8 @@ pub(super) fn byte_level_bytes() -> impl Fn(&str) -> Option<Vec<u8>> {
     move |token| token.chars().map(|letter| byte_of_char.get(&letter).copied()).collect()
 }
 
-/// GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
+/// Returns GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from U+0100 on, in
+/// order.
 fn byte_of_char() -> HashMap<char, u8> {
     let prints = |byte: &u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let (printing, other): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(prints);

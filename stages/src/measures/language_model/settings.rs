@@ -104,7 +104,7 @@ pub enum ProductPrecision {
 }
 
 impl ProductPrecision {
-    /// Name of the precision in settings.
+    /// Returns the name of the precision in settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The definition of `tests/recurrence_cases.json`, sentence by sentence: quadratic.
+/// Computes the definition of `tests/recurrence_cases.json`, sentence by sentence. Cost: quadratic.
 fn by_definition(ids: &[u32], k: usize) -> (RecurrenceCounts, Vec<u32>, Vec<bool>) {
     let tokens = ids.len();
     let last_earlier = |end: usize, length: usize| {
@@ -69,7 +69,7 @@ fn by_definition(ids: &[u32], k: usize) -> (RecurrenceCounts, Vec<u32>, Vec<bool
     (counts, d.iter().map(|&distance| distance as u32).collect(), c)
 }
 
-/// The statistics over the whole window by their definition: cubic.
+/// Computes the statistics over the whole window by their definition. Cost: cubic.
 fn window_counts_by_definition(ids: &[u32]) -> WindowCounts {
     let tokens = ids.len();
     let gram = |end: usize, length: usize| &ids[end + 1 - length..=end];

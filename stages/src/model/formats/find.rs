@@ -40,7 +40,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Name of a stored tensor that suggests a packed matrix, although config.json names no such method.
+    /// Returns the name of a stored tensor that suggests a packed matrix, although config.json names no such method.
     fn unexplained(&self, needed: &NeededTensor) -> Option<String> {
         let stem = matrix_stem(&needed.name, needed)?;
         let names = ["qweight", "weight_packed"].map(|marker| format!("{stem}.{marker}"));

@@ -6,13 +6,13 @@ use std::ops::Range;
 /// Storage format of a matrix `[rows, columns]`. Each format documents its rounding; tests compare it with the package that
 /// writes the format.
 pub(crate) trait StorageFormat: fmt::Debug + Send + Sync {
-    /// The format with all its parameters: part of the weights' digest.
+    /// Returns the format with all its parameters: part of the weights' digest.
     fn name(&self) -> String;
 
     /// Returns the part of stored tensor `index` that some rows need, or `None` if that tensor is read once and kept.
     fn slice(&self, index: usize, rows: &Range<u64>) -> Option<ByteSlice>;
 
-    /// Reading may be split before rows that are multiples of this: no byte is needed on both sides.
+    /// Returns the number of rows at whose multiples reading may be split: no byte is needed on both sides.
     fn row_step(&self) -> u64 {
         1
     }

@@ -66,7 +66,7 @@ pub(crate) struct Mlx {
 }
 
 impl Method {
-    /// Suffix of the tensor `{stem}.{marker}` that replaces `{stem}.weight`.
+    /// Returns the suffix of the tensor `{stem}.{marker}` that replaces `{stem}.weight`.
     pub(super) fn marker(&self) -> Option<&'static str> {
         match self {
             Self::Gptq(_) | Self::Awq { .. } => Some("qweight"),

@@ -35,7 +35,7 @@ impl PackedRows {
         self.columns.div_ceil(self.group_size)
     }
 
-    /// Bytes of a row of codes.
+    /// Returns the bytes of a row of codes.
     fn code_bytes(&self) -> u64 {
         (self.columns * self.bits).div_ceil(32) * 4
     }
