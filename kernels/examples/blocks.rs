@@ -3,7 +3,7 @@
 //! `cargo run --release -p longsift-kernels --example blocks -- [TOKENS [BLOCK_TOKENS [REPEATS]]]`
 //!
 //! Eight query heads over two key heads of width 128; two threads. Seconds are CPU time, medians.
-#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use longsift_kernels::bench::BenchCase;
 use longsift_kernels::{AttentionShape, BlockAttention, Kernel};

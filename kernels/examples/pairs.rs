@@ -5,7 +5,7 @@
 //!
 //! Four query heads share a key head, or as many as `--group` specifies. Windows beyond 16,384 tokens have one key head
 //! by default. Limits are measured right before and right after each case, on as many threads.
-#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 mod limits;
 
@@ -112,7 +112,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// Mean limits of the threads of a case.
+/// Returns the mean limits of the threads of a case.
 fn limits_of(case: &BenchCase) -> Result<Limits, String> {
     let threads: Vec<_> = (0..case.threads)
         .map(|_| {

@@ -3,7 +3,7 @@
 //! `cargo run --release -p longsift-kernels --example zlib -- TEXT_FILE [WINDOW_TOKENS [ROUNDS]]`
 //!
 //! Tokens are words, numbered by first appearance: recurrence needs ids alone. Rates are bytes of text per second.
-#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_ulong};
@@ -46,7 +46,7 @@ impl SystemZlib {
         Ok(Self { compress, version, _library: library })
     }
 
-    /// Length of a zlib stream of `text`.
+    /// Returns the length of a zlib stream of `text`.
     fn compressed_bytes(&self, text: &[u8], buffer: &mut Vec<u8>) -> Result<usize, String> {
         // More than twice the text exceeds the bound of any version.
         buffer.resize(2 * text.len() + 1024, 0);
@@ -67,7 +67,7 @@ impl SystemZlib {
 
 fn main() -> Result<(), String> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("expected a text file")?;
+    let path = arguments.next().ok_or("expected the path of a text file")?;
     let mut numbers = [4096, 20];
     for (number, argument) in numbers.iter_mut().zip(arguments) {
         *number = argument.parse().map_err(|_| format!("`{argument}` is not a number"))?;

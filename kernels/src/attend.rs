@@ -1,8 +1,8 @@
 //! Attention with values, as a layer of a whole model computes it, without the S×S matrix.
 //!
-//! A layer's keys and values are packed once ([`KeyValues`]). Each block of rows then processes them on its own, so blocks
-//! have the same bits in any order and on any number of threads. The softmax follows the row's largest logit from tile to
-//! tile, as in the kernels for statistics; products, exponentials and sums are float32.
+//! A layer's keys and values are packed once ([`KeyValues`]). Blocks of rows then process them independently, so a
+//! block has the same bits in any order and on any number of threads. The softmax follows the row's largest logit from
+//! tile to tile, as in the kernels for statistics; products, exponentials and sums are float32.
 
 mod lanes;
 
@@ -75,7 +75,8 @@ impl KeyValues {
         Self { kernel, shape: shape.clone(), packed }
     }
 
-    /// Heap bytes of the keys and values of a window, and of one thread's buffers while they are filled or read.
+    /// Returns the heap bytes of the keys and values of a window, and of one thread's buffers while they are filled or
+    /// read.
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, rows: usize) -> (u64, u64) {
         let (height, lanes) = register_tile(kernel);
         let tiles = shape.tokens.div_ceil(TILE_KEYS);
@@ -179,7 +180,7 @@ fn register_tile(kernel: Kernel) -> (usize, usize) {
     (layout.keys, layout.queries)
 }
 
-/// Words of one head's keys and values in a tile.
+/// Returns the number of words that one head's keys and values in a tile.
 fn tile_words(kernel: Kernel, head_dim: usize) -> usize {
     let (height, _) = register_tile(kernel);
     TILE_KEYS * (head_dim + head_dim.next_multiple_of(height))

@@ -19,14 +19,14 @@ use crate::window::{
 };
 use crate::words::AlignedWords;
 
-/// Number of rows of each of `heads` heads to gather at once: those of a strip, which stay in a cache until they are
-/// packed, or as many as the source prefers, up to a block.
+/// Returns the number of rows of each of `heads` heads to gather at once: those of a strip, which stay in a cache until
+/// they are packed, or as many as the source prefers, up to a block.
 fn rows_at_once(window: &WindowInput<'_>, heads: usize) -> usize {
     let rows = window.source.rows_at_once().clamp(1, window.block_rows());
     rows.next_multiple_of(STRIP_ROWS / heads)
 }
 
-/// Maximum rows that are gathered at a time, counting all heads of a strip.
+/// Returns the maximum rows that are gathered at a time, counting all heads of a strip.
 fn gathered_rows(window: &WindowInput<'_>) -> usize {
     let rows = |heads: Range<usize>| heads.len() * rows_at_once(window, heads.len());
     sets_of_heads(window.shape.group()).map(rows).max().unwrap_or(0)
@@ -35,7 +35,7 @@ fn gathered_rows(window: &WindowInput<'_>) -> usize {
 /// Sets of heads of different sizes.
 const SIZES: usize = MAX_STRIP_HEADS.ilog2() as usize + 1;
 
-/// Index of the size of a set of heads.
+/// Returns the index of the size of a set of heads.
 fn size_of_set(heads: &Range<usize>) -> usize {
     heads.len().ilog2() as usize
 }
@@ -108,7 +108,7 @@ impl BlockScratch {
         }
     }
 
-    /// Heap bytes of one thread's buffers, including those for the sums of a finished block.
+    /// Returns the heap bytes of one thread's buffers, including those for the sums of a finished block.
     pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
         let (group, layout) = (shape.group(), kernel.layout());
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
@@ -127,7 +127,7 @@ impl BlockScratch {
     }
 }
 
-/// The sums of rows `rows` of the query heads of `key_head`, at most a block of them, part by part.
+/// Returns the sums of rows `rows` of the query heads of `key_head`, at most a block of them, part by part.
 pub(crate) fn block_sums(
     window: &WindowInput<'_>,
     key_head: usize,
@@ -179,17 +179,17 @@ impl<'a> RowBlock<'a> {
         pieces(&self.rows, PART_ROWS)
     }
 
-    /// The group's heads, in sets whose rows share strips.
+    /// Returns the group's heads, in sets whose rows share strips.
     fn sets_of_heads(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         sets_of_heads(self.window.shape.group())
     }
 
-    /// Index of the softmax of a strip of some heads of the group.
+    /// Returns the index of the softmax of a strip of some heads of the group.
     fn state(&self, heads: &Range<usize>, strip: usize) -> usize {
         heads.start * (self.height / STRIP_ROWS) + strip
     }
 
-    /// Heads of the group, as indices of the window's heads.
+    /// Returns the heads of the group, as indices of the window's heads.
     fn window_heads(&self, heads: &Range<usize>) -> Range<usize> {
         let first = self.key_head * self.window.shape.group();
         first + heads.start..first + heads.end
@@ -200,11 +200,11 @@ impl<'a> RowBlock<'a> {
         with_tile(self.window.kernel, BlockLoop { block: self, scratch });
     }
 
-    /// Pipelined main loop: computes the products of a step while it sums the softmax of the previous one, so that units which do
-    /// only one of the two stay busy.
+    /// Runs the pipelined main loop: computes the products of a step while it sums the softmax of the previous one, so
+    /// that units which do only one of the two stay busy.
     #[inline(always)]
     fn main_loop<T: Tile>(&self, tile: T, scratch: &mut BlockScratch) {
-        // Before the session: a source may run work of its own on this thread.
+        // Queries are loaded before the session starts, because a source may run other work on this thread.
         run(LoadQueries { block: self, layout: tile.layout(), scratch: &mut *scratch });
         let mut session = tile.begin();
         let BlockScratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
@@ -348,7 +348,7 @@ impl<'a> RowBlock<'a> {
         }
     }
 
-    /// Sink logit of each row of a strip, which joins the softmax's denominator, in units of log2.
+    /// Returns the sink logit of each row of a strip, which joins the softmax's denominator, in units of log2.
     fn sinks(&self, heads: &Range<usize>) -> Option<[f64; STRIP_ROWS]> {
         let sinks = &self.window.rules.sinks.as_ref()?[self.window_heads(heads)];
         let of_lane = |lane: usize| f64::from(sinks[lane % heads.len()]);
@@ -455,7 +455,7 @@ impl<'a> RowBlock<'a> {
     }
 }
 
-/// Rows, `length` at a time.
+/// Returns the rows, `length` at a time.
 fn pieces(rows: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = rows.end;
     rows.clone().step_by(length).map(move |first| first..end.min(first + length))

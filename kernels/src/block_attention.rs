@@ -38,7 +38,7 @@ impl BlockAttention {
             ends.first().is_some_and(|end| *end > 0)
                 && ends.is_sorted_by(|a, b| a < b)
                 && ends.len() <= MAX_BLOCKS,
-            "1 to {MAX_BLOCKS} blocks, each with a token: {ends:?}"
+            "expected the ends of 1 to {MAX_BLOCKS} blocks, each with a token, got {ends:?}"
         );
         let masses = vec![0.0; ends.len() * ends.len()];
         Self { ends: ends.to_vec(), sample, masses, query_heads: 0 }
@@ -92,7 +92,7 @@ impl BlockAttention {
         );
     }
 
-    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, averaged over the
+    /// Returns `[blocks, blocks]`: the mean attention of a row of one block to the keys of the other, averaged over the
     /// heads that were added. A row of shares sums to 1 minus the share of sinks. `None` for a block without a sampled
     /// row.
     pub fn shares(&self) -> Vec<Option<f64>> {
@@ -105,7 +105,8 @@ impl BlockAttention {
         self.masses.iter().enumerate().map(share).collect()
     }
 
-    /// Shares of uniform attention, which each row spreads evenly over its visible keys. Cost: `tokens · blocks` operations.
+    /// Returns the shares of uniform attention, which each row spreads evenly over its visible keys. Cost: `tokens ·
+    /// blocks` operations.
     pub fn uniform_shares(&self, rules: &LogitRules) -> Vec<Option<f64>> {
         let blocks = self.ends.len();
         let tokens = self.ends.last().copied().unwrap_or(0);
@@ -131,7 +132,8 @@ impl BlockAttention {
         masses.into_iter().enumerate().map(share).collect()
     }
 
-    /// Peak heap memory of [`BlockAttention::add_heads`] on `threads` threads, in bytes, including the sums but not the source.
+    /// Returns the peak heap memory of [`BlockAttention::add_heads`] on `threads` threads, in bytes, including the sums
+    /// but not the source.
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, blocks: usize, threads: usize) -> u64 {
         let parts = shape.tokens.div_ceil(PART_ROWS);
         // Each part of the rows returns the segments that it touches; neighbours share one.
@@ -140,7 +142,7 @@ impl BlockAttention {
         process_bytes(kernel, shape, blocks, threads) + sums as u64
     }
 
-    /// Number of rows of the window that the measured rows of each block stand for.
+    /// Returns the number of rows of the window that the measured rows of each block stand for.
     fn rows(&self) -> Vec<f64> {
         let mut rows = vec![0.0; self.ends.len()];
         for (position, weight) in self.measured() {
@@ -149,7 +151,7 @@ impl BlockAttention {
         rows
     }
 
-    /// Positions of the measured rows, and the number of rows that each stands for.
+    /// Returns the positions of the measured rows, and the number of rows that each stands for.
     fn measured(&self) -> Box<dyn Iterator<Item = (usize, f64)> + '_> {
         match &self.sample {
             Some(RowSample { positions, weights }) => {

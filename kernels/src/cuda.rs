@@ -1,4 +1,4 @@
-//! Attention statistics on NVIDIA GPUs: one copy of the layer-zero table a device, token ids in, sums out.
+//! Attention statistics on NVIDIA GPUs: one copy of the layer-zero table per device, token ids in, sums out.
 //!
 //! [`CudaDevice`] holds the table and measures windows; [`window_bytes`] returns the memory of a window beforehand. Both are plain
 //! Rust over a [`Driver`], so that the tests run the same code, kernels included, on a processor. The driver of real GPUs is

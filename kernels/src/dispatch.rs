@@ -1,4 +1,4 @@
-//! From a kernel to code that is compiled for its processor: the one place where kernels become instructions.
+//! Runs code that is compiled for the processor of a kernel. No other module maps kernels to instructions.
 
 use crate::kernel::Kernel;
 #[cfg(target_arch = "x86_64")]

@@ -26,7 +26,7 @@ const SLICE: usize = 32;
 const PADDING: usize = 16;
 /// Distance from one row of weights to the next, in numbers.
 const STRIDE: usize = CHUNK + PADDING;
-/// Smaller exponents of two are raised to this one.
+/// Minimum exponent of two: smaller ones are raised to it.
 const FLOOR: f32 = -120.0;
 
 /// Heads of a layer.
@@ -81,7 +81,7 @@ impl GatedLinearShape {
         (self.key_heads * self.slices() * self.key_dim * SLICE * size_of::<f32>()) as u64
     }
 
-    /// Heap bytes of [`GatedLinearState::advance`] for so many rows, and of each thread in addition.
+    /// Returns the heap bytes of [`GatedLinearState::advance`] for so many rows, and of each thread in addition.
     pub fn bytes(&self, rows: usize) -> (u64, u64) {
         let chunks = rows.div_ceil(CHUNK);
         let weights = chunks * (self.query_heads * CHUNK * STRIDE + self.key_width());
@@ -95,7 +95,7 @@ impl GatedLinearShape {
 impl GatedLinearState {
     pub const CHUNK: usize = CHUNK;
 
-    /// Before the first row: zeros.
+    /// Creates the state before the first row: zeros.
     ///
     /// # Panics
     /// If `key_heads` is 0 or does not divide `query_heads`.
@@ -439,7 +439,7 @@ impl FloatOp for MatrixColumns<'_> {
     }
 }
 
-/// The numbers of each channel in two arrays.
+/// Returns the numbers of each channel in two arrays.
 fn rows_of<'a>(
     sums: &'a [f64],
     factors: &'a mut [f32],
@@ -454,7 +454,7 @@ fn exponent(x: f64) -> f32 {
     (x * std::f64::consts::LOG2_E) as f32
 }
 
-/// `2^x` of each number, in place.
+/// Replaces each number `x` by `2^x`.
 #[inline(always)]
 fn powers<S: Simd>(simd: S, numbers: &mut [f32]) {
     for numbers in numbers.chunks_exact_mut(S::LANES) {
@@ -547,7 +547,7 @@ mod tests {
     use crate::kernel::supported_float_kernels;
     use crate::reference::reference_gated_linear;
 
-    /// Numbers between -1 and 1.
+    /// Returns `count` numbers between -1 and 1.
     fn noise(count: usize, seed: usize) -> Vec<f32> {
         let number = |index: usize| {
             let hash = (index + seed * 7919 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_those_of_the_recurrence_in_float64_for_any_decay() {
+    fn results_match_the_float64_recurrence_for_any_decay() {
         let tiny = GatedLinearShape { query_heads: 2, key_heads: 1, key_dim: 6, value_dim: 3 };
         let decays: [(&str, Decay); 4] = [
             ("moderate", |x| -0.1 * x),
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn no_piece_and_no_number_of_threads_shows_in_a_bit() {
+    fn bits_do_not_depend_on_pieces_or_threads() {
         let case = case(SHAPE, 330, |x| -0.2 * x * x);
         for kernel in supported_float_kernels() {
             let with = |threads, rows| {
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn later_rows_change_no_earlier_one() {
+    fn later_rows_do_not_change_earlier_ones() {
         let long = case(SHAPE, 150, |x| -x);
         for kernel in supported_float_kernels() {
             let (whole, _) = computed(&long, kernel, 150);

@@ -71,14 +71,14 @@ pub enum GatherError {
         (query_heads + key_heads) * head_dim)]
     RowWidth { row_width: usize, query_heads: usize, key_heads: usize, head_dim: usize },
     /// The table is not a whole number of rows.
-    #[error("a table of {numbers} numbers is not made of rows of {row_width}")]
+    #[error("a table of {numbers} numbers does not consist of rows of {row_width}")]
     PartialRow {
         /// Numbers of the table.
         numbers: usize,
         row_width: usize,
     },
     /// The window has another number of ids than tokens.
-    #[error("a window of {tokens} tokens came with {ids} ids")]
+    #[error("expected {tokens} ids for a window of {tokens} tokens, got {ids}")]
     Ids { tokens: usize, ids: usize },
     #[error("id {id} at position {position} is not in the table of {rows} rows")]
     IdOutOfTable { position: usize, id: u32, rows: usize },
@@ -89,7 +89,7 @@ pub enum GatherError {
     Rope {
         /// Positions of the rotary table.
         rope_tokens: usize,
-        /// Dimensions that turn.
+        /// Rotating dimensions.
         rotary_dims: usize,
         tokens: usize,
         head_dim: usize,
@@ -360,7 +360,7 @@ mod tests {
         );
         assert_eq!(
             message(TableWindow::new(view, 6, &[0, 1], &SHAPE, None)),
-            "a window of 3 tokens came with 2 ids"
+            "expected 3 ids for a window of 3 tokens, got 2"
         );
         assert_eq!(
             message(TableWindow::new(view, 6, &[0, 1, 2], &SHAPE, Some(&rope))),
@@ -368,7 +368,7 @@ mod tests {
         );
         assert_eq!(
             message(TableWindow::new(TableView::F32(&table[1..]), 6, &[0, 1, 2], &SHAPE, None)),
-            "a table of 23 numbers is not made of rows of 6"
+            "a table of 23 numbers does not consist of rows of 6"
         );
     }
 }

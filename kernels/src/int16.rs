@@ -17,7 +17,7 @@ const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
 /// Separate sums of a row's squares, so that the compiler can use vectors.
 const LANES: usize = 16;
 
-/// Words of a row of `head_dim` numbers: pairs, then the factor.
+/// Returns the number of words in a row of `head_dim` numbers: pairs, then the factor.
 pub(crate) fn words(head_dim: usize) -> usize {
     head_dim.div_ceil(2) + 1
 }
@@ -47,7 +47,7 @@ pub(crate) fn round(row: &[f32], words: &mut [u32]) {
     *factor = ((1.0 / scale) as f32).to_bits();
 }
 
-/// The Euclidean length of a row and its largest magnitude; the length is not finite if a number is not.
+/// Returns the Euclidean length of a row and its largest magnitude; the length is not finite if a number is not.
 #[inline(always)]
 fn length_and_largest(row: &[f32]) -> (f64, f64) {
     let (mut squares, mut largest) = ([0.0_f64; LANES], [0.0_f32; LANES]);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The integers and the factor of a row.
+    /// Returns the integers and the factor of a row.
     fn rounded(row: &[f32]) -> (Vec<i64>, f32) {
         let mut packed = vec![0xDEAD_BEEF; words(row.len())];
         round(row, &mut packed);

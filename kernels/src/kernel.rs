@@ -34,8 +34,8 @@ pub(crate) struct KernelInfo {
 macro_rules! kernels {
     ($($(#[$documentation:meta])*
     $kernel:ident $name:literal, $element:ident, $requires:ident, $layout:expr, $weights:expr, $values:expr;)*) => {
-        /// One compiled form of the hot loops. Results have the same bits on every machine; those of different kernels
-        /// may differ in their last bits.
+        /// One compiled variant of the hot loops. Results have the same bits on every machine; those of different
+        /// kernels may differ in their last bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kernel {
             $($(#[$documentation])* #[serde(rename = $name)] $kernel,)*
@@ -102,17 +102,17 @@ const REMOVED: [(&str, Kernel); 4] = [
 ];
 
 impl Kernel {
-    /// The name used in settings, locks and fingerprints.
+    /// Returns the name used in settings, locks and fingerprints.
     pub const fn name(self) -> &'static str {
         self.info().name
     }
 
-    /// The kernel called `name`, whether or not this processor runs it.
+    /// Returns the kernel called `name`, whether or not this processor runs it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
     }
 
-    /// The kernel that replaces one of an earlier version; `None` if no version had a kernel called `name`.
+    /// Returns the kernel that replaces one of an earlier version; `None` if no version had a kernel called `name`.
     pub fn replacement_of(name: &str) -> Option<Self> {
         REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, kernel)| *kernel)
     }
@@ -133,7 +133,7 @@ impl Kernel {
         own == numbers || (own == ElementType::F32 && numbers == ElementType::Bf16)
     }
 
-    /// Layout of packed queries and keys.
+    /// Returns the layout of packed queries and keys.
     pub(crate) fn layout(self) -> Layout {
         self.info().layout.expect("kernels of GPUs pack nothing on the processor")
     }

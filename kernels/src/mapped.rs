@@ -15,7 +15,7 @@ use crate::words::AlignedWords;
 /// Refusal of a range of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The range leaves the file.
+    /// The range extends beyond the file.
     #[error("bytes {start} to {end} lie outside a file of {length} bytes")]
     OutOfFile {
         /// First requested byte.
@@ -91,17 +91,17 @@ impl MappedFile {
         }
     }
 
-    /// `range` (bytes of the file) as float32.
+    /// Returns the bytes `range` of the file as float32 numbers.
     pub fn f32_slice(&self, range: Range<usize>) -> Result<&[f32], MapError> {
         self.numbers(range)
     }
 
-    /// `range` (bytes of the file) as whole numbers of 64 bits.
+    /// Returns the bytes `range` of the file as 64-bit integers.
     pub fn u64_slice(&self, range: Range<usize>) -> Result<&[u64], MapError> {
         self.numbers(range)
     }
 
-    /// `range` (bytes of the file) as bfloat16.
+    /// Returns the bytes `range` of the file as bfloat16 numbers.
     pub fn bf16_slice(&self, range: Range<usize>) -> Result<&[bf16], MapError> {
         self.numbers(range)
     }
@@ -168,7 +168,7 @@ mod tests {
     fn mapped(name: &str, bytes: &[u8]) -> MappedFile {
         let path = written(name, bytes);
         let map = MappedFile::open(&path).expect("the file was just written");
-        std::fs::remove_file(&path).expect("the file is there");
+        std::fs::remove_file(&path).expect("the file exists");
         map
     }
 
@@ -207,34 +207,36 @@ mod tests {
     #[test]
     fn a_file_of_this_user_is_made_read_only_and_mapped() {
         let path = written("sealed", &[1; 8]);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("it is ours");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666))
+            .expect("this user owns the file");
         let file = MappedFile::open(&path).expect("the file was just written");
-        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        let mode = std::fs::metadata(&path).expect("the file exists").permissions().mode();
         assert!(file.is_mapped() && mode & 0o777 == 0o444, "{mode:o}");
-        std::fs::remove_file(&path).expect("the file is there");
+        std::fs::remove_file(&path).expect("the file exists");
     }
 
     #[test]
     fn a_file_that_another_user_may_rewrite_or_shorten_keeps_its_numbers() {
         let user = rustix::process::geteuid().as_raw();
         let path = written("foreign", bytemuck::cast_slice(&[1.5_f32, -2.0, 3.25]));
-        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("it is ours");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666))
+            .expect("this user owns the file");
         let file = MappedFile::open_as(&path, user + 1).expect("the file was just written");
         assert!(!file.is_mapped());
         std::fs::write(&path, [0; 4]).expect("everyone may");
         assert_eq!(file.f32_slice(0..12), Ok(&[1.5, -2.0, 3.25][..]));
         assert_eq!(file.bytes().len(), 12);
-        std::fs::remove_file(&path).expect("the file is there");
+        std::fs::remove_file(&path).expect("the file exists");
     }
 
     #[test]
     fn special_files_are_refused_and_keep_their_mode() {
         let folder = std::env::temp_dir().join(format!("longsift-folder-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("the temporary folder can be written");
-        let mode = || std::fs::metadata(&folder).expect("it is there").permissions().mode();
+        let mode = || std::fs::metadata(&folder).expect("the file exists").permissions().mode();
         let before = mode();
         let refused = MappedFile::open(&folder).err().expect("a folder has no bytes");
         assert_eq!((refused.to_string().as_str(), mode()), ("it is not a regular file", before));
-        std::fs::remove_dir(&folder).expect("the folder is there");
+        std::fs::remove_dir(&folder).expect("the folder exists");
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::statistics::{AttentionShape, LogitRules, StatisticsRequest, distance_bin};
 
-/// Visible keys of row `row`: always one contiguous range, whose ends never decrease from row to row.
+/// Returns the visible keys of row `row`: always one contiguous range, whose ends never decrease from row to row.
 #[inline(always)]
 pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Range<usize> {
     let mut start = 0;
@@ -64,7 +64,7 @@ impl Segments {
         Self { first_keys, far: 1..self.far.end + 1, ..self }
     }
 
-    /// Number of segments for first keys that are set apart.
+    /// Returns the number of segments for first keys that are set apart.
     fn first_segments(&self) -> usize {
         usize::from(self.first_keys > 0)
     }
@@ -74,7 +74,8 @@ impl Segments {
         Self { bounds: SegmentBounds::PackedKeys(ends.to_vec()), first_keys: 0, far: 0..0 }
     }
 
-    /// End distance of each segment but the last, farthest first, descending to 0; empty if keys cut the segments.
+    /// Returns the end distance of each segment but the last, farthest first, descending to 0; empty if keys cut the
+    /// segments.
     pub(crate) fn distances(&self) -> &[usize] {
         match &self.bounds {
             SegmentBounds::Distances(distances) => distances,
@@ -82,7 +83,7 @@ impl Segments {
         }
     }
 
-    /// End of each segment if keys cut the segments.
+    /// Returns the end of each segment if keys cut the segments.
     #[inline(always)]
     pub(crate) fn ends(&self) -> Option<&[usize]> {
         match &self.bounds {
@@ -99,7 +100,8 @@ impl Segments {
         }
     }
 
-    /// One past the last key of `segment` in row `row`; the last segment of distances has no end of its own.
+    /// Returns the end of `segment` in row `row`, one past its last key; the last segment of distances has no end of
+    /// its own.
     #[inline(always)]
     pub(crate) fn end(&self, segment: usize, row: usize) -> usize {
         let Some(segment) = segment.checked_sub(self.first_segments()) else {
@@ -113,7 +115,7 @@ impl Segments {
         }
     }
 
-    /// Segment of a key in the row at `row`.
+    /// Returns the segment of a key in the row at `row`.
     #[inline(always)]
     pub(crate) fn segment_of(&self, key: usize, row: usize) -> usize {
         if key < self.first_keys {
@@ -128,13 +130,14 @@ impl Segments {
             }
     }
 
-    /// Smallest distance of the keys of `segment`; `None` if its end does not depend on the row.
+    /// Returns the smallest distance of the keys of `segment`; `None` if its end does not depend on the row.
     #[inline(always)]
     pub(crate) fn distance(&self, segment: usize) -> Option<usize> {
         self.distances().get(segment.checked_sub(self.first_segments())?).copied()
     }
 
-    /// Histogram bin of `segment`; `None` for keys after the row, first keys that are set apart, and segments cut by keys.
+    /// Returns the histogram bin of `segment`; `None` for keys after the row, first keys that are set apart, and
+    /// segments cut by keys.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
         let segment = segment.checked_sub(self.first_segments())?;
         self.distances().get(segment).map(|&distance| distance_bin(distance))

@@ -75,7 +75,7 @@ impl Strip {
         strip
     }
 
-    /// The position of each row less `origin`: small numbers are exact.
+    /// Returns the position of each row less `origin`: small numbers are exact.
     #[inline(always)]
     pub(crate) fn positions_from(&self, origin: usize) -> [f32; STRIP_ROWS] {
         self.positions.map(|position| (position - origin as i32) as f32)
@@ -163,13 +163,13 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Heap bytes of `strips` strips.
+    /// Returns the heap bytes of `strips` strips.
     pub(crate) fn bytes(strips: usize, segments: usize) -> u64 {
         let of_row = size_of::<f32>() + size_of::<f64>() + segments * size_of::<f64>();
         (strips * (STRIP_ROWS * of_row + size_of::<usize>() + size_of::<bool>())) as u64
     }
 
-    /// Forgets all keys.
+    /// Removes all keys.
     pub(crate) fn clear(&mut self) {
         self.offsets.fill(f32::NEG_INFINITY);
         self.squares.fill(0.0);
@@ -567,7 +567,7 @@ impl OnlineSoftmax {
     }
 }
 
-/// First lane of each vector of a range of lanes.
+/// Returns the first lane of each vector of a range of lanes.
 #[inline(always)]
 fn vectors<S: Simd>(lanes: &Range<usize>) -> impl Iterator<Item = usize> + use<S> {
     let first = lanes.start;
@@ -588,13 +588,13 @@ struct ChunkPart<'a> {
 }
 
 impl ChunkPart<'_> {
-    /// Positions of the group's first and last row in the window.
+    /// Returns the positions of the group's first and last row in the window.
     #[inline(always)]
     fn positions(&self) -> (usize, usize) {
         self.positions_of(self.lanes.start, self.lanes.len())
     }
 
-    /// Positions in the window of the first and the last of `count` rows from `lane` on.
+    /// Returns the positions in the window of the first and the last of `count` rows from `lane` on.
     #[inline(always)]
     fn positions_of(&self, lane: usize, count: usize) -> (usize, usize) {
         (self.rows.position(lane), self.rows.position(lane + count - 1))
@@ -625,14 +625,14 @@ impl ChunkPart<'_> {
         simd.load(&counts)
     }
 
-    /// Start and end of the visible keys, by lane of the vector from `lane` on.
+    /// Returns the start and end of the visible keys, by lane of the vector from `lane` on.
     #[inline(always)]
     fn visible_keys<S: Simd>(&self, simd: S, lane: usize) -> (S::Vector, S::Vector) {
         let Strip { starts, ends, .. } = self.rows;
         (self.counted(simd, &starts[lane..]), self.counted(simd, &ends[lane..]))
     }
 
-    /// End of a segment, by lane of the vector from `lane` on.
+    /// Returns the end of a segment, by lane of the vector from `lane` on.
     #[inline(always)]
     fn ends_of<S: Simd>(
         &self,
@@ -698,12 +698,12 @@ impl<S: Simd> MaskedPowers<'_, S> {
     }
 }
 
-/// The largest integer whose power of two is at most `mass`, a positive normal number.
+/// Returns the largest integer whose power of two is at most `mass`, a positive normal number.
 fn exponent(mass: f64) -> f32 {
     ((mass.to_bits() >> 52) as i32 - 1023) as f32
 }
 
-/// `2^x` of a vector of logits, relative to `offset` unless they are bounded.
+/// Computes `2^x` of a vector of logits, relative to `offset` unless they are bounded.
 #[inline(always)]
 fn relative_exp2<S: Simd, const BOUNDED: bool>(
     simd: S,
@@ -756,7 +756,7 @@ fn add_to<S: Simd>(simd: S, vector: S::Vector, to: &mut [f64]) {
     }
 }
 
-/// Sum over segments, ascending, by row.
+/// Sums masses over segments, ascending, by row.
 #[inline(always)]
 fn sum_of_segments(masses: &[[f64; STRIP_ROWS]]) -> [f64; STRIP_ROWS] {
     let mut sums = [0.0; STRIP_ROWS];
@@ -904,7 +904,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_below_bounded_ones_that_are_themselves_below_zero_keep_their_distance() {
+    fn small_logits_after_bounded_negative_ones_keep_their_weight() {
         for (bounded, rest) in [(-50.0, -70.0), (-50.0, -110.0), (-55.0, -64.0), (-1.0, -64.0)] {
             let logits = [[bounded; 64], [rest; 64], [rest + 0.5; 64]].concat();
             let error =
@@ -914,14 +914,14 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_of_a_row_with_small_mass_rises_again() {
+    fn a_lowered_offset_rises_with_larger_logits() {
         let logits = [[-50.0; 64], [-70.0; 64], [30.0; 64], [-20.0; 64]].concat();
         let error = worst_error_of(Portable, &logits, (64, 24), (3, 0), None, &|start| start == 0);
         assert!(error < 4e-6, "{error:e}");
     }
 
     #[test]
-    fn a_sink_far_above_the_logits_takes_everything_and_one_far_below_nothing() {
+    fn a_large_sink_takes_all_attention_and_a_small_one_none() {
         let logits = [1.0; 40];
         for bounded in [true, false] {
             assert!(worst_error(&logits, 16, 10, Some(5000.0), bounded) < 1e-12);
@@ -930,7 +930,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_logits_are_not_hidden() {
+    fn nan_and_infinite_logits_give_nan() {
         let mut logits = [1.0; 40];
         logits[7] = f32::NAN;
         assert!(worst_error(&logits, 16, 10, None, false).is_nan());

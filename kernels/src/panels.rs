@@ -22,7 +22,7 @@ pub(crate) struct Layout {
     pub(crate) key_words: usize,
 }
 
-/// The layout of a float32 tile.
+/// Returns the layout of a float32 tile.
 pub(crate) const fn floats(keys: usize, queries: usize) -> Layout {
     Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, key_words: 1 }
 }
@@ -42,13 +42,13 @@ pub(crate) const AMX: Layout = Layout {
     keys: 32,
     key_words: 16,
 };
-/// The layout of a tile of 16-bit integers.
+/// Returns the layout of a tile of 16-bit integers.
 pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
     Layout { element_type: ElementType::Int16, ..floats(keys, queries) }
 }
 
 impl Layout {
-    /// Words of a row of `head_dim` numbers.
+    /// Returns the number of words in a row of `head_dim` numbers.
     pub(crate) fn depth(&self, head_dim: usize) -> usize {
         let words = match self.element_type {
             ElementType::F32 => head_dim,
@@ -58,7 +58,7 @@ impl Layout {
         words.next_multiple_of(self.depth_multiple)
     }
 
-    /// Words of a row in the buffer of [`Self::words`].
+    /// Returns the number of words for a row in the buffer of [`Self::words`].
     pub(crate) fn buffer(&self, head_dim: usize) -> usize {
         match self.element_type {
             ElementType::F32 => 0,
@@ -66,8 +66,8 @@ impl Layout {
         }
     }
 
-    /// Rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, each padded with zeros. Float32
-    /// numbers are returned unchanged, others are written to `buffer`.
+    /// Returns the rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, each padded with zeros.
+    /// Float32 numbers are returned unchanged, others are written to `buffer`.
     #[inline(always)]
     pub(crate) fn words<'a>(
         &self,
@@ -105,8 +105,8 @@ fn round_to_bf16(row: &[f32], words: &mut [u32]) {
     }
 }
 
-/// The bits of the nearest bf16, ties to even; a `NaN` stays one. Same result as [`half::bf16::from_f32`], without a branch, which
-/// would prevent vectors.
+/// Returns the bits of the nearest bf16, ties to even; a `NaN` stays one. Same result as [`half::bf16::from_f32`],
+/// without a branch, which would prevent vectors.
 #[inline(always)]
 fn rounded(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -130,7 +130,7 @@ pub(crate) struct Packing<'a> {
     pub(crate) panels: &'a mut [u32],
 }
 
-/// One panel of queries and one of keys, of as many rows as they have, in buffers of their own.
+/// Packs queries and keys as one panel each, with as many rows as given.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn one_panel_each(
     layout: Layout,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_sum_of_squares_is_infinite_where_a_number_is_not_one() {
+    fn the_largest_sum_of_squares_is_infinite_for_nan_and_infinity() {
         const WIDTH: usize = 37;
         for count in 1..=9 {
             for longest in 0..count {

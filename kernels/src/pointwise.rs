@@ -6,7 +6,7 @@ use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
 use crate::simd::{Simd, tanh};
 
-/// Smaller exponents are raised to this one: compared with 1 their power is zero.
+/// Minimum exponent: smaller ones are raised to it, since their power is negligible compared with 1.
 const FLOOR: f32 = -120.0;
 
 /// Function of each number.
@@ -14,7 +14,7 @@ const FLOOR: f32 = -120.0;
 pub enum Pointwise {
     /// `x / (1 + e^-x)`.
     Silu,
-    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: GELU as GPT-2 has it.
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: GELU as in GPT-2.
     GeluTanh,
     /// `cap · tanh(x / cap)`.
     Softcap(f32),
@@ -52,7 +52,7 @@ impl LogSumExp {
         with_floats(kernel.for_values(), PointwiseTask::Absorb(self, logits));
     }
 
-    /// `ln Σ e^logit` of each row; a `NaN` among its logits makes it one.
+    /// Returns `ln Σ e^logit` of each row; `NaN` if one of its logits is `NaN`.
     pub fn finish(&self) -> impl Iterator<Item = f64> + '_ {
         let rows = self.largest.iter().zip(&self.sums);
         rows.map(|(largest, sum)| f64::from(*largest) + sum.ln())
@@ -114,7 +114,7 @@ fn silu<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     gated(simd, x, x)
 }
 
-/// `(1 + tanh y) / 2` is the logistic function of `2y`, which does not cancel where it is small.
+/// Computes `(1 + tanh y) / 2` as the logistic function of `2y`, which loses no digits where it is small.
 #[inline(always)]
 fn gelu_tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     const FACTOR: f32 = 2.0 * 0.797_884_6; // 2 · √(2/π)
@@ -122,7 +122,7 @@ fn gelu_tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     gated(simd, x, simd.mul(simd.splat(FACTOR), simd.add(x, cubic)))
 }
 
-/// `x / (1 + e^-y)`; beyond 83 `y` counts as 83 either way.
+/// Computes `x / (1 + e^-y)`, with `y` limited to ±83.
 #[inline(always)]
 fn gated<S: Simd>(simd: S, x: S::Vector, y: S::Vector) -> S::Vector {
     let exponent = simd.mul(y, simd.splat(-std::f32::consts::LOG2_E));
@@ -130,7 +130,7 @@ fn gated<S: Simd>(simd: S, x: S::Vector, y: S::Vector) -> S::Vector {
     simd.div(x, simd.add(simd.splat(1.0), simd.exp2(exponent)))
 }
 
-/// `e^(x - largest)`.
+/// Computes `e^(x - largest)`.
 #[inline(always)]
 fn relative_exp<S: Simd>(simd: S, x: S::Vector, largest: f32) -> S::Vector {
     let exponent = simd.sub(x, simd.splat(largest));

@@ -64,22 +64,22 @@ impl PackedWeights {
         Self { kernel, hidden, outputs, panels, bias: bias.map(<[f32]>::to_vec) }
     }
 
-    /// Heap memory of [`Self::apply`] on each thread, in bytes.
+    /// Returns the heap memory of [`Self::apply`] on each thread, in bytes.
     pub const fn scratch_bytes() -> u64 {
         (BLOCK_ROWS * DEPTH * size_of::<f32>()) as u64
     }
 
-    /// Floats of a row of `x`.
+    /// Returns the number of floats in a row of `x`.
     pub(crate) fn inputs(&self) -> usize {
         self.hidden
     }
 
-    /// Floats of a row of `out`.
+    /// Returns the number of floats in a row of `out`.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// `out[r, n] = Σ_h x[r, h] · weights[n, h] + bias[n]`. `x`: `[rows, hidden]`, `out`: `[rows, outputs]`.
+    /// Computes `out[r, n] = Σ_h x[r, h] · weights[n, h] + bias[n]`. `x`: `[rows, hidden]`, `out`: `[rows, outputs]`.
     ///
     /// Parallel over blocks of rows in the current rayon pool. An element is summed over `h` in an order that depends
     /// on `hidden` alone: the same bits for any number of threads and any other rows.
@@ -179,7 +179,7 @@ fn add_to<S: Simd>(simd: S, vector: S::Vector, out: &mut [f32]) {
     }
 }
 
-/// `out[r, n] = Σ_h x[r, h] · weights[n, h] (+ bias[n])`: [`PackedWeights`] for one batch.
+/// Computes `out[r, n] = Σ_h x[r, h] · weights[n, h] (+ bias[n])` with [`PackedWeights`] for one batch.
 ///
 /// `x`: `[rows, hidden]`, `weights`: `[outputs, hidden]`, `out`: `[rows, outputs]`. Holds one more copy of the weights
 /// while it runs.

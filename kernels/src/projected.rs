@@ -122,7 +122,7 @@ impl QueryKeySource for ProjectedWindow<'_> {
         self.write(&self.key, head, rows, out);
     }
 
-    /// All rows: every call reads the weights.
+    /// Returns all rows, since every call reads the weights.
     fn rows_at_once(&self) -> usize {
         usize::MAX
     }
@@ -139,7 +139,8 @@ mod tests {
         PackedWeights::new(Kernel::PortableF32, weights, None, inputs)
     }
 
-    /// Rows of five: two queries of two numbers, then one latent number of the keys; the tail is the first query's.
+    /// Returns a window with rows of five numbers: two queries of two numbers, then one latent number of the keys; the
+    /// tail is the first query's.
     fn window<'a>(
         rows: WindowRows<'a>,
         keys: &'a [PackedWeights],

@@ -14,7 +14,7 @@ pub use window_counts::WindowCounts;
 mod tests {
     use super::*;
 
-    /// Random text with frequent and rare words, and some repeated passages.
+    /// Returns a random text with frequent and rare words, and some repeated passages.
     fn ids(seed: u64, tokens: usize) -> Vec<u32> {
         let mut state = seed;
         let mut next = || {

@@ -89,7 +89,7 @@ fn dot(query: &[f32], key: &[f32]) -> f64 {
     sums.iter().sum::<f64>() + rest_of_query.iter().zip(rest_of_key).map(product).sum::<f64>()
 }
 
-/// The logit of a product, as [`LogitRules`] defines it.
+/// Returns the logit of a product, as [`LogitRules`] defines it.
 fn logit(rules: &LogitRules, head: usize, row: usize, key: usize, product: f64) -> f64 {
     let row_scale = rules.query_scale.as_ref().map_or(1.0, |scale| f64::from(scale[row]));
     let mut x = f64::from(rules.scale) * row_scale * product;

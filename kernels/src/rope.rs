@@ -29,7 +29,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The cosines and sines of positions `0..tokens`.
+    /// Returns the cosines and sines of positions `0..tokens`.
     pub fn table(&self, tokens: usize) -> Rope {
         Rope::new(self.style, &self.inverse_frequencies, self.attention_factor, tokens)
     }
@@ -48,8 +48,9 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Positions `0..tokens`, turned by position × inverse frequency. Pair `t` of dimensions has the frequency
-    /// `inverse_frequencies[t]`; dimensions from `2 · inverse_frequencies.len()` on pass unchanged (partial rotary).
+    /// Creates the rotations of positions `0..tokens`, with the angle position × inverse frequency. Pair `t` of
+    /// dimensions has the frequency `inverse_frequencies[t]`; dimensions from `2 · inverse_frequencies.len()` on are
+    /// unchanged (partial rotary).
     ///
     /// The angle is formed in float64, then its cosine and sine, times `attention_factor`, rounded to float32 once: the
     /// same bits on every machine. Memory: `tokens · inverse_frequencies.len() · 8` bytes.
@@ -76,17 +77,17 @@ impl Rope {
         Self { style, rotary_dims: 2 * pairs, tokens, cos, sin }
     }
 
-    /// Number of rotating dimensions, counted from the first.
+    /// Returns the number of rotating dimensions, counted from the first.
     pub fn rotary_dims(&self) -> usize {
         self.rotary_dims
     }
 
-    /// Cosines and sines, each `[tokens, rotary_dims/2]`, and how dimensions are paired.
+    /// Returns the pairing of dimensions, and the cosines and sines, each `[tokens, rotary_dims/2]`.
     pub fn table(&self) -> (RopeStyle, &[f32], &[f32]) {
         (self.style, self.cos.floats(), self.sin.floats())
     }
 
-    /// Positions the table holds.
+    /// Returns the number of positions the table holds.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -155,7 +156,7 @@ impl Rope {
         }
     }
 
-    /// The cosines and sines of a position.
+    /// Returns the cosines and sines of a position.
     #[inline(always)]
     fn turning(&self, position: usize) -> (&[f32], &[f32]) {
         let pairs = self.rotary_dims / 2;

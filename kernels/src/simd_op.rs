@@ -29,10 +29,10 @@ pub(crate) fn run<O: SimdOp>(operation: O) -> O::Result {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
         {
-            // SAFETY: the lines above saw the features.
+            // SAFETY: the lines above detected the features.
             return unsafe { run_avx512(operation) };
         }
-        // SAFETY: the lines above saw the features.
+        // SAFETY: the lines above detected the features.
         return unsafe { run_avx2(operation) };
     }
     operation.run(FourRows)

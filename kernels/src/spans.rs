@@ -58,14 +58,14 @@ pub fn span_masses(
     spans.iter().enumerate().map(of_span).collect()
 }
 
-/// Peak heap bytes of one thread of [`span_masses`].
+/// Returns the peak heap bytes of one thread of [`span_masses`].
 pub fn span_bytes(shape: &AttentionShape) -> u64 {
     let keys = 2 * shape.tokens * shape.head_dim;
     let rows = ROWS_AT_ONCE * (shape.head_dim + shape.tokens);
     ((keys + rows) * size_of::<f32>() + shape.tokens * size_of::<f64>()) as u64
 }
 
-/// Masses of one head, `[spans][blocks]`.
+/// Returns the masses of one head, `[spans][blocks]`.
 fn masses_of_head(
     kernel: Kernel,
     shape: &AttentionShape,

@@ -32,8 +32,8 @@ pub trait QueryKeySource: Sync {
             }
         }
     }
-    /// Preferred rows per call. Few rows stay in a cache until they are packed; a source whose calls have a fixed cost should
-    /// return many.
+    /// Returns the preferred rows per call. Few rows stay in a cache until they are packed; a source whose calls have a
+    /// fixed cost should return many.
     fn rows_at_once(&self) -> usize {
         1
     }
@@ -51,7 +51,7 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Query heads that share one key head.
+    /// Returns the number of query heads that share one key head.
     pub fn group(&self) -> usize {
         self.query_heads / self.key_heads
     }
@@ -93,7 +93,7 @@ pub struct LogitRules {
 }
 
 impl LogitRules {
-    /// Causal attention with the scale `1/√head_dim` and nothing else.
+    /// Returns the rules of causal attention with the scale `1/√head_dim` and nothing else.
     pub fn causal(head_dim: usize) -> Self {
         Self {
             scale: (1.0 / (head_dim as f64).sqrt()) as f32,
@@ -190,8 +190,8 @@ impl HeadSums {
         self.row_far_square.extend_from_slice(&next.row_far_square);
     }
 
-    /// The sums of a window of `tokens` tokens, from those of all its heads. Cost: `key_heads · bins` additions, in the
-    /// order of the key heads.
+    /// Returns the sums of a window of `tokens` tokens, from those of all its heads. Cost: `key_heads · bins`
+    /// additions, in the order of the key heads.
     pub fn window_sums(self, tokens: usize) -> WindowSums {
         let mut histogram = vec![0.0; histogram_bins(tokens)];
         for head in self.histograms.chunks_exact(histogram.len()) {
@@ -204,13 +204,13 @@ impl HeadSums {
 }
 
 impl WindowSums {
-    /// Per head, the mean far mass of a row: `Σ p / S` (`LongAttn`, equation 5).
+    /// Returns, per head, the mean far mass of a row: `Σ p / S` (`LongAttn`, equation 5).
     pub fn dependency_strength(&self, tokens: usize) -> Vec<f64> {
         self.far_mass.iter().map(|mass| mass / tokens as f64).collect()
     }
 
-    /// Per head, the unbiased variance of the far-masked matrix over all S² entries, zeros included: `(Σp² - (Σp)²/S²)
-    /// / (S² - 1)`. 0 for a window of one token.
+    /// Returns, per head, the unbiased variance of the far-masked matrix over all S² entries, zeros included: `(Σp² -
+    /// (Σp)²/S²) / (S² - 1)`. 0 for a window of one token.
     pub fn far_variance(&self, tokens: usize) -> Vec<f64> {
         let entries = (tokens as f64) * (tokens as f64);
         let variance = |(&mass, &square): (&f64, &f64)| {
@@ -220,7 +220,8 @@ impl WindowSums {
     }
 }
 
-/// Bins of the distance histogram of a window of `tokens`: enough for the distances `0..tokens`, and at least one.
+/// Returns the number of bins of the distance histogram of a window of `tokens`: enough for the distances `0..tokens`,
+/// and at least one.
 ///
 /// ```
 /// use longsift_kernels::histogram_bins;
@@ -232,7 +233,7 @@ pub fn histogram_bins(tokens: usize) -> usize {
     1 + distance_bin(tokens.saturating_sub(1)).min(usize::BITS as usize)
 }
 
-/// The histogram bin of a distance: 0 for 0, `b` for `[2^(b-1), 2^b)`.
+/// Returns the histogram bin of a distance: 0 for 0, `b` for `[2^(b-1), 2^b)`.
 pub(crate) fn distance_bin(distance: usize) -> usize {
     (usize::BITS - distance.leading_zeros()) as usize
 }

@@ -27,7 +27,7 @@ pub(crate) struct BlockStep {
 }
 
 impl BlockStep {
-    /// Heads of the group in the strip.
+    /// Returns the heads of the group in the strip.
     pub(crate) fn heads(&self) -> Range<usize> {
         self.heads.start as usize..self.heads.end as usize
     }
@@ -47,13 +47,13 @@ impl BlockStep {
         self.first + self.chunk >= self.seen.end
     }
 
-    /// Panels of `width` keys that hold the step's keys.
+    /// Returns the panels of `width` keys that hold the step's keys.
     pub(crate) fn panels(&self, width: usize) -> Range<usize> {
         let keys = self.keys();
         keys.start / width..keys.end.div_ceil(width)
     }
 
-    /// The next step in the same tile.
+    /// Returns the next step in the same tile.
     fn next(&self) -> Option<Self> {
         (!self.is_last()).then(|| Self { first: self.first + self.chunk, ..self.clone() })
     }
@@ -89,7 +89,7 @@ impl<'a> BlockSteps<'a> {
         }
     }
 
-    /// The first step of the next strip and tile.
+    /// Returns the first step of the next strip and tile.
     fn next_strip(&mut self) -> Option<BlockStep> {
         let group = self.window.shape.group();
         while self.tile < self.end {

@@ -22,7 +22,7 @@ use crate::words::AlignedWords;
 /// many.
 const ROUND_BLOCKS: usize = 256;
 
-/// Far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
+/// Computes far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
 ///
 /// A row's far keys `j <= i - k` come first, so the running sums of its softmax, cut at that key, give both far sums
 /// exactly; no S×S matrix exists (`LongAttn`, Findings of ACL 2025, equations 5 and 6: DST and DUT).
@@ -178,8 +178,8 @@ pub(crate) fn process_heads<T: Send>(
     }
 }
 
-/// Peak heap memory of one call of [`attention_statistics`] on `threads` threads, in bytes: packed keys of the heads in progress,
-/// running sums, buffers of each thread. It does not include the source.
+/// Returns the peak heap memory of one call of [`attention_statistics`] on `threads` threads, in bytes: packed keys of
+/// the heads in progress, running sums, buffers of each thread. It does not include the source.
 pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u64 {
     let parts = shape.tokens.div_ceil(PART_ROWS) as u64;
     let bins = histogram_bins(shape.tokens) as u64;
@@ -193,7 +193,8 @@ pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u
         + 2 * shape.tokens as u64 * 8
 }
 
-/// Heap bytes of [`process_heads`] without the results of blocks: packed keys of the heads in progress and buffers of each thread.
+/// Returns the heap bytes of [`process_heads`] without the results of blocks: packed keys of the heads in progress and
+/// buffers of each thread.
 pub(crate) fn process_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -213,7 +214,8 @@ pub(crate) fn process_bytes(
         + threads as u64 * block.max(packing as u64)
 }
 
-/// Key heads whose keys are packed together: one for long windows, more if one would leave threads idle.
+/// Returns the number of key heads whose keys are packed together: one for long windows, more if one would leave
+/// threads idle.
 pub(crate) fn heads_at_once(shape: &AttentionShape) -> usize {
     let blocks = shape.tokens.div_ceil(block_rows(shape, shape.tokens)).max(1);
     ROUND_BLOCKS.div_ceil(blocks).min(shape.key_heads)

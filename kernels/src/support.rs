@@ -16,14 +16,14 @@ const FOR_F32: &[Kernel] =
 const FOR_INT16: &[Kernel] = &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::PortableInt16];
 
 impl Kernel {
-    /// Why this machine's processor cannot run the kernel; `None` if it can. The first call for an AMX kernel requests the
-    /// tile registers from Linux and has a child process check a small product.
+    /// Returns the reason why this machine's processor cannot run the kernel; `None` if it can. The first call for an
+    /// AMX kernel requests the tile registers from Linux and has a child process check a small product.
     pub fn unsupported_reason(self) -> Option<&'static str> {
         match self.info().requires {
             Requirement::Nothing => None,
             Requirement::Gpu => Some("it runs on GPUs"),
             Requirement::Neon => {
-                (!cfg!(target_arch = "aarch64")).then_some("it is for ARM processors of 64 bits")
+                (!cfg!(target_arch = "aarch64")).then_some("it requires a 64-bit ARM processor")
             }
             #[cfg(target_arch = "x86_64")]
             Requirement::Avx2 => (!(is_x86_feature_detected!("avx2")
@@ -45,7 +45,7 @@ impl Kernel {
             Requirement::Avx2
             | Requirement::Avx512
             | Requirement::Avx512Vnni
-            | Requirement::Amx => Some("it is for x86_64 processors"),
+            | Requirement::Amx => Some("it requires an x86_64 processor"),
         }
     }
 
@@ -54,8 +54,8 @@ impl Kernel {
         self.unsupported_reason().is_none()
     }
 
-    /// The fastest kernel of this machine for `numbers`. For bf16 that is a float32 kernel unless the processor has AMX. For
-    /// integers it may be [`Self::PortableInt16`], which is too slow for runs.
+    /// Returns the fastest kernel of this machine for `numbers`. For bf16 that is a float32 kernel unless the processor
+    /// has AMX. For integers it may be [`Self::PortableInt16`], which is too slow for runs.
     pub fn detect(numbers: ElementType) -> Self {
         let (rounding, others): (&[Self], &[Self]) = match numbers {
             ElementType::F32 => (&[], FOR_F32),
@@ -66,8 +66,8 @@ impl Kernel {
         kernels.find(|kernel| kernel.is_supported()).expect("portable kernels run everywhere")
     }
 
-    /// The kernel that multiplies weights in a run whose windows this kernel measures. Weights are float32 for any
-    /// element type. For a GPU it is `avx2-f32`, or `portable-f32` if the host's processor lacks AVX2.
+    /// Returns the kernel that multiplies weights in a run whose windows this kernel measures. Weights are float32 for
+    /// any element type. For a GPU it is `avx2-f32`, or `portable-f32` if the host's processor lacks AVX2.
     ///
     /// It determines the bits of a table, and of queries and keys that are projected per window. The name of a GPU
     /// kernel does not imply it, so the fingerprint includes both.
@@ -80,7 +80,7 @@ impl Kernel {
         })
     }
 
-    /// The float32 kernel that computes attention with values and activations for this one.
+    /// Returns the float32 kernel that computes attention with values and activations for this one.
     pub(crate) fn for_values(self) -> Self {
         self.info().values.expect("kernels of GPUs compute no values")
     }

@@ -119,7 +119,7 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
     }
 }
 
-/// `tile[r][c] = Σ_d rows[d, r] · columns[d, c]`, `d` ascending.
+/// Computes `tile[r][c] = Σ_d rows[d, r] · columns[d, c]`, `d` ascending.
 ///
 /// `rows`: `[depth, ROWS]`, `columns`: `[depth, VECTORS · LANES]`.
 #[inline(always)]

@@ -197,7 +197,8 @@ unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usi
     }
 }
 
-/// Writes `depth` words, a multiple of four, of sixteen rows to columns that are `width` words apart; `there` masks the rows.
+/// Writes `depth` words, a multiple of four, of sixteen rows to columns that are `width` words apart; `present` masks
+/// the rows.
 ///
 /// # Safety
 /// The processor has AVX-512, the words of all sixteen rows exist at the starts that `row` returns, and so do the written words
@@ -245,8 +246,9 @@ impl Transpose for SixteenRows {
             assert!((count - 1) * stride + depth <= words.len());
             let start = words.as_ptr();
             let column_start = to.as_mut_ptr().wrapping_add(first);
-            // SAFETY: `new` can only be called with AVX-512. The words of `count` rows lie in `words`: after the last row it is
-            // read again but not written, because `there` masks all columns except those from `first` on, which lie in `to`.
+            // SAFETY: `new` can only be called with AVX-512. The words of `count` rows are in `words`; the last row is
+            // read again in place of each missing one, which `present` keeps from being written. Columns from `first`
+            // on are in `to`.
             unsafe {
                 if count == Self::ROWS {
                     let row = |index: usize| start.wrapping_add(index * stride);
@@ -294,7 +296,7 @@ mod tests {
                 check(SixteenRows::new());
             }
             if is_x86_feature_detected!("avx512f") {
-                // SAFETY: the line above saw the feature.
+                // SAFETY: the line above detected the feature.
                 unsafe { sixteen() }
             }
         }

@@ -7,8 +7,8 @@ const HALF_PI: [f64; 3] = [
     f64::from_bits(0x3BA3_198A_2E03_7073),
 ];
 
-/// Sine and cosine of `angle` in radians, each within 2.3e-16 for `|angle| <= 1e10`: far beyond any token position.
-/// `NaN` and infinities give `NaN`.
+/// Returns sine and cosine of `angle` in radians, each within 2.3e-16 for `|angle| <= 1e10`: far beyond any token
+/// position. `NaN` and infinities give `NaN`.
 pub(crate) fn sine_cosine(angle: f64) -> (f64, f64) {
     let (quarter, remainder) = reduce(angle);
     let (sine, cosine) = (sine_near_zero(remainder), cosine_near_zero(remainder));
@@ -20,7 +20,8 @@ pub(crate) fn sine_cosine(angle: f64) -> (f64, f64) {
     }
 }
 
-/// `angle = quarter · π/2 + remainder` with `|remainder| <= π/4`, by subtracting exact products (Cody and Waite).
+/// Computes `angle = quarter · π/2 + remainder` with `|remainder| <= π/4`, by subtracting exact products (Cody and
+/// Waite).
 fn reduce(angle: f64) -> (i64, f64) {
     const SPLIT: f64 = 1_048_576.0; // 2^20
     let quarter = (angle * std::f64::consts::FRAC_2_PI).round_ties_even();
@@ -30,7 +31,7 @@ fn reduce(angle: f64) -> (i64, f64) {
     (quarter as i64, remainder)
 }
 
-/// Minimax polynomial on [-π/4, π/4]; coefficients of fdlibm's `k_sin.c`.
+/// Evaluates a minimax polynomial on [-π/4, π/4]; coefficients of fdlibm's `k_sin.c`.
 fn sine_near_zero(x: f64) -> f64 {
     const COEFFICIENTS: [f64; 6] = [
         1.589_690_995_211_55e-10,
@@ -45,7 +46,7 @@ fn sine_near_zero(x: f64) -> f64 {
     x + x * square * series
 }
 
-/// Minimax polynomial on [-π/4, π/4]; coefficients of fdlibm's `k_cos.c`.
+/// Evaluates a minimax polynomial on [-π/4, π/4]; coefficients of fdlibm's `k_cos.c`.
 fn cosine_near_zero(x: f64) -> f64 {
     const COEFFICIENTS: [f64; 6] = [
         -1.135_964_755_778_819_5e-11,

@@ -14,7 +14,7 @@ pub(crate) const PART_ROWS: usize = 96;
 const MIN_BLOCK_ROWS: usize = 384;
 /// Minimum blocks of a head, which takes precedence: a short window's keys stay in a cache anyway, and threads share it evenly.
 const MIN_BLOCKS: usize = 32;
-/// Rows of each query head in a block, whole parts, if `rows` rows are measured.
+/// Returns the number of rows of each query head in a block, whole parts, if `rows` rows are measured.
 pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
     let parts = MIN_BLOCK_ROWS.div_ceil(PART_ROWS * shape.group());
     PART_ROWS * parts.min(rows / (MIN_BLOCKS * PART_ROWS)).max(1)
@@ -24,13 +24,13 @@ pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
 /// strip of fewer positions has fewer keys that need masks.
 pub(crate) const MAX_STRIP_HEADS: usize = 4;
 
-/// The largest set of heads of a group, from `first` on, that may share a strip; empty after the last head.
+/// Returns the largest set of heads of a group, from `first` on, that may share a strip; empty after the last head.
 pub(crate) fn strip_heads(first: usize, group: usize) -> Range<usize> {
     let max = MAX_STRIP_HEADS.min(group - first);
     first..first + max.checked_ilog2().map_or(0, |power| 1 << power)
 }
 
-/// All heads of a group, in sets that share strips.
+/// Returns all heads of a group, in sets that share strips.
 pub(crate) fn sets_of_heads(group: usize) -> impl Iterator<Item = Range<usize>> {
     let set = move |first: usize| Some(strip_heads(first, group)).filter(|set| !set.is_empty());
     std::iter::successors(set(0), move |last| set(last.end))
@@ -53,18 +53,18 @@ impl WindowInput<'_> {
         self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
     }
 
-    /// Rows of each query head in a block.
+    /// Returns the number of rows of each query head in a block.
     pub(crate) fn block_rows(&self) -> usize {
         block_rows(self.shape, self.rows())
     }
 
-    /// Position of a measured row in the window.
+    /// Returns the position of a measured row in the window.
     #[inline(always)]
     pub(crate) fn position(&self, row: usize) -> usize {
         self.sample.map_or(row, |sample| sample.positions[row])
     }
 
-    /// Number of rows of the window that a measured row stands for.
+    /// Returns the number of rows of the window that a measured row stands for.
     pub(crate) fn weight(&self, row: usize) -> f64 {
         self.sample.map_or(1.0, |sample| sample.weights[row])
     }

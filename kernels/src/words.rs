@@ -24,7 +24,7 @@ pub(crate) struct AlignedWords {
 }
 
 impl AlignedWords {
-    /// `count` zeros.
+    /// Allocates `count` zeros.
     pub(crate) fn new(count: usize) -> Self {
         Self { lines: bytemuck::zeroed_vec(count.div_ceil(LINE_WORDS)), count }
     }
@@ -37,7 +37,7 @@ impl AlignedWords {
         Some(Self { lines, count })
     }
 
-    /// Heap bytes of `count` words.
+    /// Returns the heap bytes of `count` words.
     pub(crate) fn bytes(count: usize) -> u64 {
         (count.div_ceil(LINE_WORDS) * size_of::<CacheLine>()) as u64
     }

@@ -76,7 +76,10 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
 fn kernel(name: &str) -> Result<Kernel, String> {
     Kernel::from_name(name).filter(|kernel| kernel.is_cuda()).ok_or_else(|| {
         let names = Kernel::ALL.iter().filter(|kernel| kernel.is_cuda()).map(|of| of.name());
-        format!("`{name}` is not a kernel of GPUs: {}", names.collect::<Vec<_>>().join(", "))
+        format!(
+            "`{name}` is not a GPU kernel; expected one of {}",
+            names.collect::<Vec<_>>().join(", ")
+        )
     })
 }
 
@@ -84,6 +87,6 @@ fn geometry(name: &str) -> Result<&'static Geometry, String> {
     let named = |geometry: &&Geometry| geometry.name.eq_ignore_ascii_case(name);
     GEOMETRIES.iter().find(named).ok_or_else(|| {
         let names: Vec<&str> = GEOMETRIES.iter().map(|geometry| geometry.name).collect();
-        format!("`{name}` is not a geometry: {}", names.join(", "))
+        format!("`{name}` is not a geometry; expected one of {}", names.join(", "))
     })
 }

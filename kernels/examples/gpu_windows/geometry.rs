@@ -33,7 +33,7 @@ impl Geometry {
         (self.query_heads + self.key_heads) * self.head_dim
     }
 
-    /// Pairs of a query and a visible key, summed over heads.
+    /// Counts the pairs of a query and a visible key, summed over heads.
     pub(super) fn pairs(&self, tokens: usize) -> f64 {
         tokens as f64 * (tokens as f64 + 1.0) / 2.0 * self.query_heads as f64
     }
@@ -86,7 +86,7 @@ impl Table {
         }
     }
 
-    /// Rows of the table for a window.
+    /// Returns the rows of the table for a window.
     pub(super) fn ids(tokens: usize) -> Vec<u32> {
         (0..tokens).map(|token| (token * 389 % TABLE_ROWS) as u32).collect()
     }

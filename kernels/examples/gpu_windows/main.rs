@@ -10,11 +10,7 @@
 //! loses nothing. With `--beside`, the sums of each window are compared with those of another kernel for the same
 //! element type before it is timed. `LONGSIFT_CUDA_IMAGES=FOLDER` loads `NAME.fatbin` from a folder, if it exists,
 //! instead of the built-in image, so that nvcc alone suffices to try out kernels.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the table is what the program is for"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the program prints a table")]
 
 mod arguments;
 mod geometry;
@@ -93,7 +89,7 @@ fn main() -> ExitCode {
     let gpu = match gpus().map(|gpus| gpus.into_iter().next()) {
         Ok(Some(gpu)) => gpu,
         Ok(None) => {
-            eprintln!("skipped: the driver shows no GPU");
+            eprintln!("skipped: the driver reports no GPU");
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
@@ -104,7 +100,7 @@ fn main() -> ExitCode {
     let message = match measure_all(&gpu, &arguments) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Ended::Gpu(failure)) => format!("{}: {failure}", gpu.name),
-        Err(Ended::Output(error)) => format!("gpu_windows cannot write what it measures: {error}"),
+        Err(Ended::Output(error)) => format!("gpu_windows cannot write its results: {error}"),
         Err(Ended::Wrong(message)) => message,
     };
     eprintln!("{message}");
@@ -136,25 +132,29 @@ fn measure_all(gpu: &Gpu, arguments: &Arguments) -> Result<(), Ended> {
     for geometry in &arguments.geometries {
         for &kernel in &arguments.kernels {
             if !gpu.supports(kernel) {
-                eprintln!("{} is not for {}, or not in this build", kernel.name(), gpu.name);
+                eprintln!(
+                    "kernel `{}` does not run on {}, or is not in this build",
+                    kernel.name(),
+                    gpu.name
+                );
                 continue;
             }
             for line in Windows::new(gpu, geometry, kernel, arguments)? {
                 let line = line?;
                 output.line(&line.text(limits.as_ref()), &line.json(limits.as_ref()))?;
-                off = off.max(line.off());
+                off = off.max(line.memory_difference());
             }
         }
     }
     println!(
-        "\nmemory: at most {:.1} % off what was announced, in windows of 100 MB or more",
+        "\nmemory: within {:.1} % of the announced amount, in windows of 100 MB or more",
         100.0 * off
     );
     if off <= MEMORY_TOLERANCE {
         return Ok(());
     }
     Err(Ended::Wrong(format!(
-        "a window took {:.1} % more or less device memory than announced, {:.0} % are allowed: see the last column",
+        "the device memory of a window differs by {:.1} % from the announced amount (limit {:.0} %): see the last column",
         100.0 * off,
         100.0 * MEMORY_TOLERANCE
     )))
@@ -269,7 +269,7 @@ impl Iterator for Windows<'_> {
             }
             match self.measure(tokens, expected) {
                 Err(Ended::Gpu(DeviceError::OutOfMemory { wanted, free })) => eprintln!(
-                    "{} {tokens} {}: {wanted} bytes wanted, {free} free",
+                    "{} {tokens} {}: requested {wanted} bytes, {free} free",
                     self.geometry.name,
                     self.device.kernel().name()
                 ),
@@ -294,7 +294,7 @@ fn compared(got: &DeviceSums, want: &DeviceSums, tokens: usize) -> Result<f64, E
         return Ok(worst);
     }
     Err(Ended::Wrong(format!(
-        "{tokens} tokens: the far mass of a head is {worst:.1e} off that of the other kernel, {SAME_SUMS:.0e} is allowed: not timed"
+        "{tokens} tokens: the far mass of a head differs by {worst:.1e} from that of the other kernel (limit {SAME_SUMS:.0e}): not timed"
     )))
 }
 
@@ -305,8 +305,8 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 impl Line {
-    /// Relative difference between used and announced memory, if they can be compared.
-    fn off(&self) -> f64 {
+    /// Returns the relative difference between used and announced memory; 0 if they cannot be compared.
+    fn memory_difference(&self) -> f64 {
         let compared = self.taken.filter(|_| self.announced >= MEMORY_COMPARED);
         compared.map_or(0.0, |taken| (taken as f64 / self.announced as f64 - 1.0).abs())
     }

@@ -32,7 +32,7 @@ pub(super) fn failed(error: DriverError) -> DeviceError {
     DeviceError::Other(format!("could not time a launch: {error:?}"))
 }
 
-/// The calling thread's stream, `CU_STREAM_PER_THREAD`, on which the driver launches.
+/// Returns the calling thread's stream, `CU_STREAM_PER_THREAD`, on which the driver launches.
 pub(super) fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }
@@ -45,7 +45,7 @@ pub(super) fn record_event() -> Result<sys::CUevent, DeviceError> {
     Ok(event)
 }
 
-/// Milliseconds between two events, which are destroyed.
+/// Returns the milliseconds between two events, which are destroyed.
 pub(super) fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32, DeviceError> {
     // SAFETY: both events were recorded in the current context; each is destroyed once, after its last use.
     unsafe {

@@ -56,8 +56,8 @@ impl Limits {
         }
     }
 
-    /// Pairs per second that the limits allow: for float32 the multiply-adds alone count, because their units also
-    /// compute the exponentials; for shorter numbers the slower of the two.
+    /// Returns the pairs per second that the limits allow: for float32 the multiply-adds alone count, because
+    /// their units also compute the exponentials; for shorter numbers the slower of the two.
     pub(super) fn pairs(&self, element: ElementType, head_dim: usize) -> f64 {
         let multiply = self.multiply_adds / head_dim as f64;
         match element {
@@ -241,7 +241,7 @@ mod x86 {
     #[repr(C, align(64))]
     struct TileShapes([u8; 64]);
 
-    /// Products of 16 × 16 × 32 numbers, four tiles of sums at a time.
+    /// Measures products of 16 × 16 × 32 numbers, four tiles of sums at a time.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub(super) fn amx() -> Limits {
         let mut shapes = TileShapes([0; 64]);

@@ -13,7 +13,7 @@ use crate::tile::multiply;
 
 /// Largest logit of a row before its first key: finite, so that differences are finite.
 const INITIAL_MAX: f32 = -1e30;
-/// Smaller exponents are raised to this one: compared with 1 their weight is zero.
+/// Minimum exponent: smaller ones are raised to it, since their weight is negligible compared with 1.
 const FLOOR: f32 = -120.0;
 
 /// State of the rows that share vectors, for one query head.
@@ -206,7 +206,7 @@ impl KeyValues {
         VisibleKeys { keys, whole }
     }
 
-    /// Visible keys of each lane, counted from the tile's first key.
+    /// Returns the visible keys of each lane, counted from the tile's first key.
     fn masks(
         &self,
         rules: &LogitRules,
@@ -292,7 +292,7 @@ struct Masks {
 }
 
 impl Masks {
-    /// Lanes of `column..column + width` that see a key, counted from `column`.
+    /// Returns the lanes of `column..column + width` that see a key, counted from `column`.
     #[inline(always)]
     fn lanes(&self, key: usize, column: usize, width: usize) -> Range<usize> {
         let below = |of: &[usize; MAX_LANES]| of[..self.lanes].partition_point(|at| *at <= key);

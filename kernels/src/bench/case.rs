@@ -45,7 +45,7 @@ pub struct BenchSpeed {
 }
 
 impl BenchCase {
-    /// Causal pairs of the case's window.
+    /// Counts the causal pairs of the case's window.
     pub fn pairs(&self) -> f64 {
         let pairs = self.tokens as f64 * (self.tokens as f64 + 1.0) / 2.0;
         pairs * (self.key_heads * self.group) as f64

@@ -14,7 +14,7 @@ impl Clock {
         Self { wall: Instant::now(), processor: thread_time() }
     }
 
-    /// Seconds since the start. Call it on the thread that started the clock.
+    /// Returns the seconds since the start. Call it on the thread that started the clock.
     pub fn seconds(&self) -> f64 {
         match (self.processor, thread_time()) {
             (Some(start), Some(now)) => now.saturating_sub(start).as_secs_f64(),

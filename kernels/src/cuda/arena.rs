@@ -89,7 +89,7 @@ impl<D: Driver> Arenas<D> {
         Self { spare: Mutex::new(Vec::new()), bytes: AtomicU64::new(0) }
     }
 
-    /// Device memory of all arenas, in use or not.
+    /// Returns the bytes of device memory in all arenas, including those in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl<D: Driver> Arenas<D> {
         work: impl FnOnce(&Arena<D>) -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
         let arena = ArenaLease { arena: Some(self.lease(driver, bytes)?), of: self };
-        let result = work(arena.arena.as_ref().expect("it was just put there"))?;
+        let result = work(arena.arena.as_ref().expect("the arena was just leased"))?;
         arena.keep();
         Ok(result)
     }

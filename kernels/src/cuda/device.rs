@@ -38,7 +38,7 @@ struct KernelOutput {
 
 /// A device with a kernel and, after [`CudaDevice::load_table`], the layer-zero table.
 pub struct CudaDevice<D: Driver> {
-    // Memory first: it is freed while the driver exists.
+    // Declared before the driver, so that memory is freed while the driver exists.
     arenas: Arenas<D>,
     table: Option<DeviceTable<D::Memory>>,
     driver: D,
@@ -58,12 +58,12 @@ impl<D: Driver> CudaDevice<D> {
         self.kernel
     }
 
-    /// Bytes of the table in device memory.
+    /// Returns the bytes of the table in device memory.
     pub fn table_bytes(&self) -> u64 {
         self.table.as_ref().map_or(0, |table| table.memory.bytes())
     }
 
-    /// Bytes of device memory that are kept for windows, including those in use.
+    /// Returns the bytes of device memory that are kept for windows, including those in use.
     pub fn kept_bytes(&self) -> u64 {
         self.arenas.bytes()
     }
@@ -336,7 +336,8 @@ fn add_heads(to: &mut [f64], of_heads: &[f64], rows: usize, group: usize) {
     }
 }
 
-/// Factor of every query that makes its products with keys logits in units of log2 or the argument of the softcap's tanh.
+/// Returns the factor of every query that makes its products with keys logits in units of log2 or the argument of the
+/// softcap's tanh.
 fn query_factor(rules: &LogitRules) -> f64 {
     let unit = match rules.softcap {
         Some(cap) => 1.0 / f64::from(cap),

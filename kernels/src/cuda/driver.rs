@@ -6,7 +6,7 @@ use super::parameters::TensorMap;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// Device memory did not suffice; the device still works.
-    #[error("out of device memory: {wanted} bytes wanted, {free} free")]
+    #[error("out of device memory: requested {wanted} bytes, {free} free")]
     OutOfMemory {
         /// Requested bytes.
         wanted: u64,
@@ -66,7 +66,7 @@ pub trait Driver: Send + Sync {
     /// [`Driver::wait`].
     ///
     /// # Panics
-    /// If they do not lie inside the memory.
+    /// If the range is not inside the memory.
     fn write(&self, memory: &Self::Memory, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Allocates staging memory.
@@ -78,7 +78,7 @@ pub trait Driver: Send + Sync {
     /// The bytes must not change until the next [`Driver::wait`] returns or the memory is dropped.
     ///
     /// # Panics
-    /// If they do not lie inside the memory.
+    /// If the range is not inside the memory.
     unsafe fn send(
         &self,
         memory: &Self::Memory,
@@ -92,7 +92,7 @@ pub trait Driver: Send + Sync {
     /// The bytes must not be read or written until the next [`Driver::wait`] returns or the memory is dropped.
     ///
     /// # Panics
-    /// If they do not lie inside the memory.
+    /// If the range is not inside the memory.
     unsafe fn receive(
         &self,
         memory: &Self::Memory,

@@ -33,10 +33,10 @@ pub struct Gpu {
     pub ordinal: u32,
     /// `NVIDIA H200`.
     pub name: String,
-    /// `GPU-…`, as NVML has it.
+    /// `GPU-…`, as in NVML.
     pub uuid: String,
     pub total_bytes: u64,
-    /// Major and minor.
+    /// Major and minor version.
     pub compute_capability: (u32, u32),
     pub multiprocessors: u32,
 }
@@ -61,7 +61,7 @@ impl Gpu {
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     start()?;
     let failed = |error: DriverError| {
-        format!("the NVIDIA driver does not list its GPUs: {}", error_text(error))
+        format!("the NVIDIA driver cannot list its GPUs: {}", error_text(error))
     };
     let count = result::device::get_count().map_err(failed)?;
     (0..count).map(|ordinal| describe(ordinal).map_err(failed)).collect()
@@ -77,8 +77,9 @@ fn start() -> Result<(), String> {
         if !unsafe { sys::is_culib_present() } {
             return Err("no NVIDIA driver was found: libcuda.so.1 is missing".to_owned());
         }
-        result::init()
-            .map_err(|error| format!("the NVIDIA driver does not start: {}", error_text(error)))
+        result::init().map_err(|error| {
+            format!("the NVIDIA driver cannot be initialised: {}", error_text(error))
+        })
     });
     started.clone()
 }
@@ -154,20 +155,20 @@ impl Nvidia {
         Ok(Self { functions: Mutex::default(), modules, context })
     }
 
-    /// Current free and total bytes of memory.
+    /// Returns the current free and total bytes of memory.
     pub fn memory(&self) -> Result<(u64, u64), DeviceError> {
         self.context.enter()?;
         let (free, total) =
-            result::mem_get_info().map_err(|error| failure("ask for free memory", error))?;
+            result::mem_get_info().map_err(|error| failure("query free memory", error))?;
         Ok((free as u64, total as u64))
     }
 
-    /// Bytes of memory that this process holds.
+    /// Returns the bytes of memory that this process holds.
     pub fn held_bytes(&self) -> u64 {
         self.context.held.load(Ordering::Relaxed)
     }
 
-    /// The kernel of a launch, permitted to use as much shared memory as it requests.
+    /// Returns the kernel of a launch, permitted to use as much shared memory as it requests.
     fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, DeviceError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let known = functions.get(launch.kernel).copied();
@@ -183,7 +184,7 @@ impl Nvidia {
             unsafe {
                 result::function::set_function_attribute(function.function, attribute, bytes)
             }
-            .map_err(|error| failure("give a kernel its shared memory", error))?;
+            .map_err(|error| failure("reserve shared memory for a kernel", error))?;
             function.shared_bytes = launch.shared_bytes;
         }
         functions.insert(launch.kernel.to_owned(), function);
@@ -237,7 +238,7 @@ impl Driver for Nvidia {
     fn stage(&self, bytes: usize) -> Result<PinnedMemory, DeviceError> {
         self.context.enter()?;
         PinnedMemory::new(&self.context, bytes)
-            .map_err(|error| failure("take pinned memory", error))
+            .map_err(|error| failure("allocate pinned memory", error))
     }
 
     unsafe fn send(

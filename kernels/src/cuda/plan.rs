@@ -10,7 +10,7 @@ use crate::statistics::{AttentionShape, LogitRules, histogram_bins};
 const MAX_TOKENS: usize = 1 << 24;
 /// Widths of a head that the tensor-core kernels are compiled for; others are padded to the next.
 const WIDTHS: [usize; 7] = [32, 64, 80, 96, 128, 192, 256];
-/// Keys of a tile of `cuda-v3-bf16`, which knows the largest norm of each tile.
+/// Keys of a tile of `cuda-v3-bf16`, which reads the largest norm of each tile.
 pub(crate) const NORM_KEYS: usize = 128;
 /// Every array begins at a multiple of this.
 const ALIGNMENT: u64 = 256;
@@ -27,7 +27,7 @@ pub enum Support {
 pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
     let Some(geometry) = KernelGeometry::for_shape(kernel, shape) else {
         return Support::No(format!(
-            "kernel `{}` has heads of at most {} numbers, these have {}",
+            "kernel `{}` supports heads of at most {} numbers, got {}",
             kernel.name(),
             widest(kernel),
             shape.head_dim
@@ -35,7 +35,7 @@ pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
     };
     if shape.tokens >= MAX_TOKENS {
         return Support::No(format!(
-            "a window of {} tokens: GPU kernels take fewer than {MAX_TOKENS}",
+            "GPU kernels support windows of fewer than {MAX_TOKENS} tokens, got {}",
             shape.tokens
         ));
     }
@@ -142,7 +142,7 @@ impl KernelGeometry {
         })
     }
 
-    /// Bytes of shared memory of a block.
+    /// Returns the bytes of shared memory of a block.
     pub(crate) fn shared_bytes(&self, segments: usize) -> u32 {
         let block_rows = self.block_rows * self.block_heads;
         let rows = block_rows * segments * 8 + block_rows * (8 + 4);
@@ -168,7 +168,7 @@ impl KernelGeometry {
         matches!(self.kernel, Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16)
     }
 
-    /// The name of the kernel that reduces queries and keys to sums under these rules.
+    /// Returns the name of the kernel that reduces queries and keys to sums under these rules.
     pub(crate) fn attention(&self, rules: &LogitRules) -> String {
         match self.kernel {
             Kernel::CudaV1Bf16 => format!("attention_v1_bf16_{}", self.width),
@@ -183,7 +183,7 @@ impl KernelGeometry {
         }
     }
 
-    /// Name of the kernel that gathers queries and keys.
+    /// Returns the name of the kernel that gathers queries and keys.
     pub(crate) fn gather(&self) -> &'static str {
         match self.numbers {
             Numbers::Float32 => "gather_rope_f32",
@@ -191,15 +191,16 @@ impl KernelGeometry {
         }
     }
 
-    /// Numbers of a key that belong to its head alone if all heads share the last `shared` of `head_dim`; all numbers if the
-    /// kernel cannot read the two parts from different arrays.
+    /// Returns the width of the part of a key that belongs to its head alone if all heads share the last `shared` of
+    /// `head_dim`; all numbers if the kernel cannot read both parts from different arrays.
     pub(crate) fn own_width(&self, head_dim: usize, shared: usize) -> usize {
         let own = head_dim - shared;
         if shared > 0 && own > 0 && own.is_multiple_of(self.split) { own } else { self.width }
     }
 }
 
-/// Maximum segments of a window of `tokens` tokens: one per bin, one for the far distance, one for the keys after the row.
+/// Returns the maximum segments of a window of `tokens` tokens: one per bin, one for the far distance, one for the keys
+/// after the row.
 pub(crate) fn segments_of(tokens: usize) -> usize {
     (histogram_bins(tokens) + 2).min(MAX_SEGMENTS)
 }
@@ -207,7 +208,7 @@ pub(crate) fn segments_of(tokens: usize) -> usize {
 /// Sizes of a window's queries and keys, known before its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSizes {
-    /// Rows are gathered on the device, which then needs the token ids.
+    /// Whether rows are gathered on the device, which then needs the token ids.
     pub table: bool,
     /// Inverse frequencies of the rotary embedding.
     pub rotary_pairs: usize,
@@ -221,8 +222,8 @@ pub struct SourceSizes {
     pub row_sums: bool,
 }
 
-/// Exact bytes of device memory of the key heads `key_heads` of a window, without the table. 0 if `kernel` cannot measure it: see
-/// [`supports`].
+/// Returns the exact bytes of device memory of the key heads `key_heads` of a window, without the table. 0 if `kernel`
+/// cannot measure it: see [`supports`].
 pub fn window_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(
             supports(Kernel::CudaV1Bf16, &wide),
             Support::No(
-                "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300".to_owned()
+                "kernel `cuda-v1-bf16` supports heads of at most 256 numbers, got 300".to_owned()
             )
         );
         assert_eq!(supports(Kernel::CudaF32, &wide), Support::Yes);

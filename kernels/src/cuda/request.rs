@@ -39,7 +39,7 @@ pub enum Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// Sizes that determine the memory of a window.
+    /// Returns the sizes that determine the memory of a window.
     pub(crate) fn sizes(&self) -> SourceSizes {
         match self {
             Self::Table { rotation, norms, .. } => SourceSizes {

@@ -35,7 +35,7 @@ pub(super) fn extended_back<const N: usize>(word: u64) -> [u64; 2] {
     [all as u64, (all >> WORD) as u64]
 }
 
-/// Indices of the set bits, ascending.
+/// Returns the indices of the set bits, ascending.
 #[inline(always)]
 pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Words with long runs of ones.
+    /// Generates words with long runs of ones.
     fn runs() -> impl Strategy<Value = u64> {
         prop_oneof![
             Just(0),

@@ -96,18 +96,18 @@ impl RecurrenceCounts {
         counts
     }
 
-    /// First token that is counted.
+    /// Returns the first token that is counted.
     #[inline(always)]
     fn first(&self) -> usize {
         (self.tokens - self.scored) as usize
     }
 
-    /// `count / scored`; `None` if no token is scored.
+    /// Returns `count / scored`; `None` if no token is scored.
     pub fn share(&self, count: u64) -> Option<f64> {
         (self.scored > 0).then(|| count as f64 / self.scored as f64)
     }
 
-    /// `linked_pairs / possible_pairs`; `None` if no two chunks are far apart.
+    /// Returns `linked_pairs / possible_pairs`; `None` if no two chunks are far apart.
     pub fn link_coverage(&self) -> Option<f64> {
         (self.possible_pairs > 0).then(|| self.linked_pairs as f64 / self.possible_pairs as f64)
     }

@@ -3,7 +3,7 @@
 //! Two exact passes over the ids: hashes select candidates, then ids are compared. The first finds the last earlier
 //! occurrence of every trigram. An 8-gram can only have an earlier occurrence if six consecutive trigrams have one, and
 //! a later occurrence if the six have a later one, so the second pass looks at few 8-grams in text that does not
-//! repeat. If all six have the same distance, the 8-gram has it as well, and is not looked up.
+//! repeat. If all six have the same distance, the 8-gram has it as well, so no look-up is needed.
 
 use super::bits::{self, WORD, clear};
 use super::tallies::{COPIED_GRAM, IdCounter, Periods, RepeatedTokens};
@@ -95,28 +95,29 @@ impl RecurrenceScan {
             + self.ids.bytes()
     }
 
-    /// Distance from the trigram that ends at each token to its last earlier occurrence, 0 if it does not recur,
-    /// `[tokens]`.
+    /// Returns the distance from the trigram that ends at each token to its last earlier occurrence, 0 if it does not
+    /// recur, `[tokens]`.
     pub fn distances(&self) -> &[u32] {
         &self.distances[..self.tokens]
     }
 
-    /// [`Self::distances`] in words of 64, padded with 0.
+    /// Returns [`Self::distances`] in words of 64, padded with 0.
     pub(super) fn distances_in_words(&self) -> &[[u32; WORD]] {
         self.distances.as_chunks().0
     }
 
-    /// One bit per token, in words of 64: whether its distance is above 0.
+    /// Returns one bit per token, in words of 64: whether its distance is above 0.
     pub(super) fn recurring(&self) -> &[u64] {
         &self.recurring
     }
 
-    /// One bit per token, in words of 64: whether its distance is above 0 and equals that of the previous token.
+    /// Returns one bit per token, in words of 64: whether its distance is above 0 and equals that of the previous
+    /// token.
     pub(super) fn repeating(&self) -> &[u64] {
         &self.repeating
     }
 
-    /// One bit per token, in words of 64: whether it is in a copied 8-gram.
+    /// Returns one bit per token, in words of 64: whether it is in a copied 8-gram.
     pub fn copied(&self) -> &[u64] {
         &self.copied
     }
@@ -291,7 +292,7 @@ fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
     one.iter().zip(other).map(|(one, other)| one ^ other).fold(0, |all, one| all | one) == 0
 }
 
-/// Multilinear hash (Dietzfelbinger 1996): the top bits select a slot.
+/// Computes a multilinear hash (Dietzfelbinger 1996); its top bits select a slot.
 #[inline(always)]
 fn hash(three: &[u32; TRIGRAM]) -> u32 {
     let product = |(value, multiplier): (&u32, &u32)| value.wrapping_mul(*multiplier);

@@ -35,8 +35,8 @@ impl Periods {
         self.0[distance as usize] += 1;
     }
 
-    /// Maximum number of trigrams with the same distance. Distance 1 is ignored, because tokenizers with one token per
-    /// space have it in indented code.
+    /// Returns the maximum number of trigrams with the same distance. Distance 1 is ignored, because tokenizers with
+    /// one token per space have it in indented code.
     #[inline(always)]
     pub(super) fn max_count(&self) -> u64 {
         u64::from(self.0.iter().skip(2).fold(0, |max, &trigrams| max.max(trigrams)))

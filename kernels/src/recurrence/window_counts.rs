@@ -33,12 +33,12 @@ pub struct WindowCounts {
 }
 
 impl WindowCounts {
-    /// `count / tokens`; `None` in an empty window.
+    /// Returns `count / tokens`; `None` in an empty window.
     pub fn share(&self, count: u64) -> Option<f64> {
         (self.tokens > 0).then(|| count as f64 / self.tokens as f64)
     }
 
-    /// `midrange_hits / midrange_pairs`; `None` with fewer than 30 pairs.
+    /// Returns `midrange_hits / midrange_pairs`; `None` with fewer than 30 pairs.
     pub fn midrange_share(&self) -> Option<f64> {
         (self.midrange_pairs >= MIN_PAIRS)
             .then(|| self.midrange_hits as f64 / self.midrange_pairs as f64)

@@ -18,7 +18,7 @@ pub(super) const ABOVE_FLOOR_5: [f32; 6] =
 #[cfg(target_arch = "x86_64")]
 pub(super) const ABOVE_FLOOR_3: [f32; 4] = [0.078_024_52, 0.226_067_16, 0.695_833_56, 0.999_925_2];
 
-/// A polynomial, highest power first, by Horner's rule.
+/// Evaluates a polynomial, highest power first, by Horner's rule.
 #[inline(always)]
 pub(super) fn horner<S: Simd>(simd: S, coefficients: &[f32], x: S::Vector) -> S::Vector {
     let mut value = simd.splat(coefficients[0]);
@@ -28,7 +28,7 @@ pub(super) fn horner<S: Simd>(simd: S, coefficients: &[f32], x: S::Vector) -> S:
     value
 }
 
-/// `2^x` in float64, relative error below 1e-15: for running sums, not for every key.
+/// Computes `2^x` in float64, relative error below 1e-15: for running sums, not for every key.
 pub(crate) fn exp2(x: f64) -> f64 {
     if x < -1000.0 {
         return 0.0;
@@ -47,7 +47,7 @@ pub(crate) fn exp2(x: f64) -> f64 {
     }
 }
 
-/// `tanh x`, within 3 units in the last place: the rational minimax form that Eigen uses (degree 13 over 6).
+/// Computes `tanh x`, within 3 units in the last place: the rational minimax form that Eigen uses (degree 13 over 6).
 #[inline(always)]
 pub(crate) fn tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     const NUMERATOR: [f32; 7] = [
@@ -131,11 +131,11 @@ mod tests {
                 check_tanh(Avx512::<Degree5>::new());
             }
             if crate::Kernel::Avx2F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 unsafe { avx2() }
             }
             if crate::Kernel::Avx512F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 unsafe { avx512() }
             }
         }
@@ -172,11 +172,11 @@ mod tests {
                 bits(Avx512::<Nearest5>::new())
             }
             if crate::Kernel::Avx2F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 assert_eq!(unsafe { avx2() }, portable);
             }
             if crate::Kernel::Avx512F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 assert_eq!(unsafe { avx512() }, portable);
             }
         }

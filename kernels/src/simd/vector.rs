@@ -9,7 +9,7 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
 
     fn splat(self, value: f32) -> Self::Vector;
-    /// The first [`Self::LANES`] values of `from`.
+    /// Returns the first [`Self::LANES`] values of `from`.
     fn load(self, from: &[f32]) -> Self::Vector;
     /// Writes the vector to the start of `to`.
     fn store(self, vector: Self::Vector, to: &mut [f32]);
@@ -17,20 +17,20 @@ pub(crate) trait Simd: Copy {
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a·b + c`, rounded once on processors with fused multiply-add, else twice.
+    /// Returns `a·b + c`, rounded once on processors with fused multiply-add, else twice.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `a` if `a > b`, otherwise `b`: a `NaN` in `b` is kept, one in `a` is not.
+    /// Returns `a` if `a > b`, otherwise `b`: a `NaN` in `b` is kept, one in `a` is not.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a` if `a < b`, otherwise `b`.
+    /// Returns `a` if `a < b`, otherwise `b`.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Lanes `lanes` of `vector`, the other lanes of `otherwise`.
+    /// Returns the lanes `lanes` of `vector`, the other lanes of `otherwise`.
     fn select(
         self,
         lanes: Range<usize>,
         vector: Self::Vector,
         otherwise: Self::Vector,
     ) -> Self::Vector;
-    /// Lanes of `vector` with `from <= at < to`, the other lanes of `otherwise`.
+    /// Returns the lanes of `vector` with `from <= at < to`, the other lanes of `otherwise`.
     fn between(
         self,
         from: Self::Vector,
@@ -54,11 +54,11 @@ pub(crate) trait Simd: Copy {
     }
     /// Whether any lane of `a` is greater than that of `b`.
     fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool;
-    /// `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
+    /// Returns `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
     fn exp2(self, x: Self::Vector) -> Self::Vector;
-    /// The sum of all lanes, added in halves.
+    /// Returns the sum of all lanes, added in halves.
     fn sum(self, vector: Self::Vector) -> f32;
-    /// The largest lane.
+    /// Returns the largest lane.
     fn largest(self, vector: Self::Vector) -> f32;
 }
 
@@ -140,11 +140,11 @@ mod tests {
                 check(Avx512::<Nearest5>::new());
             }
             if crate::Kernel::Avx2F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 unsafe { avx2() }
             }
             if crate::Kernel::Avx512F32.is_supported() {
-                // SAFETY: the line above saw the features.
+                // SAFETY: the line above detected the features.
                 unsafe { avx512() }
             }
         }

@@ -8,7 +8,8 @@ use crate::panels::{AMX, one_panel_each};
 use crate::tile::Tile;
 use crate::tile::amx::AmxTile;
 
-/// Why AMX cannot be used on a processor with AVX-512 F and DQ: the processor, the system, or a wrong product.
+/// Returns the reason why AMX cannot be used on a processor with AVX-512 F and DQ: the processor, the system, or a
+/// wrong product.
 pub(super) fn unsupported_reason() -> Option<&'static str> {
     // Intel's manual, volume 2, CPUID: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
     let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 };
@@ -59,8 +60,8 @@ fn permission_given() -> bool {
     false
 }
 
-/// Checks a product of tiles in a child process: a hypervisor may show AMX that does not exist, and then the first tile
-/// instruction ends the process that runs it. Requires AVX-512 F and DQ.
+/// Checks a product of tiles in a child process: a hypervisor may report AMX that does not exist, and then the first
+/// tile instruction ends the process that runs it. Requires AVX-512 F and DQ.
 fn self_check() -> Option<&'static str> {
     let check = ProductCheck::new();
     let mut logits = [[0.0; STRIP_ROWS]; AMX.keys];
@@ -69,12 +70,12 @@ fn self_check() -> Option<&'static str> {
     let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
     match outcome {
         ChildOutcome::Answered(true) => None,
-        ChildOutcome::Answered(false) => Some("its self-check gives a wrong product"),
+        ChildOutcome::Answered(false) => Some("its self-check computes a wrong product"),
         ChildOutcome::Killed => Some(
-            "its instructions end the process that runs them: the hypervisor shows AMX that is not there",
+            "its instructions kill the process: the hypervisor reports AMX, which does not exist",
         ),
         ChildOutcome::Unknown => {
-            Some("its self-check does not end, or no child process can be started for it")
+            Some("its self-check timed out, or its child process could not be started")
         }
     }
 }
@@ -140,7 +141,7 @@ mod tests {
             assert_eq!(reason, None);
         } else {
             let said = reason.expect("without AMX no product is right");
-            assert!(said.starts_with("its instructions end the process"), "{said}");
+            assert!(said.starts_with("its instructions kill the process"), "{said}");
         }
     }
 }

@@ -230,7 +230,7 @@ mod tests {
         products
     }
 
-    /// 32 keys and 32 queries, packed as the kernel packs them.
+    /// Packs 32 keys and 32 queries as the kernel does.
     fn packed(head_dim: usize, number: impl Fn(usize, usize) -> f32) -> [Vec<u32>; 2] {
         let rows = |first: usize| -> Vec<f32> {
             (0..SPAN * head_dim).map(|at| number(at / head_dim + first, at % head_dim)).collect()

@@ -29,7 +29,7 @@ pub(crate) trait Products: Copy {
     fn splat(self, word: u32) -> Self::AlignedWords;
     fn load(self, from: &[u32]) -> Self::AlignedWords;
     fn zero(self) -> Self::Sums;
-    /// `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
+    /// Returns `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
     fn multiply_add(
         self,
         a: Self::AlignedWords,

@@ -229,7 +229,7 @@ fn unsupported_windows_have_a_reason() {
 
     let device = CudaDevice::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
     let wide = Case::new(10, (1, 1), 300, 2);
-    let refusal = "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300";
+    let refusal = "kernel `cuda-v1-bf16` supports heads of at most 256 numbers, got 300";
     assert_eq!(wide.measure(&device, 0..1), Err(DeviceError::Other(refusal.to_owned())));
     let empty =
         Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("an empty request succeeds");

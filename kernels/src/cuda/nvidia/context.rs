@@ -55,7 +55,7 @@ pub(super) fn error_text(error: DriverError) -> String {
     format!("{} ({})", text(error.error_string()), text(error.error_name()))
 }
 
-/// The calling thread's own stream: `CU_STREAM_PER_THREAD`.
+/// Returns the calling thread's own stream: `CU_STREAM_PER_THREAD`.
 pub(super) fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }

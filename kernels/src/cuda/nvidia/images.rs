@@ -83,7 +83,7 @@ fn refused(error: DriverError, whose: &str) -> DeviceError {
         _ => "",
     };
     DeviceError::Lost(format!(
-        "the GPU does not load the kernels{whose}: {}{hint}",
+        "the GPU cannot load the kernels{whose}: {}{hint}",
         error_text(error)
     ))
 }
