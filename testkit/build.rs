@@ -9,7 +9,7 @@ fn main() {
     probe::set(&["longsift_preload"]);
     println!("cargo::rerun-if-changed=preloaded");
     println!("cargo::rerun-if-env-changed=CC");
-    let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets `OUT_DIR`");
     // Tests that need these two libraries are ignored on systems without `LD_PRELOAD`.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
         compile("interposer.c", &Path::new(&out).join("interposer.so"));

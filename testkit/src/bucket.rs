@@ -131,7 +131,7 @@ impl Bucket {
         self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
     }
 
-    /// Replaces an object at this moment, whereas [`put`](Self::put) dates it back.
+    /// Replaces an object at this moment, whereas [`put`](Self::put) backdates it.
     pub fn replace(&self, key: &str, bytes: impl Into<Vec<u8>>) {
         self.state.objects.lock().unwrap().replace(key, bytes.into());
     }

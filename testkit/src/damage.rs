@@ -28,7 +28,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Everything in one page, uncompressed.
+    /// Returns settings for one uncompressed page without a dictionary.
     pub fn plain() -> Self {
         let compression = Compression::UNCOMPRESSED;
         Self { group_rows: 1 << 20, page_rows: 1 << 20, dictionary: false, compression }

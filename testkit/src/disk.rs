@@ -217,7 +217,7 @@ impl Disk {
                     Node::Folder(folder) => {
                         let (now, synced) = &mut self.folders[folder];
                         synced.clone_from(now);
-                        // For every state that the other folders may fall back to, this one is current.
+                        // This folder's names are current in every state that the other folders may fall back to.
                         for names in self.history.iter_mut().filter_map(|all| all.get_mut(folder)) {
                             names.clone_from(now);
                         }

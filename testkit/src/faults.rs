@@ -76,7 +76,10 @@ impl Paused {
     /// Waits until the command is paused.
     pub fn wait_for_pause(&mut self) {
         let waits = self.waiting.path().join("waiting");
-        assert!(wait_until(&mut self.child, || waits.exists()), "it ended without coming there");
+        assert!(
+            wait_until(&mut self.child, || waits.exists()),
+            "the command ended before the operation"
+        );
     }
 
     /// Sends the command a signal and waits for its delivery.

@@ -7,12 +7,12 @@
 //! * [`tables`], [`damage`]: Parquet files, well-formed and malformed;
 //! * [`models`], [`pipelines`]: tiny checkpoints and pipeline files;
 //! * [`random`]: the shared random number generator.
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
-#![allow(clippy::return_self_not_must_use, reason = "an answer that is checked need not be used")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(
-    clippy::new_without_default,
-    reason = "nobody asks for the default of a server or a model"
+    clippy::return_self_not_must_use,
+    reason = "a test may ignore an answer after checking it"
 )]
+#![allow(clippy::new_without_default, reason = "no test uses a default server or model")]
 
 pub mod bucket;
 pub mod damage;

@@ -136,9 +136,13 @@ impl fmt::Display for Pipeline {
             ("first-layer-attention", &self.attention, has_model),
         ];
         let last = [("score", &self.score, true), ("filter", &self.filter, true)];
-        let mut stage = |(stage, settings, there): (&str, &String, bool)| {
+        let mut stage = |(stage, settings, is_present): (&str, &String, bool)| {
             let separator = if settings.is_empty() { "" } else { ", " };
-            if there { writeln!(f, "  - {{stage: {stage}{separator}{settings}}}") } else { Ok(()) }
+            if is_present {
+                writeln!(f, "  - {{stage: {stage}{separator}{settings}}}")
+            } else {
+                Ok(())
+            }
         };
         stages.into_iter().try_for_each(&mut stage)?;
         let empty = String::new();

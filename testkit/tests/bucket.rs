@@ -76,11 +76,7 @@ fn an_object_is_replaced_only_if_its_tag_matches() {
     assert_eq!(put(&bucket, "a", &[], "1"), 200);
     let tag = send(&bucket, "HEAD /bucket/a", &[], b"").unwrap().headers["etag"].clone();
     assert_eq!(put(&bucket, "a", &[&format!("If-Match: {tag}")], "2"), 200);
-    assert_eq!(
-        put(&bucket, "a", &[&format!("If-Match: {tag}")], "3"),
-        412,
-        "it has another by now"
-    );
+    assert_eq!(put(&bucket, "a", &[&format!("If-Match: {tag}")], "3"), 412, "the tag has changed");
     assert_eq!(bucket.objects()["a"], b"2");
     let get = |headers: &[&str]| send(&bucket, "GET /bucket/a", headers, b"").unwrap();
     assert_eq!(get(&[&format!("If-Match: {tag}")]).status, 412);
@@ -133,7 +129,11 @@ fn list_pages_are_complete_and_disjoint() {
             None => break,
         }
     }
-    assert_eq!(names, ["a/1", "a/2", "a/c", "a/b/"].map(str::to_owned), "a folder is one");
+    assert_eq!(
+        names,
+        ["a/1", "a/2", "a/c", "a/b/"].map(str::to_owned),
+        "a folder is listed as one name"
+    );
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn each_fault_executes_the_request_or_not() {
     let try_it = |fault: Fault| {
         let bucket = Bucket::new();
         bucket.inject(move |count, _| (count == 1).then(|| fault.clone()));
-        assert_eq!(put(&bucket, "before", &[], "x"), 200, "the first request is another");
+        assert_eq!(put(&bucket, "before", &[], "x"), 200, "the first request has no fault");
         let answer = send(&bucket, "PUT /bucket/a", &[], b"text");
-        assert_eq!(put(&bucket, "after", &[], "x"), 200, "and so is the third");
+        assert_eq!(put(&bucket, "after", &[], "x"), 200, "the third request has no fault");
         (answer.map(|answer| answer.status), bucket.objects().contains_key("a"))
     };
     assert_eq!(try_it(Fault::Status(503, "SlowDown")), (Some(503), false));
@@ -187,7 +187,10 @@ fn each_fault_executes_the_request_or_not() {
     let bucket = Bucket::new();
     bucket.put("a", "0123456789");
     bucket.inject(|_, _| Some(Fault::Cut(4)));
-    assert!(send(&bucket, "GET /bucket/a", &[], b"").is_none(), "less than the head promises");
+    assert!(
+        send(&bucket, "GET /bucket/a", &[], b"").is_none(),
+        "the body is shorter than its declared length"
+    );
     bucket.clear_faults();
     assert_eq!(send(&bucket, "GET /bucket/a", &[], b"").unwrap().body, b"0123456789");
     assert_eq!(bucket.take_requests().len(), 2);

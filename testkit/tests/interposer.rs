@@ -12,7 +12,7 @@ use testkit::{Answer, Workspace};
 /// The test program itself is the program under test: it executes the steps of the variable `STEPS` in the current
 /// folder.
 #[test]
-#[ignore = "it is the program of the other tests: each of them runs it"]
+#[ignore = "helper program that the other tests run"]
 fn program() {
     for step in std::env::var("STEPS").unwrap().split("; ") {
         let words: Vec<&str> = step.split(' ').collect();
@@ -34,7 +34,7 @@ fn program() {
 
 const PROGRAM: [&str; 3] = ["--exact", "program", "--ignored"];
 
-/// A folder in which the program executes steps.
+/// Returns a folder in which the program executes steps.
 fn workspace() -> Workspace {
     Workspace::new(std::env::current_exe().unwrap())
 }
@@ -98,7 +98,7 @@ fn a_short_write_is_completed_by_the_program() {
     let workspace = workspace();
     let traced = fault("short", "write b", 1).run(command(&workspace, TWO));
     traced.answer.success();
-    assert_eq!(traced.operations, ["write b", "write b"], "those that count");
+    assert_eq!(traced.operations, ["write b", "write b"], "only matching operations are counted");
     assert_eq!(text(&workspace, "c"), Some("twotwo".into()));
 }
 

@@ -23,7 +23,7 @@ struct Object {
 }
 
 impl Object {
-    /// The tag depends on the bytes only; that of a multipart upload ends in the number of parts.
+    /// Creates an object. Its tag depends on the bytes only; that of a multipart upload ends in the number of parts.
     fn new(bytes: Vec<u8>, parts: Option<usize>) -> Self {
         let digest = hex(&Sha256::digest(&bytes)[..16]);
         let parts = parts.map(|parts| format!("-{parts}")).unwrap_or_default();
@@ -87,7 +87,7 @@ impl<'a> ParsedRequest<'a> {
 
 impl Objects {
     pub(super) fn insert(&mut self, key: String, bytes: Vec<u8>) {
-        // Dated back, since recently written files may not count as settled.
+        // Backdated, since recently written files may not count as settled.
         let modified = SystemTime::now() - Duration::from_mins(1);
         self.by_key.insert(key, Object { modified, ..Object::new(bytes, None) });
     }
