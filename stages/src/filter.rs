@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_kept_nothing_has_no_threshold() {
+    fn a_group_without_kept_samples_has_no_threshold() {
         let got = keep(&fraction(0.5), &[1.0], &[1], None);
         assert_eq!(got, FilterResult { keep: vec![false], threshold: None });
         assert_eq!(keep(&fraction(0.5), &[], &[], None), FilterResult::default());

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_has_its_decimal_value() {
+    fn fractions_have_their_decimal_value() {
         assert_eq!(Decimal(0.29).floor_of(100), 29);
         assert_eq!(Decimal(0.57).floor_of(100), 57);
         assert_eq!(Decimal(0.07).ceil_of(100), 7);

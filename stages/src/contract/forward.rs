@@ -39,8 +39,12 @@ pub struct LayersRequest {
 impl ForwardRequest {
     /// Returns how many layers of a model with `layers` layers are computed.
     pub fn depth(&self, layers: u64) -> u64 {
-        let asked = self.attention.iter().flat_map(|attention| &attention.layers).max();
-        if self.losses.is_some() { layers } else { asked.map_or(0, |layer| u64::from(*layer) + 1) }
+        let highest = self.attention.iter().flat_map(|attention| &attention.layers).max();
+        if self.losses.is_some() {
+            layers
+        } else {
+            highest.map_or(0, |layer| u64::from(*layer) + 1)
+        }
     }
 }
 

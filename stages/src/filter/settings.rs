@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_amount_all_that_pass_are_kept() {
+    fn without_an_amount_all_passing_samples_are_kept() {
         assert_eq!(
             kept("{}", &[1.0, f64::NAN, 2.0], &[true, true, false]).keep,
             [true, false, false]

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_half_saves_what_the_second_repeats() {
+    fn deflate_gain_measures_repetition_in_the_second_half() {
         let (a, b) = (text(60, 5), text(60, 6));
         let halves = |first: &[u8], second: &[u8]| {
             let both = [first, second].concat();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_is_part_of_the_identity_and_the_name_is_not() {
+    fn the_identity_includes_the_scope_but_not_the_name() {
         let settings = |text| serde_json::from_str::<Compression>(text).unwrap();
         assert_eq!(
             settings("{}").facts(),

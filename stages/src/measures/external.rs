@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_change_no_answer_are_not_in_the_identity() {
+    fn the_identity_excludes_settings_without_effect_on_answers() {
         let facts = settings("").facts();
         for same in [
             r#""processes": 4, "batch_windows": 2, "timeout_seconds": 9, "memory_limit_bytes": 1048576,"#,

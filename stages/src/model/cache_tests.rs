@@ -57,11 +57,11 @@ fn digest(tiny: &Tiny) -> String {
 }
 
 #[test]
-fn a_table_is_built_once_and_reads_exactly_what_was_planned() {
+fn a_table_is_built_once_and_reads_the_planned_bytes() {
     let cached = CachedModel::new(&Tiny::new());
     assert_eq!(known_digest(&cached.model(), cached.cache.path()), None);
-    let heard = Cell::new((0, 0));
-    let progress = |done, all| heard.set((done, all));
+    let reported = Cell::new((0, 0));
+    let progress = |done, all| reported.set((done, all));
     let model = cached.model();
     let first = LayerZeroTable::open_or_build(
         &model,
@@ -72,7 +72,7 @@ fn a_table_is_built_once_and_reads_exactly_what_was_planned() {
     )
     .unwrap();
     assert_eq!((first.from_cache, first.bytes_read), (false, model.bytes_to_read()));
-    assert_eq!(heard.get(), (12, 12));
+    assert_eq!(reported.get(), (12, 12));
     let second = cached.opened();
     assert_eq!((second.from_cache, second.bytes_read, second.warnings.len()), (true, 0, 0));
     assert_eq!(numbers(&first), numbers(&second));

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_leave_the_folder_are_not_plain() {
+    fn names_outside_the_folder_are_not_plain() {
         for name in ["a.safetensors", "model-00001-of-00002.safetensors", "..a.safetensors"] {
             assert!(is_plain_name(name), "{name}");
         }

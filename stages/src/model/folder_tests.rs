@@ -176,13 +176,13 @@ fn an_unexpected_bias_is_ignored_with_a_warning() {
     let model = tiny.opened().unwrap();
     assert_eq!(model.warnings().len(), 1);
     assert!(model.warnings()[0].starts_with("`model.layers.0.self_attn.q_proj.bias` is ignored"));
-    let asked = tiny.with_setting("attention_bias", json!(true));
-    let found = asked.opened().unwrap_err();
+    let with_bias = tiny.with_setting("attention_bias", json!(true));
+    let found = with_bias.opened().unwrap_err();
     assert_eq!(
         found,
         ["the checkpoint is missing tensors of layer 0: `model.layers.0.self_attn.k_proj.bias`"]
     );
-    let model = asked.reshaped("model.layers.0.self_attn.k_proj.bias", &[4]).opened().unwrap();
+    let model = with_bias.reshaped("model.layers.0.self_attn.k_proj.bias", &[4]).opened().unwrap();
     assert!(model.warnings().is_empty());
     assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8 + 4 + 8));
 }
@@ -262,7 +262,7 @@ fn linked_files_are_followed() {
 }
 
 #[test]
-fn all_problems_of_a_config_are_found_in_one_go() {
+fn all_problems_of_a_config_are_reported_together() {
     let tiny = Tiny::new()
         .with_setting("hidden_size", json!(-8))
         .with_setting("vocab_size", json!("12"))
@@ -323,7 +323,7 @@ fn latent() -> Tiny {
 }
 
 #[test]
-fn tensors_decide_a_missing_query_rank() {
+fn tensors_determine_a_missing_query_rank() {
     let written = latent().opened().unwrap();
     assert_eq!(written.config().undecided(), None);
     let mut absent = latent();
@@ -402,7 +402,7 @@ fn attention_span(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
 }
 
 #[test]
-fn mistral_slides_everywhere_unless_the_window_is_null() {
+fn mistral_layers_slide_unless_the_window_is_null() {
     let mistral = ("model_type", json!("mistral"));
     assert_eq!(attention_span(&[mistral.clone(), ("sliding_window", json!(16))]), (Some(16), None));
     assert_eq!(

@@ -233,7 +233,7 @@ fn messages_for_unsupported_methods() {
 }
 
 #[test]
-fn modules_that_were_left_plain_are_read_plain() {
+fn modules_without_quantisation_are_read_as_plain() {
     let plain = Changed::case("bitsandbytes_nf4").without(&["weight"]);
     let names: Vec<String> =
         plain.tensors.keys().filter(|name| name.contains("q_proj")).cloned().collect();
@@ -302,8 +302,8 @@ fn a_gguf_file_and_its_folder_are_the_same_model() {
         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 256,
         "rms_norm_eps": 1e-6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}});
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let beside = ModelFolder::open(folder.path(), None).unwrap();
-    assert_eq!(beside.spec(), self_contained.spec());
+    let with_config = ModelFolder::open(folder.path(), None).unwrap();
+    assert_eq!(with_config.spec(), self_contained.spec());
 }
 
 #[test]

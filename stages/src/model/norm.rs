@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_normalised_row_has_mean_square_one_and_the_offset_is_added_to_the_weight() {
+    fn an_rms_norm_gives_mean_square_one_and_adds_the_offset_to_the_weight() {
         let mut row = [3.0, -4.0, 0.0, 0.0];
         normalise(&Norm::Rms { eps: 0.0, offset: 1.0 }, &[0.0, 1.0, 0.0, 0.0], &[], &mut row);
         assert_eq!(row.map(f32::to_bits), [1.2f32, -3.2, 0.0, 0.0].map(f32::to_bits));

@@ -309,7 +309,7 @@ mod tests {
     };
 
     #[test]
-    fn llama_3_keeps_short_wavelengths_and_stretches_long_ones_eightfold() {
+    fn llama_3_scales_only_long_wavelengths() {
         let plain = rope(RopeScaling::Default).inverse_frequencies(1);
         let scaled = rope(LLAMA_3_1).inverse_frequencies(1);
         assert_eq!(plain[0].to_bits(), 1.0f32.to_bits());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_mscales_cancel_and_a_zero_one_is_ignored() {
+    fn equal_mscales_cancel_and_zero_is_ignored() {
         assert!((yarn_attention_factor(40.0, Some(0.707), Some(0.707)) - 1.0).abs() < 1e-15);
         assert!(
             (yarn_attention_factor(40.0, Some(1.0), Some(0.0)) - (0.1 * 40f64.ln() + 1.0)).abs()
@@ -441,10 +441,10 @@ mod tests {
         ] {
             let rope = rope(scaling);
             assert_eq!(rope.same_frequencies_up_to(tokens), longest, "{rope:?} {tokens}");
-            let of = |tokens| rope.inverse_frequencies(tokens);
-            assert_eq!(of(tokens), of(longest.min(1 << 30)), "{rope:?} {tokens}");
+            let frequencies = |tokens| rope.inverse_frequencies(tokens);
+            assert_eq!(frequencies(tokens), frequencies(longest.min(1 << 30)), "{rope:?} {tokens}");
             if longest < u64::MAX {
-                assert_ne!(of(tokens), of(longest + 1), "{rope:?} {tokens}");
+                assert_ne!(frequencies(tokens), frequencies(longest + 1), "{rope:?} {tokens}");
             }
         }
     }

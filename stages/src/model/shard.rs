@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_after_its_header_was_read_is_not_read() {
+    fn a_file_changed_after_its_header_was_read_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let header = format!("{{{}}}", tensor("a", "[2]", 0, 8));
         let shard = file(folder.path(), &header, 8).unwrap();

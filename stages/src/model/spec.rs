@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_a_family_does_not_set_are_not_in_the_fingerprint() {
+    fn unset_fields_are_not_in_the_fingerprint() {
         let json = serde_json::to_value(spec(None, RopeScaling::Default)).unwrap();
         let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(names.len(), 17, "{names:?}");
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_equal_to_the_window_cannot_be_seen_and_one_less_can() {
+    fn distances_below_the_window_are_visible() {
         let sliding = spec(Some(16), RopeScaling::Default);
         assert!(sliding.distance_problem(15).is_none());
         let problem = sliding.distance_problem(16).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn yarn_counts_the_stretched_positions_and_linear_does_not() {
+    fn yarn_scales_the_trained_positions_and_linear_does_not() {
         let yarn = RopeScaling::Yarn {
             factor: 4.0,
             original_positions: 1024,

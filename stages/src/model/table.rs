@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_several_blocks_verifies_and_a_flipped_bit_in_any_does_not() {
+    fn a_flipped_bit_in_any_block_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         let header = header(2, (BLOCK_BYTES / 4 + 5) as u64, Precision::F32);

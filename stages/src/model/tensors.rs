@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_hold_their_queries_then_one_key_and_one_value() {
+    fn groups_consist_of_queries_then_a_key_and_a_value() {
         let (query, key) = Projection::grouped("qkv", true, 2, 3, 10);
         assert_eq!((query.outputs, query.rows), (100, vec![0..30, 50..80]));
         assert_eq!(key.rows, [30..40, 80..90]);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_holds_queries_then_keys_then_values() {
+    fn stacks_consist_of_queries_then_keys_then_values() {
         let (query, key) = Projection::stacked("qkv", false, 8, 4);
         assert_eq!((query.outputs, query.rows), (16, all(8)));
         assert_eq!((key.rows[0].clone(), key.rows.len()), (8..12, 1));

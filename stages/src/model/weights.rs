@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bias_alone_is_padded_with_zeros() {
+    fn a_single_bias_is_padded_with_zeros() {
         assert_eq!(joined_bias(vec![1.0, 2.0], vec![], 2, 1), [1.0, 2.0, 0.0]);
         assert_eq!(joined_bias(vec![], vec![3.0], 2, 1), [0.0, 0.0, 3.0]);
         assert!(joined_bias(vec![], vec![], 2, 1).is_empty());

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_counts_lower_bins_and_half_of_its_own() {
+    fn percentiles_count_lower_bins_and_half_of_the_same_bin() {
         let group = histogram(&[0.0, 1.0, 1.0, 2.0, 4.0]);
         assert_close(group.percentile(0.0), 0.1);
         assert_close(group.percentile(1.0), 0.4);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_one_bin_have_one_percentile() {
+    fn values_in_the_same_bin_have_the_same_percentile() {
         // Bins have width 1.
         let group = histogram(&[0.0, 7.0, 7.9, 8.0, 4096.0]);
         assert_close(group.percentile(7.0), 2.0 / 5.0);
@@ -345,10 +345,10 @@ mod tests {
             let group = histogram(&values);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
-            let of: Vec<f64> = sorted.iter().map(|value| group.percentile(*value)).collect();
-            prop_assert!(of.windows(2).all(|pair| pair[0] <= pair[1]));
-            prop_assert!(of.iter().all(|percentile| (0.0..=1.0).contains(percentile)));
-            prop_assert!((of.iter().sum::<f64>() / of.len() as f64 - 0.5).abs() < 1e-9);
+            let percentiles: Vec<f64> = sorted.iter().map(|value| group.percentile(*value)).collect();
+            prop_assert!(percentiles.windows(2).all(|pair| pair[0] <= pair[1]));
+            prop_assert!(percentiles.iter().all(|percentile| (0.0..=1.0).contains(percentile)));
+            prop_assert!((percentiles.iter().sum::<f64>() / percentiles.len() as f64 - 0.5).abs() < 1e-9);
         }
 
         #[test]
@@ -368,10 +368,10 @@ mod tests {
             let group = histogram(&values);
             let (lowest, highest) = group.range();
             prop_assume!(lowest < highest && (lowest..=highest).contains(&other));
-            let of = |value: f64| bin(lowest, highest, value);
-            let below = values.iter().filter(|value| of(**value) < of(other)).count();
-            let own = values.iter().filter(|value| of(**value) == of(other)).count();
-            let expected = (below as f64 + own as f64 / 2.0) / values.len() as f64;
+            let bin_of = |value: f64| bin(lowest, highest, value);
+            let below = values.iter().filter(|value| bin_of(**value) < bin_of(other)).count();
+            let same = values.iter().filter(|value| bin_of(**value) == bin_of(other)).count();
+            let expected = (below as f64 + same as f64 / 2.0) / values.len() as f64;
             prop_assert_eq!(group.percentile(other).to_bits(), expected.to_bits());
         }
     }

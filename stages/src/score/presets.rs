@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_recurrence_uses_what_is_measured() {
+    fn balanced_recurrence_uses_measured_statistics() {
         let components = |formula: Formula, measured: &[&str]| {
             let (terms, combine) = formula.terms(0.5, |name| measured.contains(&name));
             assert_eq!((combine, formula.version()), (Combine::Least, Some(2)));

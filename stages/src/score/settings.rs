@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_recurrence_includes_what_is_measured() {
+    fn balanced_recurrence_includes_measured_statistics() {
         let balanced = settings(r#"{"formula": "balanced-recurrence"}"#);
         let (recurrence, attention) =
             (Recurrence::default().columns(), FirstLayerAttention::default().columns());
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_error_is_a_root_mean_square_over_windows_that_have_one() {
+    fn relative_errors_are_root_mean_squares() {
         let (mut one, mut other) = (RelativeError::default(), RelativeError::default());
         assert_eq!(one.root_mean_square().to_bits(), 0.0_f64.to_bits());
         one.add(2.0, 0.6);

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_optional_term_is_left_out_of_a_sample_without_its_statistic() {
+    fn optional_terms_are_omitted_without_their_statistic() {
         let optional = Term { optional: true, ..term("b", 1.0) };
         let columns: [&[f64]; 2] = [&[0.0, 1.0, 2.0, f64::NAN], &[f64::NAN, 1.0, 0.0, 1.0]];
         let score = |combine| {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_equal_values_or_none_has_no_spread() {
+    fn groups_of_equal_or_no_values_have_no_spread() {
         for (standardise, flat) in
             [(Standardise::ZScore, 0.0), (Standardise::MinMax, 0.5), (Standardise::Percentile, 0.5)]
         {

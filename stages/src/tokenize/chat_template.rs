@@ -222,50 +222,50 @@ mod tests {
     /// Expected texts are those of transformers 5.23 with the same template and conversation.
     #[test]
     fn json_and_generation_blocks_match_transformers() {
-        let said = |template: &str| {
+        let text_of = |template: &str| {
             rendered(template, &[("user", "it's <a> & \"b\" \u{e9}\u{1f600}\u{7f}\n")])
                 .unwrap()
                 .text
         };
         assert_eq!(
-            said("{{ messages[0].content | tojson }}"),
+            text_of("{{ messages[0].content | tojson }}"),
             "\"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\""
         );
         assert_eq!(
-            said("{{ messages | tojson }}"),
+            text_of("{{ messages | tojson }}"),
             "[{\"role\": \"user\", \"content\": \"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\"}]"
         );
         assert_eq!(
-            said("{{ messages[0] | tojson(indent=2) }}"),
+            text_of("{{ messages[0] | tojson(indent=2) }}"),
             "{\n  \"role\": \"user\",\n  \"content\": \"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\"\n}"
         );
         assert_eq!(
-            said(
+            text_of(
                 "{{ {'b': [1, 2.5, 1e-05, 1e+16, true, none], 'a': {}, 'c': []} | tojson(separators=(',', ':'), sort_keys=true) }}"
             ),
             "{\"a\":{},\"b\":[1,2.5,1e-05,1e+16,true,null],\"c\":[]}"
         );
         assert_eq!(
-            said("{{ {'b': [[], [1]], 'a': {}} | tojson(indent=4) }}"),
+            text_of("{{ {'b': [[], [1]], 'a': {}} | tojson(indent=4) }}"),
             "{\n    \"b\": [\n        [],\n        [\n            1\n        ]\n    ],\n    \"a\": {}\n}"
         );
         assert_eq!(
-            said("{{ messages[0].content | tojson(ensure_ascii=true) }}"),
+            text_of("{{ messages[0].content | tojson(ensure_ascii=true) }}"),
             "\"it's <a> & \\\"b\\\" \\u00e9\\ud83d\\ude00\\u007f\\n\""
         );
         assert_eq!(
-            said("{{ [1, {'a': 2}] | tojson(indent='\\t', separators=[';', '=']) }}"),
+            text_of("{{ [1, {'a': 2}] | tojson(indent='\\t', separators=[';', '=']) }}"),
             "[\n\t1;\n\t{\n\t\t\"a\"=2\n\t}\n]"
         );
-        assert_eq!(said("{{ 'a' | tojson(true) }}"), "\"a\"");
+        assert_eq!(text_of("{{ 'a' | tojson(true) }}"), "\"a\"");
         assert_eq!(
-            said(
+            text_of(
                 "{% for m in messages %}\n  {%- generation -%}\n [{{ m.role }}]\n  {%- endgeneration %}\n{% endfor %}."
             ),
             "[user]."
         );
         assert_eq!(
-            said(
+            text_of(
                 "{% generation %}\n{% set x = 1 %}{{ x }}{% endgeneration %}{% if x is defined %}yes{% else %}no{% endif %}"
             ),
             "1no"

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_the_normaliser_drops_is_not_lost() {
+    fn text_dropped_by_the_normaliser_belongs_to_the_next_token() {
         let encoder = encoder_with(|form| {
             let drop = json!({"type": "Replace", "pattern": {"Regex": "x+(?!y)"}, "content": ""});
             form["normalizer"] = json!({"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": true, "strip_right": true}, drop]});

@@ -203,8 +203,9 @@ fn every_supported_shape_takes_the_fast_path() {
 /// Returns how many bytes of each shared corpus are compared; `LONGSIFT_CORPUS_BYTES` overrides it, as in
 /// `.ci/nightly`.
 fn corpus_bytes() -> usize {
-    let asked = std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
-    asked.unwrap_or(300_000)
+    let requested =
+        std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    requested.unwrap_or(300_000)
 }
 
 #[test]
@@ -323,7 +324,7 @@ fn variants_of_tokenizers_match_the_crate() {
 }
 
 #[test]
-fn runs_of_any_length_give_the_whole() {
+fn runs_of_any_length_give_the_tokens_of_the_whole() {
     let mut text = String::new();
     for number in 0..150_u32 {
         let word = [

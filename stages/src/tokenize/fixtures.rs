@@ -15,8 +15,8 @@ pub(super) const SHARED_TOKENIZERS: [&str; 4] = ["gpt2", "qwen2.5", "phi-3-mini"
 
 /// Returns the path of a file in the shared folder next to the repository.
 fn shared_path(path: &str) -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    std::env::var_os("LONGSIFT_SHARED").map_or_else(default, PathBuf::from).join(path)
 }
 
 /// Reads a file of the shared folder. Tests that need one are ignored unless the cfg `longsift_shared` is set.

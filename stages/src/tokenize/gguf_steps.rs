@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_steps_that_the_crate_reads() {
+    fn the_crate_accepts_the_steps_of_every_name() {
         for name in NAMES {
             let steps = Steps::from_name(name).unwrap().pre_tokenizer;
             let read = serde_json::from_value::<tokenizers::PreTokenizerWrapper>(steps);

@@ -198,7 +198,7 @@ fn a_different_tokenizer_json_is_reported() {
 
 #[test]
 fn digits_are_single_pieces_for_smollm() {
-    let of = |name: &'static str| {
+    let encoder = |name: &'static str| {
         small(move |key, entry| {
             if key == "pre" {
                 *entry = Entry::Text(name.to_owned());
@@ -207,10 +207,10 @@ fn digits_are_single_pieces_for_smollm() {
         })
     };
     let text = "a 12 b";
-    let tokens = |name| of(name).unwrap().encode(text, usize::MAX).unwrap();
+    let tokens = |name| encoder(name).unwrap().encode(text, usize::MAX).unwrap();
     // One token a byte: only the pieces could differ.
     assert_eq!(tokens("smollm"), tokens("gpt-2"));
-    let why = of("default").unwrap_err().to_string();
+    let why = encoder("default").unwrap_err().to_string();
     assert!(why.contains("pre-tokenizer is `default`; supported are: gpt-2, "), "{why}");
 }
 

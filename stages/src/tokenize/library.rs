@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_the_library_refuses_is_refused() {
+    fn models_that_the_library_rejects_are_errors() {
         for (setting, value) in [
             ("dropout", json!(2.0)),
             ("fuse_unk", json!("yes")),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn equivalent_settings_are_not_a_difference() {
+    fn equivalent_settings_are_not_reported() {
         let config = json!({
             "added_tokens_decoder": {"2": {"content": "<s>"}}, "bos_token": "<s>", "eos_token": {"content": "<s>"},
             "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_gives_up_is_an_error_and_not_one_long_piece() {
+    fn a_failing_pattern_is_an_error_instead_of_one_long_piece() {
         let blanks = " ".repeat(1_200_000);
         let gives_up = |change: fn(&mut Value)| {
             let encoder = encoder_with(change);

@@ -339,7 +339,7 @@ fn long_parts_of_published_tokenizers_have_the_tokens_of_the_whole() {
 }
 
 #[test]
-fn special_tokens_as_text_match_in_parts_and_whole() {
+fn special_tokens_as_text_give_the_same_ids_in_parts_and_whole() {
     for (name, json) in tokenizers_in_parts() {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::AsText).unwrap();
         let text = "a <s> there  <|end|>\n<s>[SEP] [SEP]x";

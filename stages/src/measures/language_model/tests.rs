@@ -96,8 +96,10 @@ fn columns_match_the_settings() {
     for column in &columns {
         if let Merge::Ratio { numerator, denominator, .. } = &column.merge {
             for name in [numerator, denominator] {
-                let of = columns.iter().find(|column| column.name == *name);
-                assert!(of.is_some_and(|of| of.merge == Merge::Sum && of.kind != Kind::Numbers));
+                let term = columns.iter().find(|column| column.name == *name);
+                assert!(
+                    term.is_some_and(|term| term.merge == Merge::Sum && term.kind != Kind::Numbers)
+                );
             }
         }
     }

@@ -263,7 +263,7 @@ fn thirty_pairs_have_a_midrange_share() {
 }
 
 #[test]
-fn a_distance_as_long_as_the_window_links_nothing() {
+fn a_distance_of_the_whole_window_has_no_links() {
     let settings = Recurrence { min_distance_tokens: Some(64), ..Recurrence::default() };
     assert_eq!(
         settings.min_tokens(),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_size_of_minus_one_is_one_group() {
+    fn a_group_size_of_minus_one_means_one_group() {
         let gptq = parsed(&json!({"quant_method": "gptq", "bits": 4, "group_size": -1})).unwrap();
         assert_eq!(
             gptq,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_are_unsupported_are_refused_by_name() {
+    fn unsupported_layouts_are_refused_by_name() {
         for (settings, why) in [
             (
                 json!({"quant_method": "gptq", "bits": 5}),
@@ -372,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_a_method_are_those_of_mlx_or_none() {
+    fn settings_without_a_method_mean_mlx_or_none() {
         assert_eq!(parsed(&json!({})), Ok(Method::Plain));
         let mlx = Mlx { all: (32, 8), ..Mlx::default() };
         assert_eq!(parsed(&json!({"group_size": 32, "bits": 8})), Ok(Method::Mlx(mlx)));
     }
 
     #[test]
-    fn mlx_modules_may_have_settings_of_their_own_or_be_left_out() {
+    fn mlx_modules_may_override_settings_or_be_excluded() {
         let config = json!({"quantization": {"group_size": 64, "bits": 4, "lm_head": false,
             "model.embed_tokens": {"bits": 6}}});
         let Ok(Method::Mlx(mlx)) = method(&config) else { panic!("{config}") };
