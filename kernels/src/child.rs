@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_answers_or_is_killed_without_effect_on_this_process() {
+    fn a_child_answers_or_dies_without_effect_on_this_process() {
         for answer in [true, false] {
             // SAFETY: the work does nothing.
             assert_eq!(unsafe { in_child(|| answer) }, ChildOutcome::Answered(answer));

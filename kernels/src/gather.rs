@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_by_id_queries_first_then_keys() {
+    fn rows_are_read_by_id_with_queries_before_keys() {
         let table = table();
         let window =
             TableWindow::new(TableView::F32(&table), 6, &[3, 0, 3], &SHAPE, None).expect("it fits");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_single_heads_returns_several() {
+    fn sources_of_single_heads_provide_several_heads() {
         struct Numbered;
         impl QueryKeySource for Numbered {
             fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bf16_table_gives_the_widened_values_turned_by_position() {
+    fn bf16_tables_are_widened_and_rotated() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0], 1.0, 3));
         let narrow: Vec<bf16> = table.iter().map(|&value| bf16::from_f32(value)).collect();
         let wide = TableWindow::new(TableView::F32(&table), 6, &[1, 2, 3], &SHAPE, Some(&rope))
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_norm_comes_after_the_rotation() {
+    fn head_norms_follow_the_rotation() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0], 1.0, 3));
         let norms =
             HeadNorms { epsilon: 0.0, query_weight: vec![1.0, 3.0], key_weight: vec![0.0, 0.0] };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn mismatches_are_refused_with_their_numbers() {
+    fn mismatches_are_reported_with_their_sizes() {
         let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[1.0, 0.5], 1.0, 3));
         let view = TableView::F32(&table);
         let message = |result: Result<TableWindow<'_>, GatherError>| {

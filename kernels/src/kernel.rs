@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_rounds_only_to_the_numbers_that_were_requested() {
+    fn kernels_round_only_to_the_requested_type() {
         for &kernel in Kernel::ALL {
             let floats = kernel.name().ends_with("-f32");
             let integers = kernel.name().ends_with("-int16");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_kernel_has_a_replacement_and_no_row() {
+    fn removed_kernels_have_replacements() {
         for (name, replacement) in REMOVED {
             assert_eq!(Kernel::from_name(name), None);
             assert_eq!(Kernel::replacement_of(name), Some(replacement));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_has_no_bytes_and_a_missing_one_is_an_error() {
+    fn empty_files_are_valid_and_missing_ones_are_errors() {
         assert!(mapped("empty", &[]).bytes().is_empty());
         assert!(MappedFile::open(Path::new("no/such/file")).is_err());
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_another_user_may_rewrite_or_shorten_keeps_its_numbers() {
+    fn files_of_other_users_are_copied() {
         let user = rustix::process::geteuid().as_raw();
         let path = written("foreign", bytemuck::cast_slice(&[1.5_f32, -2.0, 3.25]));
         std::fs::set_permissions(&path, Permissions::from_mode(0o666))

@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn a_far_distance_beyond_the_window_makes_no_segment_far() {
+    fn a_far_distance_beyond_the_window_has_no_far_segment() {
         assert_eq!(segments(10, 10).far, 0..0);
         assert_eq!(segments(10, 0).far, 0..segments(10, 0).count() - 1);
     }
 
     #[test]
-    fn segments_that_keys_cut_are_the_same_in_every_row() {
+    fn key_segments_are_the_same_in_every_row() {
         let segments = Segments::ending_at(&[3, 4, 10]);
         assert_eq!((segments.count(), segments.far.clone(), segments.bin(0)), (3, 0..0, None));
         for row in [0, 5, 9] {

@@ -896,7 +896,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_that_climb_by_hundreds_move_the_offset_and_keep_the_sums() {
+    fn offsets_follow_rising_and_falling_logits() {
         let logits: Vec<f32> = (0..600).map(|key| key as f32 * 1.5 - 200.0).collect();
         assert!(worst_error(&logits, 64, 3, None, false) < 3e-5);
         let falling: Vec<f32> = logits.iter().rev().copied().collect();

@@ -248,7 +248,7 @@ mod tests {
     use crate::transpose::FourRows;
 
     #[test]
-    fn panels_hold_each_row_as_a_column_and_zeros_for_the_missing_ones() {
+    fn panels_store_rows_as_columns_padded_with_zeros() {
         let words = &[1, 2, 3, 4, 5, 6];
         let mut panels = [9; 8];
         let rows = WordRows { words, stride: 2, depth: 2, count: 3 };
@@ -266,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn words_that_stay_together_lie_row_by_row() {
+    fn grouped_words_are_stored_row_by_row() {
         let mut panel = [9; 12];
         regroup_together(&[1, 2, 3, 4, 5, 6, 7, 8], 4, 3, 2, &mut panel);
         assert_eq!(panel, [1, 2, 5, 6, 9, 9, 3, 4, 7, 8, 9, 9]);
     }
 
     #[test]
-    fn panels_of_any_size_hold_every_row_at_its_place() {
+    fn panels_of_any_size_store_every_row() {
         for (count, depth, width) in [
             (0_usize, 3, 4),
             (1, 1, 1),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_float32_words_or_pairs_of_bf16_padded_with_zeros() {
+    fn rows_become_float32_words_or_padded_bf16_pairs() {
         let layout = Layout {
             element_type: ElementType::F32,
             depth_multiple: 1,

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() {
+    fn bits_do_not_depend_on_batch_or_threads() {
         let (rows, hidden, outputs) = (500, 700, 70);
         let (x, weights) = (values(rows * hidden, 0.3), values(outputs * hidden, 0.7));
         for kernel in supported() {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_the_window_itself_come_by_position_and_are_clipped_before_the_tail() {
+    fn window_rows_are_read_by_position_and_clipped_before_the_tail() {
         let rows: Vec<f32> = (0..10).map(|value| value as f32).collect();
         let keys = [packed(&[10.0], 1)];
         let mut window = window(WindowRows::Window { rows: &rows, row_width: 5 }, &keys, None);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_dimensions_from_the_first_rotating_one_turn() {
+    fn dimensions_before_the_first_rotating_one_are_unchanged() {
         let rows = [1.0, 2.0, 3.0, 4.0].repeat(2);
         let rope = Rope::new(RopeStyle::Half, &[std::f32::consts::FRAC_PI_2], 1.0, 2);
         let part = ProjectedHeads { first: 0, heads: None, clip: None, tail: 0..0 };

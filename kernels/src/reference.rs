@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_takes_its_share_and_the_histogram_still_sums_to_one() {
+    fn the_histogram_sums_to_one_with_a_sink() {
         let shape = AttentionShape { tokens: 2, query_heads: 1, key_heads: 1, head_dim: 1 };
         let rules = LogitRules { scale: 1.0, sinks: Some(vec![0.0]), ..LogitRules::causal(1) };
         let sums = reference_statistics(

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_depends_on_the_difference_of_positions_alone() {
+    fn products_depend_only_on_the_difference_of_positions() {
         for style in [RopeStyle::Half, RopeStyle::Interleaved] {
             let rope = Rope::new(style, &[1.0, 0.3], 1.0, 40);
             let at = |position: usize, mut row: [f32; 5]| {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn styles_pair_different_dimensions_and_leave_the_rest_alone() {
+    fn styles_pair_different_dimensions() {
         let frequencies = [std::f32::consts::FRAC_PI_2, 0.0];
         let turned = |style| {
             let mut row = [1.0, 2.0, 3.0, 4.0, 5.0];
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attention_factor_scales_the_dimensions_that_turn() {
+    fn the_attention_factor_scales_rotating_dimensions() {
         let mut row = [1.0, 2.0, 3.0];
         Rope::new(RopeStyle::Half, &[0.5], 2.0, 1).rotate(0, &mut row);
         assert_eq!(row, [2.0, 4.0, 3.0]);

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distance_falls_into_the_bin_that_starts_at_its_highest_power_of_two() {
+    fn bins_start_at_powers_of_two() {
         assert_eq!([0, 1, 2, 3, 4, 7, 8].map(distance_bin), [0, 1, 2, 2, 3, 3, 4]);
     }
 

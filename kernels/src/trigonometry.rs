@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn quarters_of_the_circle_and_large_angles_are_right() {
+    fn quarter_turns_and_large_angles_are_correct() {
         for angle in [0.0, std::f64::consts::FRAC_PI_2, -3.0, 1e7 + 0.25, 123_456_789.5, 9.9e9] {
             let (sine, cosine) = sine_cosine(angle);
             assert!(

@@ -224,12 +224,15 @@ impl<'a> Windows<'a> {
             self.device.measure(&request)?;
             walls.push(start.elapsed().as_secs_f64() * 1e3);
             let timings = driver.finish()?;
-            let of = |name: &str| -> f64 {
+            let total_ms = |name: &str| -> f64 {
                 let launches = timings.milliseconds.iter();
-                launches.filter(|(of, _)| of.starts_with(name)).map(|(_, ms)| f64::from(*ms)).sum()
+                launches
+                    .filter(|(kernel, _)| kernel.starts_with(name))
+                    .map(|(_, ms)| f64::from(*ms))
+                    .sum()
             };
-            gathers.push(of("gather"));
-            attentions.push(of("attention") + of("sum"));
+            gathers.push(total_ms("gather"));
+            attentions.push(total_ms("attention") + total_ms("sum"));
         }
         Ok(Line {
             geometry: geometry.name,

@@ -329,7 +329,7 @@ mod tests {
         AttentionShape { tokens: 32_768, query_heads: 32, key_heads: 8, head_dim: 128 };
 
     #[test]
-    fn a_window_takes_its_queries_and_keys_and_little_else() {
+    fn window_memory_is_mostly_queries_and_keys() {
         let sizes = SourceSizes { table: true, rotary_pairs: 64, ..SourceSizes::default() };
         let bytes = window_bytes(Kernel::CudaV1Bf16, &LLAMA, &sizes, &(0..8));
         let queries_and_keys = 40 * 32_768 * 128 * 2;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_latent_attention_hold_their_shared_part_once() {
+    fn latent_keys_store_their_shared_part_once() {
         let shape =
             AttentionShape { tokens: 4096, query_heads: 128, key_heads: 128, head_dim: 192 };
         let bytes = |shared| {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_fit_the_shared_memory_of_the_chips_that_run_them() {
+    fn blocks_fit_the_shared_memory_of_their_chips() {
         for head_dim in 1..=512 {
             for tokens in [1, 4096, MAX_TOKENS - 1] {
                 let shape = AttentionShape { head_dim, ..LLAMA };

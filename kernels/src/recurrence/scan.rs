@@ -205,8 +205,9 @@ impl RecurrenceScan {
         let hashes = &self.hashes[..];
         // Three trigrams cover all tokens of an 8-gram.
         let head_of = |end: usize| {
-            let of: &[u32; TRIGRAMS] = ends_at(hashes, end);
-            (hash(&[of[5], of[2], of[0]]) >> (u32::BITS - bits)) as usize & last_head
+            let trigrams: &[u32; TRIGRAMS] = ends_at(hashes, end);
+            (hash(&[trigrams[5], trigrams[2], trigrams[0]]) >> (u32::BITS - bits)) as usize
+                & last_head
         };
         let (mut before, mut repeating_before, mut later_before) = (0, 0, 0);
         let mut repeated = RepeatedTokens::default();
@@ -215,16 +216,17 @@ impl RecurrenceScan {
         for ((word, ((&recurring, &repeating), distances)), later) in words.enumerate().zip(later) {
             // Grams that may have an earlier occurrence, those whose distance is already known, and those that may have
             // a later occurrence.
-            let asked = bits::nth_of_run::<TRIGRAMS>(before, recurring)
+            let candidates = bits::nth_of_run::<TRIGRAMS>(before, recurring)
                 & bits::mask_from(copies_from, word);
-            let known = asked & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
+            let known =
+                candidates & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
             let insert = bits::nth_of_run::<TRIGRAMS>(later_before, later);
             (before, repeating_before, later_before) = (recurring, repeating, later);
             let (mut copies, mut found) = (known, known);
             if known != 0 {
                 copies &= bits::at_least(distances, copy_distance);
             }
-            let look_up = asked & !known;
+            let look_up = candidates & !known;
             for bit in bits::ones(look_up | insert) {
                 let end = word * WORD + bit;
                 let head = &mut heads[head_of(end)];

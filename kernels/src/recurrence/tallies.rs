@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_and_wide_tables_count_alike() {
+    fn narrow_and_wide_tables_give_the_same_counts() {
         let mut memory = IdCounter::default();
         for tokens in [0_usize, 1, 2, 63, 64, 65, 1024, 5000, 65_534, 65_535, 65_536, 70_000] {
             for spread in [1, 7, 1000, 1 << 20] {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_lanes_with_fused_multiply_adds_give_the_same_bits_on_every_processor() {
+    fn sixteen_fused_lanes_give_the_same_bits_on_every_processor() {
         let portable = bits(Twice::new(PortableFused));
         assert_eq!(portable.len(), 17_000);
         #[cfg(target_arch = "aarch64")]

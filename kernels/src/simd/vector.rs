@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vector_does_what_its_operations_say() {
+    fn vector_operations_match_their_definitions() {
         check(Portable);
         #[cfg(target_arch = "aarch64")]
         {

@@ -140,8 +140,8 @@ mod tests {
         if supported {
             assert_eq!(reason, None);
         } else {
-            let said = reason.expect("without AMX no product is right");
-            assert!(said.starts_with("its instructions kill the process"), "{said}");
+            let message = reason.expect("without AMX no product is right");
+            assert!(message.starts_with("its instructions kill the process"), "{message}");
         }
     }
 }
