@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_their_limit_and_centred_ones_within_one() {
+    fn numbers_are_within_their_ranges() {
         let mut random = Random(7);
         let mut seen = [0; 6];
         (0..6000).for_each(|_| seen[random.below(6) as usize] += 1);

@@ -89,7 +89,7 @@ type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 /// Server that runs until it is dropped.
 pub struct Server {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<Request>>>,
+    recorded: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
@@ -97,8 +97,8 @@ impl Server {
     pub fn new(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (handler, log): (Arc<Handler>, _) = (Arc::new(handler), Arc::clone(&asked));
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let (handler, log): (Arc<Handler>, _) = (Arc::new(handler), Arc::clone(&recorded));
         thread::spawn(move || {
             for connection in listener.incoming() {
                 let Ok(connection) = connection else { continue };
@@ -110,7 +110,7 @@ impl Server {
                 thread::spawn(move || serve(&connection, &*handler, &log));
             }
         });
-        Self { address, asked }
+        Self { address, recorded }
     }
 
     pub fn url(&self) -> String {
@@ -119,7 +119,7 @@ impl Server {
 
     /// Returns the requests since the last call.
     pub fn take_requests(&self) -> Vec<Request> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+        std::mem::take(&mut self.recorded.lock().unwrap())
     }
 }
 

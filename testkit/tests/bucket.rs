@@ -117,14 +117,14 @@ fn list_pages_are_complete_and_disjoint() {
         let request =
             format!("GET /bucket?list-type=2&prefix=a/&delimiter=/&continuation-token={token}");
         let page = send(&bucket, &request, &[], b"").unwrap();
-        let of = |element: &str| -> Vec<String> {
+        let texts = |element: &str| -> Vec<String> {
             let start = format!("<{element}>");
             let parts = page.text().split(&start).skip(1);
             parts.map(|part| part.split('<').next().unwrap().to_owned()).collect()
         };
-        names.extend([of("Key"), of("Prefix")].concat());
-        assert!(of("Key").len() + of("Prefix").len() <= 2);
-        match of("NextContinuationToken").pop() {
+        names.extend([texts("Key"), texts("Prefix")].concat());
+        assert!(texts("Key").len() + texts("Prefix").len() <= 2);
+        match texts("NextContinuationToken").pop() {
             Some(next) => token = next,
             None => break,
         }

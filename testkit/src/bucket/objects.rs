@@ -119,19 +119,19 @@ impl Objects {
     }
 
     pub(super) fn answer(&mut self, request: &Request) -> Reply {
-        let Some(asked) = ParsedRequest::new(request) else { return refusal(404, "NoSuchBucket") };
-        let has = |name: &str| asked.query.contains_key(name);
-        let answer = match (request.method.as_str(), asked.key.is_empty()) {
-            ("GET", true) if has("list-type") => Ok(self.list(&asked)),
-            ("POST", true) if has("delete") => Ok(self.delete_many(&asked)),
-            ("GET" | "HEAD", false) => self.get(&asked),
-            ("PUT", false) if has("uploadId") => self.put_part(&asked),
-            ("PUT", false) => self.put(&asked),
-            ("POST", false) if has("uploads") => Ok(self.begin_upload(&asked)),
-            ("POST", false) if has("uploadId") => self.complete_upload(&asked),
-            ("DELETE", false) if has("uploadId") => self.abort_upload(&asked),
+        let Some(parsed) = ParsedRequest::new(request) else { return refusal(404, "NoSuchBucket") };
+        let has = |name: &str| parsed.query.contains_key(name);
+        let answer = match (request.method.as_str(), parsed.key.is_empty()) {
+            ("GET", true) if has("list-type") => Ok(self.list(&parsed)),
+            ("POST", true) if has("delete") => Ok(self.delete_many(&parsed)),
+            ("GET" | "HEAD", false) => self.get(&parsed),
+            ("PUT", false) if has("uploadId") => self.put_part(&parsed),
+            ("PUT", false) => self.put(&parsed),
+            ("POST", false) if has("uploads") => Ok(self.begin_upload(&parsed)),
+            ("POST", false) if has("uploadId") => self.complete_upload(&parsed),
+            ("DELETE", false) if has("uploadId") => self.abort_upload(&parsed),
             ("DELETE", false) => {
-                self.by_key.remove(&asked.key);
+                self.by_key.remove(&parsed.key);
                 Ok(Reply::status(204))
             }
             _ => Err((501, "NotImplemented")),
@@ -139,82 +139,82 @@ impl Objects {
         answer.unwrap_or_else(|(status, code)| refusal(status, code))
     }
 
-    fn get(&self, asked: &ParsedRequest) -> Answer {
-        let object = self.by_key.get(&asked.key).ok_or((404, "NoSuchKey"))?;
-        if asked.header("if-match").is_some_and(|tag| tag != object.e_tag) {
+    fn get(&self, parsed: &ParsedRequest) -> Answer {
+        let object = self.by_key.get(&parsed.key).ok_or((404, "NoSuchKey"))?;
+        if parsed.header("if-match").is_some_and(|tag| tag != object.e_tag) {
             return Err((412, "PreconditionFailed"));
         }
-        if asked.header("if-none-match").is_some_and(|tag| tag == object.e_tag) {
+        if parsed.header("if-none-match").is_some_and(|tag| tag == object.e_tag) {
             return Ok(Reply::status(304));
         }
         let rfc3339 = humantime::format_rfc3339_seconds(object.modified).to_string();
-        Ok(Reply::file(&object.bytes, asked.request)
+        Ok(Reply::file(&object.bytes, parsed.request)
             .with_header("ETag", &object.e_tag)
             .with_header("Last-Modified", &http_date(&rfc3339)))
     }
 
     /// Returns the bytes of a request, or of the source that it copies.
-    fn body(&self, asked: &ParsedRequest) -> Result<Vec<u8>, (u16, &'static str)> {
-        if let Some(source) = asked.header("x-amz-copy-source") {
+    fn body(&self, parsed: &ParsedRequest) -> Result<Vec<u8>, (u16, &'static str)> {
+        if let Some(source) = parsed.header("x-amz-copy-source") {
             let source = decoded(source);
             let key = source.trim_start_matches('/').strip_prefix("bucket/");
             let object = key.and_then(|key| self.by_key.get(key)).ok_or((404, "NoSuchKey"))?;
             return Ok(object.bytes.clone());
         }
-        asked.header("content-length").ok_or((411, "MissingContentLength"))?;
-        Ok(asked.request.body.clone())
+        parsed.header("content-length").ok_or((411, "MissingContentLength"))?;
+        Ok(parsed.request.body.clone())
     }
 
     /// Returns whether an object may be written under the conditions of a request.
-    fn may_write(&self, asked: &ParsedRequest) -> Result<(), (u16, &'static str)> {
-        let there = self.by_key.get(&asked.key);
-        if asked.header("if-none-match") == Some("*") && there.is_some() {
+    fn may_write(&self, parsed: &ParsedRequest) -> Result<(), (u16, &'static str)> {
+        let existing = self.by_key.get(&parsed.key);
+        if parsed.header("if-none-match") == Some("*") && existing.is_some() {
             return Err((412, "PreconditionFailed"));
         }
-        match (asked.header("if-match"), there) {
+        match (parsed.header("if-match"), existing) {
             (Some(_), None) => Err((404, "NoSuchKey")),
             (Some(tag), Some(object)) if tag != object.e_tag => Err((412, "PreconditionFailed")),
             _ => Ok(()),
         }
     }
 
-    fn put(&mut self, asked: &ParsedRequest) -> Answer {
-        self.may_write(asked)?;
-        let object = Object::new(self.body(asked)?, None);
+    fn put(&mut self, parsed: &ParsedRequest) -> Answer {
+        self.may_write(parsed)?;
+        let object = Object::new(self.body(parsed)?, None);
         let e_tag = object.e_tag.clone();
-        self.by_key.insert(asked.key.clone(), object);
-        Ok(written("CopyObjectResult", asked, &e_tag))
+        self.by_key.insert(parsed.key.clone(), object);
+        Ok(written("CopyObjectResult", parsed, &e_tag))
     }
 
-    fn begin_upload(&mut self, asked: &ParsedRequest) -> Reply {
+    fn begin_upload(&mut self, parsed: &ParsedRequest) -> Reply {
         self.uploads_begun += 1;
         let id = format!("upload-{}", self.uploads_begun);
         let xml = format!(
             "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
         );
-        self.uploads.insert(id, Upload { key: asked.key.clone(), parts: BTreeMap::new() });
+        self.uploads.insert(id, Upload { key: parsed.key.clone(), parts: BTreeMap::new() });
         Reply::whole(xml.as_bytes())
     }
 
-    fn put_part(&mut self, asked: &ParsedRequest) -> Answer {
-        let number = asked.query.get("partNumber").and_then(|number| number.parse().ok());
+    fn put_part(&mut self, parsed: &ParsedRequest) -> Answer {
+        let number = parsed.query.get("partNumber").and_then(|number| number.parse().ok());
         let number = number.filter(|number| (1..=10_000).contains(number));
         let number = number.ok_or((400, "InvalidArgument"))?;
-        let part = Object::new(self.body(asked)?, None);
+        let part = Object::new(self.body(parsed)?, None);
         let e_tag = part.e_tag.clone();
-        self.upload(asked)?.parts.insert(number, part);
-        Ok(written("CopyPartResult", asked, &e_tag))
+        self.upload(parsed)?.parts.insert(number, part);
+        Ok(written("CopyPartResult", parsed, &e_tag))
     }
 
-    fn upload(&mut self, asked: &ParsedRequest) -> Result<&mut Upload, (u16, &'static str)> {
-        let upload = self.uploads.get_mut(&asked.query["uploadId"]);
-        upload.filter(|upload| upload.key == asked.key).ok_or((404, "NoSuchUpload"))
+    fn upload(&mut self, parsed: &ParsedRequest) -> Result<&mut Upload, (u16, &'static str)> {
+        let upload = self.uploads.get_mut(&parsed.query["uploadId"]);
+        upload.filter(|upload| upload.key == parsed.key).ok_or((404, "NoSuchUpload"))
     }
 
-    fn complete_upload(&mut self, asked: &ParsedRequest) -> Answer {
-        let upload = self.upload(asked)?;
-        let numbers = elements(asked.text(), "PartNumber");
-        let tags = elements(asked.text(), "ETag");
+    fn complete_upload(&mut self, parsed: &ParsedRequest) -> Answer {
+        let upload = self.upload(parsed)?;
+        let numbers = elements(parsed.text(), "PartNumber");
+        let tags = elements(parsed.text(), "ETag");
         let mut parts: Vec<(usize, &Object)> = Vec::new();
         for (number, tag) in numbers.iter().zip(&tags) {
             let number = number.parse().map_err(|_| (400, "MalformedXML"))?;
@@ -232,25 +232,25 @@ impl Objects {
         }
         let bytes = parts.iter().flat_map(|(_, part)| part.bytes.iter().copied()).collect();
         let object = Object::new(bytes, Some(parts.len()));
-        self.may_write(asked)?;
+        self.may_write(parsed)?;
         let xml = format!(
             "<CompleteMultipartUploadResult><ETag>{}</ETag></CompleteMultipartUploadResult>",
             escaped(&object.e_tag)
         );
-        self.by_key.insert(asked.key.clone(), object);
-        self.uploads.remove(&asked.query["uploadId"]);
+        self.by_key.insert(parsed.key.clone(), object);
+        self.uploads.remove(&parsed.query["uploadId"]);
         Ok(Reply::whole(xml.as_bytes()))
     }
 
-    fn abort_upload(&mut self, asked: &ParsedRequest) -> Answer {
-        self.upload(asked)?;
-        self.uploads.remove(&asked.query["uploadId"]);
+    fn abort_upload(&mut self, parsed: &ParsedRequest) -> Answer {
+        self.upload(parsed)?;
+        self.uploads.remove(&parsed.query["uploadId"]);
         Ok(Reply::status(204))
     }
 
-    fn delete_many(&mut self, asked: &ParsedRequest) -> Reply {
+    fn delete_many(&mut self, parsed: &ParsedRequest) -> Reply {
         let mut deleted = String::new();
-        for key in elements(asked.text(), "Key") {
+        for key in elements(parsed.text(), "Key") {
             self.by_key.remove(&key);
             let _ = write!(deleted, "<Deleted><Key>{}</Key></Deleted>", escaped(&key));
         }
@@ -258,11 +258,11 @@ impl Objects {
     }
 
     /// Lists keys with a prefix, grouped by the delimiter; a token is the last name of the previous page.
-    fn list(&self, asked: &ParsedRequest) -> Reply {
-        let of = |name: &str| asked.query.get(name).map(String::as_str).unwrap_or_default();
-        let (prefix, delimiter) = (of("prefix"), of("delimiter"));
-        let (page, start) = (of("continuation-token"), of("start-after"));
-        let most = of("max-keys").parse().unwrap_or(self.page).min(self.page);
+    fn list(&self, parsed: &ParsedRequest) -> Reply {
+        let parameter = |name: &str| parsed.query.get(name).map(String::as_str).unwrap_or_default();
+        let (prefix, delimiter) = (parameter("prefix"), parameter("delimiter"));
+        let (page, start) = (parameter("continuation-token"), parameter("start-after"));
+        let max_keys = parameter("max-keys").parse().unwrap_or(self.page).min(self.page);
         let (mut contents, mut prefixes) = (String::new(), String::new());
         let (mut count, mut last, mut more) = (0, "", false);
         for (key, object) in &self.by_key {
@@ -272,7 +272,7 @@ impl Objects {
             if &key[..] <= start || name <= page || name == last {
                 continue;
             }
-            if count == most {
+            if count == max_keys {
                 more = true;
                 break;
             }
@@ -305,9 +305,9 @@ impl Objects {
 }
 
 /// Returns the answer to a write: the tag in the head, or for a copy in a document `name`.
-fn written(name: &str, asked: &ParsedRequest, e_tag: &str) -> Reply {
+fn written(name: &str, parsed: &ParsedRequest, e_tag: &str) -> Reply {
     let xml = format!("<{name}><ETag>{}</ETag></{name}>", escaped(e_tag));
-    let is_copy = asked.header("x-amz-copy-source").is_some();
+    let is_copy = parsed.header("x-amz-copy-source").is_some();
     Reply::whole(if is_copy { xml.as_bytes() } else { b"" }).with_header("ETag", e_tag)
 }
 
