@@ -63,7 +63,7 @@ pub struct External {
     #[schemars(range(min = 1_048_576))]
     pub memory_limit_bytes: Option<u64>,
     /// Number of processes of the program that run at the same time (1 to 256), each with its own memory. Default 1,
-    /// since longsift does not know how much memory and how many threads the program needs. It changes no result.
+    /// since the memory and the threads that the program needs are unknown. It changes no result.
     #[serde(default = "default_processes")]
     #[schemars(range(min = 1, max = 256))]
     pub processes: u32,

@@ -295,7 +295,7 @@ impl Cache<'_> {
         let remembered = Remembered::new(identity, weights_digest.to_owned());
         let json = serde_json::to_vec(&remembered).expect("three texts");
         let write = || {
-            let folder = path.parent().expect("identities have a folder of their own");
+            let folder = path.parent().expect("an identity is in a folder");
             fs::create_dir_all(folder)?;
             let (partial, mut file) = Partial::create(folder)?;
             file.write_all(&json)?;

@@ -36,7 +36,7 @@ pub(crate) struct Decoder {
 pub(crate) enum Order {
     /// One after the other.
     Sequential,
-    /// Both read the layer's input. Without a norm of its own, the feed-forward part reads attention's normalised
+    /// Both read the layer's input. Without a separate norm, the feed-forward part reads attention's normalised
     /// input.
     Parallel,
     /// One after the other; the norms are applied to the sums (OPT-350M).

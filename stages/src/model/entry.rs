@@ -29,7 +29,7 @@ impl fmt::Display for StoredType {
 }
 
 /// One tensor's entry in the header of its file. The header has been checked: the byte range matches the shape and
-/// type, and lies within the file.
+/// type, and is within the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorEntry {
     pub(crate) dtype: StoredType,

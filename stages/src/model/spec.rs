@@ -13,7 +13,7 @@ pub use super::steps::{
 };
 use crate::contract::hex;
 
-/// Everything that the table builder and the kernels need to know about a model's first layer.
+/// Properties of a model's first layer that the table builder and the kernels need.
 ///
 /// It depends on `config.json` and the setting `rope_theta` only, and enters fingerprints as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -306,7 +306,7 @@ impl AttentionSpec {
     ///
     /// This is `max_position_embeddings`, except for `YaRN`: configurations differ in whether that is the length before
     /// or after scaling, so the larger of this value and `factor · original_max_position_embeddings` is used. Linear and
-    /// dynamic scaling use the stated value, since the library's documentation asks not to raise it for them.
+    /// dynamic scaling use the stated value, since the library's documentation advises against raising it for them.
     pub fn trained_positions(&self) -> Option<u64> {
         let written = self.max_positions?;
         match self.rope.as_ref().map(|rope| &rope.scaling) {

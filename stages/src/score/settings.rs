@@ -33,7 +33,7 @@ pub struct Score {
     /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub combine: Option<Combine>,
-    /// Scale of terms without a `standardise` of their own: `z-score` (default) as in the `LongAttn` paper, `min-max`
+    /// Scale of terms that do not set `standardise`: `z-score` (default) as in the `LongAttn` paper, `min-max`
     /// as in its published code, or `percentile`, which is robust against outliers.
     #[serde(default)]
     pub standardise: Standardise,
@@ -44,7 +44,7 @@ pub struct Score {
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_relative_error: f64,
     /// Column of the input whose values are the groups: standardisation, ranking, guards and the filter's fraction or
-    /// budget apply within each. A null is a group of its own. Default: one group. Scores of different domains are
+    /// budget apply within each. Nulls form a separate group. Default: one group. Scores of different domains are
     /// rarely comparable, so group by domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,

@@ -40,7 +40,7 @@ impl PatternBudget {
         budget
     }
 
-    /// Extends the limit for a text that turned out to be `bytes` bytes long.
+    /// Extends the limit to that of a text of `bytes` bytes, once its length is known.
     pub(super) fn reach(&self, bytes: usize) {
         let allowed = (bytes as u64).saturating_mul(NANOSECONDS_PER_BYTE);
         DEADLINE.set(Some(self.started.saturating_add(MIN_NANOSECONDS).saturating_add(allowed)));

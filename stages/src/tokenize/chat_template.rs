@@ -52,7 +52,7 @@ pub struct RenderedConversation {
     pub text: String,
     /// `[messages]`: byte at which each message begins, ascending and on character boundaries; 0 for the first. Text
     /// that the template writes around a message belongs to it. `None` if the template cannot render the conversation
-    /// up to this message alone, so that the place to cut is unknown.
+    /// up to this message alone, so that the start of the message is unknown.
     pub starts: Vec<Option<usize>>,
 }
 

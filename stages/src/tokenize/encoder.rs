@@ -226,8 +226,8 @@ impl Encoder {
         pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }
 
-    /// Encodes a whole document without special tokens. Fails if the tokenizer gives up on the text; returned ids
-    /// always cover the whole text.
+    /// Encodes a whole document without special tokens. Fails if the tokenizer cannot encode the whole text; returned
+    /// ids always cover the whole text.
     ///
     /// A text is split where its tokens cannot depend on each other, and several threads encode a long one. Memory:
     /// eight bytes for each token, and for each thread [`Self::BYTES_PER_PART_BYTE`] for each byte of a part, usually

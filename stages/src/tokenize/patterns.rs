@@ -1,7 +1,7 @@
-//! Regular expressions of a tokenizer, run so that an engine that gives up is an error.
+//! Regular expressions of a tokenizer, run so that a failing engine is an error.
 //!
-//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine ("max stack size exceeded"
-//! on a million blanks, say) and treats the rest as one piece: valid ids, but silently different from those in
+//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine (for example "max stack size
+//! exceeded" on a million blanks) and treats the rest as one piece: valid ids, but silently different from those in
 //! training. This module runs the same steps in the same order, but matches the patterns itself. All other steps stay
 //! with the crate.
 

@@ -96,7 +96,7 @@ impl OtherFormat {
 /// Reason why a text has no token ids: its row is quarantined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeProblem {
-    /// The tokenizer gives up.
+    /// The tokenizer failed.
     #[error("the tokenizer cannot encode the text of {text_bytes} bytes: {reason}")]
     Failed {
         text_bytes: usize,
@@ -142,7 +142,7 @@ impl EncodeProblem {
 /// [`EncodeProblem`] without the text that it is about.
 #[derive(Debug)]
 pub(super) enum EncodeRefusal {
-    /// The tokenizer gives up.
+    /// The tokenizer failed.
     Failed(String),
     /// A part of this many bytes is too large.
     TooLarge(usize),

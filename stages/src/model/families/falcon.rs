@@ -63,7 +63,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
 }
 
-/// In the grouped layout, attention and MLP have separate norms unless config.json says that they share one.
+/// In the grouped layout, attention and MLP have separate norms unless config.json sets a shared one.
 fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
     let norms = config.optional_size("num_ln_in_parallel_attn", 2);
     let parallel = config.flag("parallel_attn", true);

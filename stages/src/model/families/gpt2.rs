@@ -42,7 +42,7 @@ pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConf
     finished(spec, projections)
 }
 
-/// Logits are not scaled. Layers see all tokens or slide over `window_size` tokens, as `attention_types` says.
+/// Logits are not scaled. Layers see all tokens or slide over `window_size` tokens, according to `attention_types`.
 pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayerConfig {
     let names = SizeNames {
         hidden: &["hidden_size"],
