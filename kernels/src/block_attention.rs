@@ -202,7 +202,7 @@ impl BlockShares {
     }
 }
 
-/// Source of one query head, as a window of its own.
+/// Source of one query head, as a separate window.
 pub struct OneHead<'a> {
     source: &'a dyn QueryKeySource,
     query_head: usize,

@@ -7,7 +7,7 @@ pub enum ElementType {
     F32,
     /// Queries (scaled) and keys are rounded to bf16 once, after the rotation.
     Bf16,
-    /// Queries and keys (scaled) are rounded to 16-bit integers once, after the rotation, each row by a scale of its own
-    /// that makes it as long as products below 2^31 allow. Products and their sums are exact.
+    /// Queries and keys (scaled) are rounded to 16-bit integers once, after the rotation, each row by a separate
+    /// scale that makes it as long as products below 2^31 allow. Products and their sums are exact.
     Int16,
 }

@@ -16,7 +16,7 @@ use crate::words::AlignedWords;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The range extends beyond the file.
-    #[error("bytes {start} to {end} lie outside a file of {length} bytes")]
+    #[error("bytes {start} to {end} are outside a file of {length} bytes")]
     OutOfFile {
         /// First requested byte.
         start: usize,

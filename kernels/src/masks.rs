@@ -55,8 +55,8 @@ impl Segments {
         Self { bounds: SegmentBounds::Distances(distances), first_keys: 0, far }
     }
 
-    /// Moves the first keys of the window to a segment of their own, which is not far: they enter the softmax but neither the far
-    /// sums nor the histogram.
+    /// Moves the first keys of the window to a separate segment, which is not far: they enter the softmax but neither
+    /// the far sums nor the histogram.
     pub(crate) fn without_first_keys(self, first_keys: usize) -> Self {
         if first_keys == 0 {
             return self;

@@ -82,7 +82,7 @@ impl PackedWeights {
     /// Computes `out[r, n] = Σ_h x[r, h] · weights[n, h] + bias[n]`. `x`: `[rows, hidden]`, `out`: `[rows, outputs]`.
     ///
     /// Parallel over blocks of rows in the current rayon pool. An element is summed over `h` in an order that depends
-    /// on `hidden` alone: the same bits for any number of threads and any other rows.
+    /// only on `hidden`: the same bits for any number of threads and any other rows.
     ///
     /// # Panics
     /// If the lengths do not fit.

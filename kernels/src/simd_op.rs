@@ -38,7 +38,7 @@ pub(crate) fn run<O: SimdOp>(operation: O) -> O::Result {
     operation.run(FourRows)
 }
 
-/// The features leave out fused multiply-add, which would round differently.
+/// Runs a pass with AVX-512, but without fused multiply-add, which would round differently.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 fn run_avx512<O: SimdOp>(operation: O) -> O::Result {

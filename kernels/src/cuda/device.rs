@@ -99,8 +99,8 @@ impl<D: Driver> CudaDevice<D> {
     /// Measures the query heads of some key heads of a window, and waits for the result.
     ///
     /// Products of 16-bit kernels are exact in the rounded numbers and summed in float32; exponentials are float32, sums
-    /// over keys compensated float32, sums over rows float64, all in an order that depends on the kernel and the shape
-    /// alone: the same bits at every launch and for every grouping of heads. Device memory: [`super::window_bytes`],
+    /// over keys compensated float32, sums over rows float64, all in an order that depends only on the kernel and the
+    /// shape: the same bits at every launch and for every grouping of heads. Device memory: [`super::window_bytes`],
     /// kept for the next window of that size or a smaller one; see [`CudaDevice::kept_bytes`].
     ///
     /// # Panics

@@ -249,7 +249,7 @@ impl Driver for Nvidia {
     ) -> Result<(), DeviceError> {
         self.context.enter()?;
         let to = memory.address_of(offset, staged.len());
-        // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been read.
+        // SAFETY: `address_of` checked the bounds; the caller does not access the bytes until they have been read.
         unsafe { result::memcpy_htod_async(to, staged, stream()) }
             .map_err(|error| failure("write memory", error))
     }
@@ -262,7 +262,7 @@ impl Driver for Nvidia {
     ) -> Result<(), DeviceError> {
         self.context.enter()?;
         let from = memory.address_of(offset, staged.len());
-        // SAFETY: `address_of` checked the bounds; the caller leaves the bytes alone until they have been written.
+        // SAFETY: `address_of` checked the bounds; the caller does not access the bytes until they have been written.
         unsafe { result::memcpy_dtoh_async(staged, from, stream()) }
             .map_err(|error| failure("read memory", error))
     }

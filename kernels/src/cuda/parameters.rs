@@ -7,7 +7,7 @@ pub(crate) const MAX_SEGMENTS: usize = 32;
 /// Value for "no window" and "no chunk".
 pub(crate) const UNBOUNDED: i32 = i32::MAX;
 
-/// Formats of a table's numbers, as the kernels know them.
+/// Formats of a table's numbers, with the values that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum TableFormat {
@@ -15,7 +15,7 @@ pub(crate) enum TableFormat {
     Bf16 = 1,
 }
 
-/// `GatherParameters`. Addresses are of device memory; 0 stands for none.
+/// `GatherParameters`. Addresses are in device memory; 0 means a missing array.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct GatherParameters {

@@ -18,7 +18,7 @@ pub(super) struct Image {
     name: &'static str,
     /// Whether it runs only on Hopper.
     pub(super) hopper: bool,
-    /// Empty if the build left out its chips.
+    /// Fat binary; empty if the build excludes its chips.
     bytes: &'static [u8],
 }
 
