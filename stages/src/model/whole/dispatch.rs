@@ -1,4 +1,4 @@
-//! Selection of a model's backend, and calls of it.
+//! Selection of a model's backend, and calls to it.
 
 use super::backend::Backend;
 #[cfg(feature = "candle")]
@@ -74,7 +74,7 @@ impl WholeModel {
         ))
     }
 
-    /// Name of the kernel or backend that determines the bits.
+    /// Returns the name of the kernel or backend that determines the bits.
     pub fn backend_name(&self) -> String {
         match &self.backend {
             Chosen::Own => self.kernel.name().to_owned(),
@@ -83,7 +83,7 @@ impl WholeModel {
         }
     }
 
-    /// Precision of products.
+    /// Returns the precision of products.
     pub fn precision(&self) -> ProductPrecision {
         match &self.backend {
             Chosen::Own => ProductPrecision::F32,
@@ -92,7 +92,7 @@ impl WholeModel {
         }
     }
 
-    /// Free memory of the device if it has its own.
+    /// Returns the free bytes of the device; `None` if it uses the memory of the host.
     pub fn device_bytes(&self) -> Option<u64> {
         match &self.backend {
             Chosen::Own => None,

@@ -32,13 +32,13 @@ impl Squares {
         Self { parts: numbers.par_chunks(summed).map(square).collect(), count: numbers.len() }
     }
 
-    /// Creates those of `count` numbers from their sum.
+    /// Creates the squares of `count` numbers from their sum.
     #[cfg(feature = "candle")]
     pub(super) fn from_sum(sum: f64, count: usize) -> Self {
         Self { parts: vec![sum], count }
     }
 
-    /// Appends those of the numbers that follow.
+    /// Appends the squares of the numbers that follow.
     pub(super) fn append(&mut self, next: Self) {
         self.parts.extend(next.parts);
         self.count += next.count;

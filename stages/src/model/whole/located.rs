@@ -47,12 +47,13 @@ pub(super) struct LocatedLayer {
 }
 
 impl WholeModel {
-    /// The first layer, and properties that all layers share.
+    /// Returns the first layer, and properties that all layers share.
     pub fn spec(&self) -> &AttentionSpec {
         self.config.spec()
     }
 
-    /// Kernel that computes the model: the fastest on this machine, unless [`Self::with_kernel`] selects another.
+    /// Returns the kernel that computes the model: the fastest on this machine, unless [`Self::with_kernel`] selects
+    /// another.
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }
@@ -71,7 +72,7 @@ impl WholeModel {
         &self.config
     }
 
-    /// The head, or the embedding if they are tied.
+    /// Returns the head, or the embedding if they are tied.
     pub(super) fn head(&self) -> &LocatedTensor {
         self.head.as_ref().unwrap_or(&self.embedding)
     }

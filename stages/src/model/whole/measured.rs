@@ -30,7 +30,7 @@ impl<'a> Sequence<'a> {
         self.first_scored.is_some()
     }
 
-    /// Number of losses that count.
+    /// Returns the number of losses that count.
     pub(super) fn losses(&self) -> u64 {
         (self.ids.len() - self.first_scored.unwrap_or(1)) as u64
     }

@@ -14,7 +14,7 @@ pub(super) struct Ropes<'a> {
 
 impl<'a> Ropes<'a> {
     /// Creates the tables of all layers below `depth` for windows of these lengths. If frequencies depend on the
-    /// length, a window uses those of its own length.
+    /// length, each window uses the frequencies of its length.
     pub(super) fn new(
         model: &'a WholeModel,
         depth: usize,

@@ -30,7 +30,7 @@ pub fn short_windows(
     })
 }
 
-/// Step between short windows of `context` tokens: they overlap by half.
+/// Returns the step between short windows of `context` tokens: they overlap by half.
 pub fn short_stride(context: usize) -> usize {
     (context / 2).max(1)
 }

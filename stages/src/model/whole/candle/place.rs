@@ -20,7 +20,7 @@ pub(in crate::model::whole) struct CandleDevice {
 }
 
 impl CandleDevice {
-    /// Opens the first GPU if this build supports GPUs and one is there, otherwise the processor.
+    /// Opens the first GPU if this build supports GPUs and finds one, otherwise the processor.
     pub(in crate::model::whole) fn open(precision: ProductPrecision) -> Self {
         let device = Device::cuda_if_available(0).unwrap_or(Device::Cpu);
         // Products of bf16 numbers are exact in TF32.
@@ -29,7 +29,7 @@ impl CandleDevice {
         Self { device, precision }
     }
 
-    /// Free memory of a GPU.
+    /// Returns the free bytes of a GPU; `None` for the processor, or if the query fails.
     pub(in crate::model::whole) fn free_bytes(&self) -> Option<u64> {
         match &self.device {
             #[cfg(feature = "candle-cuda")]
@@ -51,7 +51,7 @@ impl CandleDevice {
         self.precision
     }
 
-    /// Name of everything except the weights that determines the bits.
+    /// Returns the name of everything except the weights that determines the bits.
     pub(in crate::model::whole) fn name(&self) -> String {
         let kind = if self.device.is_cpu() { "cpu" } else { "cuda" };
         format!("candle-{VERSION}-{kind}")
@@ -89,6 +89,6 @@ mod tests {
     fn the_version_is_that_of_the_lock() {
         let lock = include_str!("../../../../../Cargo.lock");
         let entry = format!("name = \"candle-core\"\nversion = \"{VERSION}\"\n");
-        assert!(lock.contains(&entry), "VERSION is that of another candle");
+        assert!(lock.contains(&entry), "VERSION differs from the version of candle in Cargo.lock");
     }
 }

@@ -93,7 +93,7 @@ impl<'a> GatedLinearLayer<'a> {
         self.shape.query_heads * self.shape.value_dim
     }
 
-    /// State before the first token.
+    /// Returns the state before the first token.
     pub(super) fn start(&self) -> Carried {
         let past = self.settings.convolution.map_or(0, |taps| taps as usize - 1);
         let inputs = self.projections().map(|projection| vec![0.0; past * projection.outputs()]);
@@ -187,7 +187,7 @@ impl<'a> GatedLinearLayer<'a> {
     }
 }
 
-/// `max(ln sigmoid(x) / 16, min)`.
+/// Computes `max(ln sigmoid(x) / 16, min)`.
 fn log_decay(x: f32, min: Option<f64>) -> f32 {
     let x = f64::from(x);
     let decay = (x.min(0.0) - libm::log1p(libm::exp(-x.abs()))) / DECAY_DIVISOR;

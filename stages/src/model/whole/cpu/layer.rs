@@ -28,7 +28,7 @@ pub(crate) struct Layer<'a> {
     after_feed_forward: RowNorm,
 }
 
-/// The part of a layer in which tokens read from each other.
+/// Part of a layer in which tokens depend on earlier ones.
 enum Mixer<'a> {
     Softmax { query_keys: Box<QueryKeys<'a>>, value: PackedWeights },
     GatedLinear(Box<GatedLinearLayer<'a>>),
@@ -100,7 +100,7 @@ impl<'a> Layer<'a> {
         self.spec
     }
 
-    /// Norm and projections of its queries and keys.
+    /// Returns the norm and projections of the queries and keys.
     ///
     /// # Panics
     /// If the layer has no softmax attention.

@@ -104,7 +104,7 @@ fn mixing_of(model: &WholeModel, spec: &AttentionSpec, lengths: &[u64], threads:
         let (chunk, mut windows) = (GatedLinearState::CHUNK as u64, 0);
         for group in groups {
             let (tokens, count) = (group.iter().sum::<u64>().min(piece as u64), group.len() as u64);
-            // Each sequence has chunks of its own.
+            // Each sequence has separate chunks.
             let (rows, state) = gated_linear::bytes(spec, tokens + (count - 1) * chunk, threads);
             windows = windows.max(rows + count * state);
         }
