@@ -527,7 +527,7 @@ fn mistakes_about_a_program_are_reported_at_plan() {
             windows.replace("name: bytes", "name: percentile"),
             "`percentile` is reserved: every window or sample has it",
         ),
-        (windows.replace("name: own", "name: Own-1"), "cannot begin the names of columns"),
+        (windows.replace("name: own", "name: Own-1"), "is not a valid name: it becomes the prefix"),
         (windows.replace("version: \"1\", ", ""), "missing key `version`"),
         (
             windows.replace("version: \"1\", ", "version: \"1\", reads: document, "),

@@ -322,16 +322,16 @@ fn a_damaged_file_of_any_format_is_found() {
 fn settings_of_one_format_are_refused_with_another() {
     let workspace = workspace();
     for (output, filter, expected) in [
-        ("sequence_tokens: 100", HALF, "`sequence_tokens` has no meaning with `format: parquet`"),
+        ("sequence_tokens: 100", HALF, "`sequence_tokens` does not apply to `format: parquet`"),
         (
             "format: jsonl-zst, end_token: 3",
             HALF,
-            "`end_token` has no meaning with `format: jsonl-zst`",
+            "`end_token` does not apply to `format: jsonl-zst`",
         ),
         (
             "format: megatron, compression: snappy",
             HALF,
-            "`compression` has no meaning with `format: megatron`",
+            "`compression` does not apply to `format: megatron`",
         ),
         (
             "format: megatron",

@@ -133,8 +133,8 @@ fn output_paths_with_shell_syntax_are_rejected() {
     for (path, why) in [
         ("..", "not a folder of its own"),
         ("a/..", "not a folder of its own"),
-        ("~/out", "`~` is not expanded here"),
-        ("$HOME/out", "a variable of the environment is not expanded here"),
+        ("~/out", "`~` is not expanded"),
+        ("$HOME/out", "an environment variable is not expanded"),
     ] {
         let set = format!("output.path={path}");
         let answer = workspace.longsift(&["validate", "pipeline.yaml", "--set", &set]).expect(2);

@@ -263,13 +263,13 @@ macro_rules! stage_access {
     ($($function:ident, $stage:ident, $name:literal;)*) => {
         impl Spec {
             $(
-                #[doc = concat!("The settings of `", $name, "`.")]
+                #[doc = concat!("Settings of `", $name, "`.")]
                 pub fn $function(&self) -> &$stage {
                     let found = self.pipeline.stages.iter().find_map(|stage| match stage {
                         StageSettings::$stage(settings) => Some(settings),
                         _ => None,
                     });
-                    found.expect("a spec has every stage that must be there")
+                    found.expect("a spec has every required stage")
                 }
             )*
         }
@@ -281,7 +281,7 @@ macro_rules! optional_stage_access {
     ($($function:ident, $stage:ident, $name:literal;)*) => {
         impl Spec {
             $(
-                #[doc = concat!("The settings of `", $name, "`, where a measure needs it.")]
+                #[doc = concat!("Settings of `", $name, "`; `None` if no measure needs it.")]
                 pub fn $function(&self) -> Option<&$stage> {
                     self.pipeline.stages.iter().find_map(|stage| match stage {
                         StageSettings::$stage(settings) => Some(settings),

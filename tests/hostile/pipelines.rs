@@ -49,7 +49,7 @@ fn nesting_and_numbers_of_values_are_bounded() {
     ] {
         refused(what, text, "-->");
     }
-    refused("many values", format!("a: [{}]", "1,".repeat(400_000)), "more than 20000 keys");
+    refused("many values", format!("a: [{}]", "1,".repeat(400_000)), "more than 20,000 keys");
     refused("one key many times", repeated("a: 1\n"), "");
 }
 
@@ -81,7 +81,7 @@ fn parameters_cannot_multiply_a_pipeline() {
     let text = Pipeline::tokens("model", 64)
         .to_string()
         .replace("name: test", &format!("name: '{uses}'\nparams: {{a: {{default: {long}}}}}"));
-    refused("parameters", text, "parameters put more than 1048576 bytes into the pipeline");
+    refused("parameters", text, "parameters add more than 1,048,576 bytes to the pipeline");
 }
 
 #[test]

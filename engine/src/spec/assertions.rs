@@ -191,7 +191,7 @@ impl Check {
                 "statistic",
                 format!("no term and no guard uses `{name}`"),
                 format!(
-                    "a check looks at `score`, {}; a guard on another statistic adds it",
+                    "a check can use `score`, {}; add a guard on another statistic to check it",
                     listed(used)
                 ),
             ),
@@ -200,16 +200,17 @@ impl Check {
         for (key, given) in [("take", take.is_some()), ("of", of.is_some())] {
             if given && figure.is_some() {
                 let hint = "remove it, or name a `statistic`".to_owned();
-                rule(key, format!("`{key}` has no meaning for a figure"), hint);
+                rule(key, format!("`{key}` does not apply to a figure"), hint);
             }
         }
         if reason.is_some() && !figure.is_some_and(Figure::has_reasons) {
-            let message = "`reason` belongs to `rows_dropped` and `windows_dropped`".to_owned();
+            let message =
+                "`reason` applies only to `rows_dropped` and `windows_dropped`".to_owned();
             rule("reason", message, "remove it".to_owned());
         }
         if group.is_some() {
             if figure.is_some_and(|figure| !figure.is_of_samples()) {
-                let hint = "take `samples`, `samples_kept` or `samples_kept_share`".to_owned();
+                let hint = "use `samples`, `samples_kept` or `samples_kept_share`".to_owned();
                 rule("group", "rows, windows and tokens are not counted by group".to_owned(), hint);
             } else if !has_groups {
                 let hint = "remove it, or name a column with `score.within`".to_owned();

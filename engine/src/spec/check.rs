@@ -86,7 +86,7 @@ impl Checker<'_, '_> {
     fn boolean(&mut self, node: &Node, owner: &Owner) {
         let lower = node.text.to_lowercase();
         if node.text != lower {
-            let message = format!("{} is not how `{}` is written", quoted(&node.text), lower);
+            let message = format!("expected `{lower}`, got {}", quoted(&node.text));
             let label = format!("{} takes `true` or `false`", quoted(owner.key));
             self.problems.error(node.span, message).label(label).hint(format!("write `{lower}`"));
         }
@@ -167,7 +167,7 @@ impl Checker<'_, '_> {
             let message = format!("{} contains a null character", quoted(owner.key));
             self.problems
                 .error(node.span, message)
-                .hint("remove it: no path and no column has one");
+                .hint("remove it: paths and column names cannot contain one");
         }
     }
 
@@ -326,7 +326,7 @@ impl Checker<'_, '_> {
             !matches!(node.value, YamlValue::List(_) | YamlValue::Mapping(_) | YamlValue::Null);
         let subject = if is_scalar { &node.text } else { owner.key };
         let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
-        // An empty value has no text to point at, but an empty argument of the command line has a position.
+        // An empty value in the file has no position of its own, but an empty argument of the command line has one.
         let is_invisible = node.span.length == 0 && node.span.source == owner.span.source;
         let span = if is_invisible { owner.span } else { head(node) };
         let is_replaced = self.problems.sources.text(node.span).contains("${");

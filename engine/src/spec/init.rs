@@ -56,13 +56,13 @@ impl Starter {
     /// Formats the pipeline with comments.
     pub fn yaml(&self) -> String {
         let has_text = matches!(self.content, Content::Text(_));
-        let is_there = [self.model.is_some(), has_text && self.tokenizer.is_some(), has_text];
+        let applies = [self.model.is_some(), has_text && self.tokenizer.is_some(), has_text];
         let lines = include_str!("starter.template").lines().filter_map(|line| {
             let mark = MARKS.iter().position(|mark| line.starts_with(*mark));
             match mark {
                 // The mark replaces a space.
                 Some(mark) => {
-                    is_there[mark].then(|| format!(" {}", &line[1..]).trim_end().to_owned())
+                    applies[mark].then(|| format!(" {}", &line[1..]).trim_end().to_owned())
                 }
                 None => Some(line.to_owned()),
             }

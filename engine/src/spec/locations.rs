@@ -165,7 +165,7 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
             continue;
         }
         if let Some(what) = unexpanded(text) {
-            let message = format!("`{key}` is {}, and {what} is not expanded here", quoted(text));
+            let message = format!("`{key}` is {}, but {what} is not expanded", quoted(text));
             problems.error(node.span, message).hint(format!(
                 "write the folder itself, or a parameter for it (`${{folder}}` and `--param folder=…`); \
                  `./{text}` is a literal name"
@@ -208,7 +208,7 @@ fn unexpanded(path: &str) -> Option<&'static str> {
     }
     let name = first.strip_prefix('$')?;
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
-    (!name.is_empty() && is_name(name)).then_some("a variable of the environment")
+    (!name.is_empty() && is_name(name)).then_some("an environment variable")
 }
 
 /// Reports an output inside its own input, or the reverse. `folder`: folder of the pipeline file.
@@ -436,8 +436,8 @@ mod tests {
         for path in
             ["https://bob:hunter2@h/x?sig=hunter2", "s3://k:hunter2@b/x", "ftp://x:hunter2@h/x"]
         {
-            for said in [all(path, &[]), all("x", &[&format!("input.path={path}")])] {
-                assert!(!said.contains("hunter2"), "{said}");
+            for messages in [all(path, &[]), all("x", &[&format!("input.path={path}")])] {
+                assert!(!messages.contains("hunter2"), "{messages}");
             }
         }
         assert!(

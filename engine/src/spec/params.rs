@@ -6,7 +6,7 @@ use super::node::{Node, YamlValue};
 use super::overrides::PARAM;
 use super::source::{Problems, Sources, Span};
 use super::yaml::MAX_FILE_BYTES;
-use crate::base::text::{quoted, suggest};
+use crate::base::text::{count, quoted, suggest};
 
 /// Replaces every `${name}` below `root` by its value, and `$${` by a literal `${`. Returns the values of declared parameters.
 pub(crate) fn apply(
@@ -172,7 +172,7 @@ impl Replacer<'_, '_, '_> {
             out.push_str(before);
             let place = |length| position_of_dollar(self.problems.sources, span, dollars, length);
             let Some(end) = after.find('}') else {
-                let problem = self.problems.error(place(2), "`${` without its `}`");
+                let problem = self.problems.error(place(2), "`${` without a closing `}`");
                 problem.hint("close it; write a literal `${` as `$${`");
                 return out + &rest[at..];
             };
@@ -181,10 +181,13 @@ impl Replacer<'_, '_, '_> {
                 self.bytes = self.bytes.saturating_add(value.len());
                 if self.bytes > MAX_FILE_BYTES {
                     let message = format!(
-                        "parameters put more than {MAX_FILE_BYTES} bytes into the pipeline"
+                        "parameters add more than {} bytes to the pipeline",
+                        count(MAX_FILE_BYTES as u64)
                     );
                     let problem = self.problems.error(place(name.chars().count() + 3), message);
-                    problem.hint("is it the right file? a parameter is a date or a path");
+                    problem.hint(
+                        "check the values of `--param`: a parameter is usually a date or a path",
+                    );
                     return out + &rest[at..];
                 }
                 out.push_str(value);

@@ -76,8 +76,8 @@ pub struct Input {
     /// columns, `longsift lock` records them, and a run is refused if its existing scores were made with other columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<BTreeMap<String, String>>,
-    /// Whether an input without files is accepted, as a run that has nothing to do. Default false: otherwise a mistyped path
-    /// could go unnoticed for weeks. Files that `since` leaves out count as found.
+    /// Whether an input without files is accepted: the run then does nothing. Default false, because a mistyped path could
+    /// otherwise go unnoticed for weeks. Files that `since` leaves out count as found.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_empty: bool,
     /// Run directory of an earlier run over the same, growing folder: files that it or the runs before it have filtered are
@@ -110,8 +110,8 @@ pub struct Input {
     pub max_document_bytes: u64,
     /// Uncompressed bytes of documents in one work unit (1 KiB to 1 TiB). A unit consists of whole row groups of one Parquet
     /// file, of whole lines of an uncompressed file of lines (ranges of at least 4 KiB), or of an entire compressed file.
-    /// Default 64 MiB: small enough that units are even, large enough that a corpus of terabytes has thousands of units and not
-    /// millions.
+    /// Default 64 MiB: small enough that units have similar sizes, large enough that a corpus of terabytes has thousands of
+    /// units and not millions.
     #[serde(default = "default_unit_bytes")]
     #[schemars(range(min = 1024, max = 1_099_511_627_776_u64))]
     pub unit_bytes: u64,
@@ -214,8 +214,8 @@ pub struct Output {
     #[serde(default, skip_serializing_if = "OutputFormat::is_parquet")]
     pub format: OutputFormat,
     /// With `format: megatron`, the length of packed sequences in tokens (2 to 2^24): several samples share a sequence, by best
-    /// fit, and longer samples are cut. `.cu_seqlens.npy` next to each `.bin` lists where they start. Default: no packing,
-    /// every sample is a sequence of its own.
+    /// fit, and longer samples are cut. `.cu_seqlens.npy` next to each `.bin` lists where samples start. Default: no packing,
+    /// one sequence per sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 16_777_216))]
     pub sequence_tokens: Option<u32>,
@@ -227,7 +227,7 @@ pub struct Output {
     /// longsift did not write is never replaced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub card: bool,
-    /// Compression of Parquet files. Default `zstd` at level 3: the smallest, and fast enough to read for any trainer.
+    /// Compression of Parquet files. Default `zstd` at level 3: it gives the smallest files, which any trainer reads fast enough.
     #[serde(default)]
     pub compression: ParquetCompression,
     /// Target size of an output file in compressed bytes, 0 to 1 TiB. Default 256 MiB: few files to open, each small enough to
@@ -252,8 +252,8 @@ pub struct Output {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<Formula>,
     /// Whether to write a report (`report.html`, and its content as `report.json`) into the run directory. Default false,
-    /// because it quotes texts of samples, which not everyone who may see the run's counts may read. `longsift report` writes
-    /// it for any finished run.
+    /// because it quotes texts of samples, which may be more confidential than the run's counts. `longsift report` writes it
+    /// for any finished run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report: bool,
 }

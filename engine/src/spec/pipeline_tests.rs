@@ -135,7 +135,7 @@ fn values_out_of_range() {
 }
 
 #[test]
-fn numbers_that_are_none() {
+fn nan_and_infinity_are_not_numbers() {
     assert_snapshot!(wrong(&[
         ("keep_fraction: 0.5", "min_score: .nan"),
         ("- stage: score", "- stage: score\n    alpha: -.inf")
@@ -186,7 +186,7 @@ fn no_measure_or_a_model_that_none_uses() {
 }
 
 #[test]
-fn what_only_a_model_could_give() {
+fn settings_that_need_a_model() {
     let no_model = ("  - stage: load-partial-model\n    model: model\n", "");
     let measure = ("- stage: first-layer-attention", "- stage: recurrence");
     let bos = ("    window_tokens: 4096\n", "    window_tokens: 4096\n    bos: 1\n");
@@ -273,7 +273,7 @@ fn paths_that_only_a_shell_would_understand() {
 }
 
 #[test]
-fn a_filter_that_keeps_by_nothing() {
+fn a_filter_without_an_amount() {
     assert_snapshot!(wrong(&[("\n    keep_fraction: 0.5", "")]));
 }
 
@@ -294,7 +294,7 @@ fn windows_that_are_too_short() {
 }
 
 #[test]
-fn groups_and_documents_that_are_not_there() {
+fn settings_for_missing_groups_and_documents() {
     assert_snapshot!(wrong(&[
         ("- stage: score", "- stage: score\n    document_score: max"),
         ("keep_fraction: 0.5", "keep_tokens: {wiki: 1000}"),
@@ -368,7 +368,7 @@ fn text_that_is_not_yaml() {
 }
 
 #[test]
-fn texts_that_hold_no_pipeline() {
+fn texts_without_a_pipeline() {
     assert_snapshot!(wrong_with("", &[], &[]));
     assert_snapshot!(wrong_with("# nothing\n", &[], &[]));
     assert_snapshot!(wrong_with("- a\n- b\n", &[], &[]));
@@ -397,7 +397,7 @@ fn terminal_escapes_and_long_lines_in_user_text() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_a_mistake_of_the_command_line() {
+fn a_missing_file_is_a_mistake_of_the_command_line() {
     let missing =
         Spec::read(Path::new("no/such.yaml"), &Overrides::default()).expect_err("nothing to read");
     assert_eq!(missing[0].blame, Blame::Pipeline);
@@ -462,7 +462,7 @@ output: {path: out, samples: documents, compression: none, report_by: kind}
 }
 
 #[test]
-fn an_override_wins_over_the_file_and_may_add_what_it_leaves_out() {
+fn an_override_replaces_or_adds_a_setting() {
     let set = [
         "stages.filter.keep_fraction=0.1",
         "stages.filter.keep_fraction=0.29",
@@ -535,7 +535,7 @@ fn an_unused_parameter_is_a_warning() {
 }
 
 #[test]
-fn a_calibration_needs_no_way_to_keep() {
+fn a_calibration_makes_the_amount_optional() {
     let calibrated = ("- stage: score", "- stage: score\n    calibration: c.json");
     right(&right_with(&[calibrated, ("\n    keep_fraction: 0.5", "")]), &[], &[]);
     right(&right_with(&[calibrated]), &[], &[]);
@@ -660,8 +660,8 @@ fn the_engine_refuses_exactly_what_the_schema_refuses() {
             yaml::read(&text, Origin { source, line: 1, column: 1 }, &mut problems).expect("YAML");
         let by_schema = validator.is_valid(&root.to_json());
         let by_engine = parse(&text, &[], &[]);
-        let said = by_engine.as_ref().err().map(|diagnostics| render(diagnostics, false));
-        assert_eq!(by_engine.is_ok(), by_schema, "{change:?}: {said:?}");
+        let messages = by_engine.as_ref().err().map(|diagnostics| render(diagnostics, false));
+        assert_eq!(by_engine.is_ok(), by_schema, "{change:?}: {messages:?}");
         verdicts[usize::from(by_schema)] += 1;
     }
     assert!(verdicts.iter().all(|count| *count >= 10), "{verdicts:?}");

@@ -277,7 +277,7 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
             if stages[..index].iter().any(writes) {
                 continue;
             }
-            // If no stage writes it, that stage is reported as missing.
+            // If no stage writes it, the missing stage is reported elsewhere.
             if let Some(later) = (index + 1..stages.len()).find(|later| writes(&stages[*later])) {
                 let (writer, place) = listed[later];
                 let place = problems.sources.in_words(place);
@@ -305,7 +305,7 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
     {
         let place = problems.sources.in_words(listed[attention].1);
         let message =
-            "stage `shard-across-devices` comes too late: the devices are in use before it";
+            "stage `shard-across-devices` comes too late: an earlier stage uses the devices";
         let problem = problems
             .error(listed[shard].1, message)
             .label(format!("`first-layer-attention` is {place}"));
@@ -322,7 +322,7 @@ fn check_tokenizer_has_text(root: &Node, problems: &mut Problems) {
     };
     for key in ["tokenizer", "special_tokens_in_text"] {
         if tokenize.get(key).is_some() {
-            let message = format!("`{key}` has no meaning for documents that arrive as tokens");
+            let message = format!("`{key}` does not apply to documents of token ids");
             let problem = problems.error(key_span(tokenize, key), message);
             problem
                 .label("no tokenizer is opened with `input.tokens_column`")
@@ -420,8 +420,12 @@ fn check_measure_names(root: &Node, problems: &mut Problems) {
             continue;
         };
         if let Some(name) = at.as_str().filter(|name| !word(name)) {
-            let message = format!("{} cannot begin the names of columns", quoted(name));
-            let hint = "a name is up to 32 of a to z, 0 to 9 and _, and begins with a letter";
+            let message = format!(
+                "{} is not a valid name: it becomes the prefix of column names",
+                quoted(name)
+            );
+            let hint =
+                "use at most 32 characters from a to z, 0 to 9 and `_`, beginning with a letter";
             problems.error(at.span, message).hint(hint);
         }
     }
@@ -437,7 +441,7 @@ fn check_format_settings(root: &Node, problems: &mut Problems) {
         // An omitted setting is recorded as `zstd`.
         let is_given = output.get(key).is_some_and(|value| value.as_str() != Some("zstd"));
         if is_given && format != of && ["parquet", "jsonl-zst", "megatron"].contains(&format) {
-            let message = format!("`{key}` has no meaning with `format: {format}`");
+            let message = format!("`{key}` does not apply to `format: {format}`");
             let problem = problems.error(key_span(output, key), message);
             problem.hint(format!("remove it, or set `format: {of}`"));
         }
@@ -460,7 +464,7 @@ fn check_filter_amount(root: &Node, problems: &mut Problems) {
     let calibrated = setting(root, "score", "calibration").is_some();
     if !AMOUNTS.iter().any(|amount| filter.get(amount).is_some()) && !calibrated && !mistyped {
         let name = filter.get("stage").map_or(check::head(filter), |name| name.span);
-        let problem = problems.error(name, "stage `filter` does not say what it keeps");
+        let problem = problems.error(name, "stage `filter` has no setting for the amount to keep");
         problem
             .label(format!("one of: {}", AMOUNTS.join(", ")))
             .hint("add for example `keep_fraction: 0.5`");
@@ -471,7 +475,7 @@ fn check_filter_amount(root: &Node, problems: &mut Problems) {
         && matches!(budgets.value, YamlValue::Mapping(_))
         && setting(root, "score", "within").is_none()
     {
-        let message = "`keep_tokens` per group, but the score has no groups";
+        let message = "`keep_tokens` is given per group, but the score has no groups";
         let problem = problems.error(key_span(filter, "keep_tokens"), message);
         problem.hint(
             "name the column of the groups with `within:` in stage `score`, or give one number",
@@ -490,7 +494,7 @@ fn check_document_score(root: &Node, problems: &mut Problems) {
             }
             None => "`output.samples` is `windows` by default".to_string(),
         };
-        let message = "`document_score` has no meaning if samples are windows";
+        let message = "`document_score` does not apply if samples are windows";
         let problem = problems.error(key_span(score, "document_score"), message).label(label);
         problem.hint("remove it, or set `samples: documents` in `output`");
     }

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_set_off() {
+    fn thousands_are_separated() {
         assert_eq!(
             (grouped(1024), grouped(16_777_216), grouped(-12_345)),
             ("1024".into(), "16,777,216".into(), "-12,345".into())

@@ -138,7 +138,7 @@ impl<'s> Problems<'s> {
         Added(&mut self.found.last_mut().expect("just pushed").1)
     }
 
-    /// Whether there are so many problems that looking for more of the same kind is useless.
+    /// Whether more problems were found than are listed, so that a check of many items can stop.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() > MAX_PROBLEMS
     }

@@ -12,9 +12,9 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlS
 use super::node::{Entry, Node, YamlValue};
 use super::scalar;
 use super::source::{Problems, Span};
-use crate::base::text::{printable, quoted};
+use crate::base::text::{count, printable, quoted};
 
-/// Maximum bytes of a pipeline file. A long one has a hundred lines.
+/// Maximum size of a pipeline file in bytes. Even a long pipeline has only about a hundred lines.
 pub(crate) const MAX_FILE_BYTES: usize = 1 << 20;
 /// Maximum nesting depth of lists and mappings.
 const MAX_DEPTH: usize = 64;
@@ -141,7 +141,7 @@ impl<'t> Reader<'t, '_, '_> {
             match event {
                 Event::StreamEnd => return Ok(root),
                 Event::DocumentStart(_) if root.is_some() => {
-                    let hint = "give each pipeline a file of its own";
+                    let hint = "put each pipeline into a separate file";
                     return Err(self.refuse(span, "a second YAML document begins here", hint));
                 }
                 Event::DocumentStart(_) => {
@@ -168,12 +168,12 @@ impl<'t> Reader<'t, '_, '_> {
     ) -> Result<Node, Refusal> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
-            let message = format!("more than {MAX_NODES} keys and values");
-            return Err(self.refuse(span, &message, "a pipeline has some dozens"));
+            let message = format!("more than {} keys and values", count(MAX_NODES as u64));
+            return Err(self.refuse(span, &message, "a pipeline usually has a few dozen"));
         }
         if depth > MAX_DEPTH {
             let message = format!("lists and mappings nested deeper than {MAX_DEPTH} levels");
-            return Err(self.refuse(span, &message, "a pipeline nests four levels deep"));
+            return Err(self.refuse(span, &message, "a pipeline needs about four levels"));
         }
         let node = |value, text, plain, origin: Origin| Node {
             span: origin.convert(span),
