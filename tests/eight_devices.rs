@@ -253,7 +253,7 @@ fn a_growing_neighbour_is_reported_during_a_run() {
     workspace.write("gpus", gpus(41_600));
     let answer = run.resume().success();
     assert!(
-        answer.stderr.contains("other programs use 43.62 GB of its memory, 629.15 MB before"),
+        answer.stderr.contains("other programs use 43.62 GB of its memory, previously 629.15 MB"),
         "{}",
         answer.stderr
     );

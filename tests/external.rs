@@ -339,7 +339,7 @@ fn invalid_answers_end_the_run() {
     let stderr = refused(&workspace, &documents("null-drop", ""), 3);
     assert!(stderr.contains("`drop` of an answer is null"), "{stderr}");
     let stderr = refused(&self::workspace(), &windows("more-at-the-end", ""), 3);
-    assert!(stderr.contains("it wrote more than its answers"), "{stderr}");
+    assert!(stderr.contains("it wrote output after its last answer"), "{stderr}");
 }
 
 #[test]

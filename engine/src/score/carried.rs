@@ -1,4 +1,4 @@
-//! Measures that were removed from the plan: their statistics of an open or reopened unit are retained in its new part.
+//! Retained measures: statistics of measures that the plan no longer has stay in the new part of an open or reopened unit.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::base::error::Result;
 use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
-/// Measure whose statistics a unit retains, even if the plan no longer has it.
+/// Measure whose statistics stay in a unit even if the plan no longer has the measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetainedMeasure {
-    /// Name in the pipeline that had it.
+    /// Name in the pipeline that measured it.
     pub measure: String,
     pub by: MeasuredBy,
     columns: Vec<RetainedColumn>,
@@ -87,8 +87,8 @@ impl RetainedColumn {
     }
 }
 
-/// Returns the measures of a record that are not among `planned`, with their columns in its part `path`. One that quarantined
-/// rows counts as incomplete, since it lacks statistics of those rows.
+/// Returns the measures of a record that are not among `planned`, with their columns in the record's part `path`. A measure
+/// that quarantined rows counts as incomplete, since it lacks statistics of those rows.
 pub(super) fn from_record(
     path: &Path,
     record: &UnitRecord,
@@ -112,7 +112,7 @@ pub(super) fn from_record(
     Ok(without_conflicts(carried, planned))
 }
 
-/// Keeps the measures that are not planned and whose names and columns do not collide with planned ones; each only once.
+/// Drops duplicates and all measures whose name or columns collide with those of a planned measure.
 pub(super) fn without_conflicts(
     carried: impl IntoIterator<Item = RetainedMeasure>,
     planned: &[MeasureColumns],

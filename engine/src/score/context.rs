@@ -102,7 +102,7 @@ pub struct ScoreContext<'a> {
     pub plan: &'a Plan,
     /// Directory for the results.
     pub directory: &'a RunDirectory,
-    /// Devices that compute evidence; `None` if no measure needs any.
+    /// Devices that compute attention; `None` if no measure needs it.
     pub devices: Option<OnDevices<'a>>,
     /// External programs that judge windows and documents.
     pub(crate) programs: &'a Programs<'a>,

@@ -35,7 +35,7 @@ pub struct JudgedDocument {
 /// Verdict of the programs on a document.
 #[derive(Debug)]
 pub enum DocumentVerdict {
-    /// The document is cut into windows. Holds the statistics that all of them share, with the index of their measure.
+    /// The document is cut into windows. Holds the statistics that all its windows share, each with the index of its measure.
     Keep(Vec<(u16, Figures)>),
     /// A program drops it, for this reason.
     Drop(Arc<str>),
@@ -62,7 +62,7 @@ struct StoredAnswers {
     journal: Journal,
     /// Answers by row and index of the program: 1 if the row is dropped else 0, then its statistics.
     known: HashMap<FigureKey, Figures>,
-    /// Whether the journal is the permanent one, not a temporary one next to that of another process.
+    /// Whether the journal is the permanent one, and not a temporary one next to a journal that another process has locked.
     is_own: bool,
 }
 

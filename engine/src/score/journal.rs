@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `measure` is an index into the header's lists. If the lists differ, statistics of measures that both have are kept. A record
-//! without statistics states that a retained measure has none of a window: if the measure is planned again, it is computed.
+//! without statistics marks a window that a retained measure did not measure: if the measure is planned again, it is computed.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -78,7 +78,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a unit and returns the statistics that it holds of measures in the header.
+    /// Opens the journal of a unit and returns its statistics of the measures in the header.
     ///
     /// A journal of other windows is replaced. If another process writes to it, a separate journal is created. `exclusive`: the
     /// caller has exclusive access, which matters on a file system without locks.
@@ -167,7 +167,7 @@ pub fn is_claimed(path: &Path) -> Result<bool> {
 }
 
 /// Locks the journal at `path`, or a new one next to it with a unique name. On a file system without locks, other writers
-/// cannot be detected: every process uses its own journal unless it is alone.
+/// cannot be detected: every process uses a separate journal unless it has exclusive access.
 fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
     let file = files::open_read_write(path)?;
     match file.try_lock() {

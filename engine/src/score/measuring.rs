@@ -1,5 +1,5 @@
-//! Measures every window of a unit: reuses statistics of the journal, runs measures that need evidence on devices, and the
-//! others on the thread pool.
+//! Measures every window of a unit: reuses statistics of the journal, computes attention on devices, and runs the
+//! other measures on the thread pool.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -58,9 +58,9 @@ struct OpenWindow {
     tokens: u64,
     /// By measure of the plan; `None` until it has finished.
     figures: Vec<Option<Measured>>,
-    /// By measure, whether a guard before it skips the window. It may have statistics of a run with other guards all the same.
+    /// By measure, whether a guard before it skips the window. Statistics of a run with other guards may exist nevertheless.
     skipped: Vec<bool>,
-    /// By measure that the plan does not have.
+    /// Statistics of retained measures.
     carried: Vec<Figures>,
     /// Whether this run computed any of the statistics.
     new: bool,
@@ -101,8 +101,8 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Starts measuring the windows of a batch: first the measures that devices depend on, then submits to devices, then runs
-    /// the other measures meanwhile. Returns the scheduler's ids of the submitted windows.
+    /// Starts measuring the windows of a batch: runs the measures that attention waits for, submits windows to the devices, and
+    /// runs the other measures while the devices work. Returns the scheduler's ids of the submitted windows.
     pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
         let (first, cascade) = (self.next_id, &self.context.plan.cascade);
         for (document, cut) in to_measure(documents) {
@@ -137,7 +137,7 @@ impl<'a> Measuring<'a> {
         }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
-                self.submit_evidence((document.row, window.index), cut, window)?;
+                self.submit_attention((document.row, window.index), cut, window)?;
             }
         }
         cascade.rest.iter().try_for_each(|round| self.measure_here(documents, round))?;
@@ -149,8 +149,8 @@ impl<'a> Measuring<'a> {
         self.submitted.range(batch.clone()).next().is_some()
     }
 
-    /// Submits a window for the measures that need evidence and have no statistics of it.
-    fn submit_evidence(
+    /// Submits a window to the devices for each measure that needs attention and has no statistics of the window.
+    fn submit_attention(
         &mut self,
         key: WindowKey,
         cut: &CutDocument,

@@ -1,4 +1,4 @@
-//! Runs the scheduler of a plan's devices and a monitor of them, while work lasts.
+//! Runs a function while the scheduler and the monitor of a plan's devices are active.
 
 use longsift_stages::first_layer_attention::FirstLayer;
 

@@ -8,8 +8,8 @@ use crate::base::error::{Failure, Result};
 use crate::base::stop::Stop;
 use crate::plan::whole_models::WholeModelPlan;
 
-/// Groups consecutive windows: each group has at most as many tokens as the windows of `window_tokens` that the plan has room
-/// for.
+/// Groups consecutive windows. The tokens of a group do not exceed those of `whole.windows_at_once` windows of
+/// `window_tokens`, unless a single window has more.
 pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
     whole: &WholeModelPlan,
     window_tokens: u64,
@@ -79,7 +79,7 @@ pub(crate) fn forward(
     if made.is_none() {
         stop.check()?;
     }
-    let mut made = made.expect("nobody has stopped it").into_iter();
+    let mut made = made.expect("a signal would have returned an error").into_iter();
     let of_window = |ids: &&[u32]| {
         if let Some(position) = beyond(ids) {
             let id = ids[position];
@@ -88,7 +88,7 @@ pub(crate) fn forward(
             );
             return Err(RowError { code: "token_out_of_range", message });
         }
-        Ok(made.next().expect("a window gave one"))
+        Ok(made.next().expect("one result per window"))
     };
     Ok(windows.iter().map(of_window).collect())
 }
@@ -96,12 +96,15 @@ pub(crate) fn forward(
 /// Results of windows; `None` if a signal stopped the run.
 type Computed<T> = std::result::Result<Option<Vec<T>>, ModelProblem>;
 
-/// Computes the results of windows with `compute`, in halves as long as a device lacks the memory for all of them.
-/// `None` if `compute` returns it.
+/// Computes the results of windows with `compute`. Whenever a device lacks the memory, splits the windows in halves and
+/// retries each. Returns `None` if `compute` does.
 fn halving<W, T>(windows: &[W], compute: &mut dyn FnMut(&[W]) -> Computed<T>) -> Computed<T> {
     match compute(windows) {
         Err(problem) if problem.kind == ProblemKind::Memory && windows.len() > 1 => {
-            tracing::warn!(windows = windows.len(), "{problem}; trying half of them at a time");
+            tracing::warn!(
+                windows = windows.len(),
+                "{problem}; retrying with half as many windows at a time"
+            );
             let (first, second) = windows.split_at(windows.len() / 2);
             let Some(mut made) = halving(first, compute)? else { return Ok(None) };
             let Some(more) = halving(second, compute)? else { return Ok(None) };
@@ -119,7 +122,7 @@ mod tests {
     use super::halving;
 
     #[test]
-    fn a_shortage_of_memory_halves_the_windows_and_one_that_does_not_fit_is_an_error() {
+    fn windows_are_halved_until_they_fit_and_a_single_one_that_does_not_fit_is_an_error() {
         let mut calls = Vec::new();
         let mut fits = |max: usize, windows: &[u32]| {
             halving(windows, &mut |windows: &[u32]| {

@@ -37,7 +37,7 @@ pub(crate) struct Programs<'a> {
     idle: HashMap<&'a str, Copies>,
     /// Digests of the files that answers depend on, by stage, as in the identity of the statistics.
     digests: BTreeMap<String, BTreeMap<String, String>>,
-    /// Whether threads that wait for answers should give up, because the run ends for another reason.
+    /// Whether threads that wait for answers should return, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
 
@@ -50,8 +50,8 @@ struct Copies {
 }
 
 impl<'a> Programs<'a> {
-    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]). They prevent that answers of a
-    /// program edited during the run are recorded under the old digests.
+    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]). They are compared
+    /// again later, so that answers of a program edited during the run are not recorded under the old digests.
     pub(crate) fn new(
         plan: &'a Plan,
         digests: BTreeMap<String, BTreeMap<String, String>>,
@@ -100,7 +100,7 @@ impl<'a> Programs<'a> {
         })
     }
 
-    /// Tells waiting threads to give up: the run fails.
+    /// Makes waiting threads return, because the run fails.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ impl<'a> Programs<'a> {
     /// Ends all programs.
     ///
     /// # Errors
-    /// A program wrote more than its answers, or was edited meanwhile.
+    /// A program wrote output after its last answer, or was edited during the run.
     pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
         for program in &plan.programs {
             self.check_unedited(program)?;
@@ -134,8 +134,8 @@ impl<'a> Programs<'a> {
         Err(Diagnostic::error(Blame::Pipeline, message)
             .at(program.place.clone())
             .hint(format!(
-                "run again: answers of the old program are kept only if the old file is restored; `--remeasure {name}` asks \
-                 the new one about all rows"
+                "restore the old file to keep the answers of the old program, or run again with `--remeasure {name}` to \
+                 send all rows to the new one"
             ))
             .into())
     }
@@ -193,7 +193,7 @@ impl BatchRunner<'_> {
             let sent = match answers {
                 Ok(answers) => batch.clone().zip(answers).try_for_each(|one| sender.send(Ok(one))),
                 Err(failure) => {
-                    // Output that is still to come belongs to no question.
+                    // Later output of this process would answer no question.
                     child = None;
                     let _ = sender.send(Err(failure));
                     break;
@@ -208,15 +208,15 @@ impl BatchRunner<'_> {
 
     /// Queries a batch; if it fails, queries its halves.
     ///
-    /// A single row is tried in a process that was not queried before, and `again` once more if no larger batch with it has
-    /// failed.
+    /// A single row fails only if it fails in a new process, and with `again` in two. `again`: no larger batch with the row
+    /// has failed yet.
     fn isolate(
         &self,
         child: &mut Option<Child>,
         questions: &[Question<'_>],
         again: bool,
     ) -> Result<Vec<Answer>> {
-        let was_asked = child.is_some();
+        let was_queried = child.is_some();
         let how = match self.query(child, questions) {
             Ok(replies) => return Ok(replies.into_iter().map(Ok).collect()),
             Err(Failed::Ended(how)) => how,
@@ -229,8 +229,8 @@ impl BatchRunner<'_> {
             answers.extend(self.isolate(child, second, false)?);
             return Ok(answers);
         }
-        if again || was_asked {
-            return self.isolate(child, questions, again && was_asked);
+        if again || was_queried {
+            return self.isolate(child, questions, again && was_queried);
         }
         let name = quoted(&self.program.settings.name);
         let message = format!("the program of {name} {how}");
@@ -262,7 +262,7 @@ impl BatchRunner<'_> {
                 match blame {
                     Blame::Machine => problem.hint("check this machine, and run the same command to resume"),
                     _ => problem.hint(
-                        "run it in the pipeline's folder with only the stage's `environment`; its first batch has no rows",
+                        "to test it, run it in the pipeline's folder with only the stage's `environment`; its first batch has no rows",
                     ),
                 }
                 .into(),

@@ -83,8 +83,8 @@ pub fn reopen_quarantined(
 /// Reopens every unit whose record has the wanted windows but not the statistics of all measures: the existing statistics go to
 /// its journal, and only the others are computed.
 ///
-/// If other processes are active, the one that has the journal of a unit reopens it or works on it, and leaves a record that
-/// need not be reopened. `exclusive`: there are none, and statistics of measures that the plan does not have are retained as well.
+/// If other processes are active, only the process that has locked a unit's journal reopens the unit. With `exclusive` access,
+/// statistics of measures that the plan does not have are retained as well.
 pub fn reopen_for_measures(
     plan: &Plan,
     directory: &RunDirectory,
@@ -109,8 +109,7 @@ pub fn reopen_for_measures(
 
 /// Copies the wanted statistics of a record into the unit's journal, syncs it and removes the record.
 ///
-/// If other processes are active, does nothing and returns `false` if one of them has the journal, or had it since the record
-/// was read.
+/// Does nothing and returns `false` if another process has locked the journal, or has replaced the record since it was read.
 fn reopen(
     plan: &Plan,
     directory: &RunDirectory,

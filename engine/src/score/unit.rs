@@ -154,12 +154,12 @@ pub(super) fn score(
             Ok(Some(lost)) => {
                 let (record, by_another) = open.finish(&lost)?;
                 files::remove_file(&journal_path)?;
-                // Windows of row groups that were lost later do not count, and no window counts twice.
+                // Windows of row groups that were lost later are not counted, and no window is counted twice.
                 measured.retain(|(row, _)| lost.problem(*row).is_none());
                 measured.sort_unstable();
                 measured.dedup();
                 let windows_measured = measured.len() as u64;
-                // With exclusive access, the record is this run's own from before a file of the unit was lost.
+                // With exclusive access, an earlier record is this run's own, from before a file of the unit was lost.
                 let by_another = by_another && !context.exclusive;
                 return Ok(ScoredUnit { record, windows_measured, by_another });
             }
@@ -167,7 +167,7 @@ pub(super) fn score(
             Ok(None) => open.measuring.drain()?,
             Err(failure) => {
                 if let Err(also) = open.measuring.drain() {
-                    tracing::warn!("the journal of an open unit is not on disk: {also}");
+                    tracing::warn!("the journal of an open unit cannot be written: {also}");
                 }
                 return Err(failure);
             }
@@ -175,7 +175,7 @@ pub(super) fn score(
     }
 }
 
-/// Returns the record of a unit that another process has committed meanwhile.
+/// Returns the record of a unit that another process has committed; `None` with exclusive access.
 fn record_of_another(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
     if context.exclusive {
         return Ok(None);
@@ -259,7 +259,7 @@ impl<'a> OpenUnit<'a> {
             match batches.recv_timeout(STOP_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    unreachable!("a reader says when it is at the end of a unit")
+                    unreachable!("a reader sends `End` after each unit")
                 }
                 Ok(FromReader::Restart) => break None,
                 Ok(FromReader::End(lost)) => break Some(lost),

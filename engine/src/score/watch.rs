@@ -181,7 +181,7 @@ impl<'a> Watch<'a> {
         };
         let device = self.devices[index].compute.name();
         tracing::warn!(
-            "{device}: other programs use {} of its memory, {} before",
+            "{device}: other programs use {} of its memory, previously {}",
             bytes(state.others),
             bytes(before)
         );

@@ -100,7 +100,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Sends a batch and waits for its answer. Calls `interrupted` repeatedly to see whether to stop.
+    /// Sends a batch and waits for its answer. Polls `interrupted`, and stops if it returns an error.
     pub(super) fn query(
         &mut self,
         questions: &[Question<'_>],
@@ -115,7 +115,7 @@ impl Child {
     /// Closes standard input and waits for the program to exit.
     ///
     /// # Errors
-    /// The program wrote more than its answers. An unsuccessful exit is only logged.
+    /// The program wrote output after its last answer. An unsuccessful exit is only logged.
     pub(super) fn end(
         mut self,
         interrupted: &dyn Fn() -> Result<()>,
@@ -133,7 +133,7 @@ impl Child {
             Err(other) => return Err(other),
         };
         if self.answers.has_more() {
-            let message = "it wrote more than its answers";
+            let message = "it wrote output after its last answer";
             return Err(Failed::Wrong(message.to_owned()));
         }
         if !self.process.try_wait().ok().flatten().is_some_and(|status| status.success()) {

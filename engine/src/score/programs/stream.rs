@@ -138,7 +138,7 @@ impl Questions {
 fn texts(questions: &[Question<'_>]) -> ArrayRef {
     let text = |question: &Question<'_>| match &question.content {
         QuestionContent::Text(text) => text.to_string(),
-        QuestionContent::Ids(_) => unreachable!("a program that reads text is handed text"),
+        QuestionContent::Ids(_) => unreachable!("a program that reads text receives text"),
     };
     Arc::new(StringArray::from_iter_values(questions.iter().map(text)))
 }
@@ -148,7 +148,7 @@ fn ids(questions: &[Question<'_>]) -> ArrayRef {
     let mut lists = ListBuilder::new(UInt32Builder::new()).with_field(item);
     for question in questions {
         let QuestionContent::Ids(ids) = &question.content else {
-            unreachable!("a program that reads token ids is handed token ids");
+            unreachable!("a program that reads token ids receives token ids");
         };
         lists.values().append_slice(ids);
         lists.append(true);
@@ -196,7 +196,7 @@ impl Answers {
         Ok(None)
     }
 
-    /// Whether the program wrote more than its answers. A partial end-of-stream marker does not count.
+    /// Whether the program wrote output after its last answer. A partial end-of-stream marker does not count.
     pub(super) fn has_more(&self) -> bool {
         let end = [CONTINUATION, [0; 4]].concat();
         !end.starts_with(&self.bytes)
@@ -280,7 +280,12 @@ fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
     }
     let length = usize::try_from(message.bodyLength()).ok();
     let length = length.filter(|length| *length <= MAX_MESSAGE_BYTES);
-    length.ok_or_else(|| format!("it wrote a message of {} bytes", message.bodyLength()))
+    length.ok_or_else(|| {
+        format!(
+            "expected a message of at most {MAX_MESSAGE_BYTES} bytes, got {}",
+            message.bodyLength()
+        )
+    })
 }
 
 /// Converts a batch to the answers of `questions`, row by row.
@@ -293,8 +298,8 @@ pub(super) fn replies(
     batch: &RecordBatch,
 ) -> Result<Vec<Reply>, String> {
     if batch.num_rows() != questions.len() {
-        let (answered, asked) = (batch.num_rows(), questions.len());
-        return Err(format!("expected {asked} rows, got {answered}"));
+        let (answered, expected) = (batch.num_rows(), questions.len());
+        return Err(format!("expected {expected} rows, got {answered}"));
     }
     let documents = program.settings.reads == Reads::Document;
     let nulls = |column: usize| batch.column(column).null_count() > 0;
@@ -309,12 +314,12 @@ pub(super) fn replies(
             || window.is_some_and(|it| it != question.window as i32)
         {
             let of_window = |window| format!(", window {window}");
-            let (asked, found) = match window {
+            let (expected, found) = match window {
                 Some(found) => (of_window(i64::from(question.window)), of_window(i64::from(found))),
                 None => Default::default(),
             };
             return Err(format!(
-                "expected row {}{asked}, got row {}{found}: answers must be in the order of the questions",
+                "expected row {}{expected}, got row {}{found}: answers must be in the order of the questions",
                 question.row, rows[index]
             ));
         }
@@ -330,7 +335,7 @@ pub(super) fn replies(
             Kind::Count | Kind::Numbers => {
                 let count = array.as_primitive::<Int64Type>().value(index);
                 let count = u64::try_from(count).map_err(|_| {
-                    format!("{} of row {} is {count}", quoted(&column.name), rows[index])
+                    format!("{} of row {} is {count}, below 0", quoted(&column.name), rows[index])
                 })?;
                 Ok(Value::Count(count))
             }
