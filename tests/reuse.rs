@@ -300,12 +300,12 @@ fn an_incomplete_calibration_is_rejected_at_plan() {
     let strength = "statistic: dependency_strength";
     let percentile = format!("{{{strength}, standardise: percentile}}");
     for (score, filter, missing) in [
-        (terms("{statistic: unique_token_share}"), None, "figures of `unique_token_share`"),
+        (terms("{statistic: unique_token_share}"), None, "statistics of `unique_token_share`"),
         (terms(&percentile), None, "the histogram of `dependency_strength`"),
         (
             terms(&format!("{{{strength}}}")),
             Some("guards: [{statistic: dependency_strength, min: 0}]"),
-            "the bounds of 1 guards (it has those of 0",
+            "the bounds of 1 guard (it has 0",
         ),
     ] {
         let wrong = pipeline().measure("lexical").score(&score);
@@ -417,38 +417,38 @@ fn a_contradictory_calibration_is_rejected_at_plan() {
     let changes: [(Change, &str); 17] = [
         (
             |saved| bins(saved, "0:1 4095:1".to_owned()),
-            "in group (null): the bins of the histogram of `dependency_strength` hold 2 samples, and 24 have a score",
+            "in group (null): the bins of the histogram of `dependency_strength` hold 2 samples, but 24 have a score",
         ),
         (
             |saved| bins(saved, format!("0:1 4095:{}", u64::MAX - 1)),
-            "hold 18446744073709551615 samples, and 24 have a score",
+            "hold 18446744073709551615 samples, but 24 have a score",
         ),
         (|saved| bins(saved, format!("0:2 4095:{}", u64::MAX)), "bin 4095 cannot hold"),
         (
             |saved| saved["groups"][0]["histograms"]["dependency_strength"]["highest"] = json!(7),
-            "and 7e0, and its figures do not",
+            "and 7e0, but its minimum and maximum differ",
         ),
         (
             |saved| saved["groups"][0]["score_parts"][3] = json!(u64::MAX),
-            "its `score_parts` are 10, of 18446744073709551615 samples, and 24 have a score",
+            "expected 10 `score_parts` with a sum of 24, got 10 with a sum of 18446744073709551615",
         ),
-        (|saved| saved["groups"][0]["count"] = json!(25), "of 24 samples, and 25 have a score"),
-        (
-            |saved| saved["groups"][0]["score_parts"] = json!([8, 8, 8]),
-            "its `score_parts` are 3, of 24 samples",
-        ),
+        (|saved| saved["groups"][0]["count"] = json!(25), "a sum of 25, got 10 with a sum of 24"),
+        (|saved| saved["groups"][0]["score_parts"] = json!([8, 8, 8]), "got 3 with a sum of 24"),
         (
             |saved| saved["groups"][0]["score_deciles"].as_array_mut().unwrap().reverse(),
             "its `score_deciles` do not ascend",
         ),
-        (|saved| saved["groups"][0]["score_deciles"] = json!([]), "it has 0 deciles of 24 scores"),
+        (
+            |saved| saved["groups"][0]["score_deciles"] = json!([]),
+            "it has 0 deciles, but 24 samples have a score",
+        ),
         (
             |saved| saved["groups"][0]["thresholds"][0]["score"] = Value::Null,
-            "samples are kept, and it has no threshold",
+            "samples are kept, but it has no threshold",
         ),
         (
             |saved| saved["groups"][0]["guards"][0] = json!({"low": 0.9, "high": 0.1}),
-            "a guard lets values from 9e-1 to 1e-1 pass",
+            "the lower bound of a guard, 9e-1, is above its upper bound, 1e-1",
         ),
         (
             |saved| saved["groups"][0]["guards"][0] = json!({"low": null, "high": 1}),
@@ -474,7 +474,7 @@ fn a_contradictory_calibration_is_rejected_at_plan() {
         ),
         (
             |saved| saved["groups"][0]["kept"] = json!(25),
-            "25 samples are kept, and 24 have a score",
+            "25 samples are kept, but only 24 have a score",
         ),
         (
             |saved| saved["groups"][0]["thresholds"][0]["ties_kept"] = json!(9),

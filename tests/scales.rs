@@ -365,7 +365,7 @@ fn budgets_of_a_calibration_are_matched_by_scope() {
         ("{max_tokens: 128, keep_tokens: 500}", "{min_tokens: 64, keep_tokens: 700}");
     workspace.run(&calibrated(&format!("{wide}, {most}"), ""));
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("wide.json")).unwrap();
-    refuses(&format!("{most}, {wide}"), "wide.json", "samples belong to both");
+    refuses(&format!("{most}, {wide}"), "wide.json", "a sample can match both");
     // A calibration for a fraction cannot be used for a budget.
     workspace.run(&calibrated(long, "").filter("keep_fraction: 0.5"));
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("fraction.json")).unwrap();
@@ -378,7 +378,7 @@ fn budgets_of_a_calibration_are_matched_by_scope() {
     refuses(
         &format!("{long}, {short}"),
         "merged.json",
-        "`unique_token_share` of a document is the mean of its windows, was max",
+        "`unique_token_share` of a document is now the mean of its windows; in the calibration it is the max",
     );
 }
 

@@ -92,7 +92,7 @@ impl Selection {
     /// Returns the samples of a unit in input order, given its measured windows by row.
     ///
     /// # Errors
-    /// The windows changed since they were selected from, or a temporary file cannot be read.
+    /// The windows changed during the selection, or a temporary file cannot be read.
     pub fn unit_samples(
         &self,
         plan: &Plan,
@@ -104,11 +104,11 @@ impl Selection {
             windows.values().flat_map(|document| self.criteria.samples(document)).collect();
         if samples.len() as u64 != numbers.end - numbers.start {
             let message = format!(
-                "the scores of unit {} of `{}` changed while they were selected from: {} samples, before {}",
+                "the scores of unit {} of `{}` changed during the selection: expected {} samples, got {}",
                 plan.units[unit].name(),
                 plan.units[unit].file_path,
-                samples.len(),
-                numbers.end - numbers.start
+                numbers.end - numbers.start,
+                samples.len()
             );
             let hint = "make sure that no other program writes to the run directory, and run again";
             return Err(Diagnostic::error(Blame::Machine, message).hint(hint).into());

@@ -15,6 +15,7 @@ use super::rank::GroupDecision;
 use super::warnings::{listed, name};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::text::counted;
 use crate::plan::Plan;
 use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
@@ -106,7 +107,7 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
     {
         let (one, other) = (&now[one], &now[other]);
         problems.push(format!(
-            "its budget for {other} comes before the one for {one}, and samples belong to both"
+            "its budget for {other} precedes the one for {one}, and a sample can match both"
         ));
     }
     if problems.is_empty() && !now.is_empty() {
@@ -133,7 +134,7 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
             if !criteria.requires(index) {
                 continue;
             }
-            return Some(format!("figures of `{name}`"));
+            return Some(format!("statistics of `{name}`"));
         }
         let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);
         if takes && !known.histograms.contains_key(name) {
@@ -142,7 +143,7 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     }
     let (guards, has) = (criteria.guards.len(), known.guards.len());
     if guards != has {
-        return Some(format!("the bounds of {guards} guards (it has those of {has})"));
+        return Some(format!("the bounds of {} (it has {has})", counted(guards as u64, "guard")));
     }
     let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
         // If samples have scores, quantiles exist as well.
@@ -185,23 +186,23 @@ pub(super) fn contradiction(
     if score_parts.len() != 10 || *count > MAX_SAMPLES || parts != *count {
         let number = score_parts.len();
         return Some(format!(
-            "its `score_parts` are {number}, of {parts} samples, and {count} have a score"
+            "expected 10 `score_parts` with a sum of {count}, got {number} with a sum of {parts}"
         ));
     }
     if count > samples {
-        return Some(format!("{count} samples have a score, and there are {samples}"));
+        return Some(format!("{count} samples have a score, but there are only {samples}"));
     }
     if kept > count {
-        return Some(format!("{kept} samples are kept, and {count} have a score"));
+        return Some(format!("{kept} samples are kept, but only {count} have a score"));
     }
     if thresholds.len() != cutoffs {
         let has = thresholds.len();
-        return Some(format!("it needs {cutoffs} thresholds, one for each budget: it has {has}"));
+        return Some(format!("expected {cutoffs} thresholds, one for each budget, got {has}"));
     }
     let wrong = |of: &&Threshold| of.ties_kept > of.ties || of.ties > *count;
     if let Some(Threshold { ties, ties_kept, .. }) = thresholds.iter().find(wrong) {
         return Some(format!(
-            "{ties_kept} of {ties} samples with the score of a threshold are kept, and {count} have a score"
+            "{ties_kept} of {ties} samples with the score of a threshold are kept, but {count} have a score"
         ));
     }
     if let Some(what) = contradiction_of_figures(figures) {
@@ -211,34 +212,38 @@ pub(super) fn contradiction(
         return Some("its `score_deciles` do not ascend".to_owned());
     }
     if deciles.is_empty() != (*count == 0) {
-        return Some(format!("it has {} deciles of {count} scores", deciles.len()));
+        return Some(format!("it has {} deciles, but {count} samples have a score", deciles.len()));
     }
     if *kept > 0 && thresholds.iter().all(|of| of.score.is_none()) {
-        return Some(format!("{kept} samples are kept, and it has no threshold"));
+        return Some(format!("{kept} samples are kept, but it has no threshold"));
     }
-    // A quantile beyond a fixed bound lets no value pass.
+    // A lower bound above the upper one accepts no value, so no sample could have a score.
     let crossed =
         |of: &&Bounds| *count > 0 && of.low.zip(of.high).is_some_and(|(low, high)| low > high);
     if let Some(Bounds { low, high }) = known.guards.iter().find(crossed) {
         let [low, high] = [low, high].map(|of| of.unwrap_or_default());
-        return Some(format!("a guard lets values from {low:e} to {high:e} pass"));
+        return Some(format!(
+            "the lower bound of a guard, {low:e}, is above its upper bound, {high:e}"
+        ));
     }
     histograms.iter().find_map(|(name, histogram)| {
         let ((low, high), values) = (histogram.range(), histogram.values());
         let of = format!("the histogram of `{name}`");
         let between = figures.get(name).map(|of| (of.min, of.max));
         if between.is_some_and(|between| between != (low, high)) {
-            return Some(format!("{of} lies between {low:e} and {high:e}, and its figures do not"));
+            return Some(format!(
+                "{of} lies between {low:e} and {high:e}, but its minimum and maximum differ"
+            ));
         }
         // Samples without a score may have the statistic, and samples with one may lack that of an optional term.
         let index = criteria.statistics.iter().position(|statistic| statistic.name == *name);
         let min = if index.is_some_and(|index| criteria.requires(index)) { *count } else { 0 };
         let values = values.filter(|values| !(min..=MAX_SAMPLES).contains(values))?;
-        Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
+        Some(format!("the bins of {of} hold {values} samples, but {count} have a score"))
     })
 }
 
-/// Describes statistics that no values have, allowing for rounding.
+/// Describes a statistic whose mean, standard deviation, minimum and maximum contradict each other, allowing for rounding.
 fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option<String> {
     figures.iter().find_map(|(name, of)| {
         let (spread, size) = (of.max - of.min, of.max.abs().max(of.min.abs()));
@@ -275,15 +280,14 @@ fn read(
     if let Some((group, what)) = calibration.groups.iter().find_map(|group| {
         Some((name(group.value.as_deref()), contradiction(criteria, group, cutoffs)?))
     }) {
-        let message =
-            format!("the calibration `{path}` contradicts itself in group {group}: {what}");
+        let message = format!("the calibration `{path}` is inconsistent in group {group}: {what}");
         return Err(damaged(message).at(place()).into());
     }
     let merge = merges(criteria);
     let changed = merge.iter().filter_map(|(name, now)| {
         let then = calibration.merge.get(name)?;
         (now != then)
-            .then(|| format!("`{name}` of a document is the {now} of its windows, was {then}"))
+            .then(|| format!("`{name}` of a document is now the {now} of its windows; in the calibration it is the {then}"))
     });
     let mut other: Vec<String> = changed.collect();
     other.extend(match_budgets(criteria, &mut calibration));
@@ -363,7 +367,7 @@ pub(super) fn saved_calibration(
     if !unknown.is_empty() {
         return Err(Diagnostic::error(
             Blame::Pipeline,
-            format!("the calibration `{path}` has no figures for group {}", listed(unknown)),
+            format!("the calibration `{path}` has no statistics for group {}", listed(unknown)),
         )
         .at(plan.spec.locate("stages.score.calibration"))
         .hint(

@@ -38,8 +38,8 @@ impl AlternativeSelection {
     }
 }
 
-/// Selects by each score of `output.compare` in turn, reading the score tables once for each. The columns of the last are those
-/// of all, after those of `own`.
+/// Selects by each score of `output.compare` in turn, reading the score tables once for each. Every selection reads the columns
+/// of `own` and of the selections before it, so the last one has all columns.
 pub(super) fn select(
     plan: &Plan,
     directory: &RunDirectory,

@@ -38,7 +38,8 @@ fn shift(before: &ColumnFigures, now: f64) -> f64 {
     }
 }
 
-/// Compares the shares of the same ten parts. Adds half a sample to every part, so that empty ones do not give infinity.
+/// Compares how samples are distributed over the same ten ranges of scores. Adds half a sample to every range, so that an
+/// empty one does not give infinity.
 fn stability_index(then: &[u64], now: &[u64; 10]) -> Option<f64> {
     let shares = |parts: &[u64]| -> Vec<f64> {
         let all: f64 = parts.iter().map(|count| *count as f64 + 0.5).sum();
@@ -71,7 +72,7 @@ mod tests {
     #[test]
     fn equal_scores_have_no_drift() {
         assert_eq!(index(0).to_bits(), 0.0_f64.to_bits());
-        // The same holds if nearly all are equal and the parts differ greatly in size.
+        // This holds as well if nearly all scores are equal, so that the ranges differ greatly in size.
         let equal = [0, 0, 0, 0, 0, 0, 0, 0, 3, 8478];
         assert_eq!(stability_index(&equal, &equal).map(f64::to_bits), Some(0.0_f64.to_bits()));
     }

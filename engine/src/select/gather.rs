@@ -77,7 +77,7 @@ pub(super) struct GatheredSamples {
     /// Number of windows that overlap the previous window.
     pub(super) overlapping: u64,
     pub(super) repeated_ids: RepeatedIds,
-    /// Documents without an id of their own.
+    /// Documents without an id.
     pub(super) without_id: u64,
 }
 

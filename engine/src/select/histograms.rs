@@ -1,4 +1,4 @@
-//! Histograms for the percentiles of terms, of all groups: counted in memory group by group and kept in a memory-mapped file,
+//! Histograms of all groups, for the percentiles of terms: counted in memory group by group and kept in a memory-mapped file,
 //! so that memory does not depend on the number of groups.
 
 use std::ops::Range;

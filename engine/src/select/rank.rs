@@ -32,7 +32,7 @@ use crate::base::stop::Stop;
 use crate::run_directory::calibration::Threshold;
 use crate::run_directory::layout::RunDirectory;
 
-/// Number of parts that the deciles cut scores into.
+/// Number of ranges between the deciles of scores.
 const TENTHS: u64 = 10;
 
 /// Ranking of the gathered samples by one score.
@@ -150,7 +150,7 @@ fn scales(
 
 fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
     let scorer = Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, &scales?);
-    Some(scorer.expect("every term has the scale that it asks for"))
+    Some(scorer.expect("every term has its scale"))
 }
 
 /// Totals of every statistic, and the scale of every term if all have one.

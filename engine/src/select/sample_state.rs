@@ -14,8 +14,8 @@ pub(super) enum SampleState {
     Ranked(f64),
 }
 
-/// Value of a statistic whose measure was excluded by sampling. A `NaN` with a payload of its own, which distinguishes it from
-/// a value that a measure could not compute; never used in arithmetic.
+/// Value of a statistic whose measure was excluded by sampling. A `NaN` whose payload distinguishes it from a value that a
+/// measure could not compute; never used in arithmetic.
 pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
 
 /// Whether a value is [`NOT_SAMPLED`].

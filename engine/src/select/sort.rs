@@ -175,7 +175,7 @@ mod tests {
         (0..=RUN).for_each(|number| sorter.push([number as u64]).unwrap());
         let files = std::fs::read_dir(directory.temporary_folder()).unwrap().count();
         assert_eq!(files, 0, "the file has no name");
-        assert!(sorter.for_each(&Stop::after(15), |_| panic!("nothing is visited")).is_err());
+        assert!(sorter.for_each(&Stop::after(15), |_| panic!("an entry was visited")).is_err());
     }
 
     proptest! {

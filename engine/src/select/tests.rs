@@ -115,7 +115,7 @@ struct InMemory {
     threshold: Option<f64>,
 }
 
-/// The definition: bounds over all samples, then scales over those within all bounds, then scores of all.
+/// Selects by the definition: bounds over all samples, then scales over those within all bounds, then scores of all.
 fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> InMemory {
     let column =
         |index: usize| -> Vec<f64> { samples.iter().map(|(_, _, values)| values[index]).collect() };
@@ -212,7 +212,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         for (index, count) in ranked.totals.parts.iter().enumerate() {
             assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
         }
-        again_by_its_calibration(criteria, &gathered, name, ranked, &histograms);
+        check_calibrated(criteria, &gathered, name, ranked, &histograms);
         for ((number, _), _) in in_group.iter().zip(&keep).filter(|(_, keep)| **keep) {
             expected_of_units[number / unit] += 1;
         }
@@ -221,7 +221,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
 }
 
 /// Checks that a calibration keeps the same samples that it was made from, without drift.
-fn again_by_its_calibration(
+fn check_calibrated(
     criteria: &Criteria,
     gathered: &GatheredSamples,
     name: Option<&str>,
@@ -273,7 +273,7 @@ fn again_by_its_calibration(
 
 /// Statistics, bounds, scores and decisions of fixed samples, for every standardisation and every kind of amount.
 #[test]
-fn another_selection_is_another_version() {
+fn a_changed_selection_has_a_new_version() {
     let mut state = 7_u32;
     let mut next = |below: u32| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -320,7 +320,7 @@ fn another_selection_is_another_version() {
     }
     let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
     let digest = numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold);
-    let hint = "raise SELECTION_VERSION: a run before selects otherwise than a run after";
+    let hint = "raise SELECTION_VERSION: the same statistics are selected differently than before";
     assert_eq!((SELECTION_VERSION, digest), (1, 13_852_370_210_509_888_314), "{hint}");
 }
 
@@ -464,7 +464,7 @@ fn a_rejected_sample_is_scored_on_the_scale_of_those_that_pass() {
 }
 
 #[test]
-fn a_guard_before_a_measure_that_the_score_does_not_use_leaves_the_score() {
+fn a_guard_before_a_measure_does_not_affect_scores_without_that_measure() {
     let guard = r#"{"statistic": "2", "max": 0.5, "before": "expensive"}"#;
     let filter = format!(r#"{{"guards": [{guard}]}}"#);
     let samples = [
@@ -474,7 +474,7 @@ fn a_guard_before_a_measure_that_the_score_does_not_use_leaves_the_score() {
         (0, 1, [2.0, f64::NAN, 0.9]),
     ];
     let found = scores(Standardise::MinMax, &filter, &samples);
-    assert!((found[2] - 0.25).abs() < 1e-12, "all statistics of the score are there: {found:?}");
+    assert!((found[2] - 0.25).abs() < 1e-12, "no statistic of the score is missing: {found:?}");
     assert!(found[3].is_nan(), "one of them was not measured");
 }
 
@@ -492,7 +492,7 @@ fn a_signal_ends_a_selection_between_two_samples() {
     let criteria = criteria(Standardise::ZScore, Combine::Sum, r#"{"keep_fraction": 0.5}"#);
     let gathered = gathered(&criteria, &[(0, 1, [0.0; 3]); 9], 3);
     let stopped = Stop::after(15);
-    assert!(gathered.visit(0, &stopped, |_| panic!("nothing is handed over")).is_err());
+    assert!(gathered.visit(0, &stopped, |_| panic!("a sample was visited")).is_err());
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn optional_term_without_values_is_ignored() {
     let rule = ranked.rule(&criteria, &histograms);
     let score = |(_, _, values): &Drawn| rule.sample_state(&criteria, values).score();
     assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
-    again_by_its_calibration(&criteria, &gathered, None, ranked, &histograms);
+    check_calibrated(&criteria, &gathered, None, ranked, &histograms);
 }
 
 #[test]
@@ -520,5 +520,5 @@ fn a_calibration_with_samples_that_lack_an_optional_term_is_consistent() {
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, histograms, _) = ranked(&criteria, &gathered);
     assert_eq!(ranked[&None].totals.scored, 3);
-    again_by_its_calibration(&criteria, &gathered, None, &ranked[&None], &histograms);
+    check_calibrated(&criteria, &gathered, None, &ranked[&None], &histograms);
 }

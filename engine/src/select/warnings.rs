@@ -78,7 +78,7 @@ pub(super) fn random_score_warnings(plan: &Plan, gathered: &GatheredSamples) -> 
         || plan.spec.pipeline.output.compare.contains(&Formula::Random);
     let mut warnings = Vec::new();
     let mut warn = |message: String| {
-        let hint = "give every document an id of its own (`input.id_column`)";
+        let hint = "give every document a unique id (`input.id_column`)";
         warnings.push(Diagnostic::warning(Blame::Data, message).hint(hint));
     };
     let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
@@ -203,7 +203,7 @@ pub(crate) fn drift_warning(drift: &[GroupDrift]) -> Option<Diagnostic> {
         (None, _) => (String::new(), format!("index {index:.2}")),
     };
     let message = format!(
-        "the scores{scores} have moved from the calibration: stability {index}, with a limit of {}",
+        "the scores{scores} have moved from the calibration: stability {index}, above the limit of {}",
         drift::WARNING_INDEX
     );
     let hint = "check what has changed in the input; to accept it, calibrate again on a corpus that includes the change";
@@ -237,7 +237,7 @@ pub(super) fn check_noise(
         };
         Some(Diagnostic::error(Blame::Pipeline, message).hint(format!(
             "the scores are kept: {without}, or raise `max_relative_error` to accept the noise; more rows or \
-             `rows: all` measure again",
+             `rows: all` require a new measurement",
         )))
     };
     let problems: Vec<_> = criteria.terms.iter().zip(errors).filter_map(noisy).collect();
