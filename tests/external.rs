@@ -517,15 +517,15 @@ fn mistakes_about_a_program_are_reported_at_plan() {
         ),
         (
             windows.replace("name: bytes", "name: tokens_total"),
-            "`tokens_total` is reserved: every window or sample has it",
+            "`tokens_total` is reserved: windows or samples have a column of this name",
         ),
         (
             windows.replace("name: bytes", "name: score"),
-            "`score` is reserved: every window or sample has it",
+            "`score` is reserved: windows or samples have a column of this name",
         ),
         (
             windows.replace("name: bytes", "name: percentile"),
-            "`percentile` is reserved: every window or sample has it",
+            "`percentile` is reserved: windows or samples have a column of this name",
         ),
         (windows.replace("name: own", "name: Own-1"), "is not a valid name: it becomes the prefix"),
         (windows.replace("version: \"1\", ", ""), "missing key `version`"),

@@ -109,7 +109,7 @@ fn a_file_that_changed_is_filtered_again_with_a_warning() {
     workspace.write("increment.yaml", increment("out.run", "day2").to_string());
     let answer = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
     assert_eq!(answer.summary()["rows_in"], 3);
-    assert!(answer.stderr.contains("1 files have changed since `out.run`"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("1 file changed since `out.run`"), "{}", answer.stderr);
     assert!(answer.stderr.contains("for example `b.parquet`"), "{}", answer.stderr);
 }
 
@@ -124,7 +124,7 @@ fn repeating_the_first_run_after_an_increment_is_detected() {
     assert_eq!(count(&workspace.run(&first()), "rows_in"), 24);
     workspace.write("increment.yaml", second.to_string());
     let refused = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(2).stderr;
-    assert!(refused.contains("now holds 1 of the files that this run filtered"), "{refused}");
+    assert!(refused.contains("now includes 1 file that this run filtered"), "{refused}");
     assert!(refused.contains("for example `c.parquet`"), "{refused}");
     assert_eq!(workspace.hashes(&["day2"]), before, "nothing is lost without a word");
     let fresh = workspace.longsift(&["run", "increment.yaml", "-q", "--fresh"]).success().summary();

@@ -235,7 +235,7 @@ fn names_that_cannot_be_mirrored_are_rejected() {
     refused(
         &["a.parquet", "a", "b/x.bin", "b/x.bin.parquet"],
         "input/**/*",
-        "`a` and `a.parquet` would both be `a.parquet` in the output (and 1 more such problems)",
+        "`a` and `a.parquet` would both be `a.parquet` in the output (and 1 more such problem)",
     );
     refused(
         &["x/_drafts/a.parquet", "b.parquet"],
@@ -248,7 +248,11 @@ fn names_that_cannot_be_mirrored_are_rejected() {
         "`x/../b.parquet` cannot be mirrored: it contains `..`",
     );
     let long = format!("{}.parquet", "n".repeat(200));
-    refused(&[&long], "input", "has 200 bytes; at most 192 leave room for a number");
+    refused(
+        &[&long],
+        "input",
+        "has 200 bytes, but may have at most 192 so that a part number fits",
+    );
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn an_incomplete_pipeline_gets_its_missing_stages_as_yaml() {
         on_text(1024).filter("keep_fraction: 0.5, guards: [{statistic: copy_share, max: 0.4}]");
     let (_, stderr) = plan(&workspace, &old);
     for line in [
-        "warning: this pipeline lacks what `balanced-recurrence` works best with: `lexical` on text; \
+        "warning: `balanced-recurrence` works best with settings that this pipeline lacks: `lexical` on text; \
          guards on `repeated_share`, `digit_share`, `unbroken_share`\n",
         "  - stage: lexical",
         "      - {statistic: repeated_share, max: 0.7}",
@@ -104,7 +104,7 @@ fn a_compared_preset_without_its_stage_is_a_warning_and_needs_no_guards() {
     let compared = far.output("report_by: id, compare: [balanced-recurrence]");
     let (_, stderr) = plan(&workspace, &compared);
     assert!(
-        stderr.contains("lacks what `balanced-recurrence` works best with: `lexical` on text\n"),
+        stderr.contains("`balanced-recurrence` works best with settings that this pipeline lacks: `lexical` on text\n"),
         "{stderr}"
     );
     let (_, stderr) = plan(&workspace, &compared.measure("lexical"));

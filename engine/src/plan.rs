@@ -154,7 +154,7 @@ impl Plan {
     pub fn program(&self, index: u16) -> &Program {
         let name = &self.measures.columns[usize::from(index)].measure;
         let mut found = self.programs.iter().filter(|program| program.settings.name == *name);
-        found.next().expect("a plan has the program of every stage that asks one")
+        found.next().expect("a plan has a program for every `external` measure")
     }
 
     /// Returns the index of a program's measure; `None` if it has no statistics.

@@ -11,8 +11,8 @@ use crate::base::error::Result;
 use crate::devices::device::Devices;
 use crate::devices::dispatch::terms::Policy;
 
-/// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures so many in a fraction of a
-/// millisecond, and starting a piece takes a tenth of that.
+/// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures that many in a fraction of a
+/// millisecond, ten times as long as starting a piece takes.
 const MIN_PIECE_PAIRS: u64 = 1 << 28;
 
 /// Model, devices, and the settings of both.

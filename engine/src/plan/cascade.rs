@@ -30,7 +30,8 @@ pub struct PrecedingGuard {
 }
 
 impl PrecedingGuard {
-    /// Whether a sample with these window values is rejected. A sample without a value is not: it has another reason.
+    /// Whether a sample with these window values is rejected. A sample without a value is dropped later, for the missing
+    /// statistic.
     fn rejects(&self, windows: &[f64]) -> bool {
         let value = match &self.merge {
             Some(merge) => merge.merge_windows(windows),
@@ -47,9 +48,9 @@ pub struct Cascade {
     before: Vec<Vec<PrecedingGuard>>,
     /// Whether the guards check documents.
     documents: bool,
-    /// Measures without a device that device measures wait for, in rounds: a round begins after the previous one.
+    /// Measures that need no device and that device measures wait for, in rounds: a round begins after the previous one.
     pub first: Vec<Vec<u16>>,
-    /// Rounds of the other measures without a device.
+    /// Rounds of the other measures that need no device.
     pub rest: Vec<Vec<u16>>,
 }
 
@@ -246,14 +247,14 @@ pub(super) fn check(
                 "`before` cannot name a stage that reads documents, because guards check windows";
             problems.push(spec.error(&path, message).hint("remove `before`"));
         }
-        let waits_for_nobody = match (reads.needs().attention(), reads.needs().forward()) {
+        let reason = match (reads.needs().attention(), reads.needs().forward()) {
             (Some(_), _) => Some("is measured on devices"),
             (None, Some(_)) => Some("is measured by a whole model"),
             (None, None) => None,
         };
-        if let Some(who) = waits_for_nobody {
+        if let Some(reason) = reason {
             let message = format!(
-                "`before` is not possible for a guard on `{}`, which {who}",
+                "`before` is not possible for a guard on `{}`, which {reason}",
                 guard.statistic
             );
             let hint = "remove `before`: the guard is then checked after all measures";

@@ -70,7 +70,7 @@ pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
     }
     spec.pipeline.input.memory_limit_bytes = fitting;
     let message = format!(
-        "`memory_limit_bytes` is {}, but {is} {}: {} are used as the limit",
+        "`memory_limit_bytes` is {}, but {is} {}: the limit is lowered to {}",
         bytes(limit),
         bytes(room),
         bytes(fitting)
@@ -290,7 +290,7 @@ impl WantedKernel {
         let message = match found.map(|kernel| (kernel, missing(kernel))) {
             Some((kernel, None)) if self.fits(kernel) => return found,
             Some((_, Some(why))) => {
-                format!("this machine does not run the kernel `{name}`: {why}")
+                format!("this machine cannot run the kernel `{name}`: {why}")
             }
             Some((kernel, None)) => {
                 let numbers = match kernel.element_type() {
@@ -340,7 +340,7 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
         })
         .collect();
     if bad.len() > MAX_LISTED_FILES {
-        let message = format!("{} files in all cannot be opened", bad.len());
+        let message = format!("{} files cannot be opened, including those above", bad.len());
         warnings.push(Diagnostic::warning(Blame::Data, message));
     }
     warnings
@@ -408,7 +408,7 @@ pub(super) fn replaced_amount(spec: &Spec) -> Option<Diagnostic> {
     ];
     let (name, _) = amounts.into_iter().find(|(_, is_set)| *is_set)?;
     let message = format!("`{name}` has no effect: the threshold in `score.calibration` decides");
-    let hint = "remove it, or remove `score.calibration` to rank these samples alone";
+    let hint = "remove it, or remove `score.calibration` to rank only the samples of this run";
     Some(spec.warning(&format!("stages.filter.{name}"), message).hint(hint))
 }
 
@@ -546,8 +546,8 @@ pub(super) fn tokenizer_setting(spec: &Spec) -> &'static str {
     }
 }
 
-/// Checks that the distance fits the window, that layer 0 sees that far, and that the window fits the trained
-/// positions.
+/// Checks that the distance fits the window, that the attention of layer 0 reaches that far, and that the window fits
+/// the trained positions.
 pub(super) fn distance(
     spec: &Spec,
     model: &ModelFolder,

@@ -45,7 +45,7 @@ pub fn statistic_column(column: &Column) -> String {
 }
 
 /// Returns the columns that the output has in addition to the input's. Statistics that the score does not require are
-/// nullable. If rejected or unmeasured samples are kept, so are all columns that need a score.
+/// nullable. If the output includes rejected or unmeasured samples, all statistics and the score are nullable as well.
 pub fn added(plan: &Plan) -> Vec<Field> {
     let statistics = plan.measures.statistics();
     let filter = plan.spec.filter();

@@ -105,7 +105,8 @@ impl DocumentSample {
         let smaller = self.window_tokens().filter(|tokens| *tokens < settings.window_tokens);
         let hint = match smaller {
             Some(tokens) => format!(
-                "half of them have at least {tokens} tokens: set `window_tokens: {tokens}`, or `short_documents: score`"
+                "half of the documents have at least {} tokens: set `window_tokens: {tokens}`, or `short_documents: score`",
+                count(u64::from(tokens))
             ),
             None => "lower `window_tokens`, or set `short_documents: score`".to_owned(),
         };

@@ -164,7 +164,7 @@ fn statistics_bytes(
 ) -> u64 {
     let heads = attention.map_or(0, |attention| attention.model.spec().query_heads);
     let of_whole = whole_models.values().map(|whole| {
-        let layers = whole.request.attention.as_ref().map_or(0, |asked| asked.layers.len());
+        let layers = whole.request.attention.as_ref().map_or(0, |request| request.layers.len());
         whole.model.spec().query_heads * layers as u64
     });
     let heads = heads.max(of_whole.max().unwrap_or(0));

@@ -242,7 +242,7 @@ fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
     format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
 
-/// Measure with a line of its own.
+/// Measure that is described on a separate line.
 const ATTENTION: &str = "first-layer-attention";
 
 fn measure(plan: &Plan, of: &MeasureColumns) -> String {
@@ -250,18 +250,18 @@ fn measure(plan: &Plan, of: &MeasureColumns) -> String {
     let names: Vec<&str> = single.map(|column| column.name.as_ref()).collect();
     let mut programs = plan.programs.iter();
     let program = programs.find(|program| program.settings.name == of.measure);
-    let asked = program.map_or(String::new(), asked);
-    format!("windows → {}{asked}", names.join(", "))
+    let by = program.map_or(String::new(), computed_by);
+    format!("windows → {}{by}", names.join(", "))
 }
 
 /// Describes a program that receives documents before they are tokenised.
 fn documents(program: &Program) -> String {
     let names = program.settings.statistics.iter().map(|statistic| statistic.name.as_str());
     let all: Vec<&str> = std::iter::once("kept documents").chain(names).collect();
-    format!("documents → {}{}", all.join(", "), asked(program))
+    format!("documents → {}{}", all.join(", "), computed_by(program))
 }
 
-fn asked(program: &Program) -> String {
+fn computed_by(program: &Program) -> String {
     format!(", computed by {}", quoted(&program.settings.command.join(" ")))
 }
 

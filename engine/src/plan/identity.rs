@@ -145,7 +145,7 @@ pub fn whole_model_digests(
             let digest = model.weights_digest(&|| stop.check().is_ok());
             let digest = digest.map_err(|why| Failure::from(Diagnostic::from(why)))?;
             stop.check()?;
-            digest.expect("nobody has stopped it")
+            digest.expect("a signal would have returned an error")
         };
         digests.insert(measure.clone(), WholeModelDigests::new(model, weights));
     }
@@ -177,7 +177,7 @@ impl IdentityParts {
 
 /// Returns the identity of a run of `plan`, which covers everything except the rows of its input.
 pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
-    // There is one version; the name is a label; parameters are already replaced in the settings.
+    // Excluded: the format has one version, the name is only a label, and parameters are already replaced in the settings.
     let Pipeline {
         version: _,
         name: _,

@@ -83,7 +83,7 @@ fn stage_measure(stage: &StageSettings) -> Option<&dyn Measure> {
 }
 
 /// Checks the measures, score and filter for duplicate names, text that tokenised documents do not have, window lengths
-/// that are too short, unknown statistics, and contradictions. `is_of_output`: whether a statistic of this name would
+/// that are too short, unknown statistics, and contradictions. `is_output_column`: whether a statistic of this name would
 /// collide with a column of the output.
 pub(super) fn check(
     spec: &Spec,
@@ -124,7 +124,8 @@ pub(super) fn check(
                 || is_output_column(name)
         };
         if let Some(name) = statistics.find(is_taken) {
-            let message = format!("`{name}` is reserved: every window or sample has it");
+            let message =
+                format!("`{name}` is reserved: windows or samples have a column of this name");
             refuse(message, "give the statistic another name");
         }
         let needs = measure.needs();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::base::diagnostic::Diagnostic;
+use crate::base::text::counted;
 use crate::dataset::input::Dataset;
 use crate::run_directory::layout::RunDirectory;
 use crate::spec::Spec;
@@ -53,7 +54,7 @@ pub(super) fn check(
         let Some(first) = found.first() else { continue };
         let more = match found.len() {
             1 => String::new(),
-            all => format!(" (and {} more such problems)", all - 1),
+            all => format!(" (and {})", counted(all as u64 - 1, "more such problem")),
         };
         problems.push(spec.error("output.mirror", format!("{first}{more}")).hint(hint));
     }
@@ -68,7 +69,7 @@ fn unfit(stem: &str, path: &str, limit: usize) -> Option<String> {
             Some(format!("data readers skip names like `{part}`"))
         }
         part if part.len() > limit => Some(format!(
-            "`{part}` has {} bytes; at most {limit} leave room for a number",
+            "`{part}` has {} bytes, but may have at most {limit} so that a part number fits",
             part.len()
         )),
         _ => None,
@@ -159,7 +160,7 @@ mod tests {
             ("x/../b", "it contains `..`"),
             ("_x/b", "data readers skip names like `_x`"),
             ("x/.b", "data readers skip names like `.b`"),
-            ("x/long", "`long` has 4 bytes; at most 3 leave room for a number"),
+            ("x/long", "`long` has 4 bytes, but may have at most 3 so that a part number fits"),
         ] {
             let found = unfit(stem, "p", 3).unwrap();
             assert_eq!(found, format!("`p` cannot be mirrored: {why}"));

@@ -75,7 +75,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     }
     let name = formula.name();
     let message =
-        format!("this pipeline lacks what `{name}` works best with: {}", names.join("; "));
+        format!("`{name}` works best with settings that this pipeline lacks: {}", names.join("; "));
     let before =
         spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::LanguageModel(_)));
     let before = if before { ", before: language-model" } else { "" };
@@ -99,7 +99,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     }
     let warning = spec.warning(setting, message);
     let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
-    Some(warning.hint("a guard with another bound on these statistics ends this warning as well"))
+    Some(warning.hint("guards with other bounds on these statistics also silence this warning"))
 }
 
 fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {

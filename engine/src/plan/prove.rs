@@ -210,7 +210,7 @@ impl Plan {
             Some(_) => self.estimate.bytes_to_write(u64::MAX),
             // Existing scores stay until the new ones are complete.
             None if self.options.fresh => self.estimate.bytes_to_write(0),
-            // Existing scores are measured only if they decide: a corpus has tens of thousands of score tables.
+            // The size of existing scores is read only if it decides: a corpus has tens of thousands of score tables.
             None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
             None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),
         };
@@ -322,7 +322,7 @@ fn open_input(
 /// problem.
 #[expect(
     clippy::option_option,
-    reason = "no tokenizer needed and no tokenizer found are different answers"
+    reason = "`Some(None)`: no tokenizer is needed; `None`: it could not be opened"
 )]
 fn open_encoder(
     spec: &Spec,

@@ -56,8 +56,8 @@ impl fmt::Display for Shard {
 }
 
 /// Returns the shard of every unit. The largest units are assigned first, each to the shard with the fewest bytes
-/// (Graham 1969: no shard exceeds 4/3 of the optimal maximum). Equal units take turns, so that every shard gets a share
-/// of each part of the input.
+/// (Graham 1969: no shard exceeds 4/3 of the optimal maximum). Units of equal size are assigned to shards in turn, so that
+/// every shard gets a share of each part of the input.
 pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
     distribute(&units.iter().map(|unit| unit.bytes).collect::<Vec<u64>>(), count)
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::text::counted;
 use crate::dataset::input::Dataset;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{KnownFile, Manifest};
@@ -15,7 +16,7 @@ use crate::storage::files;
 ///
 /// # Errors
 /// The named run is unfinished, a run of a part of its input, or this pipeline's own run; it has no calibration; or,
-/// unless `fresh`, it has meanwhile filtered files that this pipeline filtered.
+/// unless `fresh`, it was run again and filtered files that this pipeline had filtered.
 pub(super) fn exclude(
     spec: &Spec,
     own: &RunDirectory,
@@ -66,11 +67,11 @@ pub(super) fn exclude(
         let twice: Vec<&KnownFile> = files.iter().filter(|file| set.contains(file)).collect();
         if let [first, ..] = twice[..] {
             let message = format!(
-                "`{since}` was repeated after this run and now holds {} of the files that this run filtered, for example `{}`",
-                twice.len(),
+                "`{since}` was run again after this run and now includes {} that this run filtered, for example `{}`",
+                counted(twice.len() as u64, "file"),
                 first.path
             );
-            let hint = "samples of these files are in both outputs: repeat the earlier run without them, or run this one with \
+            let hint = "samples of these files are in both outputs: run the earlier pipeline again without them, or run this one with \
                         `--fresh` to leave them out of this output";
             return Err(problem(message).hint(hint).into());
         }
@@ -84,15 +85,15 @@ pub(super) fn exclude(
     let mut warn = |files: &[&KnownFile], what: &str, hint: &str| {
         let Some(first) = files.first() else { return };
         let message = format!(
-            "{} files {what} and are filtered again completely, for example `{}`",
-            files.len(),
+            "{} {what} will be filtered again completely, for example `{}`",
+            counted(files.len() as u64, "file"),
             first.path
         );
         warnings.push(Diagnostic::warning(Blame::Data, message).at(setting()).hint(hint));
     };
     warn(
         &changed,
-        &format!("have changed since `{since}`"),
+        &format!("changed since `{since}` and"),
         "samples of their earlier versions are still in the earlier output",
     );
     let content = |file: &KnownFile| {
@@ -107,9 +108,9 @@ pub(super) fn exclude(
     warn(
         &elsewhere,
         &format!(
-            "have the names, sizes and times of files that `{since}` filtered in another folder"
+            "with the name, size and time of a file that `{since}` filtered in another folder"
         ),
-        "if the corpus was moved, name it by its old path (a link will not do), or expect these files in both outputs",
+        "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs",
     );
     Ok(known)
 }

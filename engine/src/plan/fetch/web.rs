@@ -38,7 +38,12 @@ impl WebFolder {
     }
 
     pub(crate) fn url(&self, file: &str) -> Result<Url, ModelProblem> {
-        let wrong = || ModelProblem::checkpoint(format!("`{}` names a file `{file}`", self.name));
+        let wrong = || {
+            ModelProblem::checkpoint(format!(
+                "`{}` contains the invalid file name `{file}`",
+                self.name
+            ))
+        };
         self.base.join(file).map_err(|_| wrong())
     }
 
