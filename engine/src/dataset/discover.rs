@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(found("data"), is("data", "a.parquet"));
         assert_eq!(found("data/a.parquet"), is("data", "a.parquet"));
         assert_eq!(found("[x].parquet"), is("", "[x].parquet"));
-        // As the command line writes paths: see `spec::paths::anchor`.
+        // As the command line writes paths: see `spec::locations::anchor`.
         let escaped = glob::Pattern::escape(own.to_str().unwrap());
         assert_eq!(found(&format!("{escaped}/data/*.parquet")), is("data", "a.parquet"));
         assert_eq!(found(&format!("{escaped}/[x].parquet")), is("", "[x].parquet"));

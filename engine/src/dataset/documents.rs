@@ -619,7 +619,7 @@ mod tests {
                 .starts_with("0.parquet: the file changed since it was planned: it was modified")
         );
         write(&path, &texts(&[Some("another text")]), 10);
-        assert!(problem().message.contains("bytes and now has"));
+        assert!(problem().message.contains("bytes, now it has"));
         crate::storage::files::remove_file(&path).unwrap();
         assert!(problem().message.ends_with("it no longer exists"));
     }

@@ -128,7 +128,7 @@ pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataPr
     let length = tail.metadata_length() as u64;
     let Some(start) = size.checked_sub(TAIL_BYTES + length).filter(|&start| start >= MAGIC_BYTES)
     else {
-        return Err(damaged(format!("its footer claims {length} bytes, the file has {size}")));
+        return Err(damaged(format!("its footer claims {length} bytes, but the file has {size}")));
     };
     if length > MAX_FOOTER_BYTES {
         return Err(damaged(format!(
@@ -160,7 +160,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
             .map_err(|_| in_group(format!("it claims {} rows", group.num_rows())))?;
         if group.num_columns() != footer.file_metadata().schema_descr().num_columns() {
             return Err(in_group(format!(
-                "it has {} columns, but its schema has another number",
+                "it has {} columns, but its schema has a different number",
                 group.num_columns()
             )));
         }
@@ -182,7 +182,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
             }
             if end.is_none_or(|end| end > data_end) || column.num_values() < 0 {
                 return Err(in_group(format!(
-                    "column `{}` claims {length} bytes at {start}, the data ends at {data_end}",
+                    "column `{}` claims {length} bytes at {start}, but the data ends at {data_end}",
                     column.column_path().string()
                 )));
             }
@@ -203,7 +203,7 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
     let claimed = footer.file_metadata().num_rows();
     if u64::try_from(claimed) != Ok(first_row) {
         return Err(damaged(format!(
-            "its footer claims {claimed} rows, its row groups have {first_row}"
+            "its footer claims {claimed} rows, but its row groups have {first_row}"
         )));
     }
     Ok(row_groups)

@@ -65,7 +65,7 @@ fn key_values(file: &InputFile) -> Vec<(String, String)> {
 /// Returns the key-values of an output with the input's columns and `new_columns`.
 ///
 /// `huggingface`, `pandas` and Spark's schema get the new columns and lose counts of the input's rows and bytes;
-/// everything else is copied, including values that are not the JSON their key promises.
+/// everything else is copied, including values under these keys that are not valid JSON.
 pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec<(String, String)> {
     let change = |(key, value): &(String, String)| {
         let changed = serde_json::from_str(value).ok().and_then(|parsed| match key.as_str() {

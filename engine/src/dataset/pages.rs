@@ -94,7 +94,7 @@ impl BoundedPages {
             let next = (position + page.header).saturating_add(page.compressed);
             if next > self.end {
                 return Err(damaged(format!(
-                    "the page at byte {position} claims {} bytes, its column chunk ends at {}",
+                    "the page at byte {position} claims {} bytes, but its column chunk ends at {}",
                     page.compressed, self.end
                 )));
             }
@@ -176,15 +176,15 @@ fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<B
     if out.len() < size {
         let found = out.len();
         return Err(damaged(format!(
-            "a page decompresses to {found} bytes, its header says {size}"
+            "a page decompresses to {found} bytes, but its header states {size}"
         )));
     }
     Ok(out.into())
 }
 
 fn overflow(page: &PageSizes) -> ParquetError {
-    let said = page.uncompressed;
-    damaged(format!("a page decompresses to more than the {said} bytes in its header"))
+    let size = page.uncompressed;
+    damaged(format!("a page decompresses to more than the {size} bytes in its header"))
 }
 
 fn damaged(why: String) -> ParquetError {

@@ -165,7 +165,7 @@ impl PartWriter {
         };
         if batch.num_columns() != self.storage.fields().len() {
             let (has, wants) = (batch.num_columns(), self.storage.fields().len());
-            return Err(unfit(format!("a batch has {has} columns, the file {wants}")));
+            return Err(unfit(format!("expected {wants} columns, got {has}")));
         }
         let fields = self.storage.fields().iter();
         let columns = batch.columns().iter().zip(fields).map(|(column, field)| {
@@ -191,7 +191,7 @@ impl PartWriter {
             || (self.group_rows > 0 && self.group_bytes + bytes > GROUP_BYTES)
         {
             self.end_group()?;
-            // The dictionaries still count this piece's values, which at worst ends the group early.
+            // The dictionaries still count the values of this piece, so the group may end early.
         }
         self.writer.write(&piece).map_err(|error| problem(&self.path, error))?;
         self.group_rows += rows;
@@ -487,9 +487,7 @@ mod tests {
         )
         .unwrap();
         let narrow = batch(vec![("id", Arc::clone(whole.column(0)))]);
-        assert!(
-            part.write(&narrow).unwrap_err().message.contains("a batch has 1 columns, the file 14")
-        );
+        assert!(part.write(&narrow).unwrap_err().message.contains("expected 14 columns, got 1"));
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl fmt::Display for DataProblem {
 impl std::error::Error for DataProblem {}
 
 impl From<StorageError> for DataProblem {
-    /// Blames the machine; callers that know better set the blame themselves.
+    /// Blames the machine; callers set another blame if it applies.
     fn from(error: StorageError) -> Self {
         Self { hint: error.hint(), ..Self::machine(error.to_string()) }
     }

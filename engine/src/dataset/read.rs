@@ -193,7 +193,7 @@ impl Batches {
         }
     }
 
-    /// Reading a file while it is written can mix rows of two versions.
+    /// Checks that the file has not changed since the plan: reading a file while it is written can mix rows of two versions.
     fn check_unchanged(&self) -> Result<(), ReadError> {
         let problem = match self.source.stamp() {
             Err(error) => DataProblem::machine(format!("cannot be read: {error}")),
@@ -305,7 +305,7 @@ fn changed(why: &str) -> DataProblem {
 /// Describes the change of size, version or modification time; `None` if nothing changed.
 fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
-        return Some(format!("it had {} bytes and now has {}", planned.size, now.size));
+        return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
     }
     if now.version != planned.version {
         return Some("the store now has another version".to_owned());

@@ -77,7 +77,7 @@ pub fn read_row(
     let piece = RowPiece { rows: vec![row], lost: Vec::new() };
     let mut batches =
         Batches::open(dataset, &piece.request(unit.file, &piece.columns(dataset), 1, true))?;
-    let batch = batches.next().expect("a row is read or an error says why not")?;
+    let batch = batches.next().expect("the iterator returns the row or an error")?;
     if let Some(problem) = batch.problem(0) {
         return Ok(Err(problem.clone()));
     }

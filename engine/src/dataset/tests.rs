@@ -189,8 +189,8 @@ pub(super) fn in_output_types(batch: &RecordBatch, schema: &SchemaRef) -> Record
 
 /// Returns the folder of the shared corpora.
 fn corpora() -> PathBuf {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    let folder = std::env::var_os("LONGSIFT_SHARED").map_or(beside, PathBuf::from).join("corpora");
+    let sibling = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    let folder = std::env::var_os("LONGSIFT_SHARED").map_or(sibling, PathBuf::from).join("corpora");
     folder.canonicalize().unwrap()
 }
 
@@ -444,7 +444,7 @@ fn metadata_of_all_files_is_kept_and_differences_are_noted() {
 }
 
 #[test]
-fn days_that_a_file_calls_date64_stay_days() {
+fn days_declared_as_date64_stay_days() {
     let days = Date64Array::from(vec![Some(0), None, Some(86_400_000)]);
     let folder = tempfile::tempdir().unwrap();
     let properties = WriterProperties::builder().set_coerce_types(true).build();
@@ -531,7 +531,7 @@ fn times_of_day_in_utc_stay_in_utc() {
 }
 
 #[test]
-fn a_uuid_stays_a_uuid_where_only_the_parquet_type_says_so() {
+fn a_uuid_that_only_the_parquet_type_declares_stays_a_uuid() {
     let bytes = FixedSizeBinaryArray::try_from_iter([[7_u8; 16], [8; 16]].iter()).unwrap();
     let key = ("ARROW:extension:name".to_string(), "arrow.uuid".to_string());
     let field = Field::new("id", DataType::FixedSizeBinary(16), true).with_metadata([key.clone()]);
@@ -601,7 +601,7 @@ fn after_any_changed_byte_every_row_is_read_or_quarantined() {
     let whole = crate::storage::files::read_limited(&path, 1 << 20).unwrap();
     let columns =
         DocumentColumns { id: Some("id".into()), content: ContentColumn::Text("text".into()) };
-    let (mut opened, mut set_aside) = (0, 0);
+    let (mut opened, mut quarantined) = (0, 0);
     for place in (0..whole.len()).step_by(13) {
         let mut bytes = whole.clone();
         bytes[place] ^= 0x55;
@@ -632,7 +632,7 @@ fn after_any_changed_byte_every_row_is_read_or_quarantined() {
             };
             let bad = documents.iter().filter(|document| document.content.is_err());
             let bad: Vec<u64> = bad.map(|document| document.row).collect();
-            set_aside += bad.len();
+            quarantined += bad.len();
             let faulty = read_faulty_rows(&dataset, &unit, &bad, &lost, 16).unwrap();
             assert_eq!(read(faulty), bad, "{place}");
             if is_lost {
@@ -646,7 +646,10 @@ fn after_any_changed_byte_every_row_is_read_or_quarantined() {
             }
         }
     }
-    assert!(opened > 100 && set_aside > 100, "{opened} files opened, {set_aside} rows set aside");
+    assert!(
+        opened > 100 && quarantined > 100,
+        "{opened} files opened, {quarantined} rows quarantined"
+    );
 }
 
 #[test]

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_inside_lists_and_structs_costs_its_row() {
+    fn invalid_text_inside_lists_and_structs_makes_only_its_row_null() {
         let leaf = Arc::new(BinaryArray::from_iter(VALUES)) as ArrayRef;
         let fields: Fields = vec![Field::new("a", DataType::Binary, true)].into();
         let structs = Arc::new(StructArray::new(fields.clone(), vec![leaf], None));

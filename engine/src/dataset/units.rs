@@ -150,11 +150,11 @@ mod tests {
 
     #[test]
     fn the_name_of_a_unit_does_not_depend_on_other_files() {
-        let (folder, alone) = dataset(&[35]);
+        let (folder, single) = dataset(&[35]);
         let names = |dataset: &Dataset| {
             dataset.units(1, None).iter().map(WorkUnit::name).collect::<Vec<_>>()
         };
-        let before = names(&alone);
+        let before = names(&single);
         let bytes = files::read_limited(&folder.path().join("0.parquet"), 1 << 20).unwrap();
         atomic::write_atomic(&folder.path().join("-.parquet"), &bytes).unwrap();
         let after = names(&Dataset::open(folder.path()).unwrap());

@@ -248,7 +248,7 @@ impl ArrowScan<'_> {
     fn scan_file(&mut self) -> Result<ArrowMessages, DataProblem> {
         let tail_start = self.size.checked_sub(TAIL_BYTES).ok_or_else(cut_off)?;
         let tail: [u8; TAIL_BYTES as usize] =
-            self.take(tail_start, TAIL_BYTES)?.try_into().expect("as many bytes as were wanted");
+            self.take(tail_start, TAIL_BYTES)?.try_into().expect("as many bytes as requested");
         let length = read_footer_length(tail).map_err(|_| cut_off())? as u64;
         if length > MAX_HEADER_BYTES {
             return Err(damaged(format!("its footer claims {length} bytes")));

@@ -85,7 +85,7 @@ pub(in crate::dataset) trait Decode: Send {
 pub(in crate::dataset) enum DecodeError {
     /// Invalid bytes.
     Damaged(String),
-    /// Possibly valid bytes that would take too much memory.
+    /// Bytes that may be valid, but would take too much memory.
     TooLarge(TooLarge),
 }
 

@@ -211,7 +211,7 @@ impl<'a> LineParser<'a> {
 
     /// Parses the value of a column of this type.
     fn value(&self, value: &'a str, data_type: &DataType) -> Result<ColumnValue<'a>, Misfit> {
-        let parsed = "what is within a line of JSON is JSON";
+        let parsed = "a part of valid JSON is valid JSON";
         match (value.as_bytes()[0], data_type) {
             (b'{', DataType::Struct(fields)) => {
                 let ObjectMembers(members) = serde_json::from_str(value).expect(parsed);
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn misfits_have_a_field_and_an_offset() {
-        let said = |columns: &str, line: &str| {
+        let message = |columns: &str, line: &str| {
             let DataType::Struct(fields) =
                 type_names::parse(&format!("struct<{columns}>")).unwrap()
             else {
@@ -516,38 +516,38 @@ mod tests {
         };
         let meta = "meta: struct<years: list<struct<from: int32>>>";
         assert_eq!(
-            said(meta, r#"{"meta": {"years": [null, {"from": "1"}]}}"#),
+            message(meta, r#"{"meta": {"years": [null, {"from": "1"}]}}"#),
             "35: field `meta.years[1].from`: int32 cannot hold `\"1\"`"
         );
-        assert_eq!(said(meta, r#" {"meta": [] }"#), "10: field `meta`: struct cannot hold `[]`");
+        assert_eq!(message(meta, r#" {"meta": [] }"#), "10: field `meta`: struct cannot hold `[]`");
         assert_eq!(
-            said("a: list<list<float64>>", r#"{"a": [[1], [0.5, 1e999]]}"#),
+            message("a: list<list<float64>>", r#"{"a": [[1], [0.5, 1e999]]}"#),
             "18: field `a[1][1]`: float64 cannot hold `1e999`"
         );
         assert!(
-            said(meta, r#"{"meta": {"b": 1}}"#)
+            message(meta, r#"{"meta": {"b": 1}}"#)
                 .starts_with("15: field `meta.b`: it has no column because")
         );
         let number = "x: float64";
         assert_eq!(
-            said(number, r#"{"x": 1152921504606846977}"#),
+            message(number, r#"{"x": 1152921504606846977}"#),
             "6: field `x`: float64 cannot hold `1152921504606846977` exactly"
         );
         assert_eq!(
-            said("t: timestamp", r#"{"t": "2024-01-01T12:00:00Z"}"#),
+            message("t: timestamp", r#"{"t": "2024-01-01T12:00:00Z"}"#),
             "6: field `t`: timestamp cannot hold `\"2024-01-01T12:00:00Z\"`, which has an offset from UTC: name the type `timestamptz`"
         );
         assert_eq!(
-            said("a: int8, b: int8", r#"{"a": 1, "b": 2, "a": 1}"#),
+            message("a: int8, b: int8", r#"{"a": 1, "b": 2, "a": 1}"#),
             "22: field `a`: the object has this key twice"
         );
         for name in ["NaN", "Infinity", "-Infinity"] {
-            let misfit = said(number, &format!("{{\"x\": {name}}}"));
+            let misfit = message(number, &format!("{{\"x\": {name}}}"));
             assert!(misfit.contains(&format!("`{name}` is not valid JSON")), "{misfit}");
         }
-        assert_eq!(said(meta, r#"{"b\ud800": 1}"#), "9: unexpected end of hex escape");
+        assert_eq!(message(meta, r#"{"b\ud800": 1}"#), "9: unexpected end of hex escape");
         assert_eq!(
-            said(meta, "{\"meta\": \"a\u{1}\"}"),
+            message(meta, "{\"meta\": \"a\u{1}\"}"),
             "10: control character (\\u0000-\\u001F) found while parsing a string"
         );
     }

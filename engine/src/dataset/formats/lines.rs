@@ -32,7 +32,7 @@ pub(in crate::dataset) struct Lines {
     pub(in crate::dataset) survey: Arc<LineSurvey>,
     pub(in crate::dataset) cache_entry: SurveyCacheEntry,
     /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
-    /// bad, because nobody chose to leave it out.
+    /// bad, because the user did not choose to omit it.
     pub(in crate::dataset) inferred: bool,
     /// Length limit of a line in bytes.
     pub(in crate::dataset) max_line_bytes: u64,
@@ -67,7 +67,7 @@ impl Lines {
 }
 
 /// Returns the error message.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
+#[expect(clippy::needless_pass_by_value, reason = "passed to `map_err`")]
 fn error_message(error: ArrowError) -> String {
     error.to_string()
 }
@@ -177,7 +177,7 @@ impl LinesDecoder {
     /// Reports that lines have moved since the survey, and removes the survey from the cache.
     fn moved(&self) -> String {
         self.lines.cache_entry.remove();
-        "its lines have moved since they were counted; the next run counts them again".to_owned()
+        "its lines have moved since they were counted; run again to recount them".to_owned()
     }
 
     /// Returns the reader, positioned at the beginning of a row.

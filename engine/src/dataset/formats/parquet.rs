@@ -107,14 +107,14 @@ impl ParquetDecoder {
             };
             let Some(batch) = reader.next().transpose().map_err(|error| error.to_string())? else {
                 if *left > 0 {
-                    return Err("a column has fewer rows than the footer promises".to_owned());
+                    return Err("a column has fewer rows than its footer states".to_owned());
                 }
                 self.current = None;
                 continue;
             };
             *left = left
                 .checked_sub(batch.num_rows() as u64)
-                .ok_or("a column has more rows than the footer promises")?;
+                .ok_or("a column has more rows than its footer states")?;
             return Ok(Some(batch));
         }
     }

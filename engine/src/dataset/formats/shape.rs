@@ -98,7 +98,7 @@ impl JsonShape {
     fn data_type(&self) -> DataType {
         let Self { texts, objects, lists, numbers, bools, .. } = *self;
         let max = texts.max(objects).max(lists).max(numbers).max(bools);
-        // All values are null: most columns are strings.
+        // All values are null: a string is the most likely type.
         if texts == max {
             DataType::Utf8
         } else if objects == max {
@@ -112,7 +112,7 @@ impl JsonShape {
             let item = self.items.as_ref().map_or(DataType::Utf8, |items| items.data_type());
             DataType::List(Arc::new(Field::new("item", item, true)))
         } else if numbers == max {
-            // Nothing is rounded: the rarer of fractions and large whole numbers are bad values.
+            // No value is rounded: if both fractions and large whole numbers occur, those that are rarer are bad values.
             match () {
                 () if self.fractions > 0 && self.fractions >= self.large => DataType::Float64,
                 () if self.unsigned > 0 => DataType::UInt64,

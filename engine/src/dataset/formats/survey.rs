@@ -83,7 +83,8 @@ impl LineSurvey {
         let reader = compression.reader(hashed).map_err(|error| failed(&error))?;
         let mut survey =
             scan_lines(reader, line_format, range_bytes).map_err(|error| failed(&error))?;
-        let digest = std::mem::take(&mut *digest.lock().expect("nobody panics with it"));
+        let digest =
+            std::mem::take(&mut *digest.lock().expect("no thread panics while it holds the lock"));
         survey.sha256 = hex(&digest.finalize());
         if survey.shape == JsonShape::default() && survey.rows > 0 {
             return Err(DataProblem::data(format!(
@@ -144,7 +145,7 @@ fn scan_lines(
     Ok(LineSurvey { sha256: String::new(), ranges, rows, bytes: reader.offset(), shape })
 }
 
-/// Reader that computes the digest of what it reads.
+/// Reader that computes the digest of the bytes it reads.
 struct HashingReader<R> {
     inner: R,
     digest: Arc<Mutex<Sha256>>,
@@ -153,7 +154,10 @@ struct HashingReader<R> {
 impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(bytes)?;
-        self.digest.lock().expect("nobody panics with it").update(&bytes[..read]);
+        self.digest
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .update(&bytes[..read]);
         Ok(read)
     }
 }
