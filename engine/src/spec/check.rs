@@ -20,7 +20,7 @@ pub(crate) fn check(node: &Node, problems: &mut Problems) {
     Checker { root, problems }.value(node, root, &owner);
 }
 
-/// Position of a value; of a mapping, that of its first key.
+/// Returns the position of a value, or of the first key of a mapping.
 pub(crate) fn head(node: &Node) -> Span {
     node.entries().first().map_or(node.span, |entry| entry.span)
 }

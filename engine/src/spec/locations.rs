@@ -231,7 +231,7 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
-    // Any leading part may exist literally.
+    // Any leading part of the glob may be the name of an existing folder, with its wildcard characters.
     let as_glob = || {
         let glob = located(input, &input_folder, sources);
         (0..glob.components().count()).find_map(|literal| {

@@ -6,7 +6,7 @@ use super::source::{Problems, Span};
 use super::yaml::{self, Origin};
 use crate::base::text::{quoted, suggest};
 
-/// Option as shown before its argument.
+/// Option name, as messages show it before its argument.
 pub(crate) const SET: &str = "--set ";
 pub(crate) const PARAM: &str = "--param ";
 
@@ -115,14 +115,14 @@ fn stage_of<'r>(
             let rank = |name: &str| stage_names().iter().position(|known| *known == name);
             let later = |item: &Node| name_of(item).and_then(|name| rank(&name)) > rank(stage.name);
             let index = items.iter().position(later).unwrap_or(items.len());
-            let mut made = Node::mapping(stage.span);
+            let mut mapping = Node::mapping(stage.span);
             set(
-                &mut made,
+                &mut mapping,
                 &[PathStep { name: "stage", span: stage.span }],
                 Node::string(stage.span, stage.name),
                 problems,
             );
-            items.insert(index, made);
+            items.insert(index, mapping);
             index
         });
     items.get_mut(index)

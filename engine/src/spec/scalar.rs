@@ -42,7 +42,7 @@ fn based(digits: &str, base: u32) -> Option<YamlValue> {
     Some(integer.unwrap_or(YamlValue::Float(f64::MAX)))
 }
 
-/// A number that overflows becomes infinite, which is refused.
+/// Parses a float. One that overflows becomes infinite, which the checker refuses.
 fn float(text: &str) -> YamlValue {
     YamlValue::Float(text.parse().unwrap_or(f64::NAN))
 }

@@ -36,7 +36,7 @@ pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
     joined(&words)
 }
 
-/// Like [`in_words`], with a single word per kind, for "is a string, not an integer".
+/// Like [`in_words`], with a single word per kind, for messages such as "is a string, not an integer".
 pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
     let words: Vec<String> = kinds(root, schema)
         .iter()
