@@ -34,7 +34,7 @@ type IndexedUnit<'u> = (usize, &'u WorkUnit);
 ///
 /// With exclusive access, units are scored in order and one reader reads ahead from unit to unit. With shared access, each unit
 /// has its own reader, and units that another process is working on come last and are mostly finished by then: two processes
-/// share a shard, and if one hangs the other finishes.
+/// can share a shard, and if one of them hangs, the other finishes it.
 pub fn score(
     context: ScoreContext<'_>,
     mut records: Vec<Option<UnitRecord>>,

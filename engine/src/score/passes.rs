@@ -47,15 +47,16 @@ pub(crate) fn run(
     windows: &[&[u32]],
     stop: &Stop,
 ) -> Result<Vec<PassResult>> {
-    let made = forward(whole, windows, stop)?;
-    let figures =
-        |(ids, made): (&&[u32], ForwardResult)| made.and_then(|made| figures(measure, ids, made));
-    Ok(windows.iter().zip(made).map(figures).collect())
+    let output = forward(whole, windows, stop)?;
+    let figures = |(ids, output): (&&[u32], ForwardResult)| {
+        output.and_then(|output| figures(measure, ids, output))
+    };
+    Ok(windows.iter().zip(output).map(figures).collect())
 }
 
 /// Computes the statistics of a measure from the output of a whole model.
-pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> PassResult {
-    let evidence = [Evidence::Forward(made)];
+pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], output: ForwardFigures) -> PassResult {
+    let evidence = [Evidence::Forward(output)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
 }
@@ -72,14 +73,14 @@ pub(crate) fn forward(
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
-    let made = halving(&known, &mut |windows| {
+    let output = halving(&known, &mut |windows| {
         whole.model.measure(&whole.request, windows, &|| stop.check().is_ok())
     });
-    let made = made.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
-    if made.is_none() {
+    let output = output.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
+    if output.is_none() {
         stop.check()?;
     }
-    let mut made = made.expect("a signal would have returned an error").into_iter();
+    let mut output = output.expect("a signal would have returned an error").into_iter();
     let of_window = |ids: &&[u32]| {
         if let Some(position) = beyond(ids) {
             let id = ids[position];
@@ -88,7 +89,7 @@ pub(crate) fn forward(
             );
             return Err(RowError { code: "token_out_of_range", message });
         }
-        Ok(made.next().expect("one result per window"))
+        Ok(output.next().expect("one result per window"))
     };
     Ok(windows.iter().map(of_window).collect())
 }
@@ -106,10 +107,10 @@ fn halving<W, T>(windows: &[W], compute: &mut dyn FnMut(&[W]) -> Computed<T>) ->
                 "{problem}; retrying with half as many windows at a time"
             );
             let (first, second) = windows.split_at(windows.len() / 2);
-            let Some(mut made) = halving(first, compute)? else { return Ok(None) };
+            let Some(mut output) = halving(first, compute)? else { return Ok(None) };
             let Some(more) = halving(second, compute)? else { return Ok(None) };
-            made.extend(more);
-            Ok(Some(made))
+            output.extend(more);
+            Ok(Some(output))
         }
         computed => computed,
     }

@@ -1,7 +1,7 @@
 //! Runs the programs of `external` stages: sends questions in batches to several processes of each program.
 //!
 //! If a program exits, times out or uses too much memory, its batch is split in halves and retried, until the failing row is
-//! alone. That row has no answer, the others do. A program that breaks the protocol ends the run.
+//! isolated. That row has no answer; the others do. A program that breaks the protocol ends the run.
 
 mod child;
 mod stream;

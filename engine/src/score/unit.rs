@@ -33,7 +33,7 @@ use crate::spec::pipeline::{OnBadRow, ParquetCompression};
 use crate::storage::files;
 
 /// Maximum batches in progress: the second uses devices that the first leaves idle.
-const BATCHES_IN_WORK: usize = 2;
+const MAX_OPEN_BATCHES: usize = 2;
 
 /// Messages of a reader, unit by unit, in order.
 pub(super) enum FromReader {
@@ -267,7 +267,7 @@ impl<'a> OpenUnit<'a> {
                     let documents = batch?;
                     let windows = self.measuring.submit(&documents)?;
                     in_work.push_back(OpenBatch { documents, windows });
-                    if in_work.len() == BATCHES_IN_WORK {
+                    if in_work.len() == MAX_OPEN_BATCHES {
                         self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
                     }
                 }

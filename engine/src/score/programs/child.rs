@@ -241,7 +241,7 @@ impl Child {
             return Ready::default();
         }
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-        let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
+        let mut next = |is_wanted: bool| is_wanted && ready.next().unwrap_or(false);
         Ready {
             write: next(write.is_some()),
             read: next(read.is_some()),
