@@ -311,7 +311,7 @@ fn read(
 
 fn made_with_other_settings(path: &Location) -> Diagnostic {
     let message = format!("the calibration `{path}` was made with other settings");
-    let hint = "use the settings it was made with, or calibrate again";
+    let hint = "use the settings of the calibration, or calibrate again";
     Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 

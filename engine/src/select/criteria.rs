@@ -280,8 +280,8 @@ impl Criteria {
     /// Number of windows of a sample that guards skip for a measure.
     pub(super) fn skipped_windows(&self, of: &SkippedMeasure, sample: &[ScoredWindow]) -> u64 {
         if self.is_skipped(of.index, sample) {
-            let held = |own: &&ScoredWindow| sampling::contains(of.sample, &own.id, own.window);
-            sample.iter().filter(held).count() as u64
+            let included = |own: &&ScoredWindow| sampling::contains(of.sample, &own.id, own.window);
+            sample.iter().filter(included).count() as u64
         } else {
             0
         }
@@ -362,19 +362,19 @@ impl Criteria {
 
 impl SelectionStatistic {
     /// Whether sampling includes a window for its measure.
-    fn holds(&self, window: &ScoredWindow) -> bool {
+    fn includes(&self, window: &ScoredWindow) -> bool {
         sampling::contains(self.sample, &window.id, window.window)
     }
 
     /// Values of a column, of the windows of a sample that its measure runs on.
     fn windows(&self, place: usize, sample: &[ScoredWindow]) -> Vec<f64> {
-        let held = sample.iter().filter(|window| self.holds(window));
-        held.map(|window| window.statistic(place)).collect()
+        let included = sample.iter().filter(|window| self.includes(window));
+        included.map(|window| window.statistic(place)).collect()
     }
 
     /// Whether sampling includes any window of a sample for its measure.
     fn is_in_sample(&self, sample: &[ScoredWindow]) -> bool {
-        sample.iter().any(|window| self.holds(window))
+        sample.iter().any(|window| self.includes(window))
     }
 
     /// `read`: columns of score tables that are read, to which those of this statistic are added.

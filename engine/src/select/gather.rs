@@ -19,7 +19,7 @@ use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
 
 /// Maximum windows of a batch of units.
-const WINDOWS_AT_ONCE: u64 = 1 << 19;
+const MAX_BATCH_WINDOWS: u64 = 1 << 19;
 
 /// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
         *windows = windows.saturating_add(record.counts.windows).saturating_add(1);
         Some(*windows)
     });
-    first + running.take_while(|windows| *windows <= WINDOWS_AT_ONCE).count().max(1)
+    first + running.take_while(|windows| *windows <= MAX_BATCH_WINDOWS).count().max(1)
 }
 
 /// Samples that are being gathered.

@@ -6,8 +6,8 @@ use crate::base::error::Result;
 use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
 
-/// Numbers to buffer before they are written.
-const WAITING: usize = 1 << 18;
+/// Maximum numbers to buffer before they are written.
+const MAX_BUFFERED: usize = 1 << 18;
 
 /// Bytes per sample.
 const BYTES: usize = size_of::<u32>();
@@ -27,7 +27,7 @@ impl GroupNumbers {
     /// Adds the group of the next sample.
     pub(super) fn push(&mut self, group: u32) -> Result<()> {
         self.waiting.extend(group.to_le_bytes());
-        if self.waiting.len() >= WAITING * BYTES { self.write_out() } else { Ok(()) }
+        if self.waiting.len() >= MAX_BUFFERED * BYTES { self.write_out() } else { Ok(()) }
     }
 
     fn write_out(&mut self) -> Result<()> {
@@ -65,7 +65,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = RunDirectory::for_output(&folder.path().join("out"));
         let mut numbers = GroupNumbers::new(&directory).unwrap();
-        let all: Vec<u32> = (0..WAITING as u32 * 2 + 7).map(|sample| sample * 31 % 1009).collect();
+        let all: Vec<u32> =
+            (0..MAX_BUFFERED as u32 * 2 + 7).map(|sample| sample * 31 % 1009).collect();
         for group in &all {
             numbers.push(*group).unwrap();
         }

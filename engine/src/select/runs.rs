@@ -8,8 +8,8 @@ use crate::base::stop::Stop;
 use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
 
-/// Bytes to buffer before they are written, as one range per group.
-const WAITING_BYTES: usize = 32 << 20;
+/// Maximum bytes to buffer before they are written, as one range per group.
+const MAX_BUFFERED_BYTES: usize = 32 << 20;
 
 const READ_BYTES: usize = 1 << 20;
 
@@ -44,7 +44,7 @@ impl RecordRuns {
         }
         self.waiting[group].extend_from_slice(record);
         self.waiting_bytes += record.len();
-        if self.waiting_bytes >= WAITING_BYTES { self.write_out() } else { Ok(()) }
+        if self.waiting_bytes >= MAX_BUFFERED_BYTES { self.write_out() } else { Ok(()) }
     }
 
     fn write_out(&mut self) -> Result<()> {
@@ -147,11 +147,11 @@ mod tests {
     fn many_records_are_written_out_and_leave_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut runs = RecordRuns::new(&directory(&folder), 1 << 16).unwrap();
-        let many = WAITING_BYTES / (1 << 16) * 5 / 2;
+        let many = MAX_BUFFERED_BYTES / (1 << 16) * 5 / 2;
         for number in 0..many {
             runs.push(number % 2, &vec![number as u8; 1 << 16]).unwrap();
         }
-        assert!(runs.waiting_bytes < WAITING_BYTES);
+        assert!(runs.waiting_bytes < MAX_BUFFERED_BYTES);
         let groups = runs.finish().unwrap();
         assert_eq!(groups.ranges[0].len(), 3);
         let mut seen = 0;
