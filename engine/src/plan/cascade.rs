@@ -63,7 +63,7 @@ impl Cascade {
                 before[usize::from(measure)].push(guard);
             }
         }
-        let documents = documents(spec);
+        let documents = has_document_samples(spec);
         let mut cascade = Self { before, documents, first: Vec::new(), rest: Vec::new() };
         let stages = &spec.pipeline.stages;
         let needs_device =
@@ -209,12 +209,13 @@ fn guard_before(
         column,
         statistic: guard.statistic.clone(),
         bounds: guard.bounds(None, None),
-        merge: documents(spec).then(|| document_merge(declared, spec.score().document_score)),
+        merge: has_document_samples(spec)
+            .then(|| document_merge(declared, spec.score().document_score)),
     };
     Some((measure as u16, before))
 }
 
-fn documents(spec: &Spec) -> bool {
+fn has_document_samples(spec: &Spec) -> bool {
     spec.pipeline.output.samples == Samples::Documents
 }
 

@@ -183,8 +183,8 @@ pub(super) fn devices(
         Some(name) => {
             let wanted = WantedKernel {
                 table,
-                but: format!("`precision` is {}", table.name()),
-                with: format!("with `precision: {}`", table.name()),
+                reason: format!("`precision` is {}", table.name()),
+                context: format!("with `precision: {}`", table.name()),
                 on_gpus: true,
             };
             Some(wanted.named(name, options.devices_absent, problems)?)
@@ -254,8 +254,8 @@ pub(super) fn whole_model_kernel(
     } else {
         let wanted = WantedKernel {
             table: Precision::F32,
-            but: format!("`{measure}` computes float32 numbers on processors"),
-            with: format!("for `{measure}`"),
+            reason: format!("`{measure}` computes float32 numbers on processors"),
+            context: format!("for `{measure}`"),
             on_gpus: false,
         };
         wanted.named(name, options.devices_absent, problems)
@@ -267,9 +267,9 @@ pub(super) fn whole_model_kernel(
 struct WantedKernel {
     table: Precision,
     /// Reason for rejecting kernels of other number types.
-    but: String,
-    /// Purpose of the kernels that a message lists.
-    with: String,
+    reason: String,
+    /// Setting or measure that the listed kernels are for, with its preposition.
+    context: String,
     on_gpus: bool,
 }
 
@@ -299,7 +299,7 @@ impl WantedKernel {
                     ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
                     ElementType::Int16 => "rounds queries and keys to 16-bit integers",
                 };
-                format!("the kernel `{name}` {numbers}, but {}", self.but)
+                format!("the kernel `{name}` {numbers}, but {}", self.reason)
             }
             None => match Kernel::replacement_of(name) {
                 Some(replacement) => {
@@ -322,7 +322,7 @@ impl WantedKernel {
             [] => String::new(),
             lacks => format!("; not supported: {}", lacks.join(", ")),
         };
-        let hint = format!("{} this machine has {}{lacks}", self.with, has.join(", "));
+        let hint = format!("{} this machine has {}{lacks}", self.context, has.join(", "));
         problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
         None
     }

@@ -81,9 +81,9 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let before = if before { ", before: language-model" } else { "" };
     let mut yaml = Vec::new();
     if without_lexical {
-        let is_there =
+        let is_listed =
             spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
-        yaml.push(if is_there {
+        yaml.push(if is_listed {
             "  - {stage: lexical, text: true}   # replaces the existing stage".to_owned()
         } else {
             "  - stage: lexical                 # before `score`".to_owned()
