@@ -164,8 +164,8 @@ impl PartWriter {
             DataProblem::data(format!("cannot write `{}`: {why}", self.path.display()))
         };
         if batch.num_columns() != self.storage.fields().len() {
-            let (has, wants) = (batch.num_columns(), self.storage.fields().len());
-            return Err(unfit(format!("expected {wants} columns, got {has}")));
+            let (found, expected) = (batch.num_columns(), self.storage.fields().len());
+            return Err(unfit(format!("expected {expected} columns, got {found}")));
         }
         let fields = self.storage.fields().iter();
         let columns = batch.columns().iter().zip(fields).map(|(column, field)| {
