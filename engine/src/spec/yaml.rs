@@ -403,13 +403,13 @@ mod tests {
         );
         let node = node.expect("a tree");
         assert!(problems.is_empty());
-        let places: Vec<_> = node
+        let positions: Vec<_> = node
             .entries()
             .iter()
             .map(|entry| (entry.key.as_str(), position(entry.span), position(entry.value.span)))
             .collect();
-        assert_eq!(places[0], ("name", (1, 2, 4), (1, 8, 3)));
-        assert_eq!(places[1].1, (2, 1, 4));
+        assert_eq!(positions[0], ("name", (1, 2, 4), (1, 8, 3)));
+        assert_eq!(positions[1].1, (2, 1, 4));
         let list = node.entries()[1].value.items();
         assert_eq!((position(list[0].span), position(list[1].span)), ((3, 5, 1), (4, 5, 5)));
         let map = &node.entries()[2].value;
