@@ -108,9 +108,9 @@ impl<'a> Measuring<'a> {
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 let key = (document.row, window.index);
-                let places = self.context.plan.measures.indices();
-                let found =
-                    places.map(|measure_index| self.finished.remove(&(key, measure_index)).map(Ok));
+                let indices = self.context.plan.measures.indices();
+                let found = indices
+                    .map(|measure_index| self.finished.remove(&(key, measure_index)).map(Ok));
                 let tokens =
                     window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
                 let figures: Vec<Option<Measured>> = found.collect();
@@ -254,12 +254,13 @@ impl<'a> Measuring<'a> {
     }
 
     /// Runs measures of a batch that need no device: on the thread pool, then external programs and whole models.
-    fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
+    fn measure_here(&mut self, documents: &[Prepared], indices: &[u16]) -> Result<()> {
         let plan = self.context.plan;
-        for measure_index in places {
+        for measure_index in indices {
             self.skip_rejected(documents, *measure_index);
         }
-        let all = places.iter().map(|measure_index| (*measure_index, plan.measure(*measure_index)));
+        let all =
+            indices.iter().map(|measure_index| (*measure_index, plan.measure(*measure_index)));
         let (elsewhere, here): (Vec<IndexedMeasure<'_>>, Vec<IndexedMeasure<'_>>) =
             all.partition(|(_, measure)| !measure.needs().evidence.is_empty());
         let windows = &self.windows;

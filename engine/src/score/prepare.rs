@@ -101,13 +101,13 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<JudgedDocument>) -> Vec<P
         .map(|JudgedDocument { document, verdict }| {
             let row = document.row;
             let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
-            let place = format!("{file}, row {row}");
+            let location = format!("{file}, row {row}");
             let outcome = match verdict {
                 DocumentVerdict::Failed(bad) => Preparation::Quarantine(bad),
                 DocumentVerdict::Drop(reason) => {
                     Preparation::Drop { reason, tokens_total: 0, windows: 0 }
                 }
-                DocumentVerdict::Keep(answers) => outcome(plan, place, document, answers)
+                DocumentVerdict::Keep(answers) => outcome(plan, location, document, answers)
                     .unwrap_or_else(|(stage, error)| {
                         Preparation::Quarantine(BadRow { row, stage: stage.into(), error })
                     }),
@@ -122,7 +122,7 @@ type StageError = (&'static str, RowError);
 
 fn outcome(
     plan: &Plan,
-    place: String,
+    location: String,
     document: Document,
     answers: Vec<(u16, Figures)>,
 ) -> Result<Preparation, StageError> {
@@ -137,7 +137,7 @@ fn outcome(
     let (ids, ends, text) = match content {
         DocumentContent::Tokens(ids) => (ids, None, None),
         DocumentContent::Text(text) => {
-            let mut encoded = match tokenize(plan, place, &text) {
+            let mut encoded = match tokenize(plan, location, &text) {
                 Ok(encoded) => encoded.map_err(|error| ("tokenize", error))?,
                 Err(timeout) => return Ok(Preparation::TimedOut(timeout)),
             };

@@ -89,7 +89,7 @@ impl<'a> Programs<'a> {
                     Err(RecvTimeoutError::Disconnected) => break Ok(()),
                     Err(RecvTimeoutError::Timeout) => on_answer(None),
                     Ok(Err(failure)) => Err(failure),
-                    Ok(Ok((place, answer))) => on_answer(Some((place, answer))),
+                    Ok(Ok((index, answer))) => on_answer(Some((index, answer))),
                 };
                 if result.is_err() {
                     break result;

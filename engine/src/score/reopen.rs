@@ -158,16 +158,16 @@ fn copy_figures(
     let planned = planned.map(|of| (of.clone(), &wanted.measures[&of.measure].fingerprint));
     let retained = carried.iter().map(|of| (of.columns(), &of.by.fingerprint));
     let mut kept = Vec::new();
-    let mut places = Vec::new();
+    let mut kept_headers = Vec::new();
     for (header_index, (columns, fingerprint)) in planned.chain(retained).enumerate() {
         let own = record.measures.get(&columns.measure);
         if let Some(own) = own.filter(|own| own.fingerprint == *fingerprint) {
             kept.push(columns);
-            places.push((header_index, own.covers_all_windows()));
+            kept_headers.push((header_index, own.covers_all_windows()));
         }
     }
     scores::read_figures(path, &kept, |row, window, index, figures| {
-        let (header_index, covers_all_windows) = places[index];
+        let (header_index, covers_all_windows) = kept_headers[index];
         let has_figures = covers_all_windows || figures.0.iter().any(|value| *value != Value::Null);
         let key = ((row, window), header_index as u16);
         if has_figures {

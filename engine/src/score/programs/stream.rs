@@ -325,8 +325,8 @@ pub(super) fn replies(
         }
     }
     let columns = program.settings.columns();
-    let value = |index: usize, (place, column): (usize, &Column)| {
-        let array = batch.column(BEFORE_STATISTICS + place);
+    let value = |index: usize, (position, column): (usize, &Column)| {
+        let array = batch.column(BEFORE_STATISTICS + position);
         if array.is_null(index) {
             return Ok(Value::Null);
         }
@@ -416,14 +416,14 @@ mod tests {
         let whole = stream();
         let expected =
             |batch: &RecordBatch| batch.num_rows() == 1 && batch.schema().fields().len() == 3;
-        for place in 0..whole.len() {
+        for offset in 0..whole.len() {
             for bit in [0x01, 0x80] {
                 let mut bytes = whole.clone();
-                bytes[place] ^= bit;
+                bytes[offset] ^= bit;
                 let mut answers = Answers::new(&program);
                 answers.push(&bytes);
                 while let Ok(Some(batch)) = answers.next() {
-                    assert!(expected(&batch), "byte {place}");
+                    assert!(expected(&batch), "byte {offset}");
                 }
             }
         }
