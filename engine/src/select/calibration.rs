@@ -94,14 +94,14 @@ fn merges(criteria: &Criteria) -> BTreeMap<String, String> {
 fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<String> {
     let now = criteria.filter.budgets.as_deref().unwrap_or_default();
     let then = std::mem::take(&mut calibration.budgets);
-    let place = |of: &Budget, all: &[Budget]| all.iter().position(|own| own.has_same_scope(of));
+    let index_of = |of: &Budget, all: &[Budget]| all.iter().position(|own| own.has_same_scope(of));
     let lacks = |budgets: &[Budget], others: &[Budget], whose: &str| {
-        let lacking = budgets.iter().filter(|budget| place(budget, others).is_none());
+        let lacking = budgets.iter().filter(|budget| index_of(budget, others).is_none());
         lacking.map(|budget| format!("{whose} has no budget for {budget}")).collect::<Vec<_>>()
     };
     let mut problems = lacks(now, &then, "it");
     problems.extend(lacks(&then, now, "the filter"));
-    let order: Vec<usize> = now.iter().filter_map(|budget| place(budget, &then)).collect();
+    let order: Vec<usize> = now.iter().filter_map(|budget| index_of(budget, &then)).collect();
     if problems.is_empty()
         && let Some((one, other)) = budgets::changed_precedence(now, &order)
     {
@@ -111,9 +111,9 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
         ));
     }
     if problems.is_empty() && !now.is_empty() {
-        calibration.budgets = order.iter().map(|place| then[*place].clone()).collect();
+        calibration.budgets = order.iter().map(|index| then[*index].clone()).collect();
         for group in &mut calibration.groups {
-            group.thresholds = order.iter().map(|place| group.thresholds[*place]).collect();
+            group.thresholds = order.iter().map(|index| group.thresholds[*index]).collect();
         }
     }
     problems

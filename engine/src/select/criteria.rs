@@ -99,7 +99,7 @@ pub(super) struct SelectionStatistic {
     /// Column indexes of numerator and denominator, if a document's value is a ratio.
     pub(super) ratio: Option<(usize, usize)>,
     /// Index among the columns that are read.
-    pub(super) place: usize,
+    pub(super) column: usize,
     /// Column index of its standard error, if the measure declares one.
     pub(super) error: Option<usize>,
     /// Index of its measure in the plan.
@@ -170,11 +170,11 @@ impl Criteria {
         let mut guards = Vec::new();
         for guard in &filter.guards {
             let known = statistics.iter().position(|known| known.name == guard.statistic);
-            let place = known.unwrap_or_else(|| {
+            let index = known.unwrap_or_else(|| {
                 statistics.push(statistic(&guard.statistic));
                 statistics.len() - 1
             });
-            guards.push((guard.clone(), place));
+            guards.push((guard.clone(), index));
         }
         Self {
             reasons: Reasons::new(&statistics, &guards),
@@ -273,7 +273,7 @@ impl Criteria {
     fn is_skipped(&self, measure: u16, sample: &[ScoredWindow]) -> bool {
         self.cascade.skips(measure, &|guard| {
             let statistic = &self.statistics[self.guards[guard.guard].1];
-            statistic.windows(statistic.place, sample)
+            statistic.windows(statistic.column, sample)
         })
     }
 
@@ -289,27 +289,27 @@ impl Criteria {
 
     fn measured(&self, statistic: &SelectionStatistic, sample: &[ScoredWindow]) -> f64 {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
-            return window.statistic(statistic.place);
+            return window.statistic(statistic.column);
         }
-        let windows = |place: usize| statistic.windows(place, sample);
+        let windows = |column: usize| statistic.windows(column, sample);
         match (&statistic.merge, statistic.ratio) {
             (Merge::Ratio { exponential, .. }, Some((above, below))) => {
                 Merge::ratio(&windows(above), &windows(below), *exponential)
             }
-            _ => statistic.merge.merge_windows(&windows(statistic.place)),
+            _ => statistic.merge.merge_windows(&windows(statistic.column)),
         }
     }
 
     /// Adds the relative errors of the values of a sample's windows, by term.
     pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
         for (statistic, error) in self.statistics.iter().zip(errors) {
-            let Some(place) = statistic.error else { continue };
+            let Some(column) = statistic.error else { continue };
             if self.is_skipped(statistic.measure, sample) {
                 continue;
             }
             for window in sample {
-                if let Some(own) = window.statistics[place] {
-                    error.add(window.statistic(statistic.place), own);
+                if let Some(own) = window.statistics[column] {
+                    error.add(window.statistic(statistic.column), own);
                 }
             }
         }
@@ -367,9 +367,9 @@ impl SelectionStatistic {
     }
 
     /// Values of a column, of the windows of a sample that its measure runs on.
-    fn windows(&self, place: usize, sample: &[ScoredWindow]) -> Vec<f64> {
+    fn windows(&self, column: usize, sample: &[ScoredWindow]) -> Vec<f64> {
         let included = sample.iter().filter(|window| self.includes(window));
-        included.map(|window| window.statistic(place)).collect()
+        included.map(|window| window.statistic(column)).collect()
     }
 
     /// Whether sampling includes any window of a sample for its measure.
@@ -385,7 +385,7 @@ impl SelectionStatistic {
         document_score: Option<DocumentScore>,
         read: &mut Vec<String>,
     ) -> Self {
-        let mut place = |name: &str| {
+        let mut column_index = |name: &str| {
             let known = read.iter().position(|known| known == name);
             known.unwrap_or_else(|| {
                 read.push(name.to_owned());
@@ -394,10 +394,10 @@ impl SelectionStatistic {
         };
         let column = columns.iter().find(|column| column.name == name);
         let merge = column.map_or(Merge::Never, |column| document_merge(column, document_score));
-        let error = column.and_then(|column| column.error).map(&mut place);
+        let error = column.and_then(|column| column.error).map(&mut column_index);
         let ratio = match &merge {
             Merge::Ratio { numerator, denominator, .. } => {
-                Some((place(numerator), place(denominator)))
+                Some((column_index(numerator), column_index(denominator)))
             }
             _ => None,
         };
@@ -405,7 +405,7 @@ impl SelectionStatistic {
             name: name.to_owned(),
             merge,
             ratio,
-            place: place(name),
+            column: column_index(name),
             error,
             measure: plan.measures.index_of(name).map_or(0, |(measure, _)| measure),
             sample: sampling::sample_of_statistic(plan, name),

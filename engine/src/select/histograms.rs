@@ -64,9 +64,9 @@ impl AsRef<[u64]> for HistogramWords {
 
 impl Histograms {
     /// Returns the histogram at a location, without copying; keeps the file mapped while it lives.
-    pub(super) fn get(&self, place: &HistogramLocation) -> Histogram {
-        let words = HistogramWords { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
-        Histogram::over(place.range.0, place.range.1, Arc::new(words))
+    pub(super) fn get(&self, location: &HistogramLocation) -> Histogram {
+        let words = HistogramWords { file: Arc::clone(&self.0), bytes: location.bytes.clone() };
+        Histogram::over(location.range.0, location.range.1, Arc::new(words))
     }
 }
 
@@ -88,11 +88,11 @@ mod tests {
                 counting.finish()
             })
             .collect();
-        let places: Vec<HistogramLocation> =
+        let locations: Vec<HistogramLocation> =
             counted.iter().map(|histogram| all.add(histogram).unwrap()).collect();
         let read = all.finish().unwrap();
-        for (place, histogram) in places.iter().zip(&counted) {
-            assert_eq!(read.get(place), *histogram);
+        for (location, histogram) in locations.iter().zip(&counted) {
+            assert_eq!(read.get(location), *histogram);
         }
         assert!(counted[0].words().is_empty() && !counted[8].words().is_empty());
     }

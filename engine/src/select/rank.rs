@@ -118,8 +118,9 @@ impl GroupDecision {
         criteria: &Criteria,
         histograms: &Histograms,
     ) -> Option<Vec<Scale>> {
-        let places = self.histograms.as_ref()?.iter();
-        let found = places.map(|place| place.as_ref().map(|place| histograms.get(place)));
+        let locations = self.histograms.as_ref()?.iter();
+        let found =
+            locations.map(|location| location.as_ref().map(|location| histograms.get(location)));
         scales(criteria, &self.figures, found)
     }
 
@@ -205,10 +206,10 @@ impl<'a> RankedGroup<'a> {
             .collect::<Result<_>>()?;
         let (figures, scales) = self.scales(&bounds)?;
         criteria.check_z_scores(name, &figures)?;
-        let place = |scale: &Scale| {
+        let store = |scale: &Scale| {
             scale.histogram.as_ref().map(|all| self.ranking.histograms.add(all)).transpose()
         };
-        let histograms = scales.as_ref().map(|scales| scales.iter().map(place).collect());
+        let histograms = scales.as_ref().map(|scales| scales.iter().map(store).collect());
         let histograms = histograms.transpose()?;
         let scorer = scorer(criteria, scales);
         let scored = self.score(scorer.as_ref(), &bounds, |_, _| {})?;

@@ -151,8 +151,8 @@ impl ScorePercentiles {
             u32::from_le_bytes(*entry.first_chunk().expect("four bytes and eight"))
         };
         let found = bins.binary_search_by_key(&wanted, bin_of).ok();
-        let percentile = |place: usize| bins[place].last_chunk().expect("four bytes and eight");
-        Ok(found.map(|place| f64::from_le_bytes(*percentile(place))))
+        let percentile = |index: usize| bins[index].last_chunk().expect("four bytes and eight");
+        Ok(found.map(|index| f64::from_le_bytes(*percentile(index))))
     }
 }
 
@@ -176,12 +176,12 @@ mod tests {
             }
             all.add(&bins).unwrap()
         };
-        let places: Vec<GroupPercentiles> = groups.iter().map(add).collect();
+        let locations: Vec<GroupPercentiles> = groups.iter().map(add).collect();
         let all = all.finish();
-        let of = |(scores, place): (&&[f64], &GroupPercentiles)| {
-            scores.iter().map(|score| all.percentile(place, *score).unwrap()).collect()
+        let of = |(scores, location): (&&[f64], &GroupPercentiles)| {
+            scores.iter().map(|score| all.percentile(location, *score).unwrap()).collect()
         };
-        groups.iter().zip(&places).map(of).collect()
+        groups.iter().zip(&locations).map(of).collect()
     }
 
     #[test]

@@ -41,14 +41,14 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         name: name.to_owned(),
         merge: Merge::Mean,
         ratio: None,
-        place: 0,
+        column: 0,
         error: None,
         measure: 0,
         sample: None,
     };
     let statistics = ["0", "1", "2"].map(statistic).to_vec();
-    let place = |guard: &Guard| guard.statistic.parse().unwrap();
-    let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), place(guard))).collect();
+    let index = |guard: &Guard| guard.statistic.parse().unwrap();
+    let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), index(guard))).collect();
     Criteria {
         reasons: Reasons::new(&statistics, &guards),
         skipped: Vec::new(),
@@ -129,7 +129,7 @@ fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> In
         .iter()
         .map(|(_, _, values)| {
             let guards = criteria.guards.iter().zip(&bounds);
-            let mut verdicts = guards.map(|((_, place), bounds)| bounds.judge(values[*place]));
+            let mut verdicts = guards.map(|((_, index), bounds)| bounds.judge(values[*index]));
             verdicts.all(|verdict| verdict == Verdict::Passes)
         })
         .collect();
