@@ -20,16 +20,16 @@ const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
 /// first value is kept.
 pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>) {
     let mut kept: Vec<(String, String)> = Vec::new();
-    let mut places: BTreeMap<String, (usize, &str)> = BTreeMap::new();
+    let mut first_seen: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     let mut differing: BTreeMap<String, (&str, Vec<&str>)> = BTreeMap::new();
     for file in files {
         for (key, value) in key_values(file) {
-            match places.get(&key) {
+            match first_seen.get(&key) {
                 None => {
-                    places.insert(key.clone(), (kept.len(), &file.path));
+                    first_seen.insert(key.clone(), (kept.len(), &file.path));
                     kept.push((key, value));
                 }
-                Some(&(place, first)) if kept[place].1 != value && first != file.path => {
+                Some(&(index, first)) if kept[index].1 != value && first != file.path => {
                     differing.entry(key).or_insert((first, Vec::new())).1.push(&file.path);
                 }
                 Some(_) => {}
@@ -161,7 +161,7 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
         name_of(column).is_none_or(|name| new_columns.iter().all(|field| *field.name() != name))
     });
     let is_index = |column: &Value| name_of(column).is_some_and(|name| index.contains(&name));
-    let place = columns.iter().position(is_index).unwrap_or(columns.len());
+    let position = columns.iter().position(is_index).unwrap_or(columns.len());
     let new = new_columns.iter().map(|field| {
         let (pandas_type, numpy_type) = pandas_types(field);
         json!({
@@ -169,7 +169,7 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
             "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": null,
         })
     });
-    columns.splice(place..place, new);
+    columns.splice(position..position, new);
     Some(value)
 }
 

@@ -602,9 +602,9 @@ fn after_any_changed_byte_every_row_is_read_or_quarantined() {
     let columns =
         DocumentColumns { id: Some("id".into()), content: ContentColumn::Text("text".into()) };
     let (mut opened, mut quarantined) = (0, 0);
-    for place in (0..whole.len()).step_by(13) {
+    for offset in (0..whole.len()).step_by(13) {
         let mut bytes = whole.clone();
-        bytes[place] ^= 0x55;
+        bytes[offset] ^= 0x55;
         crate::storage::atomic::write_atomic(&path, &bytes).unwrap();
         let Ok(dataset) = Dataset::open(&path) else { continue };
         // A text column with a changed name or type is another pipeline, not damage.
@@ -620,29 +620,29 @@ fn after_any_changed_byte_every_row_is_read_or_quarantined() {
             // Each work unit is a row group: it is lost or read as a whole, except for texts that are not UTF-8.
             let documents = read_documents(&dataset, &unit, &columns, 1000, lost.clone()).unwrap();
             let documents: Vec<_> = documents
-                .flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")))
+                .flat_map(|batch| batch.unwrap_or_else(|why| panic!("{offset}: {why:?}")))
                 .collect();
             let found: Vec<u64> = documents.iter().map(|document| document.row).collect();
-            assert_eq!(found, rows, "{place}");
+            assert_eq!(found, rows, "{offset}");
             let is_lost = lost.problem(rows[0]).is_some();
-            assert_eq!(lost.rows().is_empty(), !is_lost, "{place}");
+            assert_eq!(lost.rows().is_empty(), !is_lost, "{offset}");
             let read = |rows: RowBatches<'_>| -> Vec<u64> {
-                rows.flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")).0)
+                rows.flat_map(|batch| batch.unwrap_or_else(|why| panic!("{offset}: {why:?}")).0)
                     .collect()
             };
             let bad = documents.iter().filter(|document| document.content.is_err());
             let bad: Vec<u64> = bad.map(|document| document.row).collect();
             quarantined += bad.len();
             let faulty = read_faulty_rows(&dataset, &unit, &bad, &lost, 16).unwrap();
-            assert_eq!(read(faulty), bad, "{place}");
+            assert_eq!(read(faulty), bad, "{offset}");
             if is_lost {
-                assert_eq!(bad, rows, "{place}");
+                assert_eq!(bad, rows, "{offset}");
                 let unaware = LostRowGroups::default();
                 let mut documents =
                     read_documents(&dataset, &unit, &columns, 1000, unaware).unwrap();
-                assert!(documents.any(|batch| batch.is_err()), "{place}");
+                assert!(documents.any(|batch| batch.is_err()), "{offset}");
             } else {
-                assert_eq!(read(read_rows(&dataset, &unit, &rows, 16).unwrap()), rows, "{place}");
+                assert_eq!(read(read_rows(&dataset, &unit, &rows, 16).unwrap()), rows, "{offset}");
             }
         }
     }

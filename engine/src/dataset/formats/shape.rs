@@ -140,10 +140,10 @@ fn merge_fields(
     mut own: Vec<(String, JsonShape)>,
     other: Vec<(String, JsonShape)>,
 ) -> Vec<(String, JsonShape)> {
-    for (place, (name, shape)) in other.into_iter().enumerate() {
+    for (index, (name, shape)) in other.into_iter().enumerate() {
         // Most lines have their fields in the same order.
-        let at = match own.get(place) {
-            Some((known, _)) if *known == name => Some(place),
+        let at = match own.get(index) {
+            Some((known, _)) if *known == name => Some(index),
             _ => own.iter().position(|(known, _)| *known == name),
         };
         match at {
