@@ -208,7 +208,7 @@ fn inconsistent_counts_are_reported_as_a_bug_of_longsift() {
         fs::write(workspace.path(&path), record.to_string()).unwrap();
     });
     let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
-    assert!(answer.stdout.contains("rows came in, but 40 were scored"), "{}", answer.stdout);
+    assert!(answer.stdout.contains("rows were read, but 40 were scored"), "{}", answer.stdout);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_guard_that_few_windows_pass_is_a_warning() {
         (rejecting, "the guard `copy_share` at least 0.9 rejects 95 of 95 (100 %) windows"),
         (
             missing,
-            "the guard `midrange_share` at least 0 rejects 0 of 95 (0 %) windows; 95 without the statistic do not pass",
+            "the guard `midrange_share` at least 0 rejects 0 of 95 (0 %) windows; also rejected, for a missing statistic: 95",
         ),
     ] {
         let pipeline = Pipeline { score: String::new(), ..on_tokens(16) };

@@ -265,7 +265,7 @@ mod tests {
     fn a_summary_that_lost_a_row_or_a_window_is_refused() {
         let mut summary = Summary::new("done", "/run".to_owned());
         (summary.rows_in, summary.rows_kept) = (2, 1);
-        assert!(summary.check().unwrap_err().contains("2 rows came in"));
+        assert!(summary.check().unwrap_err().contains("2 rows were read"));
         summary.quarantined = 1;
         assert_eq!(summary.check(), Ok(()));
         summary.windows_total = 1;

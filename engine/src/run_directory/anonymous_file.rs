@@ -1,4 +1,4 @@
-//! Anonymous temporary files: private to the process and gone when it ends, however it ends.
+//! Anonymous temporary files, which the system deletes when the process ends.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -26,8 +26,8 @@ pub(crate) struct AnonymousFile {
 }
 
 impl AnonymousFile {
-    /// Creates an empty file: in the run directory if it is writable, for a store in the folder of its journals on this
-    /// machine, otherwise in the system's temporary folder.
+    /// Creates an empty file in the run directory, or in its journal folder on this machine if it is in an object store. If
+    /// that folder is not writable, uses the system's temporary folder.
     pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
         let mut folder = directory.temporary_folder();
         files::create_folder(&folder)?;
@@ -50,7 +50,7 @@ impl AnonymousFile {
     /// Maps the whole file into memory.
     pub(crate) fn mapped(self) -> Result<MappedFile> {
         let mapped = MappedFile::from_file(&self.file);
-        Ok(mapped.map_err(|error| failed(&self.folder, "read as memory", &error))?)
+        Ok(mapped.map_err(|error| failed(&self.folder, "memory-mapped", &error))?)
     }
 
     pub(crate) fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {

@@ -29,7 +29,8 @@ pub struct CalibratedGroup {
     pub samples: u64,
     /// Kept samples.
     pub kept: u64,
-    /// Totals by statistic that is used, over the samples that pass and have it; without statistics that no sample has.
+    /// Totals of each statistic that is used, over the passing samples that have it. A statistic that no sample has is left
+    /// out.
     pub figures: BTreeMap<String, ColumnFigures>,
     /// Histograms by statistic, if a term uses percentiles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -41,7 +42,7 @@ pub struct CalibratedGroup {
     pub thresholds: Vec<Threshold>,
     /// The nine scores that cut the group into ten parts of about equal size; empty for a group without scores.
     pub score_deciles: Vec<f64>,
-    /// Samples that pass in each of the ten parts, which differ in size if scores are equal.
+    /// Passing samples in each of the ten parts. Equal scores make their sizes differ.
     pub score_parts: Vec<u64>,
 }
 
@@ -84,10 +85,10 @@ pub struct Calibration {
     pub version: u32,
     /// Facts that statistics, scores and the kind of sample depend on. Those of an increment must be equal.
     pub identity: Identity,
-    /// The filter's budgets; empty without.
+    /// The filter's budgets; empty without budgets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub budgets: Vec<Budget>,
-    /// With `samples: documents`: how a document's value is computed from those of its windows, by statistic.
+    /// With `samples: documents`: rule that merges the values of a document's windows, by statistic.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub merge: BTreeMap<String, String>,
     /// One entry per group, ordered by value.
@@ -110,12 +111,12 @@ pub struct GroupDrift {
     pub calibrated_kept_fraction: f64,
     /// Shift of the mean by statistic, in standard deviations of the calibration.
     pub shifts: BTreeMap<String, f64>,
-    /// Population stability index over the ten parts that the calibration's deciles cut scores into: Σ (now - then) · ln(now /
-    /// then) of their shares. 0 means no change, 0.1 some, 0.25 much. Null if the calibration has no scores.
+    /// Population stability index: Σ (now - then) · ln(now / then), over the shares of samples in the ten ranges between the
+    /// calibration's score deciles. 0 means no change, 0.1 some, 0.25 much. Null if the calibration has no scores.
     pub stability_index: Option<f64>,
 }
 
-/// Groups with the largest stability index, at most `at_most`; ties stay in order.
+/// Returns at most `at_most` groups, those with the largest stability index first; ties stay in order.
 pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
     let mut groups: Vec<&GroupDrift> = drift.iter().collect();
     let index = |group: &GroupDrift| group.stability_index.unwrap_or(0.0);
@@ -124,8 +125,8 @@ pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
     groups
 }
 
-/// Largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins each. The
-/// whole file is read into memory.
+/// Maximum size of a calibration, which is read into memory as a whole. Suffices for some hundred thousand groups, or for ten
+/// thousand with four histograms of 3,000 bins each.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Format version of the file.

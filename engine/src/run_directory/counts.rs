@@ -54,7 +54,7 @@ impl Counts {
         self.windows.saturating_add(total(&self.windows_dropped))
     }
 
-    /// Checks that every row is accounted for. A violation is a bug, and is described.
+    /// Checks that every row is accounted for. A violation is a bug; the error describes it.
     pub fn check(&self) -> Result<(), String> {
         let dropped = total(&self.rows_dropped);
         let sum = self.rows_scored.saturating_add(dropped).saturating_add(self.quarantined_rows());
@@ -62,7 +62,7 @@ impl Counts {
             return Ok(());
         }
         Err(format!(
-            "{} rows came in, but {} were scored, {dropped} dropped and {} quarantined, {sum} together",
+            "{} rows were read, but {} were scored, {dropped} dropped and {} quarantined, {sum} in total",
             self.rows,
             self.rows_scored,
             self.quarantined_rows()
@@ -70,7 +70,7 @@ impl Counts {
     }
 }
 
-/// Sums the counts of all reasons, saturating: a modified record may hold any numbers.
+/// Sums the counts of all reasons, saturating because a modified record may contain any numbers.
 fn total(reasons: &BTreeMap<String, u64>) -> u64 {
     reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
@@ -94,7 +94,7 @@ mod tests {
     fn unaccounted_row_is_detected() {
         let mut counts = Counts { rows: 3, rows_scored: 1, ..Counts::default() };
         count(&mut counts.rows_dropped, "short_document");
-        assert!(counts.check().unwrap_err().contains("3 rows came in"));
+        assert!(counts.check().unwrap_err().contains("3 rows were read"));
         count(&mut counts.quarantined, "null_text");
         assert_eq!(counts.check(), Ok(()));
         let mut total = Counts::default();

@@ -43,13 +43,13 @@ pub struct DroppedRow {
 }
 
 impl DroppedRow {
-    /// Returns a whole row without a score.
+    /// Describes a dropped row, which has neither window nor score.
     pub fn row(input_row: u64, id: String, reason: &str) -> Self {
         Self { input_row, id, window: None, reason: Arc::from(reason), score: None }
     }
 }
 
-/// Reads all rows of a table into memory, without scores.
+/// Reads all rows of a table into memory, without windows and scores.
 pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
     let hint =
         "remove it and the unit's record in `units/`, and run again: the unit is then scored again";
@@ -97,7 +97,7 @@ pub fn write(
     write_at(&directory.root.join(&path), path, file, rows)
 }
 
-/// Like [`write`], at `path`.
+/// Like [`write()`], but to `path`, which the part calls `part_path`.
 pub fn write_at(
     path: &Path,
     part_path: String,

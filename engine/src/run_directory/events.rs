@@ -19,13 +19,13 @@ use crate::storage::{atomic, error, files, regular, store};
 /// Maximum bytes of a line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
-/// Maximum age of events in memory when another event is appended, in an object store.
-const KEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum time between two writes of the events to an object store.
+const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Appends an event with its facts. Runs never read events.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
-        return keep(directory, &line(event, facts));
+        return buffer(directory, &line(event, facts));
     }
     let path = directory.events();
     let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
@@ -38,7 +38,7 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
 /// writing.
 pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
     if store::is_address(&directory.root) {
-        return keep(directory, &line(event, facts));
+        return buffer(directory, &line(event, facts));
     }
     let path = directory.events();
     let mut file = files::open_to_append(&path)?;
@@ -55,7 +55,7 @@ struct BufferedEvents {
     written: Option<Instant>,
 }
 
-fn keep(directory: &RunDirectory, line: &str) -> Result<()> {
+fn buffer(directory: &RunDirectory, line: &str) -> Result<()> {
     let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
         let host = crate::base::machine::host_name();
@@ -67,7 +67,7 @@ fn keep(directory: &RunDirectory, line: &str) -> Result<()> {
         }
     });
     kept.text.push_str(line);
-    if kept.written.is_some_and(|at| at.elapsed() < KEEP_INTERVAL) { Ok(()) } else { kept.write() }
+    if kept.written.is_some_and(|at| at.elapsed() < WRITE_INTERVAL) { Ok(()) } else { kept.write() }
 }
 
 impl BufferedEvents {
@@ -78,7 +78,7 @@ impl BufferedEvents {
     }
 }
 
-/// Writes the events that are only in memory when it is dropped, at the end of a run.
+/// Guard that writes the buffered events when it is dropped, at the end of a run.
 pub struct Finish<'a>(pub &'a RunDirectory);
 
 impl Drop for Finish<'_> {
@@ -86,12 +86,12 @@ impl Drop for Finish<'_> {
         let mut kept = BUFFERED.lock().unwrap_or_else(PoisonError::into_inner);
         let written = kept.get_mut(&self.0.root).map_or(Ok(()), BufferedEvents::write);
         if let Err(failure) = written {
-            tracing::warn!("the last events are not in `events/`: {failure}");
+            tracing::warn!("cannot write the last events to `events/`: {failure}");
         }
     }
 }
 
-/// Syncs the log and returns its digest; later runs append to it. `None` in an object store.
+/// Syncs the log to disk and returns its size and digest at this time; later events are appended. `None` in an object store.
 pub fn recorded(directory: &RunDirectory) -> Result<Option<Part>> {
     let path = directory.events();
     if store::is_address(&directory.root) || files::size(&path)?.is_none() {
@@ -144,7 +144,7 @@ pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>))
     }
 }
 
-/// Cuts off a partial line that a killed run left, for a run that may not append anything.
+/// Removes the partial line that a killed run may have left. [`append`] does so itself; this is for runs that append nothing.
 pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
     if store::is_address(&directory.root) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Facts: what a result depends on, as JSON objects with a fingerprint and readable differences.
+//! Facts that a result depends on, as JSON objects with a fingerprint and readable differences.
 //!
 //! `plan/identity.rs` builds them. The lock, records, the manifest, calibrations and `longsift diff` store and compare only
 //! facts.
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::base::text;
 
-/// Facts that something depends on, by name.
+/// Facts that a result depends on, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Facts(Map<String, Value>);
@@ -20,7 +20,7 @@ pub struct Facts(Map<String, Value>);
 pub const DOCUMENTS_PREFIX: &str = "documents.";
 
 impl Facts {
-    /// Takes the facts of a JSON object, sorted by name; any other value has no facts.
+    /// Converts a JSON object to facts sorted by name; any other value becomes empty.
     pub fn new(object: Value) -> Self {
         let Value::Object(mut facts) = object else { return Self::default() };
         facts.sort_keys();
@@ -87,13 +87,13 @@ impl Facts {
 pub struct MeasureFacts {
     /// Facts that a statistic depends on in addition to its window.
     pub facts: Facts,
-    /// Conditions for a window to have these statistics, which never change their values; empty if all windows have them.
+    /// Conditions that a window must meet to have these statistics. They never change values; empty if all windows have them.
     #[serde(default)]
     pub only: Facts,
 }
 
-/// Everything that a run's results depend on, except its input, in three parts: changing the selection measures nothing again,
-/// and changing a measure does not affect how windows are cut.
+/// Everything that a run's results depend on, except its input. It has three parts, because a changed selection needs no new
+/// measurement, and a changed measure needs no new windows.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Identity {
     /// Facts that windows depend on: the document's column, the tokenizer, how windows are cut.
@@ -107,14 +107,18 @@ pub struct Identity {
 impl Identity {
     /// Computes the fingerprints that are stored in records and journals of work units.
     pub fn fingerprints(&self) -> Fingerprints {
-        let of = |facts: &MeasureFacts| MeasureFingerprint {
+        let measure = |facts: &MeasureFacts| MeasureFingerprint {
             fingerprint: facts.facts.fingerprint(),
             only: facts.only.clone(),
         };
         Fingerprints {
             windows: self.windows.fingerprint(),
             documents: self.windows.document_fingerprints(),
-            measures: self.measures.iter().map(|(name, facts)| (name.clone(), of(facts))).collect(),
+            measures: self
+                .measures
+                .iter()
+                .map(|(name, facts)| (name.clone(), measure(facts)))
+                .collect(),
         }
     }
 
@@ -156,7 +160,7 @@ impl Identity {
     }
 }
 
-/// Fingerprints of windows and measures: decide whether existing statistics can be reused.
+/// Fingerprints of windows and measures, which decide whether existing statistics can be reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fingerprints {
     /// Fingerprint of [`Identity::windows`].
@@ -269,7 +273,10 @@ mod tests {
         ] {
             assert_eq!(loose.is_no_stricter_than(&stricter), passes, "{stricter:?}");
         }
-        assert!(only(None, 0.2, None).is_no_stricter_than(&loose), "without a guard there is more");
+        assert!(
+            only(None, 0.2, None).is_no_stricter_than(&loose),
+            "fewer bounds accept more windows"
+        );
         assert!(
             Facts::default().is_no_stricter_than(&loose)
                 && !loose.is_no_stricter_than(&Facts::default())

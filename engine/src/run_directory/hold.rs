@@ -12,8 +12,8 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::storage::{error, files, marked, regular, store};
 
-/// Maximum wait for shared locks: `longsift status` holds one for microseconds, longer if it is interrupted on a busy machine.
-/// A run's exclusive lock is not waited for.
+/// Maximum wait for shared locks. `longsift status` holds one for microseconds, or longer on a busy machine. A run's exclusive
+/// lock fails at once.
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Time between two attempts to lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub struct RunLock(Held);
 
 impl RunLock {
-    /// Checks that this process still has exclusive access: an open file lock always holds, a lease may have expired.
+    /// Checks that this process still has exclusive access: a lease may have expired, a file lock cannot.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn check(&self) -> Result<()> {
         match &self.0 {
@@ -33,7 +33,7 @@ impl RunLock {
         }
     }
 
-    /// Like [`Self::check`], but cheap: requests a lease only if it was last renewed some time ago.
+    /// Like [`Self::check`], but sends no request if the lease was renewed a moment ago.
     #[cfg_attr(not(feature = "cloud"), expect(clippy::unnecessary_wraps, reason = "a lease fails"))]
     pub fn confirm(&self) -> Result<()> {
         match &self.0 {
@@ -98,7 +98,7 @@ impl RunDirectory {
             || store::is_address(&self.root) && names.contains(&self.events_by_process());
         if !is_run && !files::below_if_present(&self.root)?.is_empty() {
             return Err(marked::foreign(&self.root)
-                .note(format!("it holds `{}`, but no run of longsift", names[0].display()))
+                .note(format!("it contains `{}`, but not a longsift run", names[0].display()))
                 .into());
         }
         for folder in [self.staged_data(), self.written_data()] {
@@ -109,7 +109,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Returns the process that holds the lock.
+    /// Returns the process that has exclusive access, if any.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]
@@ -151,7 +151,7 @@ impl RunDirectory {
         Ok(RunLock(Held::File { _locked: file }))
     }
 
-    /// Locks the file by `lock`. Waits for other processes at most `limit`, and only while they are worth waiting for.
+    /// Locks the file with `lock`. If another process holds it, retries for at most `limit`, as long as `may_wait` is `true`.
     pub(super) fn wait_for(
         &self,
         file: &mut File,
@@ -178,7 +178,7 @@ impl RunDirectory {
 /// Whether another process holds an exclusive lock of `file`, and not only shared ones.
 fn is_exclusively_locked(file: &File) -> bool {
     let refused = file.try_lock_shared().is_err();
-    // A lock that could not be released is released with the file, and the caller tries again.
+    // If this fails, the lock is released when the file is closed.
     let _ = file.unlock();
     refused
 }

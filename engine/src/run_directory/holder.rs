@@ -27,14 +27,14 @@ impl Holder {
 /// Maximum bytes of a lock file.
 const MAX_LOCK_BYTES: usize = 4096;
 
-/// Whether `content` is that of a lock file, possibly a partial one: after a power cut, zeros replace bytes that were not synced.
+/// Whether `content` is that of a lock file. It may be incomplete: after a power cut, bytes that were not synced are zeros.
 pub(super) fn is_lock_content(content: &[u8]) -> bool {
     let zeros = content.iter().rev().take_while(|byte| **byte == 0).count();
     let written = &content[..content.len() - zeros];
     (written.starts_with(b"{") || SHARDS.starts_with(written)) && content.len() < MAX_LOCK_BYTES
 }
 
-/// Error: another process holds the lock. The content of the file is only information; the operating system keeps the lock.
+/// Error: another process holds the lock. The operating system keeps the lock; the content of the file only names the holder.
 pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     let mut content = String::new();
     let read = file.take(4096).read_to_string(&mut content).ok();

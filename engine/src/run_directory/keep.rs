@@ -20,10 +20,10 @@ use crate::storage::error::failed;
 use crate::storage::files::FileDigest;
 use crate::storage::{atomic, files, marked};
 
-/// Most records fit; a calibration with many groups is written in pieces.
+/// Size of the write buffer. Most records fit; a calibration with many groups is written in pieces.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Key of the digest that a sealed record has of its other keys.
+/// Key of a sealed record with the digest of its other keys.
 const SEAL: &str = "sha256";
 
 /// Returns a record with a digest of its content.
@@ -40,7 +40,7 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     seal.is_some_and(|seal| seal == sha256_hex(Value::Object(record).to_string().as_bytes()))
 }
 
-/// Whether a name is a digest of a work unit or of a run directory.
+/// Whether a name has the form of the digest of a work unit or a run directory.
 fn is_digest(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -108,7 +108,7 @@ impl RunDirectory {
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Number of concurrent requests for its files: high for a store, `on_disk` for a disk.
+    /// Returns the number of concurrent requests for files of this directory: high for an object store, `on_disk` for a disk.
     pub fn concurrency(&self, on_disk: usize) -> usize {
         files::concurrency(&self.root, on_disk)
     }
@@ -137,7 +137,7 @@ impl RunDirectory {
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Names of the files below `data/`, separated by `/`.
+    /// Lists the paths of the files below `data/`, relative to it.
     pub fn data_files(&self) -> Result<Vec<String>> {
         let data = self.data();
         let paths = files::below_if_present(&data)?;
@@ -172,7 +172,7 @@ impl RunDirectory {
         [fresh.journal(), fresh.answers(), fresh.root].iter().try_for_each(|folder| remove(folder))
     }
 
-    /// Lists the files of scores and selections that have names that runs create.
+    /// Lists the files of scores and selections with names that runs create.
     pub fn scored_and_selected_files(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for folder in self.committed_folders() {
@@ -183,7 +183,7 @@ impl RunDirectory {
         Ok(found)
     }
 
-    /// Lists files in the run directory that have names that runs do not create.
+    /// Lists files in the run directory with names that runs do not create.
     pub fn foreign_files(&self) -> Result<Vec<PathBuf>> {
         let own: HashSet<PathBuf> = self.own_names().into_iter().collect();
         let is_own = |path: &PathBuf| {
@@ -228,7 +228,7 @@ fn is_temporary(path: &Path) -> bool {
     name.as_encoded_bytes().starts_with(files::TEMPORARY_PREFIX.as_bytes())
 }
 
-/// Whether a file in a folder of data files that are not committed yet has a name that runs create.
+/// Whether a file below `top`, a folder of uncommitted data files, has a name that runs create.
 fn is_data_file(top: &Path, path: &Path) -> bool {
     let inside = path.strip_prefix(top).unwrap_or(path);
     // In an object store, data files are in `data/` next to the records.
@@ -238,7 +238,8 @@ fn is_data_file(top: &Path, path: &Path) -> bool {
     is_data && part::endings().any(|ending| name.ends_with(ending))
 }
 
-/// Removes a folder of a run directory, except files with names that runs do not create. A mark of longsift stays with them.
+/// Removes a folder of a run directory, except files with names that runs do not create. If there are any, the marker file
+/// stays as well.
 fn remove(folder: &Path) -> Result<()> {
     files::remove_matching(folder, &|path| {
         is_run_file(path) || is_temporary(path) || is_data_file(folder, path)

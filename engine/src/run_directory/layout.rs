@@ -87,7 +87,7 @@ impl RunDirectory {
         limit.map_or_else(|| self.clone(), |rows| self.trial(rows))
     }
 
-    /// Inverse of [`Self::of_rows`].
+    /// Inverse of [`Self::with_row_limit`].
     fn without_row_limit(&self, limit: Option<u64>) -> Option<Self> {
         let Some(rows) = limit else { return Some(self.clone()) };
         let output = self.output.to_str()?.strip_suffix(&format!(".limit-{rows}"))?;
@@ -130,7 +130,8 @@ impl RunDirectory {
             && files::is_folder(pipeline).unwrap_or(false)
     }
 
-    /// Returns the run directory at `root`, named on the command line. A link of another name stands for its target.
+    /// Returns the run directory at `root`, named on the command line. Follows a symbolic link to a run directory, unless an
+    /// output with the name of the link exists.
     pub fn open(root: &Path) -> Result<Self> {
         if !store::is_address(root)
             && root.is_symlink()
@@ -167,7 +168,7 @@ impl RunDirectory {
             .into_iter()
     }
 
-    /// All names that a run creates directly in the run directory.
+    /// Returns the paths of all files and folders that a run creates directly in the run directory.
     pub(super) fn own_names(&self) -> Vec<PathBuf> {
         let mut names = self.working_folders().to_vec();
         names.extend([self.selection(), self.staging(), self.written(), self.fresh().root]);
@@ -228,7 +229,7 @@ impl RunDirectory {
             self.root.join("answers")
         }
     }
-    /// Bytes of the score tables; 0 in an object store.
+    /// Returns the size of the score tables in bytes; 0 in an object store.
     pub fn scores_bytes(&self) -> Result<u64> {
         if store::is_address(&self.root) {
             return Ok(0);

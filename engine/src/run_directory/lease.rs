@@ -1,5 +1,5 @@
-//! Lease of a run directory in an object store, which has no locks: an object names the process, which rewrites it every few
-//! seconds. If it stays unchanged for a while, the process is gone.
+//! Lease of a run directory in an object store, which has no locks. The lease is an object that names its process and that the
+//! process rewrites every few seconds. If it stays unchanged for [`EXPIRY`], the process is considered dead.
 //!
 //! A lease only prevents duplicate work. Correctness does not depend on it but on the commit protocol (see
 //! [`crate::write::commit`]): a suspended process may resume after its lease has expired, while another process is active.
@@ -59,7 +59,7 @@ struct Shared {
     /// Last written content and its version. Locked during writes: of two concurrent writers, the second would take the first
     /// for another process.
     object: Mutex<(LeaseRecord, Version)>,
-    /// State that is known without a request; never locked during one.
+    /// State that is known without a request; never locked during a request.
     known: Mutex<Known>,
 }
 
@@ -92,8 +92,9 @@ impl Lease {
         let (version, written) = loop {
             let begun = Instant::now();
             if let Some(mut version) = write(path, &claim, None, RetryPolicy::default())? {
-                // A second creation with other content fails, unless this process slept and another one removed the lease. A
-                // third one succeeds only if the store ignores conditions.
+                // Tests that the store honours conditions: creating the object again with other content must fail. It can
+                // succeed once, if this process was suspended and another one removed the lease. A third success means that the
+                // store ignores conditions.
                 let other = LeaseRecord { number: !number, ..claim.clone() };
                 if let Some(second) = write(path, &other, None, RetryPolicy::default())? {
                     if write(path, &claim, None, RetryPolicy::default())?.is_some() {
@@ -140,7 +141,7 @@ impl Lease {
         if sure { Ok(()) } else { self.check() }
     }
 
-    /// Checks that no other process has acquired the directory meanwhile.
+    /// Renews the lease, which fails if another process has acquired it.
     pub(super) fn check(&self) -> Result<()> {
         renew(&self.path, &self.shared);
         if !self.shared.known().lost {
@@ -243,7 +244,7 @@ fn wait_for_end(path: &Path, before: Option<&LeaseRecord>, version: &Version) ->
     Ok(Use::Free)
 }
 
-/// Whether the process is known to be gone: a process of this machine that has ended, or an earlier process with this number.
+/// Whether the process has certainly ended: it ran on this machine and no longer exists, or it had the number of this process.
 fn has_ended(claim: &LeaseRecord) -> bool {
     let pid = claim.holder.pid;
     claim.place == process_namespace() && (pid == std::process::id() || !is_running(pid))

@@ -1,4 +1,4 @@
-//! The manifest: what was read, run and written; enough to repeat the run and to verify its files.
+//! The manifest: input, settings and files of a run. It suffices to repeat the run and to verify its files.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,8 @@ pub struct Manifest {
     pub committed: String,
     /// Settings, parameters and identities.
     pub lock: PipelineLock,
-    /// Fingerprint of the selection's facts and the records of all units: if it is equal, another run would write the same.
+    /// Fingerprint of the selection's facts and of the records of all units. Runs with equal fingerprints write the same
+    /// output.
     pub selection_fingerprint: String,
     /// Device that measured windows.
     pub device: Value,
@@ -42,10 +43,10 @@ pub struct Manifest {
     /// Input files that could not be opened and are left out: path, size, error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bad_files: Vec<Value>,
-    /// File in `quarantine/` with their records.
+    /// File in `quarantine/` with the records of `bad_files`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_files: Option<Part>,
-    /// Input files that `input.since` left out: filtered by the run it names, or before that.
+    /// Input files that `input.since` left out, because the run it names or an earlier one filtered them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_before: Vec<KnownFile>,
     /// One record per work unit.
@@ -103,7 +104,7 @@ impl Manifest {
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
 
-    /// Files in `data/` in a manifest of any version; empty if it is damaged.
+    /// Reads the list of files in `data/` from a manifest of any version; empty if it is damaged.
     pub fn data_of_any_version(directory: &RunDirectory) -> Result<Vec<Part>> {
         #[derive(Deserialize)]
         struct Named {
@@ -117,7 +118,7 @@ impl Manifest {
     /// Returns the directory with the scores of this run: `own`, or the one it selected from (`--scores-from`).
     ///
     /// # Errors
-    /// That directory does not exist any more.
+    /// That directory does not exist.
     pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
         let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
         match other {
@@ -126,17 +127,17 @@ impl Manifest {
         }
     }
 
-    /// Whether every file of the selection exists with its size.
+    /// Whether every file of the selection exists with the recorded size.
     ///
     /// # Errors
     /// A folder cannot be read.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
-        let of_run = self.dropped.iter().chain(&self.selection).chain(&self.report);
-        let of_run =
-            of_run.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
+        let records = self.dropped.iter().chain(&self.selection).chain(&self.report);
+        let records =
+            records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
-        let parts = parts.chain(of_run.map(|part| (&directory.root, part)));
+        let parts = parts.chain(records.map(|part| (&directory.root, part)));
         let parts: Vec<(&PathBuf, &Part)> =
             parts.chain(self.card.iter().map(|part| (&output, part))).collect();
         let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
@@ -171,16 +172,16 @@ pub struct KnownFile {
 }
 
 impl Manifest {
-    /// Files of the run's own input, without those that earlier runs filtered.
+    /// Returns the input files of this run, without those that earlier runs filtered.
     pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
         self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
     }
 }
 
 impl KnownFile {
-    /// Identities of all files of `dataset`, in order.
+    /// Returns the identities of all files of `dataset`, in order.
     pub fn for_dataset(dataset: &Dataset) -> Vec<Self> {
-        // Links are resolved: `current` may point to another folder every day.
+        // Links are resolved: a link such as `current` may point to another folder every day.
         let root = files::canonical(&dataset.root).unwrap_or_else(|_| dataset.root.clone());
         let known = |file: &InputFile| Self {
             path: file.path.clone(),

@@ -1,7 +1,7 @@
 //! The lock: resolved settings, and the model, tokenizer and kernel by content.
 //!
-//! `longsift lock` writes it next to the pipeline file and `--locked` compares with it. Every run directory has its own, by
-//! which a resumed run knows how its scores were made.
+//! `longsift lock` writes it next to the pipeline file, and `--locked` compares with it. Every run directory also contains one,
+//! which states how its scores were computed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use crate::base::error::Result;
 use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 
-/// Format version of locks, records and manifests. Raised if scores of an older longsift could be mistaken for current ones.
+/// Format version of locks, records and manifests. Increased when scores of an older longsift could be mistaken for current
+/// ones.
 pub const VERSION: u32 = 2;
 
 /// Settings and identities.
@@ -47,7 +48,7 @@ pub struct PipelineLock {
     pub recorded: Option<Recorded>,
 }
 
-/// Values, other than the settings, that repeat a run.
+/// Values that are needed to repeat a run in addition to the settings.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Recorded {
     /// Absolute path of the pipeline file: paths in the settings are relative to its folder.
@@ -65,12 +66,12 @@ pub struct Recorded {
 pub struct ModelIdentity {
     /// Hash of what the first layer computes, of headers, sizes and modification times.
     pub identity: String,
-    /// Hash of the tensors that matter.
+    /// Hash of the tensors that results depend on.
     pub weights: String,
 }
 
 impl ModelIdentity {
-    /// Digest of the weights, if `identity` is that of this model.
+    /// Returns the digest of the weights, if `identity` is that of this model.
     pub fn weights_of(&self, identity: &str) -> Option<String> {
         (self.identity == identity).then(|| self.weights.clone())
     }
@@ -99,7 +100,7 @@ impl PipelineLock {
         Self { model: None, whole_models: BTreeMap::new(), ..self.clone() }
     }
 
-    /// Returns the values that repeat the run.
+    /// Returns the values that are needed to repeat the run.
     ///
     /// # Errors
     /// The lock does not have them: an older version wrote it, or it is next to a pipeline file.
@@ -134,7 +135,7 @@ impl PipelineLock {
         Ok(atomic::write_new(path, &json(&sealed(self)))?)
     }
 
-    /// Refuses a run that differs from the lock next to the pipeline.
+    /// Checks that the pipeline matches the lock at `path`.
     pub fn check(&self, path: &Path) -> Result<()> {
         let Some(locked) = Self::read(path)? else {
             return Err(Diagnostic::error(
@@ -147,7 +148,7 @@ impl PipelineLock {
         let mut different = facts::differences(&flat(&self.settings), &flat(&locked.settings));
         different.extend(facts::differences(&self.params, &locked.params));
         different.extend(self.identity.differences_of_scores(&locked.identity));
-        // Of the selection, the settings are compared above; the files that they name are not.
+        // The settings are compared above, but not the content of the files that they name.
         let files =
             |lock: &Self| lock.identity.selection.only(&["score.calibration", "input.since"]);
         different.extend(files(self).differences(&files(&locked)));
@@ -200,7 +201,7 @@ pub fn path_next_to(pipeline: &Path) -> PathBuf {
     pipeline.with_extension("lock")
 }
 
-/// Flattens nested settings to a map by dotted path; stages by name.
+/// Flattens nested settings to a map by dotted path, in which stages have their names instead of an index.
 pub(crate) fn flat(settings: &Value) -> Map<String, Value> {
     fn add(prefix: &str, value: &Value, into: &mut Map<String, Value>) {
         let join =

@@ -24,7 +24,7 @@ use crate::dataset::source::OpenFile;
 use crate::dataset::units::WorkUnit;
 use crate::storage::files;
 
-/// Records of files that cannot be opened, relative to the run directory.
+/// Path of the records of files that cannot be opened, relative to the run directory.
 pub const FILES: &str = "quarantine/files.parquet";
 /// Rows per batch when rows are read again: bad rows are few, but may be large.
 const BATCH_ROWS: usize = 64;
@@ -39,7 +39,7 @@ pub const COLUMNS: [&str; 6] = [
     "longsift_message",
 ];
 
-/// Schema: the input's columns, nullable, then those of the reason.
+/// Returns the schema: the input's columns, nullable, then [`COLUMNS`].
 pub fn schema(input: &Schema) -> SchemaRef {
     let mut fields: Vec<Arc<Field>> = input
         .fields()
@@ -57,7 +57,7 @@ pub fn schema(input: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; without bad rows creates no file.
+/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; removes an existing file if `bad` is empty.
 pub(crate) fn write(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -151,19 +151,19 @@ fn batch_with_reasons(
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 
-/// Messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`.
+/// Reads the messages of the first quarantined rows: `books.parquet, row 12: the text is null (null_text)`.
 pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<String>> {
     let mut messages = Vec::new();
     for path in files::list_if_present(&directory.quarantine())? {
         if messages.len() < limit {
-            messages.extend(messages_of(&path).into_iter().take(limit - messages.len()));
+            messages.extend(read_messages(&path).into_iter().take(limit - messages.len()));
         }
     }
     Ok(messages)
 }
 
 /// Reads the messages of a file; empty if it cannot be read, since they only explain another failure.
-fn messages_of(path: &Path) -> Vec<String> {
+fn read_messages(path: &Path) -> Vec<String> {
     let Ok(builder) = OpenFile::open(path)
         .map_err(drop)
         .and_then(|file| ParquetRecordBatchReaderBuilder::try_new(file).map_err(drop))

@@ -1,8 +1,8 @@
 //! The score table: statistics of every window, a Parquet file per work unit.
 //!
 //! The columns of the windows come first, then those of each measure in the order of the pipeline. The metadata of a column
-//! describes its statistic, the footer holds the fingerprints of windows and measures. Nothing depends on the selection, so
-//! that changing a weight, fraction or grouping never runs the model.
+//! describes its statistic, and the footer contains the fingerprints of windows and measures. Nothing depends on the selection,
+//! so changing a weight, a fraction or a grouping never runs the model.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -136,7 +136,7 @@ pub fn is_table(schema: &Schema) -> bool {
         && fields[windows.len()..].iter().all(|field| kinds.contains(field.data_type()))
 }
 
-/// Statistics of a score file that are single numbers, in the order of its columns.
+/// Reads the names of the statistics that are single numbers, in the order of the columns.
 pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let (schema, _) = table(path).shape()?;
     let measured = schema.fields().iter().skip(window_fields().len());
@@ -201,8 +201,8 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]
         text(&|row| &row.content_hash),
     ];
     for (index, measure) in measures.iter().enumerate() {
-        for (place, column) in measure.columns.iter().enumerate() {
-            let values = rows.iter().map(|row| row.figures[index].0.get(place));
+        for (position, column) in measure.columns.iter().enumerate() {
+            let values = rows.iter().map(|row| row.figures[index].0.get(position));
             columns.push(array(column.kind, values));
         }
     }
@@ -242,7 +242,7 @@ fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> Arr
     }
 }
 
-/// Measured window with what the selection needs; other columns stay on disk.
+/// Measured window with the columns that the selection needs.
 #[derive(Clone, Debug)]
 pub struct ScoredWindow {
     /// Row of the document in its file.
@@ -267,9 +267,9 @@ pub struct ScoredWindow {
 }
 
 impl ScoredWindow {
-    /// Requested statistic by index; `NaN` for a null.
-    pub fn statistic(&self, place: usize) -> f64 {
-        self.statistics[place].unwrap_or(f64::NAN)
+    /// Returns a requested statistic by its index in the request; `NaN` for a null.
+    pub fn statistic(&self, index: usize) -> f64 {
+        self.statistics[index].unwrap_or(f64::NAN)
     }
 }
 
@@ -329,7 +329,7 @@ impl WindowLocations {
     }
 }
 
-/// Reads the locations of the windows of a score file, and those of `lists` that it has.
+/// Reads the locations of the windows of a score file, and the lists among `lists` that it contains.
 pub fn read_locations(path: &Path, lists: &[&str]) -> Result<WindowLocations> {
     const NUMBERS: [&str; 6] =
         ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
@@ -367,8 +367,8 @@ pub fn read_locations(path: &Path, lists: &[&str]) -> Result<WindowLocations> {
     Ok(located)
 }
 
-/// Reads the statistics of those of `measures` that a score file has and calls `each` with the row, the index of the window,
-/// the index of the measure and the statistics. If all are null, the window may not have been measured.
+/// Reads the statistics of `measures`, skipping measures that the score file does not contain. Calls `each` with the row, the
+/// index of the window, the index of the measure and the statistics. If all are null, the window may not have been measured.
 pub fn read_figures(
     path: &Path,
     measures: &[MeasureColumns],
@@ -383,7 +383,7 @@ pub fn read_figures(
         let damaged = || table.damaged(&OTHER_COLUMNS);
         let rows = column::<Int64Array>(batch, "input_row").ok_or_else(damaged)?;
         let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
-        for (place, measure) in measures.iter().enumerate() {
+        for (index, measure) in measures.iter().enumerate() {
             if measure.columns.iter().any(|own| batch.column_by_name(&own.name).is_none()) {
                 continue;
             }
@@ -396,7 +396,7 @@ pub fn read_figures(
             for row in 0..batch.num_rows() {
                 let values = columns.iter().map(|column| column.value(row)).collect();
                 let (row, window) = (rows.value(row) as u64, windows.value(row) as u32);
-                each(row, window, place, Figures(values))?;
+                each(row, window, index, Figures(values))?;
             }
         }
         Ok(())

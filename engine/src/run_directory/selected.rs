@@ -28,8 +28,8 @@ pub struct SelectedRow<'a> {
     pub statistics: &'a [f64],
     /// Score; `NaN` if missing.
     pub score: f64,
-    /// Percentile rank in the group: the share of scores below, plus half of those in the same of 65,536 bins. Only of samples
-    /// that pass every guard; `None` for others.
+    /// Percentile rank in the group: the share of scores in lower bins plus half the share in the same bin, of 65,536 bins.
+    /// `None` for samples that do not pass every guard.
     pub percentile: Option<f64>,
     /// Reason for not keeping the sample; `None` if it is kept.
     pub reason: Option<&'a str>,
@@ -56,7 +56,7 @@ fn last_fields() -> Vec<Field> {
     ]
 }
 
-/// Whether a schema is that of such a table, with any statistics.
+/// Whether a schema is that of a selection table, with any statistics.
 pub fn is_table(schema: &Schema) -> bool {
     let (first, last) = (first_fields(), last_fields());
     let fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -70,7 +70,7 @@ pub fn is_table(schema: &Schema) -> bool {
         && same(&fields[fields.len() - last.len()..], &last)
 }
 
-/// Whether the column exists independent of the measures.
+/// Whether a column with this name exists in every selection table.
 pub fn is_sample_column(name: &str) -> bool {
     first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
 }
@@ -88,7 +88,7 @@ fn schema(statistics: &[&str]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Writes the samples of one file as `path`, called `part_path` in the run directory; without samples creates no file.
+/// Writes the samples of one file to `path`, called `part_path` in the run directory; creates no file if `rows` is empty.
 pub fn write_at(
     path: &Path,
     part_path: String,
@@ -107,7 +107,7 @@ pub fn write_at(
     Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
-/// Names of the statistics of a table.
+/// Reads the names of the statistics of a table.
 pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let table = table(path);
     let (schema, _) = table.shape()?;
@@ -139,7 +139,7 @@ fn table(path: &Path) -> Table<'_> {
     Table { path, what: "table of the selection", hint }
 }
 
-/// Columns of one batch that was read.
+/// Columns of one batch of a selection table.
 struct Columns<'a> {
     rows: &'a Int64Array,
     windows: &'a Int32Array,
@@ -155,12 +155,12 @@ impl<'a> Columns<'a> {
         }
         let (first, last) =
             (first_fields().len() - 1, batch.num_columns().checked_sub(last_fields().len())?);
-        let of_statistics = batch.columns().get(first..last)?;
+        let statistics = batch.columns().get(first..last)?;
         Some(Self {
             rows: column(batch, "input_row")?,
             windows: column(batch, "window")?,
             texts: [column(batch, "id")?, column(batch, "group")?, column(batch, "reason")?],
-            statistics: of_statistics
+            statistics: statistics
                 .iter()
                 .map(|values| values.as_any().downcast_ref())
                 .collect::<Option<_>>()?,

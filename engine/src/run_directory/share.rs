@@ -22,16 +22,16 @@ pub struct SharedLock {
 }
 
 impl RunDirectory {
-    /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. A commit in
-    /// progress of an interrupted selection must be finished before.
+    /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. The caller
+    /// must first finish the commit of an interrupted selection.
     ///
     /// # Errors
-    /// A process has exclusive access: a whole run, or a selection.
+    /// Another process, a whole run or a selection, has exclusive access.
     pub fn lock_shared(&self) -> Result<SharedLock> {
         self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let path = self.lock_path();
-        // In an object store, sharing processes write no lease: a concurrent whole run only duplicates work.
+        // In an object store, processes with shared access write no lease: a whole run at the same time only duplicates work.
         #[cfg(feature = "cloud")]
         if store::is_address(&self.root) {
             return match super::lease::current_use(&path)? {
@@ -46,7 +46,7 @@ impl RunDirectory {
         }
         let mut file = files::open_read_write(&path)?;
         self.wait_for(&mut file, EXCLUSIVE_LOCK_WAIT, File::try_lock_shared, |_| true)?;
-        // The content is that of an ended run, or equal to what other sharing processes wrote.
+        // Replaces the content of an ended run; all processes with shared access write the same bytes.
         file.rewind()
             .and_then(|()| file.write_all(SHARDS))
             .and_then(|()| file.set_len(SHARDS.len() as u64))

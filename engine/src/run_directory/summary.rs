@@ -44,7 +44,7 @@ pub struct Summary {
     /// Windows measured by an earlier run.
     pub windows_reused: u64,
     /// Windows that guards skip for a measure, by measure, even if an earlier run with other guards measured them. They have
-    /// been scored otherwise. For a shard: as its units were scored.
+    /// the statistics of other measures. For a shard: as counted when its units were scored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub windows_not_measured: BTreeMap<String, u64>,
     /// Windows outside the sample of a measure, by measure (`sample_fraction`).
@@ -160,7 +160,7 @@ impl Summary {
         let rows = self.rows_kept + self.rows_dropped.values().sum::<u64>() + self.quarantined;
         if rows != self.rows_in {
             return Err(format!(
-                "{} rows came in, but {} were kept, {} dropped and {} quarantined",
+                "{} rows were read, but {} were kept, {} dropped and {} quarantined",
                 self.rows_in,
                 self.rows_kept,
                 self.rows_dropped.values().sum::<u64>(),
@@ -201,7 +201,7 @@ pub struct GuardUse {
     pub statistic: String,
     /// Bounds in words: `at most 0.4`.
     pub bounds: String,
-    /// Samples out of its bounds, including those that other guards reject.
+    /// Samples outside its bounds, including those that other guards reject.
     pub rejected: u64,
     /// Samples that lack its statistic and that no guard rejects. They do not pass.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -221,7 +221,7 @@ pub struct GuardUse {
 pub struct GuardedGroup {
     /// Value of the `within` column.
     pub value: Option<String>,
-    /// Samples out of the guard's bounds.
+    /// Samples outside the guard's bounds.
     pub rejected: u64,
     /// Samples that lack the guard's statistic and that no guard rejects.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -236,7 +236,7 @@ impl GuardUse {
         2 * (self.rejected + self.missing) > self.samples || !self.groups.is_empty()
     }
 
-    /// Describes what it rejects.
+    /// Describes in a sentence how many samples the guard rejects, in total and by group.
     pub fn in_words(&self, samples: &str) -> String {
         let of = |rejected: u64, samples: u64| {
             let share = 100.0 * rejected as f64 / samples.max(1) as f64;
@@ -245,9 +245,8 @@ impl GuardUse {
         let all = of(self.rejected, self.samples);
         let mut text = format!("`{}` {} rejects {all} {samples}", self.statistic, self.bounds);
         if self.missing > 0 {
-            text.push_str("; ");
+            text.push_str("; also rejected, for a missing statistic: ");
             text.push_str(&count(self.missing));
-            text.push_str(" without the statistic do not pass");
         }
         let named: Vec<&GuardedGroup> =
             self.groups.iter().filter(|group| group.value.is_some()).take(MAX_NAMED).collect();
@@ -296,7 +295,7 @@ pub struct TableUse {
     pub bytes: u64,
     /// Bytes of one row.
     pub row_bytes: u64,
-    /// Rows whose ids occurred in a window that this run measured.
+    /// Rows of the token ids that occurred in windows measured by this run.
     pub rows_used: u64,
     /// Bytes of those rows. The table is memory-mapped, so this much of it is in memory.
     pub bytes_used: u64,
@@ -348,7 +347,7 @@ pub struct DeviceWork {
     pub tokens: u64,
     /// Seconds in which it was busy.
     pub busy_seconds: f64,
-    /// Peak of bytes reserved on it.
+    /// Peak of the bytes reserved on it.
     pub most_reserved_bytes: u64,
     /// Reason for retiring it; null if it was not retired.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Reads the columns whose names are `wanted` and calls `each` for every batch.
+    /// Reads the columns whose names satisfy `wanted` and calls `each` for every batch.
     ///
     /// # Errors
     /// The machine cannot read the file, the file is damaged, or `each` fails.

@@ -65,8 +65,8 @@ impl Part {
         Ok(files::digest(&folder.join(&self.path))?.sha256 == self.sha256)
     }
 
-    /// Whether the part in `folder` is the file that was written. Its bytes are read unless it was last changed before
-    /// `record`, a file that was written after it.
+    /// Whether the part in `folder` is the file that was written. Compares its bytes, unless it was last changed before
+    /// `record`, a file that was written later.
     pub(super) fn is_original(
         &self,
         folder: &Path,
@@ -96,8 +96,8 @@ impl Part {
 pub struct MeasuredBy {
     /// Fingerprint of the facts that its statistics depend on in addition to the window.
     pub fingerprint: String,
-    /// Conditions for a window to have statistics; empty if all windows have them. Others may have some, from a run with other
-    /// guards.
+    /// Conditions that a window must meet to have statistics; empty if all windows have them. A run with other guards may have
+    /// measured other windows as well.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub only: Facts,
     /// Whether windows that meet `only` may lack statistics, because the measure was removed from the pipeline while the unit
@@ -127,7 +127,7 @@ impl MeasuredBy {
         !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
     }
 
-    /// Whether all wanted statistics exist, possibly with more.
+    /// Whether all wanted statistics exist, possibly for more windows than wanted.
     fn has_statistics(&self, wanted: &MeasureFingerprint) -> bool {
         self.fingerprint == wanted.fingerprint
             && !self.incomplete
@@ -182,9 +182,7 @@ impl UnitRecord {
         ]
         .into_iter()
         .filter(|(_, counted, written)| counted != written)
-        .map(|(what, counted, written)| {
-            format!("{counted} {what} are counted, {written} are written")
-        })
+        .map(|(what, counted, written)| format!("{what}: {counted} counted, {written} written"))
         .collect();
         violations.extend(counts.check().err());
         violations
@@ -264,6 +262,7 @@ pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
     directory.units().join(format!("{unit}.json"))
 }
 
+/// Calls [`valid_record`] for each of `units`, in parallel, and returns the results in order.
 pub fn valid_records(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -282,6 +281,7 @@ fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitR
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
+/// Returns the record of a unit; `None` if it or one of its files is missing, or if it has other input, windows or measures.
 pub fn valid_record(
     directory: &RunDirectory,
     dataset: &Dataset,
@@ -312,13 +312,13 @@ pub fn record_to_reopen(
     }
 }
 
-/// Records of units that are not in the plan any more: their input file is gone, or cut differently.
+/// Reads the records of units that are not in the plan: their input file is gone, or is divided differently.
 pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRecord>> {
     let current: std::collections::HashSet<String> = units.iter().map(WorkUnit::name).collect();
     records(directory, |unit| !current.contains(unit))
 }
 
-/// Readable records of the units whose names are `wanted`.
+/// Reads the records of the units whose names satisfy `wanted`; skips records that are damaged.
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
     let mut paths = files::list_if_present(&directory.units())?;
     paths.retain(|path| {
@@ -342,7 +342,7 @@ fn is_unit(name: &str) -> bool {
 /// several processes that scored the unit wins.
 ///
 /// # Errors
-/// The existing record has other scores, although input and settings are the same. Then neither counts.
+/// The existing record has other scores, although input and settings are the same. It is removed, and neither counts.
 pub fn commit(
     directory: &RunDirectory,
     dataset: &Dataset,
