@@ -15,7 +15,7 @@ use super::open::store;
 use super::store::Upload;
 use crate::storage::files::FileDigest;
 
-/// File that gets its name when it is complete.
+/// File that appears under its name when it is complete.
 ///
 /// A local file is written under a temporary name (see [`TEMPORARY_PREFIX`]) in its final folder. If it is dropped
 /// without [`AtomicFile::commit`], it is removed; after a kill, [`super::files::remove_leftovers`] finds it. In an
@@ -43,7 +43,7 @@ struct Temporary {
 }
 
 impl AtomicFile {
-    /// Creates the file that will be `path`, in an existing folder.
+    /// Creates a file that [`Self::commit`] moves to `path`. The folder must exist.
     pub fn create(path: &Path) -> Result<Self, StorageError> {
         let target = match store(path) {
             Some((store, address)) => WriteTarget::Store(store.upload(address)?),
@@ -140,7 +140,8 @@ pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     write_atomic(path, bytes).map(drop)
 }
 
-/// Writes a whole file unless the name exists. Returns whether it did; among several writers, exactly one does.
+/// Writes a whole file unless the name exists. Returns whether it was written; of several writers, exactly one
+/// succeeds.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
         return store.write_new(address, bytes);
@@ -202,7 +203,7 @@ mod tests {
         let reader = std::thread::spawn(move || fs::read(other).unwrap());
         write_answer(&pipe, b"abc").unwrap();
         assert_eq!(reader.join().unwrap(), b"abc");
-        assert!(!fs::metadata(&pipe).unwrap().is_file(), "it is a pipe as before");
+        assert!(!fs::metadata(&pipe).unwrap().is_file(), "it is still a pipe");
         write_answer(&file, b"longer").unwrap();
         write_answer(&file, b"abc").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"abc");

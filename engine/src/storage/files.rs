@@ -16,7 +16,7 @@ use super::store::is_address;
 use crate::storage::error::{self, StorageError, failed, is_link_circle};
 
 /// Maximum concurrent requests to an object store.
-const REQUESTS_AT_ONCE: usize = 32;
+const MAX_REQUESTS: usize = 32;
 
 /// Prefix of a file's name until it is committed. Readers of a folder skip hidden names.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
@@ -38,7 +38,7 @@ pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
     Ok(removed)
 }
 
-/// Syncs the names in a folder after a rename, a file creation or a removal.
+/// Syncs a folder, after files in it were created, renamed or removed.
 pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
@@ -58,7 +58,7 @@ pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
     synced.map_err(failed("fsync the folder", path))
 }
 
-/// Creates a folder and its parents, and syncs their names. An existing folder is not an error.
+/// Creates a folder and its parents, and syncs the folders that contain them. An existing folder is not an error.
 pub fn create_folder(path: &Path) -> Result<(), StorageError> {
     if store(path).is_some() {
         return Ok(());
@@ -120,9 +120,9 @@ fn reader(path: &Path) -> Result<Box<dyn Read>, StorageError> {
     }
 }
 
-/// Returns the number of files at `path` to access concurrently; `here` is the number for a disk.
-pub fn concurrency(path: &Path, here: usize) -> usize {
-    if is_address(path) { here.max(REQUESTS_AT_ONCE) } else { here }
+/// Returns the number of files at `path` to access concurrently; `on_disk` is the number for a disk.
+pub fn concurrency(path: &Path, on_disk: usize) -> usize {
+    if is_address(path) { on_disk.max(MAX_REQUESTS) } else { on_disk }
 }
 
 /// Returns the paths of the entries of a folder, sorted by bytes.
@@ -327,8 +327,8 @@ pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes the files below a folder that `removes` names, and the folders that are empty then. A missing folder is not an
-/// error.
+/// Removes the files below a folder for which `removes` returns `true`, and folders that become empty. A missing folder
+/// is not an error.
 pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result<(), StorageError> {
     if let Some((store, address)) = store(folder) {
         return store.remove_matching(address, &|name| removes(&folder.join(name)));
@@ -402,8 +402,8 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
 }
 
-/// Returns the paths of all files below a folder, sorted by bytes; links count as files. A folder that is missing, or is removed
-/// in the meantime, is empty.
+/// Returns the paths of all files below a folder, sorted by bytes; links count as files. A folder that is missing, or
+/// is removed in the meantime, is empty.
 pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     if let Some((store, address)) = store(folder) {
         let names = store.list_below(address)?;
@@ -512,7 +512,7 @@ pub(super) mod tests {
         remove("a/d");
         remove("e");
         remove("link");
-        assert!(!top.join("a").exists() && top.exists(), "the folder around them stays");
+        assert!(!top.join("a").exists() && top.exists(), "the top folder stays");
         found(&[]);
         assert!(below_if_present(&folder.path().join("absent")).unwrap().is_empty());
     }

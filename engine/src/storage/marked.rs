@@ -82,7 +82,7 @@ pub fn carries(path: &Path, mark: Mark) -> Result<bool> {
     Ok(files::size(path)?.is_some_and(|size| size > 0) && mark.allows(path)?)
 }
 
-/// Checks that a path may be overwritten. Commands check before they work.
+/// Checks that a path may be overwritten. Commands call this before they do any work.
 ///
 /// # Errors
 /// The file at `path` does not have the mark, or cannot be read.
@@ -93,7 +93,7 @@ pub fn check(path: &Path, mark: Mark) -> Result<()> {
 /// Writes a whole file, replacing one with the same mark; writes directly into a device or a pipe.
 ///
 /// # Errors
-/// Those of [`check`]; the file cannot be written.
+/// The errors of [`check`], or the file cannot be written.
 pub fn write(path: &Path, mark: Mark, bytes: &[u8]) -> Result<()> {
     check(path, mark)?;
     Ok(atomic::write_answer(path, bytes)?)
@@ -123,12 +123,12 @@ pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
 /// The folder cannot be read.
 pub fn is_own_folder(path: &Path) -> std::result::Result<bool, StorageError> {
     let mut names = files::list_if_present(path)?;
-    // Another process may be about to mark it.
-    let begins = |path: &PathBuf| {
+    // Ignores temporary files: another process may be writing the marker.
+    let is_temporary = |path: &PathBuf| {
         path.file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with(files::TEMPORARY_PREFIX))
     };
-    names.retain(|path| !begins(path));
+    names.retain(|path| !is_temporary(path));
     Ok(is_address(path) || names.is_empty() || names.contains(&path.join(MARKER)))
 }
 

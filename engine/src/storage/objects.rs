@@ -249,7 +249,7 @@ fn client(scheme: Scheme, root: &str) -> Result<BucketClient, String> {
     Ok(client)
 }
 
-/// Configures a builder from all variables with a prefix, as its own `from_env` does.
+/// Configures a builder from all variables with a prefix, as the builder's `from_env` does.
 ///
 /// # Errors
 /// An invalid value, with the name of its variable.
@@ -262,7 +262,7 @@ fn configured<B, K: FromStr>(
     names.filter(|name| name.starts_with(prefix)).try_fold(builder, |builder, name| {
         let key = name.to_ascii_lowercase().parse().ok();
         let Some((key, value)) = key.zip(environment::variable(&name)) else { return Ok(builder) };
-        // Keys of accounts and certificates are whole documents.
+        // Account keys (JSON) and certificates (PEM) contain line breaks.
         if !value.starts_with(['{', '-']) {
             environment::check_header(&name, &value)?;
         }

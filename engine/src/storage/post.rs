@@ -8,7 +8,7 @@ use super::http::answers::with_causes;
 /// Trusts the system's certificates.
 ///
 /// # Errors
-/// The reason, for a log, why no answer came within `timeout`.
+/// The request failed, or no answer came within `timeout`; the text is for a log.
 pub(crate) fn post(
     url: &str,
     key: Option<&str>,

@@ -83,7 +83,7 @@ impl Stamp {
         Self { size, modified_ns, changed_ns: 0, version: 0 }
     }
 
-    /// Whether the file was last changed before `other` was: certainly, since files of one moment count as changed.
+    /// Whether the file was certainly last changed before `other`: `false` if both have the same time.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         let is_remote = self.changed_ns == 0 && other.changed_ns == 0;
         self.modified_ns != 0
@@ -130,8 +130,8 @@ impl RangeFile {
         Self { length: stamp.size, stamp: Some(stamp), content }
     }
 
-    /// Returns size and modification time: current ones of a local file, those at opening of a remote one, whose reads
-    /// fail after a change.
+    /// Returns size and modification time: of a local file the current ones, of a remote file those at opening, because
+    /// its reads fail after a change.
     pub(crate) fn stamp(&self) -> Result<Stamp, StorageError> {
         match (&self.content, self.stamp) {
             (RangeSource::Local(file, path), None) => {
@@ -171,8 +171,8 @@ impl RangeFile {
         }
     }
 
-    /// Returns an identifier that distinguishes this version from all others at the same location; `None` without one,
-    /// in which case nothing may be cached.
+    /// Returns an identifier that distinguishes this version from all others at the same location. Without one
+    /// (`None`), nothing may be cached.
     pub(crate) fn version(&self) -> Option<String> {
         match &self.content {
             RangeSource::Local(file, _) => {

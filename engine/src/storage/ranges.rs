@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// Default limit of all cached blocks in bytes.
 const DEFAULT_CACHE_BYTES: u64 = 128 << 20;
 
-/// Divisor of `memory_limit_bytes` that gives the memory of blocks.
+/// Divisor of `memory_limit_bytes`; the quotient is the memory of blocks.
 const MEMORY_DIVISOR: u64 = 8;
 
 /// Minimum number of blocks in the cache: a few readers with a few columns each.
@@ -17,7 +17,7 @@ const MIN_BLOCKS: u64 = 16;
 const MIN_BLOCK_BYTES: u64 = 256 << 10;
 const MAX_BLOCK_BYTES: u64 = 4 << 20;
 
-/// Maximum gap between ranges that are fetched together: a store sends so many bytes in the time of another request.
+/// Maximum gap between ranges that are fetched together: sending the gap takes a store no longer than another request.
 const MAX_GAP_BYTES: u64 = 256 << 10;
 
 /// Most recently used blocks of all files of this process.
@@ -46,7 +46,7 @@ impl BlockCache {
         blocks.evict();
     }
 
-    /// Returns the bytes of a file to fetch in one request.
+    /// Returns the number of bytes of a file to fetch in one request.
     pub(super) fn block_bytes() -> u64 {
         let max_bytes = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).max_bytes;
         (max_bytes / MIN_BLOCKS).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)

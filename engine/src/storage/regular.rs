@@ -10,7 +10,7 @@ use super::error::{StorageError, failed};
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// Other files, before they are opened: opening a named pipe would wait for a writer.
+/// The file is not regular. This is checked before opening, because opening a named pipe waits for a writer.
 pub fn open(path: &Path) -> Result<File, StorageError> {
     fs::metadata(path)
         .and_then(|status| check(&status))

@@ -37,9 +37,14 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// Returns the delay before the next attempt, `elapsed` after the first; `None` if it would exceed the deadline. A
     /// delay requested by the server (`Retry-After`) is respected in full, because an earlier attempt would fail. It
-    /// never shortens the own, growing delay: a server may repeatedly request 0 seconds.
-    fn wait(&self, own: Duration, asked: Option<Duration>, elapsed: Duration) -> Option<Duration> {
-        let wait = own.min(self.max_wait).max(asked.unwrap_or_default());
+    /// never shortens `delay`, which grows with each attempt: a server may repeatedly request 0 seconds.
+    fn wait(
+        &self,
+        delay: Duration,
+        requested: Option<Duration>,
+        elapsed: Duration,
+    ) -> Option<Duration> {
+        let wait = delay.min(self.max_wait).max(requested.unwrap_or_default());
         (elapsed.saturating_add(wait) <= self.deadline).then_some(wait)
     }
 }

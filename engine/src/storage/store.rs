@@ -16,7 +16,7 @@ pub(crate) trait Store: Sync {
     fn read(&self, address: &str) -> Result<Vec<u8>, StorageError>;
     /// Reads a file sequentially.
     fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError>;
-    /// Writes a whole file unless it exists. Returns whether it did.
+    /// Writes a whole file unless it exists. Returns whether it was written.
     fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError>;
     /// Starts a sequential upload.
     fn upload(&self, address: &str) -> Result<Box<dyn Upload>, StorageError>;
@@ -24,7 +24,7 @@ pub(crate) trait Store: Sync {
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError>;
     /// Removes a file; a missing file is not an error.
     fn remove(&self, address: &str) -> Result<(), StorageError>;
-    /// Removes the files below an address that `removes` names, by their names relative to it.
+    /// Removes the files below an address for which `removes` returns `true`, given the name relative to the address.
     fn remove_matching(
         &self,
         address: &str,

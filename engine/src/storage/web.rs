@@ -19,7 +19,7 @@ use super::retry::RetryPolicy;
 use crate::base::secrets;
 use crate::base::stop::Stop;
 
-/// Maximum bytes to discard for one block, of a server that ignores ranges.
+/// Maximum bytes to discard per block from a server that ignores ranges.
 const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 
 pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {

@@ -14,10 +14,7 @@ const MAX_TEXT_BYTES: u64 = 4096;
 
 /// Configuration of the hub from environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "cloud"),
-    allow(dead_code, reason = "without the network nobody is asked")
-)]
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only requests to the hub use it"))]
 pub(crate) struct Home {
     /// Address without a trailing slash.
     pub(crate) endpoint: String,

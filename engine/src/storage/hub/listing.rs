@@ -49,8 +49,7 @@ impl Hub {
         if is_commit(&sha) {
             return Ok(sha);
         }
-        let message =
-            format!("`{}` answers that `{reference}` has the commit `{sha}`", shown(&url));
+        let message = format!("`{}` returned `{sha}` as the commit of `{reference}`", shown(&url));
         Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"))
     }
 
@@ -63,7 +62,7 @@ impl Hub {
         let (client, endpoint) = self.client(RetryPolicy::default())?;
         let mut url = api(&endpoint, reference, "tree");
         url.set_query(Some("recursive=true"));
-        let (mut files, mut asked) = (BTreeMap::new(), BTreeSet::new());
+        let (mut files, mut requested) = (BTreeMap::new(), BTreeSet::new());
         loop {
             let (entries, headers): (Vec<ListedFile>, _) = request(&client, &url, reference)?;
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
@@ -80,7 +79,7 @@ impl Hub {
                 ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
             })?;
             let Some(next) = next else { break };
-            if !asked.insert(std::mem::replace(&mut url, next)) || asked.len() > MAX_PAGES {
+            if !requested.insert(std::mem::replace(&mut url, next)) || requested.len() > MAX_PAGES {
                 let message = format!("the list of files of `{reference}` does not end");
                 return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
             }

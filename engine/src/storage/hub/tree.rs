@@ -8,12 +8,13 @@ use std::sync::Arc;
 use longsift_stages::model::ModelProblem;
 
 use super::reference::HubReference;
+use crate::base::text;
 use crate::storage::error::StorageError;
 use crate::storage::files;
 use crate::storage::hub::Hub;
 use crate::storage::range_file::RangeFile;
 
-/// A list of a million files has some hundred megabytes.
+/// Maximum bytes of a cached list: a million files take some hundred megabytes.
 const MAX_LIST_BYTES: u64 = 1 << 30;
 
 /// Files of a data set at one commit, and the requested path.
@@ -59,8 +60,8 @@ impl Hub {
                 let mut files = BTreeMap::new();
                 walk(folder, "", &mut files)?;
                 let note = format!(
-                    "the list of files of `{reference}` is not on this machine: the {} files that `{}` has are used as the data set",
-                    files.len(),
+                    "the list of files of `{reference}` is not on this machine: using the {} in `{}` as the data set",
+                    text::counted(files.len() as u64, "file"),
                     folder.display()
                 );
                 (files, Some(note))
@@ -101,7 +102,7 @@ impl Tree {
         self.files.get(name).copied().flatten()
     }
 
-    /// Returns a note for the user, if any.
+    /// Returns a note for the user, if the list of files may be incomplete.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }

@@ -83,9 +83,9 @@ impl HttpService for RetryAfterService {
             sent.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))??
         };
         let text = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
-        let asked = retry_after(text);
+        let requested = retry_after(text);
         // Credentials are also requested outside attempts.
-        let _ = RETRY_AFTER.try_with(|recorded| recorded.set(asked));
+        let _ = RETRY_AFTER.try_with(|recorded| recorded.set(requested));
         match token {
             Some(token) if answer.status().is_success() => check_list(answer, &token).await,
             _ => Ok(answer),
@@ -135,8 +135,8 @@ fn with_usable_names(page: &str) -> (String, Vec<String>) {
         let (start, end) = (format!("<{tag}>"), format!("</{tag}>"));
         let mut kept = String::with_capacity(page.len());
         let mut rest = page.as_str();
-        while let Some((before, behind)) = rest.split_once(&start) {
-            let (entry, after) = behind.split_once(&end).unwrap_or((behind, ""));
+        while let Some((before, opened)) = rest.split_once(&start) {
+            let (entry, after) = opened.split_once(&end).unwrap_or((opened, ""));
             let element = |name: &str| {
                 let (_, value) = entry.split_once(&format!("<{name}>"))?;
                 Some(value.split_once("</")?.0)

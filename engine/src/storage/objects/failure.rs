@@ -15,7 +15,7 @@ pub(super) fn incomplete(why: &str) -> Error {
     Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
 }
 
-/// Converts to a storage error.
+/// Converts an error of an object store, with a hint for known causes.
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
     let failure =
         StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
@@ -37,7 +37,7 @@ pub(super) fn kind(error: &Error) -> ErrorKind {
     let words = || in_words(error);
     match error {
         Error::NotFound { .. } => ErrorKind::NotFound,
-        // Concurrent conditional writes: S3 has neither done nor refused this one.
+        // Concurrent conditional writes: S3 neither executed nor rejected this one.
         Error::AlreadyExists { .. } if words().contains("ConditionalRequestConflict") => {
             ErrorKind::Transient
         }
@@ -91,11 +91,11 @@ fn in_words(error: &Error) -> String {
         cause = error.source();
     }
     let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
-    let said = |tag: &str| {
+    let element = |tag: &str| {
         let (_, rest) = text[answer..].split_once(&format!("<{tag}>"))?;
         Some(rest.split_once("</")?.0.to_owned())
     };
-    let words: Vec<String> = ["Code", "Message"].into_iter().filter_map(said).collect();
+    let words: Vec<String> = ["Code", "Message"].into_iter().filter_map(element).collect();
     format!("{}{}", &text[..answer], words.join(": "))
 }
 

@@ -137,7 +137,7 @@ pub(crate) fn write_version(
         Err(error) if error.kind == ErrorKind::Changed => {}
         written => return written.map(Some),
     }
-    // If the answer was lost, the object already has our bytes.
+    // If the answer to an earlier attempt was lost, the object already has these bytes.
     let found = if_present(read_version(address, policy))?;
     Ok(found.filter(|(found, _)| found == bytes).map(|(_, version)| version))
 }

@@ -19,7 +19,7 @@ use crate::storage::store::Upload;
 /// Bytes of a part. A store accepts 10,000 parts, so an object has at most 80 GB.
 const PART_BYTES: usize = 8 << 20;
 /// Maximum concurrent parts: 32 MiB of memory per upload.
-const PARTS_AT_ONCE: usize = 4;
+const MAX_PARTS: usize = 4;
 
 /// Upload of an object. An object that fits into one part is sent in one request when it is complete.
 pub(super) struct Uploading {
@@ -70,10 +70,10 @@ impl Uploading {
         };
         parts.pending.spawn_on(part, runtime().handle());
         parts.begun += 1;
-        parts.wait(PARTS_AT_ONCE)
+        parts.wait(MAX_PARTS)
     }
 
-    /// Whether the object exists with the written bytes, for lost answers.
+    /// Whether the object exists with the written bytes, although the answer to the last request was lost.
     fn is_complete(&self) -> io::Result<bool> {
         let (mut found, mut hash) =
             (ObjectReader { file: open(&self.address)?, at: 0 }, Sha256::new());
