@@ -110,8 +110,9 @@ impl Writer<'_> {
 
     /// Splits the units into ranges whose rows go to the same files.
     fn ranges(&self) -> Vec<UnitRange> {
-        let shares: Vec<UnitSize> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
-        cuts::ranges(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
+        let sizes: Vec<UnitSize> =
+            (0..self.records.len()).map(|unit| self.unit_size(unit)).collect();
+        cuts::ranges(&self.series(), &sizes, self.plan.spec.pipeline.output.part_bytes)
     }
 
     /// Groups units by the name of their files: all units or, with `output.mirror`, the units of each input file.
@@ -124,18 +125,18 @@ impl Writer<'_> {
                 units: 0..units.len(),
             }];
         }
-        let of_file = |(index, file): (usize, &InputFile)| {
+        let file_series = |(index, file): (usize, &InputFile)| {
             let before = |at: usize| units.partition_point(|unit| unit.file < at);
             let units = before(index)..before(index + 1);
             // Files beyond a limit were not read.
             let was_read = !units.is_empty() || file.rows == 0;
             was_read.then(|| FileSeries { name: SeriesName::Plain(file.stem().to_owned()), units })
         };
-        plan.dataset.files.iter().enumerate().filter_map(of_file).collect()
+        plan.dataset.files.iter().enumerate().filter_map(file_series).collect()
     }
 
     /// Estimates the rows and bytes that a unit adds to the output: its bytes in the input, times the kept share.
-    fn share(&self, index: usize) -> UnitSize {
+    fn unit_size(&self, index: usize) -> UnitSize {
         let (kept, samples) = (self.selection.kept(index), self.selection.samples(index));
         let unit = &self.plan.units[index];
         let groups = &self.plan.dataset.files[unit.file].row_groups[unit.row_groups.clone()];
@@ -153,7 +154,7 @@ impl Writer<'_> {
         self.plan.spec.filter().mark_only
     }
 
-    /// Number of units that are written concurrently.
+    /// Returns the number of units that are written concurrently.
     fn writers(&self) -> usize {
         let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
         let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
@@ -169,7 +170,7 @@ impl Writer<'_> {
         folders: &PartFolders,
         each: impl Fn(&WorkUnit),
     ) -> Result<StagedRange> {
-        let rows = range.units.clone().map(|unit| self.share(unit).rows).sum();
+        let rows = range.units.clone().map(|unit| self.unit_size(unit).rows).sum();
         let mut output = OutputFiles::new(range, rows, &folders.data, schema, format);
         let (mut staged, mut labels) = (StagedRange::default(), staged::Labels::new());
         for index in range.units.clone() {
@@ -289,7 +290,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Bytes by row that are copied for every window of the row: all columns except the one that windows are cut from.
+    /// Returns the bytes of each row that are copied for each of its windows: all columns except the one that windows are cut
+    /// from.
     fn other_bytes(&self, batch: &RecordBatch) -> Result<Vec<u64>> {
         let content = self.plan.content_column();
         let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
@@ -304,7 +306,7 @@ impl Writer<'_> {
         Ok(row_bytes::stored_row_bytes(&others, batch.num_rows())?)
     }
 
-    /// Checks that the documents are those that were scored.
+    /// Checks that the documents have not changed since they were scored.
     fn verify(
         &self,
         unit: &WorkUnit,
@@ -374,9 +376,9 @@ impl Writer<'_> {
             return Ok(());
         }
         let (unit, unreadable) = (&plan.units[index], self.records[index].unreadable_rows());
-        let of_rows = labels::read_labels(&plan.dataset, unit, column, &unreadable)?;
+        let row_labels = labels::read_labels(&plan.dataset, unit, column, &unreadable)?;
         for sample in samples {
-            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
+            let label = row_labels[(sample.row - unit.first_row) as usize].clone();
             let kept = u64::from(sample.keep());
             let compared = sample.compared.iter().map(|keep| u64::from(*keep)).collect();
             staged::count(labels, label, &LabelCounts { samples: 1, kept, compared });

@@ -88,16 +88,17 @@ impl Writer<'_> {
         Ok(columns)
     }
 
-    /// Returns `<id>#<window>`. File and row are added if several documents have the same id, or if the id could be that of
-    /// another sample.
+    /// Returns `<id>#<window>`. Adds file and row to the id if several documents have it, or if it could be that of another
+    /// sample.
     fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> Result<String> {
         let mut id = row.id.to_owned();
-        let is_apart =
+        let without_window =
             row.window.is_none() && self.plan.spec.pipeline.output.samples == Samples::Windows;
-        let is_like_another = (is_apart || self.selection.has_repeated_ids()) && has_location(&id)
-            || is_apart && has_number_after(&id, '#');
-        if is_like_another || self.selection.is_repeated(&id)? {
-            // The last `@` of such an id precedes the location.
+        let is_ambiguous = (without_window || self.selection.has_repeated_ids())
+            && has_location(&id)
+            || without_window && has_number_after(&id, '#');
+        if is_ambiguous || self.selection.is_repeated(&id)? {
+            // Escapes `@`, so that the last one in the id precedes the location.
             let file = unit.file_path.replace('%', "%25").replace('@', "%40");
             id = format!("{id}@{file}:{}", row.row);
         }
@@ -108,7 +109,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether an id ends like one that got file and row.
+/// Whether an id ends like one with file and row.
 fn has_location(id: &str) -> bool {
     id.rsplit_once('@').is_some_and(|(_, location)| has_number_after(location, ':'))
 }

@@ -1,6 +1,6 @@
-//! Parts that shards of the write phase leave for the selection: `written/<selection>/` in the run directory, data files in
-//! `.written/<selection>/` of the output. The parts of a range of units count once its record exists in `units/` there, named
-//! after its first unit.
+//! Parts that shards of the write phase prepare for the selection: in `written/<selection>/` of the run directory, data files
+//! in `.written/<selection>/` of the output. The parts of a range of units count once its record exists in the subfolder
+//! `units/`, named after the range's first unit.
 
 use super::cuts::UnitRange;
 use super::formats::Format;

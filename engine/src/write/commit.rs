@@ -29,7 +29,7 @@ pub struct Intent {
     pub removals: Vec<CommitPath>,
 }
 
-/// File of a commit, relative to one of the two folders: in a copy of both, the record names the files of the copy.
+/// File of a commit, relative to one of the two folders, so that a copied record refers to the copied files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitPath {
@@ -60,7 +60,7 @@ impl CommitPath {
         Self::Output(path.expect("a run only touches its run directory and its output").to_owned())
     }
 
-    fn in_folder(&self) -> &Path {
+    fn relative(&self) -> &Path {
         let (Self::Output(path) | Self::RunDirectory(path)) = self;
         path
     }
@@ -76,12 +76,12 @@ impl CommitPath {
 /// Writes the intent durably, then executes it. Only one of several concurrent processes succeeds.
 ///
 /// # Errors
-/// Also if the lock in `run_lock` is lost: files that another process has committed meanwhile stay untouched.
+/// Another process has begun a commit, or `run_lock` is lost. Files that another process has committed stay untouched.
 pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if atomic::write_new(&directory.intent(), &json)? {
-        // The process may have been suspended before it wrote: then the files may belong to another process by now.
+        // If this process was suspended before it wrote, the files may belong to another process.
         if let Err(lost) = run_lock.check() {
             if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
                 files::remove_file(&directory.intent())?;
@@ -137,7 +137,7 @@ pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
 /// stops at the next step.
 fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
-        let path = path.in_folder();
+        let path = path.relative();
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
             return Err(Diagnostic::error(
                 Blame::Data,
@@ -194,14 +194,13 @@ fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Res
     Ok(files::fsync_folder(&directory.root)?)
 }
 
-/// Number of concurrent steps of `files`. In a store, few files are processed one after the other: a suspended process then has
-/// a single request in flight, which the store receives before the suspension, so that nothing arrives after another process
-/// has taken over.
+/// Returns the number of concurrent steps for `files` files. In an object store, few files are processed one by one: a process
+/// that is suspended then has at most one request in flight, which arrives before another process can take over.
 fn concurrency(folder: &Path, files: usize) -> usize {
     files::concurrency(folder, 1).min(files / FILES_PER_REQUEST).max(1)
 }
 
-/// Moves a file of a selection into place, unless that was done before.
+/// Moves a file of a selection into place, unless it is already there.
 fn put_in_place(from: &Path, to: &Path) -> Result<()> {
     files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
     let gone = match files::put_in_place(from, to) {
@@ -225,7 +224,7 @@ fn put_in_place(from: &Path, to: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Returns a directory with old data and a staged selection, and the intent between them.
+    /// Returns a directory with old data and a staged selection, and the intent that commits the selection.
     fn prepared(folder: &Path) -> (RunDirectory, Intent) {
         let directory = RunDirectory::for_output(&folder.join("out"));
         let staged = directory.staging().join("data");
@@ -313,7 +312,7 @@ mod tests {
         }
         let answer = replay(&copy, &copy.lock_exclusive().unwrap()).unwrap_err().to_string();
         assert!(answer.contains("the commit cannot be finished"), "{answer}");
-        assert_eq!(data(&directory), before, "the original is as it was");
+        assert_eq!(data(&directory), before, "the original is unchanged");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Division of the output into files, decided before writing from the selection and the footers of the input only, so that any
-//! number of processes decide the same.
+//! Division of the output into files. It is decided before writing, only from the selection and the input's footers, so that
+//! all processes decide the same.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(super) enum SeriesName {
 }
 
 impl SeriesName {
-    /// Name of one of `all` parts.
+    /// Returns the name of part `number` of `all`.
     fn part(&self, number: u64, all: u64) -> String {
         match self {
             Self::Plain(stem) if all == 1 => stem.clone(),
@@ -48,15 +48,11 @@ impl SeriesName {
     }
 }
 
-/// Splits all units into ranges, in order. No file has rows of two series, and every series has at least one file, possibly
-/// without rows.
-pub(super) fn ranges(
-    series: &[FileSeries],
-    shares: &[UnitSize],
-    part_bytes: u64,
-) -> Vec<UnitRange> {
-    let of_series = |FileSeries { name, units }: &FileSeries| {
-        let mut cuts = cuts(&shares[units.clone()], part_bytes);
+/// Splits all units into ranges, in order. A file has rows of one series only, and every series has at least one file, which
+/// may be empty.
+pub(super) fn ranges(series: &[FileSeries], sizes: &[UnitSize], part_bytes: u64) -> Vec<UnitRange> {
+    let series_ranges = |FileSeries { name, units }: &FileSeries| {
+        let mut cuts = cuts(&sizes[units.clone()], part_bytes);
         if cuts.is_empty() {
             cuts.push((0..0, 0));
         }
@@ -65,33 +61,33 @@ pub(super) fn ranges(
         }
         let all: u64 = cuts.iter().map(|(_, files)| files).sum();
         let mut next = 0;
-        let named = cuts.into_iter().map(|(of, files)| {
+        let named = cuts.into_iter().map(|(range, files)| {
             let names = (next..next + files).map(|number| name.part(number, all)).collect();
             next += files;
-            UnitRange { units: units.start + of.start..units.start + of.end, files: names }
+            UnitRange { units: units.start + range.start..units.start + range.end, files: names }
         });
         named.collect::<Vec<UnitRange>>()
     };
-    series.iter().flat_map(of_series).collect()
+    series.iter().flat_map(series_ranges).collect()
 }
 
-/// Groups units and decides how many files each range gets. Each file gets about `part_bytes`: units that add less are grouped
-/// while they fit, and one that adds more is split. With `part_bytes` 0 every unit has its own file.
-fn cuts(shares: &[UnitSize], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
+/// Groups units and decides the number of files of each range. Each file has about `part_bytes`: smaller units are grouped
+/// while they fit, and a larger one is split. With `part_bytes` 0 every unit has its own file.
+fn cuts(sizes: &[UnitSize], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
     let mut cuts: Vec<(Range<usize>, u64)> = Vec::new();
     let mut open = UnitSize::default();
-    for (unit, share) in shares.iter().enumerate() {
-        let fits = part_bytes > 0 && open.bytes.saturating_add(share.bytes) <= part_bytes;
+    for (unit, size) in sizes.iter().enumerate() {
+        let fits = part_bytes > 0 && open.bytes.saturating_add(size.bytes) <= part_bytes;
         match cuts.last_mut() {
             // A range or a unit without rows can always be merged.
-            Some((units, _)) if part_bytes > 0 && (fits || open.rows == 0 || share.rows == 0) => {
+            Some((units, _)) if part_bytes > 0 && (fits || open.rows == 0 || size.rows == 0) => {
                 units.end = unit + 1;
-                open.rows += share.rows;
-                open.bytes = open.bytes.saturating_add(share.bytes);
+                open.rows += size.rows;
+                open.bytes = open.bytes.saturating_add(size.bytes);
             }
             _ => {
                 cuts.push((unit..unit + 1, 0));
-                open = *share;
+                open = *size;
             }
         }
         if let Some((_, files)) = cuts.last_mut() {
@@ -111,12 +107,12 @@ mod tests {
 
     use super::*;
 
-    fn shares(bytes: &[u64]) -> Vec<UnitSize> {
+    fn sizes(bytes: &[u64]) -> Vec<UnitSize> {
         bytes.iter().map(|bytes| UnitSize { rows: *bytes, bytes: *bytes }).collect()
     }
 
     fn cuts(bytes: &[u64], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
-        super::cuts(&shares(bytes), part_bytes)
+        super::cuts(&sizes(bytes), part_bytes)
     }
 
     fn all(units: usize) -> [FileSeries; 1] {
@@ -148,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn files_are_numbered_through() {
-        let ranges = ranges(&all(3), &shares(&[3, 20, 3]), 10);
+    fn files_are_numbered_across_ranges() {
+        let ranges = ranges(&all(3), &sizes(&[3, 20, 3]), 10);
         let expected = [0, 1, 2, 3].map(|number| format!("train-{number:05}-of-00004"));
         assert_eq!(names(&ranges), expected);
     }
@@ -158,32 +154,32 @@ mod tests {
     fn every_series_has_its_own_files() {
         let plain = |stem: &str, units| FileSeries { name: SeriesName::Plain(stem.into()), units };
         let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
-        let ranges = ranges(&series, &shares(&[1, 2, 30, 0, 0]), 10);
+        let ranges = ranges(&series, &sizes(&[1, 2, 30, 0, 0]), 10);
         let expected =
             ["a", "b/c-00000-of-00003", "b/c-00001-of-00003", "b/c-00002-of-00003", "d", "e"];
         assert_eq!(names(&ranges), expected);
         let units: Vec<Range<usize>> = ranges.into_iter().map(|one| one.units).collect();
         assert_eq!(units, [0..2, 2..3, 3..3, 3..5]);
-        let nothing = super::ranges(&all(2), &shares(&[0, 0]), 10);
+        let nothing = super::ranges(&all(2), &sizes(&[0, 0]), 10);
         assert_eq!(names(&nothing), ["train-00000-of-00001"]);
     }
 
     proptest! {
         #[test]
-        fn every_unit_is_in_one_stretch_and_every_file_has_rows(
+        fn every_unit_is_in_one_range_and_every_file_has_rows(
             bytes in prop::collection::vec(0u64..50, 0..40), part_bytes in 0u64..60,
         ) {
-            let shares = shares(&bytes);
-            let ranges = ranges(&all(bytes.len()), &shares, part_bytes);
+            let sizes = sizes(&bytes);
+            let ranges = ranges(&all(bytes.len()), &sizes, part_bytes);
             let units: Vec<usize> = ranges.iter().flat_map(|one| one.units.clone()).collect();
             let nothing = bytes.iter().all(|bytes| *bytes == 0);
             prop_assert_eq!(units, (0..bytes.len()).collect::<Vec<_>>());
             for UnitRange { units, files } in ranges {
-                let rows: u64 = shares[units.clone()].iter().map(|share| share.rows).sum();
+                let rows: u64 = sizes[units.clone()].iter().map(|size| size.rows).sum();
                 prop_assert!(nothing || files.len() as u64 <= rows);
                 prop_assert!(nothing || (rows == 0) == files.is_empty());
                 prop_assert!(part_bytes == 0 || files.len() < 2 || rows / files.len() as u64 <= 2 * part_bytes);
-                let written = units.filter(|unit| shares[*unit].rows > 0).count();
+                let written = units.filter(|unit| sizes[*unit].rows > 0).count();
                 prop_assert!(files.len() < 2 || written == 1, "only a unit that is too large is split");
             }
         }

@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// Columns of the output.
+    /// Returns the columns of the output.
     pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
         match self {
             Self::Parquet(..) | Self::Lines => columns::schema(plan),
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// File names of one part, such as `train-00000-of-00012`.
+    /// Returns the file names of one part, whose stem is like `train-00000-of-00012`.
     pub(super) fn names(&self, stem: &str) -> Vec<String> {
         let (format, packed) = match self {
             Self::Parquet(..) => (OutputFormat::Parquet, false),
@@ -88,11 +88,12 @@ fn tokens_field() -> Field {
     Field::new("tokens", DataType::LargeList(Arc::new(item)), false)
 }
 
-/// Size of the vocabulary of the token ids; the maximum if it is unknown.
+/// Returns the vocabulary size of the token ids, or the maximum if it is unknown.
 fn vocabulary(plan: &Plan) -> u64 {
-    let of_tokenizer = plan.encoder.as_ref().map(|encoder| u64::from(encoder.largest_id()) + 1);
-    let of_model = plan.attention.as_ref().map(|of| of.model.spec().vocabulary_size);
-    of_model.max(of_tokenizer).unwrap_or(1 << 31)
+    let from_tokenizer = plan.encoder.as_ref().map(|encoder| u64::from(encoder.largest_id()) + 1);
+    let from_model =
+        plan.attention.as_ref().map(|attention| attention.model.spec().vocabulary_size);
+    from_model.max(from_tokenizer).unwrap_or(1 << 31)
 }
 
 /// A part that is being written.

@@ -45,13 +45,14 @@ impl<'a> OutputFiles<'a> {
         self.written
     }
 
-    /// Appends rows; finishes each file that has all its rows.
+    /// Appends rows, and finishes each file once it has all its rows.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut first = 0;
         while first < batch.num_rows() {
             let file = self.parts;
             let Some(name) = self.names.get(file) else {
-                let message = format!("more than {} rows of a range of units", self.expected);
+                let message =
+                    format!("expected {} rows of a range of units, got more", self.expected);
                 return Err(Diagnostic::error(Blame::Bug, message).into());
             };
             let mut writer = match self.open.take() {
@@ -81,13 +82,13 @@ impl<'a> OutputFiles<'a> {
         }
         if self.open.is_some() || self.parts != self.names.len() {
             let (expected, written) = (self.expected, self.written);
-            let message = format!("{expected} rows of a range of units, {written} were written");
+            let message = format!("expected {expected} rows of a range of units, got {written}");
             return Err(Diagnostic::error(Blame::Bug, message).into());
         }
         Ok(self.finished)
     }
 
-    /// Number of rows up to the end of a file.
+    /// Returns the number of rows up to the end of a file.
     fn end(&self, file: usize) -> u64 {
         let rows = u128::from(self.expected) * (file as u128 + 1);
         (rows / self.names.len() as u128) as u64

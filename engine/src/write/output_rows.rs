@@ -1,10 +1,10 @@
-//! Output rows with their rows in a batch of the input.
+//! Output rows, with their positions in a batch of the input.
 
 use crate::run_directory::dropped::DroppedRow;
 use crate::run_directory::scores::ScoredWindow;
 use crate::select::samples::Sample;
 
-/// Output row with its row in the input batch and its measurements.
+/// Output row, with its position in the input batch and its sample.
 pub(super) struct OutputRow<'a> {
     pub(super) position: usize,
     /// Row of the document in its file.
@@ -40,7 +40,7 @@ impl<'a> OutputRow<'a> {
         Self { position, row, id, sample: None, reason, tokens_total: None, window: None }
     }
 
-    /// Bytes of the window's text, or eight per token.
+    /// Returns the bytes of the window's text, or eight per token.
     pub(super) fn content_bytes(&self) -> u64 {
         self.window.map_or(0, |window| match window.bytes {
             Some((start, end)) => end - start,

@@ -20,7 +20,7 @@ pub(super) fn slices(
     target: &DataType,
     rows: &[OutputRow<'_>],
 ) -> std::result::Result<ArrayRef, ArrowError> {
-    let bytes_of = |row: &OutputRow<'_>, all: usize| {
+    let byte_range = |row: &OutputRow<'_>, all: usize| {
         row.window.map_or(0..all, |window| {
             let (start, end) = window.bytes.expect("windows of text have byte positions");
             start as usize..end as usize
@@ -32,7 +32,7 @@ pub(super) fn slices(
             let text: &LargeStringArray = text.as_string();
             let slice = |row: &OutputRow<'_>| {
                 let text = text.value(row.position);
-                text.get(bytes_of(row, text.len()))
+                text.get(byte_range(row, text.len()))
                     .expect("the text is the one that was cut")
                     .to_owned()
             };
@@ -48,7 +48,7 @@ pub(super) fn slices(
             let bytes: &LargeBinaryArray = bytes.as_binary();
             let slice = |row: &OutputRow<'_>| {
                 let bytes = bytes.value(row.position);
-                &bytes[bytes_of(row, bytes.len())]
+                &bytes[byte_range(row, bytes.len())]
             };
             let slices = LargeBinaryArray::from_iter_values(rows.iter().map(slice));
             cast(&slices, target)

@@ -110,15 +110,15 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Counts the outcomes of samples. `windows_of`: returns the number of windows of a row.
+    /// Counts the outcomes of samples. `row_windows` returns the number of windows of a row.
     ///
     /// A row without kept samples has the reason [`NOT_SELECTED`] if any of its samples has, otherwise that of the first
     /// sample.
-    pub(super) fn count(samples: &[Sample], windows_of: impl Fn(u64) -> u64) -> Self {
+    pub(super) fn count(samples: &[Sample], row_windows: impl Fn(u64) -> u64) -> Self {
         let mut outcomes = Self::default();
         for samples in samples.chunk_by(|a, b| a.row == b.row) {
             // A document is one sample, however many windows it has.
-            let windows = if samples[0].window.is_some() { 1 } else { windows_of(samples[0].row) };
+            let windows = if samples[0].window.is_some() { 1 } else { row_windows(samples[0].row) };
             for sample in samples {
                 match &sample.reason {
                     None => {
@@ -157,8 +157,8 @@ impl Outcomes {
         }
     }
 
-    /// Checks that these are all rows and windows that a unit measured, and that `expected` rows were written. A violation is a
-    /// bug.
+    /// Checks that the outcomes cover all rows and windows that a unit measured, and that `expected` rows were written. A
+    /// violation is a bug.
     pub(super) fn check(&self, counts: &Counts, expected: u64, written: u64) -> Result<(), String> {
         for (what, kept, rest, all) in [
             ("rows", self.rows_kept, &self.rows_dropped, counts.rows_scored),
@@ -172,7 +172,7 @@ impl Outcomes {
             }
         }
         if expected != written {
-            return Err(format!("{expected} rows belong to the output, {written} were written"));
+            return Err(format!("expected {expected} rows in the output, {written} were written"));
         }
         Ok(())
     }

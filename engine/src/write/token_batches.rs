@@ -28,32 +28,32 @@ impl Writer<'_> {
         let mut needed: Vec<(usize, u64)> =
             rows.iter().map(|row| (row.position, row.row)).collect();
         needed.dedup();
-        let ids_of = |(position, row): &(usize, u64)| -> Result<(usize, Vec<u32>)> {
-            let place = format!("{}, row {row}", unit.file_path);
-            let refused =
-                |why: String| Diagnostic::error(Blame::Data, format!("{place}: {why}")).into();
+        let encode = |(position, row): &(usize, u64)| -> Result<(usize, Vec<u32>)> {
+            let location = format!("{}, row {row}", unit.file_path);
+            let failed =
+                |why: String| Diagnostic::error(Blame::Data, format!("{location}: {why}")).into();
             let ids: Result<Vec<u32>> = match &contents[*position] {
                 Ok(DocumentContent::Tokens(ids)) => Ok(ids.clone()),
-                Ok(DocumentContent::Text(text)) => tokenize(self.plan, place.clone(), text)
-                    .map_err(|endless| *endless)?
+                Ok(DocumentContent::Text(text)) => tokenize(self.plan, location.clone(), text)
+                    .map_err(|timed_out| *timed_out)?
                     .map(|encoded| encoded.ids)
-                    .map_err(|error| refused(error.message)),
-                Err(error) => Err(refused(error.message.clone())),
+                    .map_err(|error| failed(error.message)),
+                Err(error) => Err(failed(error.message.clone())),
             };
             ids.map(|ids| (*position, ids))
         };
-        let ids: Vec<(usize, Vec<u32>)> = needed.par_iter().map(ids_of).collect::<Result<_>>()?;
-        let of_row = |row: &OutputRow<'_>| {
-            let place = ids.partition_point(|(position, _)| *position < row.position);
-            let ids = &ids[place].1;
+        let ids: Vec<(usize, Vec<u32>)> = needed.par_iter().map(encode).collect::<Result<_>>()?;
+        let row_ids = |row: &OutputRow<'_>| {
+            let index = ids.partition_point(|(position, _)| *position < row.position);
+            let ids = &ids[index].1;
             match row.window {
                 Some(window) => &ids[window.tokens.0 as usize..window.tokens.1 as usize],
                 None => &ids[..],
             }
         };
-        let offsets = OffsetBuffer::<i64>::from_lengths(rows.iter().map(|row| of_row(row).len()));
+        let offsets = OffsetBuffer::<i64>::from_lengths(rows.iter().map(|row| row_ids(row).len()));
         let values =
-            UInt32Array::from_iter_values(rows.iter().flat_map(|row| of_row(row).iter().copied()));
+            UInt32Array::from_iter_values(rows.iter().flat_map(|row| row_ids(row).iter().copied()));
         let item = Arc::new(Field::new("item", DataType::UInt32, false));
         let lists: ArrayRef = Arc::new(
             LargeListArray::try_new(item, offsets, Arc::new(values), None)
