@@ -44,14 +44,14 @@ pub use finished::finished;
 /// Options of the command line for a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Starts from scratch. Earlier results stay until the new selection is committed.
+    /// Whether to start from scratch. Earlier results stay until the new selection is committed.
     pub fresh: bool,
-    /// Refuses a pipeline that differs from the lock next to this file.
+    /// Pipeline file whose lock the run must match (`--locked`).
     pub locked: Option<PathBuf>,
     pub phase: Phase,
-    /// Retries rows that earlier runs quarantined.
+    /// Whether to score rows again that earlier runs quarantined.
     pub only_quarantined: bool,
-    /// Names of measures whose statistics may be replaced although they were made with other settings.
+    /// Names of measures that are measured again if their settings have changed (`--remeasure`).
     pub remeasure: Vec<String>,
     /// Units to write in [`Phase::Write`]; the plan has all units.
     pub write_shard: Option<Shard>,
@@ -149,7 +149,7 @@ pub fn run(
         layer: None,
         device_use: None,
     };
-    // Written however the run ends.
+    // Writes the buffered events even if the run fails.
     let _events = events::Finish(directory);
     if matches!(options.phase, Phase::Score | Phase::Write) {
         commit::finish_interrupted(directory)?;
@@ -168,7 +168,7 @@ pub fn run(
         }
         replayed => drop(replayed?),
     }
-    let done = run.whole(options, &run_lock);
+    let done = run.all_phases(options, &run_lock);
     // If another run replaces the borrowed scores meanwhile, reading them can look like corruption.
     if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
         borrowed.check()?;
@@ -185,7 +185,7 @@ pub fn run(
 
 impl Run<'_> {
     /// Runs all phases with exclusive access: score → select → write → commit. Skips phases that are already done.
-    fn whole(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<RunOutcome> {
+    fn all_phases(&mut self, options: &RunOptions, run_lock: &RunLock) -> Result<RunOutcome> {
         let plan = self.plan;
         self.ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &self.ours, options.fresh)?;
@@ -197,7 +197,7 @@ impl Run<'_> {
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }
         let directory = self.directory;
-        // If the existing result is what the plan requires, nothing is written.
+        // Nothing is written if the existing result is up to date.
         let may_be_done = !options.fresh && directory.is_finished()?;
         if !may_be_done {
             plan.check_space()?;
@@ -208,7 +208,7 @@ impl Run<'_> {
         if options.only_quarantined {
             let rows =
                 reopen::reopen_quarantined(plan, &self.scores, &mut state.valid, &state.wanted)?;
-            tracing::info!(rows, "quarantined rows are tried again");
+            tracing::info!(rows, "scoring quarantined rows again");
         }
         let valid = state.valid;
         let complete = valid.iter().all(Option::is_some);
@@ -243,8 +243,8 @@ impl Run<'_> {
         self.write(&lock, &known, &scored, selection, run_lock)
     }
 
-    /// Writes the lock before scoring. A lock next to a valid selection that agrees on scores is replaced only together with
-    /// the selection.
+    /// Writes the lock before scoring. If a finished selection exists and its lock has the same score settings, that lock is
+    /// replaced only together with the selection.
     fn write_lock(&self, lock: &PipelineLock) -> Result<()> {
         let from_other = self.plan.options.scores_from.is_some();
         let here = if from_other { self.directory } else { &self.scores };

@@ -55,7 +55,7 @@ impl Run<'_> {
         summary
     }
 
-    /// Returns the outcome of a run that found everything done. Evaluates the pipeline's checks again, since they may have
+    /// Returns the outcome of a run whose result is up to date. Evaluates the pipeline's checks again, since they may have
     /// changed.
     pub(super) fn finished_outcome(&self, before: Summary) -> Result<RunOutcome> {
         let tables = || {
@@ -69,7 +69,7 @@ impl Run<'_> {
         Ok(RunOutcome { warnings, refused, ..done })
     }
 
-    /// Returns the outcome of a run that found everything done; `before` is the summary of the run that did it.
+    /// Returns the outcome of a run with nothing to do; `before` is the summary of the run that wrote the result.
     pub(super) fn nothing_to_do(&self, before: Summary) -> RunOutcome {
         let now = self.base_summary("nothing_to_do");
         let summary = Summary {

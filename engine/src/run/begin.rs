@@ -1,4 +1,4 @@
-//! Start of every phase: computes what the run depends on and compares it with the existing scores.
+//! Start of every phase: computes the identity of the run and compares it with that of the existing scores.
 
 use longsift_stages::model::known_weights_digest;
 
@@ -24,7 +24,7 @@ pub(super) struct RunState {
 }
 
 impl Run<'_> {
-    /// Refuses a pipeline that differs from the lock, and scores of other settings; chooses the directory for scores.
+    /// Chooses the directory for scores. Refuses a pipeline that differs from the lock, and scores with other settings.
     pub(super) fn begin(&mut self, options: &RunOptions) -> Result<RunState> {
         let digests = self.digests(options)?;
         let lock = lock::lock(self.plan, &digests);
@@ -51,7 +51,8 @@ impl Run<'_> {
         Ok(RunState { digests, lock, wanted, valid })
     }
 
-    /// Chooses the directory for scores. A fresh start has a nested one; a later run with the same scores resumes it there.
+    /// Chooses the directory for scores. A fresh start scores in a nested directory, where a later run with the same score
+    /// settings resumes it.
     fn choose_scores_directory(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
         let fresh = self.directory.fresh();
         if self.plan.options.scores_from.is_some() {
@@ -77,8 +78,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes the digests of files and the kernels in use. A selection measures nothing, so it takes the kernels of the
-    /// machines that scored from the lock.
+    /// Computes the digests of files, and determines the kernels. A selection measures nothing, so its kernels are those in the
+    /// lock, from the machines that scored.
     pub(super) fn digests(&mut self, options: &RunOptions) -> Result<Digests> {
         let before = match PipelineLock::read(&self.scores.lock_file()) {
             Err(_) if options.fresh => None,
@@ -115,7 +116,7 @@ impl Run<'_> {
         Ok(digests)
     }
 
-    /// Digest of the tensors that matter: from an earlier run or the cache, otherwise computed.
+    /// Returns the digest of the tensors that results depend on: from an earlier run or the cache, otherwise computed.
     fn weights_digest(
         &mut self,
         attention: &Attention,

@@ -219,7 +219,7 @@ impl Run<'_> {
             }
         }
         intent.remove(directory, superseded.into_iter());
-        // Somebody may have written to the output since the run began.
+        // Another program may have written to the output since the run began.
         refuse_foreign_data(directory, &self.ours, replaces_all)?;
         if self.is_intent_damaged {
             directory.remove_intent()?;

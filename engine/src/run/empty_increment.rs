@@ -1,4 +1,5 @@
-//! Increments without new files: the next one still needs to know what was filtered, and by which calibration.
+//! Increments without new files. They are recorded, because the next increment requires the list of filtered files and the
+//! calibration.
 
 use super::record;
 use crate::base::error::Result;

@@ -22,7 +22,7 @@ use crate::score;
 use crate::select;
 use crate::write::commit;
 
-/// Fingerprint that decides whether a finished selection is up to date.
+/// Computes the fingerprint that decides whether a finished selection is up to date.
 pub(super) fn selection_fingerprint(
     plan: &Plan,
     identity: &Identity,
@@ -84,11 +84,11 @@ pub fn done(plan: &Plan) -> Result<CompletedWork> {
     let mut identity = identity(plan, &digests);
     let all = identity.measures.len();
     let measures = plan.measures().zip(&plan.measures.columns);
-    for ((place, measure), columns) in measures {
+    for ((index, measure), columns) in measures {
         let is_known = (measure.needs().attention().is_none() || digests.attention.is_some())
             && plan
                 .whole_models
-                .get(&place)
+                .get(&index)
                 .is_none_or(|whole| digests.whole_models.contains_key(&whole.measure));
         if !is_known {
             identity.measures.remove(&columns.measure);
@@ -124,7 +124,7 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     Digests::new(plan, weights, whole_models.collect())
 }
 
-/// Data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
+/// Returns the data files that runs of this directory wrote. A fresh start ignores a damaged manifest.
 pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<Part>> {
     if fresh {
         return Manifest::data_of_any_version(directory);
@@ -155,13 +155,14 @@ pub(super) fn refuse_unreadable_input(plan: &Plan) -> Result<()> {
     if !plan.units.is_empty() || files == 0 {
         return Ok(());
     }
-    let message = format!("the input has no readable rows: {files} files cannot be opened");
+    let files = text::counted(files as u64, "file");
+    let message = format!("the input has no readable rows: {files} cannot be opened");
     Err(Diagnostic::error(Blame::Data, message)
         .hint("replace these files, or remove them from the input")
         .into())
 }
 
-/// Whether the output has a dataset card that longsift wrote and that was not edited to be kept.
+/// Whether the output has a dataset card with the mark of longsift.
 pub(super) fn is_own_card(directory: &RunDirectory) -> Result<bool> {
     Ok(directory.output_text(card::NAME)?.is_some_and(|text| text.contains(card::MARK)))
 }

@@ -21,7 +21,7 @@ pub(super) fn incompatible_scores(
     if let Some(unknown) = remeasure.iter().find(|name| !now.measures.contains_key(*name)) {
         let known: Vec<String> = now.measures.keys().map(|name| format!("`{name}`")).collect();
         let message = format!("the pipeline has no measure `{unknown}` to measure again");
-        let hint = format!("the pipeline has {}", known.join(", "));
+        let hint = format!("its measures are {}", known.join(", "));
         return Ok(Some(Diagnostic::error(Blame::Pipeline, message).hint(hint)));
     }
     let path = scores.lock_file();
@@ -34,11 +34,10 @@ pub(super) fn incompatible_scores(
             None => Ok(None),
         };
     };
-    let not_there =
-        now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
-    let not_there: Vec<String> = not_there.map(|name| format!("`{name}`")).collect();
-    if plan.options.scores_from.is_some() && !not_there.is_empty() {
-        let (root, names) = (scores.root.display(), not_there.join(", "));
+    let missing = now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
+    let missing: Vec<String> = missing.map(|name| format!("`{name}`")).collect();
+    if plan.options.scores_from.is_some() && !missing.is_empty() {
+        let (root, names) = (scores.root.display(), missing.join(", "));
         let message = format!("the run in `{root}` did not measure {names}");
         let hint = "add the stage to the pipeline of that run and run it again, or remove it here";
         return Ok(Some(Diagnostic::error(Blame::Pipeline, message).hint(hint)));
@@ -52,10 +51,10 @@ pub(super) fn incompatible_scores(
     let measures = now.changed_measures(&before.identity);
     let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
     let measures: Vec<(String, Vec<String>)> = measures.collect();
-    let of_measure = |(name, lines): &(String, Vec<String>)| {
+    let measure_lines = |(name, lines): &(String, Vec<String>)| {
         lines.iter().map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
     };
-    let lines = measures.iter().flat_map(of_measure);
+    let lines = measures.iter().flat_map(measure_lines);
     let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
     if different.is_empty() || (plan.options.scores_from.is_none() && !scores.has_units()?) {
         return Ok(None);
@@ -86,20 +85,20 @@ pub(super) fn incompatible_scores(
     })))
 }
 
-/// Finds a recorded kernel that this version does not have any more, and its replacement.
+/// Finds a recorded kernel that was removed from longsift, and its replacement.
 fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> {
     let lines = measures.iter().flat_map(|(_, lines)| lines);
-    let mut recorded = lines.filter_map(|line| kernel_of(line));
+    let mut recorded = lines.filter_map(|line| recorded_kernel(line));
     recorded.find_map(|name| Some((name, Kernel::replacement_of(name)?)))
 }
 
 /// Returns the recorded kernel from a line of differences.
-fn kernel_of(line: &str) -> Option<&str> {
-    Some(kernels_of(line)?.1)
+fn recorded_kernel(line: &str) -> Option<&str> {
+    Some(parse_kernels(line)?.1)
 }
 
-/// Returns the kernels or backends of now and of the recorded run from a line of differences.
-fn kernels_of(line: &str) -> Option<(&str, &str)> {
+/// Returns the current and the recorded kernel, or backend, from a line of differences.
+fn parse_kernels(line: &str) -> Option<(&str, &str)> {
     let values = line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
     values.split_once(", was ")
 }
@@ -108,9 +107,9 @@ fn kernels_of(line: &str) -> Option<(&str, &str)> {
 /// differences and this machine supports it.
 fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
-    let (now, before) = lines.clone().find_map(|line| kernels_of(line))?;
-    let only_kernel_differs =
-        lines.all(|line| line.starts_with("table_kernel: ") || kernel_of(line) == Some(before));
+    let (now, before) = lines.clone().find_map(|line| parse_kernels(line))?;
+    let only_kernel_differs = lines
+        .all(|line| line.starts_with("table_kernel: ") || recorded_kernel(line) == Some(before));
     let backends = [now, before].map(BackendName::recorded);
     let options = match backends {
         [BackendName::Own, BackendName::Candle] if cfg!(feature = "candle") => {
@@ -128,8 +127,9 @@ fn options_before(measures: &[(String, Vec<String>)]) -> Option<String> {
 fn shortest_window(plan: &Plan, values: &str) -> String {
     let measures = plan.measures().zip(&plan.measures.columns);
     let min = plan.measures.min_tokens;
-    let asks = measures.filter(|((_, measure), _)| measure.min_tokens() == min);
-    let asks: Vec<String> = asks.map(|(_, columns)| format!("`{}`", columns.measure)).collect();
-    let by = if asks.is_empty() { String::new() } else { format!(", for {}", asks.join(" and ")) };
-    format!("shortest window that is measured, in tokens: {values}{by}")
+    let names = measures.filter(|((_, measure), _)| measure.min_tokens() == min);
+    let names: Vec<String> = names.map(|(_, columns)| format!("`{}`", columns.measure)).collect();
+    let why =
+        if names.is_empty() { String::new() } else { format!(", for {}", names.join(" and ")) };
+    format!("shortest window that is measured, in tokens: {values}{why}")
 }

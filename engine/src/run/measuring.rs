@@ -5,6 +5,7 @@ use longsift_stages::first_layer_attention::FirstLayer;
 use super::layer::OpenLayer;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::text;
 use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
@@ -58,15 +59,17 @@ impl Run<'_> {
             let mut problem = Diagnostic::error(
                 Blame::Pipeline,
                 format!(
-                    "`{}` has no scores of {} work units of this input",
+                    "`{}` has no scores of {} of this input",
                     self.scores.root.display(),
-                    missing.len()
+                    text::counted(missing.len() as u64, "work unit")
                 ),
             );
             for unit in missing.into_iter().take(5) {
                 problem = problem.note(unit);
             }
-            return Err(problem.hint("run the pipeline that makes these scores first").into());
+            return Err(problem
+                .hint("first run the pipeline of that run directory on this input")
+                .into());
         }
         self.measure(valid, wanted, true)
     }

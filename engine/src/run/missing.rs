@@ -44,26 +44,27 @@ pub(super) fn refuse_missing(
     });
     let all = json!({ "shards": count, "missing": lines.collect::<Vec<_>>() });
     plan.directory.write_json(&list, &all)?;
-    let (opened, figures) = missing_figures(plan, &missing, wanted)?;
+    let (opened, windows) = missing_statistics(plan, &missing, wanted)?;
     let what =
         if opened == missing.len() { "lack statistics of a measure" } else { "have no scores" };
     let mut problem = Diagnostic::error(
         Blame::Machine,
         format!(
             "{} of {} work units in `{}` {what}",
-            missing.len(),
-            valid.len(),
+            text::count(missing.len() as u64),
+            text::count(valid.len() as u64),
             plan.directory.root.display()
         ),
     );
-    for (measure, windows) in figures {
+    for (measure, windows) in windows {
         let windows = text::count(windows);
         problem = problem.note(format!("`{measure}` is missing for up to {windows} windows"));
     }
     for &index in missing.iter().take(MAX_LISTED) {
         let unit = &plan.units[index];
-        let of = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
-        problem = problem.note(format!("{}, row groups {:?}{of}", unit.file_path, unit.row_groups));
+        let shard = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
+        problem =
+            problem.note(format!("{}, row groups {:?}{shard}", unit.file_path, unit.row_groups));
     }
     if missing.len() > MAX_LISTED {
         problem = problem.note(format!("the complete list is in `{}`", list.display()));
@@ -83,8 +84,8 @@ pub(super) fn refuse_missing(
     Err(problem.hint(hint).into())
 }
 
-/// Counts the units that lack only some statistics, and the windows concerned at most, by measure.
-fn missing_figures(
+/// Counts the units that have scores but lack some statistics; and by measure, the windows that lack statistics at most.
+fn missing_statistics(
     plan: &Plan,
     missing: &[usize],
     wanted: &Fingerprints,
@@ -92,12 +93,12 @@ fn missing_figures(
     let records = parallel::in_order(missing.len(), plan.directory.concurrency(1), |index| {
         units::record_to_reopen(&plan.directory, &plan.dataset, &plan.units[missing[index]], wanted)
     })?;
-    let (mut opened, mut figures) = (0, BTreeMap::<String, u64>::new());
+    let (mut opened, mut by_measure) = (0, BTreeMap::<String, u64>::new());
     for record in records.into_iter().flatten() {
         opened += 1;
         for (measure, windows) in record.missing(wanted) {
-            *figures.entry(measure).or_default() += windows;
+            *by_measure.entry(measure).or_default() += windows;
         }
     }
-    Ok((opened, figures))
+    Ok((opened, by_measure))
 }

@@ -19,7 +19,7 @@ impl Run<'_> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
-            let mut summary = self.shard_figures("nothing_to_do", &context::ScoreTotals::default());
+            let mut summary = self.score_summary("nothing_to_do", &context::ScoreTotals::default());
             summary.shard = Some(shard_summary(shard, &context::ScoreTotals::default()));
             return Ok(RunOutcome::new(summary));
         }
@@ -45,7 +45,7 @@ impl Run<'_> {
         self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if scored.units_scored > 0 { "scored" } else { "nothing_to_do" };
-        let mut summary = self.shard_figures(status, &scored);
+        let mut summary = self.score_summary(status, &scored);
         summary.shard = Some(shard_summary(shard, &scored));
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
@@ -90,7 +90,7 @@ impl Run<'_> {
     }
 
     /// Returns the summary of scored units; nothing is selected yet.
-    fn shard_figures(&self, status: &str, scored: &context::ScoreTotals) -> Summary {
+    fn score_summary(&self, status: &str, scored: &context::ScoreTotals) -> Summary {
         let counts = &scored.counts;
         Summary {
             rows_in: counts.rows,
