@@ -1,5 +1,5 @@
-//! Foundation of the engine: diagnostics, results and exit codes, progress, signals, threads and time. Imports nothing else of
-//! the engine.
+//! Foundation of the engine: diagnostics, results and exit codes, progress, signals, threads and time. Does not import other
+//! modules of the engine.
 
 pub(crate) mod clock;
 pub(crate) mod diagnostic;

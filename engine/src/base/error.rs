@@ -61,7 +61,7 @@ pub enum Failure {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Exit code of the command. Of several problems, the one for which a retry helps least decides.
+    /// Returns the exit code of the command: the smallest of several, because a retry helps least with it.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Stopped { signal } => u8::try_from(128 + signal).unwrap_or(BUG),
@@ -122,7 +122,7 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
 pub fn exit_when_machine_runs_out() {
     let out_of_memory = Arc::new(AtomicBool::new(true));
     let code = i32::from(Blame::Machine.exit_code());
-    // If no handler can be installed, an abort ends the process in the usual way.
+    // Without the handler, an abort ends the process as usual.
     let _ =
         signal_hook::flag::register_conditional_shutdown(SIGABRT, code, Arc::clone(&out_of_memory));
     let report = std::panic::take_hook();
@@ -133,8 +133,8 @@ pub fn exit_when_machine_runs_out() {
     }));
 }
 
-/// Ends the process if a library panicked with a message that means that the machine is out of threads or memory: no file is to
-/// blame, and no row should be quarantined.
+/// Ends the process if `why`, the message of a library's panic, means that threads or memory ran out. Such a panic is not an
+/// error of the data, so no row should be quarantined.
 #[expect(clippy::exit, clippy::print_stderr, reason = "no caller is left to return to")]
 pub fn exit_if_out_of_resources(why: &str) {
     // Messages of the C library for EAGAIN, and of zstd for a context without memory.

@@ -18,12 +18,12 @@ pub fn peak_memory_bytes() -> Option<u64> {
 pub(crate) fn take_peak_bytes() -> Option<u64> {
     let peak = recent_peak_bytes()?;
     BEFORE.fetch_max(peak, Ordering::Relaxed);
-    // On Linux, 5 resets the peak to the current resident memory. Elsewhere it stays, and later values are too high.
+    // On Linux, writing 5 resets the peak to the current resident memory. Without a reset, later values are too high.
     let _ = fs::write("/proc/self/clear_refs", "5");
     Some(peak)
 }
 
-/// Peak memory since the last reset.
+/// Returns the peak memory since the last reset, if known.
 fn recent_peak_bytes() -> Option<u64> {
     let status = read_system("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -31,7 +31,7 @@ fn recent_peak_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Memory that a new process could use without swapping, if known.
+/// Returns the memory that a new process could use without swapping, if known.
 pub fn free_memory_bytes() -> Option<u64> {
     let text = read_system("/proc/meminfo")?;
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
@@ -39,7 +39,7 @@ pub fn free_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Smallest memory limit of the control groups of this process; `None` without a limit.
+/// Returns the smallest memory limit of this process's control groups; `None` without a limit.
 pub(crate) fn control_group_bytes() -> Option<u64> {
     let groups = read_system("/proc/self/cgroup")?;
     let limit = |line: &str| {
@@ -60,7 +60,7 @@ pub(crate) fn control_group_bytes() -> Option<u64> {
     groups.lines().filter_map(limit).min().filter(|bytes: &u64| *bytes < 1 << 60)
 }
 
-/// Address space that `ulimit -v` leaves for this process; `None` without a limit.
+/// Returns the address space that `ulimit -v` leaves for this process, in bytes; `None` without a limit.
 pub(crate) fn address_space_bytes() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     let pages: u64 = read_system("/proc/self/statm")?.split_whitespace().next()?.parse().ok()?;
@@ -72,12 +72,12 @@ pub fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Name of this machine.
+/// Returns the name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Total resident memory of a process group, 0 if unknown; shared memory counts for each process.
+/// Returns the total resident memory of a process group in bytes, 0 if unknown. Shared memory counts for each process.
 pub(crate) fn group_memory_bytes(group: u32) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let names = processes.flatten().map(|entry| entry.file_name());

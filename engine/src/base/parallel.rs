@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::error::Result;
 
-/// Calls `work` for every index below `count`, in ascending order, on at most `threads` threads (on the caller's for one
-/// thread). Returns the results in order.
+/// Calls `work` for every index below `count`, starting in ascending order, on at most `threads` threads; with one thread, on
+/// the caller's. Returns the results in order.
 ///
 /// # Errors
 /// The error of the lowest index that fails. After a failure no further index is started.
@@ -41,7 +41,8 @@ pub fn in_order<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Like [`in_order`], for results that are too large to hold at once: calls `take` for each in order, in small groups.
+/// Like [`in_order`], for results that do not fit into memory together: computes them in small groups and calls `take` for each
+/// in order.
 ///
 /// # Errors
 /// The error of the lowest index that fails, or of `take`.

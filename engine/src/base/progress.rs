@@ -91,13 +91,13 @@ impl Progress {
         }
     }
 
-    /// Peak memory of each phase so far, in order, beginning with `plan`.
+    /// Returns the peak memory of each phase so far in bytes, in order, beginning with `plan`.
     pub fn peaks(&self) -> Vec<(&'static str, u64)> {
         self.note_peak();
         lock(&self.peaks).clone()
     }
 
-    /// Adds measured windows; the score phase counts tokens.
+    /// Adds measured windows. Advances the bar by `tokens`.
     pub fn windows_done(&self, windows: u64, tokens: u64) {
         let windows = self.windows.fetch_add(windows, Ordering::Relaxed) + windows;
         let tokens_done = self.tokens.fetch_add(tokens, Ordering::Relaxed) + tokens;
@@ -188,7 +188,7 @@ impl Progress {
         }
     }
 
-    /// Time by stage, in the order in which stages first ran.
+    /// Returns the time by stage, in the order in which stages first ran.
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         lock(&self.times).clone()
     }

@@ -1,9 +1,9 @@
-//! Hashes for random choices, fixed to the bit, so that choices are the same on every machine and in every version.
+//! Hashes for random choices, which are equal on every machine and in every version.
 //!
 //! The finaliser of `SplitMix64` (Steele, Lea and Flood, 2014) over FNV-1a, implemented here so that no library update can
 //! change published numbers.
 
-/// Finaliser of `SplitMix64`.
+/// Applies the finaliser of `SplitMix64`.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z ^= z >> 30;
     z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -12,7 +12,7 @@ pub(crate) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// FNV-1a over the seed as eight bytes little-endian, then for each part the byte 0x1F and its text.
+/// Computes FNV-1a over the seed as eight little-endian bytes, then for each part the byte 0x1F and its text.
 pub(crate) fn key(seed: u64, parts: &[&str]) -> u64 {
     let parts = parts.iter().flat_map(|part| [0x1F].into_iter().chain(part.bytes()));
     seed.to_le_bytes().into_iter().chain(parts).fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
@@ -25,8 +25,8 @@ pub(crate) fn unit(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Score of a sample with `formula: random`, in [0, 1). `sample`: the parts that identify it, such as the id of its document
-/// and the index of its window.
+/// Returns the score of a sample with `formula: random`, in [0, 1). `sample`: the parts that identify it, such as the id of its
+/// document and the index of its window.
 pub(crate) fn random_score(seed: u64, sample: &[&str]) -> f64 {
     unit(mix(key(seed, &[&["random"], sample].concat())))
 }
@@ -36,27 +36,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_the_known_answers() {
+    fn hashes_have_known_values() {
         let start = key(1, &["document", "a"]);
         assert_eq!(start, 0xA255_212D_D49C_C52C);
         assert_eq!(mix(start), 0x0DD7_1D32_7E82_886A);
     }
 
     #[test]
-    fn random_scores_are_the_known_answers() {
+    fn random_scores_have_known_values() {
         assert_eq!(random_score(1, &["a", "0"]).to_bits(), 0.518_477_379_214_840_3_f64.to_bits());
         assert_eq!(random_score(1, &["a"]).to_bits(), 0.861_500_186_574_210_3_f64.to_bits());
         assert_ne!(random_score(2, &["a"]).to_bits(), random_score(1, &["a"]).to_bits());
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
+    fn boundaries_between_parts_change_the_hash() {
         assert_ne!(key(1, &["ab", "c"]), key(1, &["a", "bc"]));
         assert_ne!(key(1, &["ab"]), key(256, &["ab"]));
     }
 
     #[test]
-    fn a_number_is_below_one_whatever_the_hash() {
+    fn every_number_is_below_one() {
         assert!(unit(u64::MAX) < 1.0 && unit(0).abs() < f64::EPSILON);
         assert!((unit(1 << 63) - 0.5).abs() < f64::EPSILON);
     }

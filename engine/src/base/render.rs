@@ -14,8 +14,8 @@ const MAX_CHARACTERS: usize = 4 * MAX_LINE_WIDTH;
 /// Width of a long line that stays visible before the caret, in terminal columns.
 const BEFORE_CARET: usize = 40;
 
-/// Formats all diagnostics as text that ends with a line break; no diagnostics give an empty text. `color` adds ANSI colours; the text
-/// contains no other terminal control sequences.
+/// Formats all diagnostics as text that ends with a line break; without diagnostics it is empty. `color` adds ANSI colours, the
+/// only terminal control sequences in the text.
 pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
     let paint = Paint { color };
     diagnostics
@@ -89,7 +89,7 @@ struct ShownLine {
 }
 
 fn shown_line(place: &TextPlace) -> ShownLine {
-    // Of a very long line only the part around the caret is examined.
+    // Examines only the part of a very long line around the caret.
     let skipped = place.column.saturating_sub(1 + MAX_CHARACTERS);
     let characters = place.text.chars().skip(skipped).take(2 * MAX_CHARACTERS);
     let cells: Vec<String> = characters.map(cell).collect();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_under_its_text_behind_tabs_and_wide_characters() {
+    fn the_caret_is_below_its_text_after_tabs_and_wide_characters() {
         insta::assert_snapshot!(render(&[diagnostic_at("\t名前: 値段", 6, 2)], false), @r"
         error: no
           --> p.yaml:21:6

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Schemes of stores, in whose names a `?` may be a wildcard.
+/// Schemes of object stores. A `?` in their addresses may be a wildcard instead of the start of a query.
 const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
-/// Parts of the parameters that sign a request to a store.
+/// Substrings of query parameters that sign a request to an object store.
 const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
 
 /// Secret parts of one address. Never printed, so it has no `Debug`.
@@ -90,8 +90,8 @@ fn without(text: &str, ends: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Ranges of the secret parts of all addresses in a text, in order; an address extends to the first character for which `ends`
-/// is `true`.
+/// Returns the byte ranges of the secret parts of all addresses in a text, in order. An address ends before the first character
+/// for which `ends` is `true`.
 fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -115,8 +115,8 @@ fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
     found
 }
 
-/// Number of bytes of user and password, including the `@`, in an address without scheme. Passwords may contain characters that
-/// should have been encoded: a port that is not a number is treated as a password.
+/// Returns the number of bytes of user and password, including the `@`, in an address without scheme. Passwords may contain
+/// characters that should have been encoded, so a port that is not a number is treated as a password.
 fn user_length(address: &str) -> usize {
     let authority = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);

@@ -1,4 +1,4 @@
-//! Stops a run on a signal: running windows are finished and kept, then the run ends.
+//! Stops a run on a signal: the run finishes windows that are being measured, keeps them, and ends.
 //!
 //! Signals and `/proc` are those of Linux, the only supported system.
 
@@ -31,10 +31,10 @@ impl Stop {
     /// Installs handlers for SIGINT, SIGTERM and SIGHUP (terminal closed). The first signal requests a stop, a second one ends
     /// the process at once. SIGHUP stays ignored under `nohup`.
     pub fn on_signals() -> Result<Self> {
-        Self::listening().map_err(|error| no_handlers(&error))
+        Self::install_handlers().map_err(|error| no_handlers(&error))
     }
 
-    fn listening() -> io::Result<Self> {
+    fn install_handlers() -> io::Result<Self> {
         let stop = Self::default();
         let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
@@ -64,12 +64,12 @@ impl Stop {
             .map_err(|error| no_handlers(&error))
     }
 
-    /// Requests SIGTERM for this process when its parent ends, however it ends.
+    /// Makes the system send SIGTERM to this process when its parent ends.
     pub fn terminate_with_parent() -> io::Result<()> {
         Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
     }
 
-    /// Returns a flag that this signal has set.
+    /// Returns a flag that `signal` has set.
     #[cfg(test)]
     pub fn after(signal: i32) -> Self {
         Self { signal: Arc::new(AtomicUsize::new(signal as usize)) }
@@ -78,11 +78,11 @@ impl Stop {
     /// Sleeps for `time`, checking for a signal ten times. Returns whether none arrived.
     pub fn sleep_unless_stopped(&self, time: Duration) -> bool {
         (0..10).all(|_| {
-            let goes_on = self.check().is_ok();
-            if goes_on {
+            let is_running = self.check().is_ok();
+            if is_running {
                 thread::sleep(time / 10);
             }
-            goes_on
+            is_running
         })
     }
 
@@ -95,7 +95,7 @@ impl Stop {
     }
 }
 
-/// Whether this process was started with a signal ignored, according to `/proc`: libraries need `unsafe` for it.
+/// Whether this process was started with a signal ignored. Reads `/proc`, because the system call requires `unsafe`.
 fn is_ignored(signal: i32) -> bool {
     let mask = machine::read_system("/proc/self/status").and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;

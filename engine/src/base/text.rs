@@ -150,7 +150,7 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
-/// SHA-256 of `bytes` as 64 hexadecimal digits.
+/// Returns the SHA-256 of `bytes` as 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_shell_stays_one_word() {
+    fn shell_words_are_quoted_if_necessary() {
         for plain in ["a-b_c.d/e", "--set", "a=1,2", "s3://b/c"] {
             assert_eq!(shell_word(plain), plain);
         }
