@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn a_wrapped_file_error_is_not_repeated() {
         let inner = failed("write", Path::new("/a"))(io::ErrorKind::StorageFull.into());
-        let says = inner.to_string();
+        let message = inner.to_string();
         let outer = failed("copy", Path::new("/b"))(inner.into());
-        assert_eq!((outer.to_string(), outer.kind), (says, ErrorKind::Full));
+        assert_eq!((outer.to_string(), outer.kind), (message, ErrorKind::Full));
         assert!(outer.hint().unwrap().starts_with("free space"));
     }
 

@@ -13,6 +13,7 @@ use super::open::store;
 use super::range_file::Stamp;
 use super::regular;
 use super::store::is_address;
+use crate::base::text;
 use crate::storage::error::{self, StorageError, failed, is_link_circle};
 
 /// Maximum concurrent requests to an object store.
@@ -203,7 +204,7 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError
         .read_to_end(&mut bytes)
         .map_err(failed("read", path))?;
     if bytes.len() as u64 > max_bytes {
-        let why = format!("it is longer than {max_bytes} bytes");
+        let why = format!("it is longer than {} bytes", text::count(max_bytes));
         return Err(failed("read", path)(io::Error::new(io::ErrorKind::FileTooLarge, why)));
     }
     Ok(bytes)
@@ -485,7 +486,7 @@ pub(super) mod tests {
         assert!(error.contains("other users may write to it"), "{error}");
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink(temporary.path(), &folder).unwrap();
-        assert!(temporary_cache_folder(temporary.path()).is_err(), "a link of somebody else");
+        assert!(temporary_cache_folder(temporary.path()).is_err(), "a link is not trusted");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use reqwest::{Response, StatusCode, Url};
 use super::error::{ErrorKind, StorageError};
 use super::retry::{Retry, RetryPolicy, retry, unless_stopped};
 use crate::base::stop::Stop;
+use crate::base::text;
 use answers::{
     HttpAnswer, ServerKind, content_range, cut, failed, found, redirected, refusal, unanswered,
     with_causes,
@@ -150,7 +151,7 @@ impl HttpClient {
                 is_too_long = bytes.len() as u64 > max;
             }
             if is_too_long {
-                let why = format!("it has more than {max} bytes");
+                let why = format!("it has more than {} bytes", text::count(max));
                 return Err(failed(url, ErrorKind::Invalid, why));
             }
             let length = bytes.len() as u64;
@@ -278,8 +279,10 @@ impl HttpClient {
         let response = &mut answer.response;
         let changed =
             |why: String| failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed);
-        let resized =
-            |length: u64| changed(format!("it now has {length} bytes instead of {}", file.length));
+        let resized = |length: u64| {
+            let (expected, length) = (text::count(file.length), text::count(length));
+            changed(format!("expected {expected} bytes, it now has {length}"))
+        };
         // Immutable files are copied between servers, each with its own entity tag.
         if !self.kind.signs
             && !file.version.is_empty()
@@ -305,6 +308,7 @@ impl HttpClient {
             let end = remaining.end();
             let skipped = end - remaining.bytes();
             if skipped > self.max_discarded_bytes {
+                let skipped = text::count(skipped);
                 let why = format!("the server ignores ranges: {skipped} bytes would be discarded");
                 return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
             }

@@ -183,7 +183,7 @@ mod tests {
         let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
         create_folder(&ours).unwrap();
         fs::create_dir(&theirs).unwrap();
-        assert!(is_own_folder(&theirs).unwrap(), "nothing is lost");
+        assert!(is_own_folder(&theirs).unwrap(), "an empty folder");
         fs::write(theirs.join("notes"), "").unwrap();
         create_folder(&theirs).unwrap();
         assert!(is_own_folder(&ours).unwrap() && !is_own_folder(&theirs).unwrap());

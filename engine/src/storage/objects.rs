@@ -34,6 +34,7 @@ use super::range_file::{FetchRange, RangeFile, Stamp, TAIL_BYTES};
 use super::retry::{RetryPolicy, retry};
 use crate::base::environment;
 use crate::base::stop::Stop;
+use crate::base::text;
 use connector::Connector;
 use failure::{failure, kind};
 
@@ -103,7 +104,8 @@ impl FetchRange for ObjectFile {
                 .with_hint("run again after it has stopped changing"));
         }
         if block.len() as u64 != end - start {
-            let why = format!("received {} bytes instead of {}", block.len(), end - start);
+            let (expected, got) = (text::count(end - start), text::count(block.len() as u64));
+            let why = format!("expected {expected} bytes, got {got}");
             return Err(StorageError::new(
                 "read",
                 Location::parse(&self.address),

@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the request that a server received that answers `status`, and the sender's result.
+    /// Posts to a server that answers `status`; returns the request that it received, and the result.
     fn sent(status: &'static str) -> (String, Result<u16, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/events", listener.local_addr().unwrap());
@@ -73,7 +73,7 @@ mod tests {
     fn a_refusal_and_a_missing_server_are_reported() {
         assert_eq!(sent("503 Busy").1, Ok(503));
         let elsewhere = "302 Found\r\nLocation: http://127.0.0.1:9/stolen";
-        assert_eq!(sent(elsewhere).1, Ok(302), "nobody else gets the key");
+        assert_eq!(sent(elsewhere).1, Ok(302), "no other server gets the key");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         drop(listener);

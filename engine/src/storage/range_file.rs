@@ -282,10 +282,10 @@ mod tests {
     }
 
     fn file(name: &str, length: u64) -> (RangeFile, RecordedRanges) {
-        let asked = RecordedRanges(Arc::default());
+        let requested = RecordedRanges(Arc::default());
         let stamp = Stamp::new(length, 0);
-        let file = RangeFile::remote(asked.clone(), name.to_owned(), stamp, Bytes::new());
-        (file, asked)
+        let file = RangeFile::remote(requested.clone(), name.to_owned(), stamp, Bytes::new());
+        (file, requested)
     }
 
     fn read(file: &RangeFile, range: Range<u64>) {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn hinted_ranges_are_fetched_once_without_the_gaps_between_them() {
         const MB: u64 = 1 << 20;
-        let (file, asked) = file("two columns", 40 * MB);
+        let (file, requested) = file("two columns", 40 * MB);
         // Two columns of six megabytes, ten megabytes apart, and a small one directly after the first.
         file.hint_ranges([(MB, 6 * MB), (17 * MB, 6 * MB), (7 * MB + 10, 1000)]);
         for _pass in 0..2 {
@@ -314,20 +314,20 @@ mod tests {
             }
             read(&file, 7 * MB + 10..7 * MB + 1010);
         }
-        let mut asked = asked.0.lock().unwrap().clone();
-        let bytes: u64 = asked.iter().map(|range| range.end - range.start).sum();
+        let mut requested = requested.0.lock().unwrap().clone();
+        let bytes: u64 = requested.iter().map(|range| range.end - range.start).sum();
         assert_eq!(bytes, 12 * MB + 1010);
-        asked.sort_unstable_by_key(|range| range.start);
-        assert!(asked.windows(2).all(|pair| pair[0].end <= pair[1].start), "{asked:?}");
+        requested.sort_unstable_by_key(|range| range.start);
+        assert!(requested.windows(2).all(|pair| pair[0].end <= pair[1].start), "{requested:?}");
     }
 
     #[test]
     fn the_end_of_a_file_is_one_piece() {
-        let (file, asked) = file("a footer", 10 << 20);
+        let (file, requested) = file("a footer", 10 << 20);
         read(&file, (10 << 20) - 8..10 << 20);
         read(&file, (10 << 20) - 60_000..(10 << 20) - 8);
         let tail = (10 << 20) - TAIL_BYTES..10 << 20;
-        assert_eq!(*asked.0.lock().unwrap(), std::slice::from_ref(&tail));
+        assert_eq!(*requested.0.lock().unwrap(), std::slice::from_ref(&tail));
         assert_eq!(file.read_at(&mut [0; 8], 10 << 20).unwrap(), 0);
     }
 }

@@ -144,8 +144,8 @@ mod tests {
     fn requested_delays_are_respected_up_to_the_deadline() {
         let policy = RetryPolicy::default();
         let seconds = Duration::from_secs;
-        let wait = |own, asked: Option<u64>, elapsed| {
-            policy.wait(seconds(own), asked.map(seconds), seconds(elapsed))
+        let wait = |own, requested: Option<u64>, elapsed| {
+            policy.wait(seconds(own), requested.map(seconds), seconds(elapsed))
         };
         assert_eq!(wait(1, None, 0), Some(seconds(1)));
         assert_eq!(wait(60, None, 0), Some(seconds(30)));
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let asked = |value| retry_after_at(Some(value), now).map(|wait| wait.as_secs());
-        assert_eq!(asked(" 120 "), Some(120));
-        assert_eq!(asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(0));
-        assert_eq!(asked("Sun, 06 Nov 1994 08:51:00 GMT"), Some(83));
-        assert_eq!(asked("Sat, 06 Nov 1993 08:49:37 GMT"), Some(0), "the date has passed");
+        let requested = |value| retry_after_at(Some(value), now).map(|wait| wait.as_secs());
+        assert_eq!(requested(" 120 "), Some(120));
+        assert_eq!(requested("Sun, 06 Nov 1994 08:49:37 GMT"), Some(0));
+        assert_eq!(requested("Sun, 06 Nov 1994 08:51:00 GMT"), Some(83));
+        assert_eq!(requested("Sat, 06 Nov 1993 08:49:37 GMT"), Some(0), "the date has passed");
         for nothing in ["", "soon", "-1", "1.5", "99999999999999999999"] {
-            assert_eq!(asked(nothing), None, "{nothing}");
+            assert_eq!(requested(nothing), None, "{nothing}");
         }
         assert_eq!(retry_after_at(None, now), None);
     }

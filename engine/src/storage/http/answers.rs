@@ -6,7 +6,7 @@ use longsift_stages::contract::Location;
 use reqwest::header::{self, HeaderMap};
 use reqwest::{Response, StatusCode, Url};
 
-use crate::base::secrets;
+use crate::base::{secrets, text};
 use crate::storage::error::{Cause, ErrorKind, StorageError};
 use crate::storage::retry::retry_after;
 
@@ -138,6 +138,7 @@ pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
 
 /// Returns the error of an answer that ends too early.
 pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
+    let (received, wanted) = (text::count(received), text::count(wanted));
     let why = format!("the answer was truncated after {received} of {wanted} bytes");
     failed(url, ErrorKind::Transient, why)
 }

@@ -1,4 +1,4 @@
-//! Tests that files are received completely from misbehaving servers.
+//! Tests that files are received completely from servers that misbehave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn url(server: &Server, path: &str) -> Url {
 
 /// Reads the ranges through a client.
 fn read(client: &HttpClient, url: &Url) -> Result<Vec<u8>, StorageError> {
-    let file = client.open(url)?.expect("it is there");
+    let file = client.open(url)?.expect("the file exists");
     assert_eq!((file.length, file.first.len()), (3_000_000, 256 << 10));
     let mut bytes = Vec::new();
     client.read(&file, &RANGES, &mut |piece| {
@@ -67,9 +67,9 @@ fn only_the_requested_ranges_are_fetched() {
     let client = client(None);
     assert!(read(&client, &url(&server, "x")).unwrap() == wanted());
     assert_eq!(client.received(), (256 << 10) + 400_020);
-    let asked: Vec<_> =
+    let requested: Vec<_> =
         server.take_requests().iter().map(|request| request.range().unwrap()).collect();
-    assert_eq!(asked[1..], [(10, 20), (1_000_000, 1_400_000), (2_999_990, 3_000_000)]);
+    assert_eq!(requested[1..], [(10, 20), (1_000_000, 1_400_000), (2_999_990, 3_000_000)]);
 }
 
 #[test]
@@ -77,11 +77,11 @@ fn a_server_that_ignores_ranges_is_read_once_and_no_further_than_needed() {
     let server = server(|_, _, _| Reply::whole(&content()));
     assert!(read(&client(None), &url(&server, "x")).unwrap() == wanted());
     assert_eq!(server.take_requests().len(), 2);
-    let mut impatient = client(None);
-    impatient.max_discarded_bytes = 2_000_000;
-    let problem = read(&impatient, &url(&server, "x")).unwrap_err();
+    let mut strict = client(None);
+    strict.max_discarded_bytes = 2_000_000;
+    let problem = read(&strict, &url(&server, "x")).unwrap_err();
     assert_eq!(problem.kind, ErrorKind::Invalid);
-    assert!(problem.to_string().contains("ignores ranges: 2599980 bytes"), "{problem}");
+    assert!(problem.to_string().contains("ignores ranges: 2,599,980 bytes"), "{problem}");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_truncated_answer_is_continued_where_it_stopped() {
     });
     assert!(read(&client(None), &url(&half, "x")).unwrap() == wanted());
     let starts: Vec<_> =
-        half.take_requests().iter().filter_map(|asked| Some(asked.range()?.0)).collect();
+        half.take_requests().iter().filter_map(|request| Some(request.range()?.0)).collect();
     assert!(starts.iter().any(|start| (1_000_001..1_400_000).contains(start)), "{starts:?}");
     // A server that sends the whole file again.
     let whole = server(|count, _, _| {
@@ -116,7 +116,7 @@ fn a_token_is_sent_to_the_hub_but_not_to_redirect_targets() {
         let tokens = server
             .take_requests()
             .into_iter()
-            .map(|asked| asked.headers.get("authorization").cloned());
+            .map(|request| request.headers.get("authorization").cloned());
         tokens.collect::<Vec<_>>()
     };
     // The redirect is followed once and remembered.
@@ -125,16 +125,16 @@ fn a_token_is_sent_to_the_hub_but_not_to_redirect_targets() {
 }
 
 #[test]
-fn a_link_that_expires_is_asked_for_again() {
+fn an_expired_link_is_requested_again() {
     let store = server(|_, request, reply| {
         let uses = request.path.rsplit('=').next().unwrap().parse::<usize>().unwrap();
         // The first link works once, for the first bytes.
         if uses == 0 && request.range().unwrap().0 > 0 { Reply::status(403) } else { reply }
     });
-    let (place, count) = (store.url(), AtomicUsize::new(0));
+    let (store_url, count) = (store.url(), AtomicUsize::new(0));
     let hub = Server::new(move |_| {
         Reply::redirect(&format!(
-            "{place}/blob?signature={}",
+            "{store_url}/blob?signature={}",
             count.fetch_add(1, Ordering::Relaxed)
         ))
     });
@@ -153,8 +153,8 @@ fn a_missing_file_after_a_redirect_is_not_found() {
     assert_eq!(renamed.take_requests().len(), 2);
     // Another name of a web server.
     let other = Server::new(|_| Reply::status(404));
-    let place = other.url();
-    let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));
+    let store_url = other.url();
+    let web = Server::new(move |request| Reply::redirect(&format!("{store_url}{}", request.path)));
     let client = HttpClient { kind: ServerKind::WEB, ..client(None) };
     assert!(client.small(&url(&web, "x"), 10).unwrap().is_none());
     assert_eq!(other.take_requests().len(), 1);
@@ -173,8 +173,8 @@ fn a_busy_server_is_retried_until_the_deadline() {
     assert_eq!(problem.kind, ErrorKind::Transient);
     assert!(problem.to_string().contains("/x`: the server answered 500"), "{problem}");
     assert!(down.take_requests().len() > 3);
-    let nobody = Url::parse("http://127.0.0.1:1/x").unwrap();
-    let problem = client(None).small(&nobody, 10).err().unwrap();
+    let closed_port = Url::parse("http://127.0.0.1:1/x").unwrap();
+    let problem = client(None).small(&closed_port, 10).err().unwrap();
     assert!(problem.to_string().contains("the connection failed"), "{problem}");
 }
 
@@ -187,15 +187,15 @@ fn missing_and_forbidden_files_are_not_retried() {
         "/round" => Reply::redirect("/round"),
         _ => Reply::status(404),
     });
-    let ask = |path| client(None).small(&url(&server, path), 10);
-    assert!(ask("none").unwrap().is_none());
-    let gated = ask("gated").err().unwrap();
+    let fetch = |path| client(None).small(&url(&server, path), 10);
+    assert!(fetch("none").unwrap().is_none());
+    let gated = fetch("gated").err().unwrap();
     assert!(gated.to_string().ends_with(": the server answered 403 (GatedRepo)"), "{gated}");
     assert!(gated.hint().unwrap().contains("HF_TOKEN"));
-    assert!(ask("revision").err().unwrap().to_string().contains("RevisionNotFound"));
-    assert!(ask("long").err().unwrap().to_string().ends_with("has more than 10 bytes"));
+    assert!(fetch("revision").err().unwrap().to_string().contains("RevisionNotFound"));
+    assert!(fetch("long").err().unwrap().to_string().ends_with("has more than 10 bytes"));
     assert_eq!(server.take_requests().len(), 4);
-    assert!(ask("round").err().unwrap().to_string().ends_with("redirects more than 10 times"));
+    assert!(fetch("round").err().unwrap().to_string().ends_with("redirects more than 10 times"));
 }
 
 #[test]
@@ -206,7 +206,8 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
     });
     let problem = read(&client(None), &url(&changed, "x")).unwrap_err();
     assert_eq!(problem.kind, ErrorKind::Changed);
-    assert!(problem.to_string().ends_with("now has 2999999 bytes instead of 3000000"), "{problem}");
+    let why = "expected 3,000,000 bytes, it now has 2,999,999";
+    assert!(problem.to_string().ends_with(why), "{problem}");
 }
 
 #[test]

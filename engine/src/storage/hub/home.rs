@@ -110,10 +110,10 @@ mod tests {
     fn a_token_comes_from_the_environment_or_from_the_file_that_login_wrote() {
         let folder = tempfile::tempdir().unwrap();
         atomic::write_atomic(&folder.path().join("token"), b"hf_file\n").unwrap();
-        let place = ("HF_HOME", folder.path().to_str().unwrap());
-        assert_eq!(home(&[place]).token.unwrap(), "hf_file");
-        assert_eq!(home(&[place, ("HF_TOKEN", "hf_set")]).token.unwrap(), "hf_set");
-        assert_eq!(home(&[place, ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "yes")]).token, None);
+        let hf_home = ("HF_HOME", folder.path().to_str().unwrap());
+        assert_eq!(home(&[hf_home]).token.unwrap(), "hf_file");
+        assert_eq!(home(&[hf_home, ("HF_TOKEN", "hf_set")]).token.unwrap(), "hf_set");
+        assert_eq!(home(&[hf_home, ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "yes")]).token, None);
     }
 
     #[test]

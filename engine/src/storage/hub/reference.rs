@@ -223,11 +223,11 @@ mod tests {
             ("hf://datasets/a/b@", "`` is not a revision"),
             ("hf://datasets/a/b@refs", "`refs//` is not a revision"),
         ] {
-            let says = HubReference::parse_dataset(path).unwrap_err();
-            assert!(says.contains(why), "{says}");
-            assert!(says.ends_with("write `hf://datasets/owner/name@commit/path`"), "{says}");
+            let message = HubReference::parse_dataset(path).unwrap_err();
+            assert!(message.contains(why), "{message}");
+            assert!(message.ends_with("write `hf://datasets/owner/name@commit/path`"), "{message}");
         }
-        let says = HubReference::parse("hf://datasets/a/b").unwrap_err();
-        assert!(says.contains("it is a data set"), "{says}");
+        let message = HubReference::parse("hf://datasets/a/b").unwrap_err();
+        assert!(message.contains("it is a data set"), "{message}");
     }
 }
