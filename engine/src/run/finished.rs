@@ -190,6 +190,6 @@ pub(super) fn refuse_foreign_data(
         1 => String::new(),
         files => format!(" ({} such files)", text::count(files as u64)),
     };
-    let message = format!("`{}` holds `{first}`, which {why}{more}", data.display());
+    let message = format!("`{}` contains `{first}`, which {why}{more}", data.display());
     Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
 }

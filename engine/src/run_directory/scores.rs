@@ -579,14 +579,14 @@ mod tests {
         let (found, _) = table(&path).shape().unwrap();
         assert_eq!(found.field_with_name("near").unwrap().metadata()[MEASURE], "one");
         let mut read_back = Vec::new();
-        read_figures(&path, &measures, |row, window, place, figures| {
-            read_back.push((row, window, place, figures));
+        read_figures(&path, &measures, |row, window, index, figures| {
+            read_back.push((row, window, index, figures));
             Ok(())
         })
         .unwrap();
         let locations = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
-        let of = |(window, place): (usize, usize)| {
-            (7, window as u32, place, rows[window].figures[place].clone())
+        let of = |(window, index): (usize, usize)| {
+            (7, window as u32, index, rows[window].figures[index].clone())
         };
         assert_eq!(read_back, locations.map(of));
         let mut light = Vec::new();

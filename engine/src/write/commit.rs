@@ -133,8 +133,8 @@ pub fn finish_interrupted(directory: &RunDirectory) -> Result<()> {
     Ok(())
 }
 
-/// Executes an intent. Every step can be repeated: a missing source was renamed before. A process that was suspended meanwhile
-/// stops at the next step.
+/// Executes an intent. Every step can be repeated: a missing source was renamed before. Checks the lock before each step, so
+/// that a process that lost it stops.
 fn execute(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         let path = path.relative();
