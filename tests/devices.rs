@@ -164,7 +164,7 @@ fn a_pipeline_can_be_planned_for_other_gpus() {
     assert!(none.contains("does not fit"), "{none}");
     let wrong = plan("8xA800").expect(2).stderr;
     assert!(
-        wrong.contains("`8xA800` is not a known card") && wrong.contains("A800-80GB"),
+        wrong.contains("`8xA800` is not a known GPU") && wrong.contains("A800-80GB"),
         "{wrong}"
     );
     let json = workspace.longsift(&[

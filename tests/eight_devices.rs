@@ -323,7 +323,7 @@ fn mismatched_numbers_of_workers_are_rejected() {
         .write("pipeline.yaml", pipeline().devices("workers_per_device: [2, 2, 1]").to_string());
     let refused = run(&workspace, "2x64MB", &[]).expect(2);
     assert!(
-        refused.stderr.contains("has 3 numbers for 2 devices: cuda:0, cuda:1"),
+        refused.stderr.contains("expected one number per device (cuda:0, cuda:1), got 3"),
         "{}",
         refused.stderr
     );

@@ -73,9 +73,9 @@ pub fn cards(list: &str) -> Result<Vec<GpuModel>> {
         };
         let card = card(name).filter(|_| (1..=1024).contains(&count)).ok_or_else(|| {
             let names: Vec<&str> = CARDS.iter().map(|row| row.0).collect();
-            Diagnostic::error(Blame::Pipeline, format!("`{entry}` is not a known card")).hint(
+            Diagnostic::error(Blame::Pipeline, format!("`{entry}` is not a known GPU")).hint(
                 format!(
-                    "write `8xA800-80GB`, or `2xNAME:GB` with its memory; known cards are {}",
+                    "write `8xA800-80GB`, or `2xNAME:GB` with its memory; known GPUs are {}",
                     names.join(", ")
                 ),
             )
@@ -101,7 +101,7 @@ mod tests {
     use crate::base::error::Failure;
 
     #[test]
-    fn a_list_of_cards_is_read() {
+    fn lists_of_gpus_are_parsed() {
         let list = cards("8xA800-80GB").unwrap();
         assert_eq!((list.len(), list[7].memory_bytes), (8, 80_000_000_000));
         let list = cards("2xl4-24gb, Prototype:48.5").unwrap();
@@ -112,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn unknown_cards_are_refused_with_a_list_of_known_ones() {
+    fn unknown_gpus_are_refused_with_a_list_of_known_ones() {
         for wrong in ["", "8x", "0xL4-24GB", "9000xL4-24GB", "H100", "MyCard:", "MyCard:-3", ":80"]
         {
             let Failure::Problems(problems) = cards(wrong).unwrap_err() else {
-                panic!("a list of cards is read without signals");
+                panic!("expected problems, got a signal");
             };
             let hint = problems[0].hint.as_deref().unwrap_or_default();
             assert!(hint.contains("A800-80GB"), "{wrong}: {hint}");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_h100_computes_as_many_exponentials_as_its_makers_papers_say() {
+    fn exponential_rate_of_an_h100_matches_the_published_rate() {
         // FlashAttention-3 (Shah et al. 2024), section 3.1: 3.9 T special functions per second on an H100 SXM5.
         let speed = cards("H100-80GB").unwrap()[0].speed.unwrap();
         assert!((speed.exponentials / 3.9e12 - 1.0).abs() < 0.02);

@@ -178,10 +178,9 @@ fn set_workers(list: &mut [Device], workers: Option<&WorkersPerDevice>) -> Resul
         return Err(NoDevices {
             key: "workers_per_device",
             message: format!(
-                "`workers_per_device` has {} numbers for {} devices: {}",
-                given.len(),
-                list.len(),
-                names.join(", ")
+                "`workers_per_device`: expected one number per device ({}), got {}",
+                names.join(", "),
+                given.len()
             ),
             hint: "give one number for all, or one per device".to_owned(),
         });

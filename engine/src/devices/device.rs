@@ -84,7 +84,7 @@ pub struct NoDevices {
     pub hint: String,
 }
 
-/// Default for concurrent windows on a GPU: one that occupies it, and one whose ids or sums are transferred meanwhile.
+/// Default for concurrent windows on a GPU: one that computes, and one whose ids or sums are transferred.
 #[cfg(feature = "cuda")]
 pub(super) const GPU_WORKERS: usize = 2;
 /// Default for concurrent windows on a simulated device: it uses the processor's threads, so that nothing overlaps.

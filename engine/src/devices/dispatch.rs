@@ -43,8 +43,8 @@ pub struct Dispatcher {
     waiting_since: Option<Duration>,
     pause: Duration,
     steps: Vec<(Option<usize>, Step)>,
-    /// Incremented by every change other than of memory that affects what fits where: a window is added, starts or ends; a
-    /// device loads the table or is retired.
+    /// Number of changes, except of memory, that affect which windows fit on which device: a window is added, starts or ends;
+    /// a device loads the table or is retired.
     changes: u64,
 }
 
@@ -242,9 +242,9 @@ impl Dispatcher {
 
     /// Places the longest window, or as many of its heads as its share allows, on the best device with enough memory.
     ///
-    /// Searching the queue costs a step for each distinct window length. While memory is short, this runs every few
-    /// milliseconds under a lock that submitting and finishing threads wait for. A device that had no room for anything is
-    /// therefore skipped until it has more memory, or the queue has changed.
+    /// Searching the queue costs one step per distinct window length. While memory is short, this runs every few
+    /// milliseconds under the lock that submitting and finishing threads need. A device on which nothing fitted is
+    /// therefore skipped until its memory or the queue changes.
     fn place(&mut self, now: Duration) -> Option<Piece> {
         let candidates = self.candidates(now);
         if candidates.is_empty() {
@@ -410,7 +410,7 @@ impl Dispatcher {
         self.pause = BACK_OFF.0;
         let heads = key_heads.len();
         let why = match result {
-            Ok(()) => return self.ended_well(id, heads, index),
+            Ok(()) => return self.record_success(id, heads, index),
             Err(DeviceFailure::OutOfMemory { wanted, free }) => {
                 let step = Step::OutOfMemory { tokens, key_heads: heads, wanted, free };
                 self.steps.push((Some(index), step));
@@ -433,7 +433,7 @@ impl Dispatcher {
         PieceOutcome::Open
     }
 
-    fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> PieceOutcome {
+    fn record_success(&mut self, id: u64, heads: usize, index: usize) -> PieceOutcome {
         let device = &mut self.devices[index];
         device.failed_windows.clear();
         device.successes += 1;

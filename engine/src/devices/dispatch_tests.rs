@@ -37,7 +37,7 @@ impl MemorySource for Card {
 
 /// Events other than windows being measured.
 #[derive(Clone, Debug)]
-enum Happening {
+enum WorldEvent {
     /// Another program allocates or frees bytes of a device.
     Neighbour {
         device: usize,
@@ -69,7 +69,7 @@ struct World {
     by: ShardBy,
     memory_wait: Duration,
     /// In ticks of the clock.
-    happenings: Vec<(u64, Happening)>,
+    events: Vec<(u64, WorldEvent)>,
 }
 
 impl World {
@@ -84,7 +84,7 @@ impl World {
             bytes_per_token_and_head: 1000,
             by: ShardBy::Windows,
             memory_wait: Duration::from_mins(10),
-            happenings: Vec::new(),
+            events: Vec::new(),
         }
     }
 }
@@ -141,8 +141,8 @@ fn simulate(world: &World) -> History {
         makespan: 0.0,
         most_committed: vec![0.0; world.totals.len()],
     };
-    let mut happenings = world.happenings.clone();
-    happenings.sort_by_key(|(at, _)| Reverse(*at));
+    let mut events = world.events.clone();
+    events.sort_by_key(|(at, _)| Reverse(*at));
     let mut pending: HashMap<usize, Vec<DeviceFailure>> = HashMap::new();
     let mut lost = vec![false; world.totals.len()];
     let mut running: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
@@ -181,31 +181,31 @@ fn simulate(world: &World) -> History {
             *history.steps.entry(step.name()).or_default() += 1;
         }
         let next_end = running.peek().map(|Reverse((at, _))| *at);
-        let next_happening = happenings.last().map(|(at, _)| *at);
+        let next_event = events.last().map(|(at, _)| *at);
         let next_check = wake.map(|wake| clock + (wake.as_micros() as u64).max(1));
         if next_end.is_none() && (history.dead.is_some() || next_check.is_none()) {
             break;
         }
-        let at = [next_end, next_happening, next_check].into_iter().flatten().min();
-        clock = at.expect("something is to come").max(clock);
-        while let Some((_, happening)) = happenings.pop_if(|(at, _)| *at <= clock) {
-            match happening {
-                Happening::Neighbour { device, bytes } => {
+        let at = [next_end, next_event, next_check].into_iter().flatten().min();
+        clock = at.expect("an event is scheduled").max(clock);
+        while let Some((_, event)) = events.pop_if(|(at, _)| *at <= clock) {
+            match event {
+                WorldEvent::Neighbour { device, bytes } => {
                     let used = neighbours[device].load(Ordering::SeqCst) as i64 + bytes;
                     // The other program can only allocate free memory.
                     let free = world.totals[device] - held[device].load(Ordering::SeqCst);
                     let used = u64::try_from(used.max(0)).unwrap_or(0).min(free);
                     neighbours[device].store(used, Ordering::SeqCst);
                 }
-                Happening::OutOfMemory { device } => {
+                WorldEvent::OutOfMemory { device } => {
                     let failure = DeviceFailure::OutOfMemory { wanted: 1, free: 0 };
                     pending.entry(device).or_default().push(failure);
                 }
-                Happening::Failed { device } => {
+                WorldEvent::Failed { device } => {
                     let failure = DeviceFailure::Failed("an error".to_owned());
                     pending.entry(device).or_default().push(failure);
                 }
-                Happening::Lost { device } => lost[device] = true,
+                WorldEvent::Lost { device } => lost[device] = true,
             }
         }
         while let Some(Reverse((end, serial))) = running.pop() {
@@ -279,7 +279,7 @@ fn lengths() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn all_devices_end_about_together(devices in 1_usize..=8, windows in lengths()) {
+    fn devices_finish_at_about_the_same_time(devices in 1_usize..=8, windows in lengths()) {
         let world = World::even(devices, windows);
         let history = simulate(&world);
         history.check_each_once(&world);
@@ -299,22 +299,22 @@ proptest! {
         totals in prop::collection::vec(4_u64..=80, 1..=8),
         workers in prop::collection::vec(1_usize..=4, 8),
         windows in lengths(),
-        happenings in prop::collection::vec((0_u64..4_000_000, 0_usize..8, -60_i64..60), 0..40),
+        events in prop::collection::vec((0_u64..4_000_000, 0_usize..8, -60_i64..60), 0..40),
         by in prop_oneof![Just(ShardBy::Windows), Just(ShardBy::Heads)],
     ) {
         let devices = totals.len();
-        let happenings = happenings.into_iter().map(|(at, device, gigabytes)| {
+        let events = events.into_iter().map(|(at, device, gigabytes)| {
             let bytes = gigabytes * GB as i64;
-            (at, Happening::Neighbour { device: device % devices, bytes })
+            (at, WorldEvent::Neighbour { device: device % devices, bytes })
         });
-        // In the end all other programs are gone.
+        // All other programs have ended by then.
         let last = (0..devices).map(|device| {
-            (5_000_000, Happening::Neighbour { device, bytes: i64::MIN / 2 })
+            (5_000_000, WorldEvent::Neighbour { device, bytes: i64::MIN / 2 })
         });
         let world = World {
             totals: totals.iter().map(|total| total * GB).collect(),
             workers: workers[..devices].to_vec(),
-            happenings: happenings.chain(last).collect(),
+            events: events.chain(last).collect(),
             by,
             ..World::even(devices, windows)
         };
@@ -326,17 +326,17 @@ proptest! {
     }
 
     #[test]
-    fn failures_and_dying_devices_lose_no_window_while_one_device_lives(
+    fn no_window_is_lost_while_one_device_works(
         devices in 2_usize..=8,
         windows in prop::collection::vec(2048_usize..65_536, 1..100),
         faults in prop::collection::vec((0_u64..100_000, 0_usize..8), 0..60),
         deaths in prop::collection::vec((0_u64..100_000, 1_usize..8), 0..8),
     ) {
-        let fault = |(at, device)| (at, Happening::OutOfMemory { device: device % devices });
+        let fault = |(at, device)| (at, WorldEvent::OutOfMemory { device: device % devices });
         let faults = faults.into_iter().map(fault);
         let deaths = deaths.into_iter().filter(|(_, device)| *device < devices);
-        let deaths = deaths.map(|(at, device)| (at, Happening::Lost { device }));
-        let world = World { happenings: faults.chain(deaths).collect(), ..World::even(devices, windows) };
+        let deaths = deaths.map(|(at, device)| (at, WorldEvent::Lost { device }));
+        let world = World { events: faults.chain(deaths).collect(), ..World::even(devices, windows) };
         let history = simulate(&world);
         history.check_each_once(&world);
         prop_assert!(history.given_up.is_empty() && history.dead.is_none(), "{history:?}");
@@ -353,15 +353,15 @@ proptest! {
         let fault = |(at, device, kind): (u64, usize, u8)| {
             let device = device % devices;
             (at, match kind {
-                0 => Happening::OutOfMemory { device },
-                1 => Happening::Failed { device },
-                2 => Happening::Neighbour { device, bytes: 60 * GB as i64 },
-                _ => Happening::Lost { device },
+                0 => WorldEvent::OutOfMemory { device },
+                1 => WorldEvent::Failed { device },
+                2 => WorldEvent::Neighbour { device, bytes: 60 * GB as i64 },
+                _ => WorldEvent::Lost { device },
             })
         };
         let world = World {
             totals: totals.iter().map(|total| total * GB).collect(),
-            happenings: faults.into_iter().map(fault).collect(),
+            events: faults.into_iter().map(fault).collect(),
             memory_wait: Duration::from_secs(wait),
             ..World::even(devices, windows)
         };
@@ -374,7 +374,7 @@ proptest! {
 }
 
 #[test]
-fn a_window_of_a_million_tokens_is_measured_on_one_card_by_groups_of_heads() {
+fn window_of_a_million_tokens_is_measured_in_groups_of_heads() {
     // 8 key heads of 1,048,576 tokens: 134 GB at once on an 80 GB GPU.
     let world = World { bytes_per_token_and_head: 16_000, ..World::even(1, vec![1 << 20]) };
     let history = simulate(&world);
@@ -385,7 +385,7 @@ fn a_window_of_a_million_tokens_is_measured_on_one_card_by_groups_of_heads() {
 }
 
 #[test]
-fn a_window_that_no_device_could_hold_is_given_up_at_once_and_the_others_are_measured() {
+fn oversized_window_is_given_up_at_once() {
     let world =
         World { bytes_per_token_and_head: 80_000, ..World::even(2, vec![4096, 1 << 20, 4096]) };
     let history = simulate(&world);
@@ -395,12 +395,12 @@ fn a_window_that_no_device_could_hold_is_given_up_at_once_and_the_others_are_mea
 }
 
 #[test]
-fn memory_of_a_neighbour_is_waited_for() {
+fn dispatcher_waits_for_memory_of_other_programs() {
     // One key head takes 12.5 GB; 80 − 8 of headroom − 60 − 1 of the table leaves 11.
-    let back = (30_000_000, Happening::Neighbour { device: 0, bytes: -60 * GB as i64 });
+    let back = (30_000_000, WorldEvent::Neighbour { device: 0, bytes: -60 * GB as i64 });
     let world = World {
         neighbour: 60 * GB,
-        happenings: vec![back],
+        events: vec![back],
         bytes_per_token_and_head: 190_000,
         ..World::even(1, vec![65_536; 4])
     };
@@ -410,31 +410,30 @@ fn memory_of_a_neighbour_is_waited_for() {
     assert_eq!((history.steps("memory_wait"), history.steps("memory_back")), (1, 1));
     assert!(history.given_up.is_empty() && history.makespan > 30_000_000.0);
     // If the memory is not freed, windows are given up one at a time, each after the full wait.
-    let history = simulate(&World { happenings: Vec::new(), ..world });
+    let history = simulate(&World { events: Vec::new(), ..world });
     assert!(history.given_up.values().all(|code| *code == "device_memory_short"), "{history:?}");
     assert_eq!((history.given_up.len(), history.steps("memory_wait")), (4, 4));
 }
 
 #[test]
-fn out_of_memory_means_fewer_at_a_time_then_fewer_heads_then_a_pause() {
+fn out_of_memory_reduces_windows_then_heads_then_pauses() {
     let world = World {
         workers: vec![3],
-        happenings: (0..6).map(|_| (1, Happening::OutOfMemory { device: 0 })).collect(),
+        events: (0..6).map(|_| (1, WorldEvent::OutOfMemory { device: 0 })).collect(),
         ..World::even(1, vec![32_768; 100])
     };
     let history = simulate(&world);
     history.check_each_once(&world);
     assert_eq!(history.steps("out_of_memory"), 6);
     assert!(history.steps("fewer_in_flight") >= 2 && history.steps("head_groups") >= 3);
-    assert!(history.steps("more_in_flight") >= 1, "patience restores the number of windows");
+    assert!(history.steps("more_in_flight") >= 1, "the limit is raised again after successes");
     assert!(history.given_up.is_empty());
 }
 
 #[test]
-fn a_window_that_fails_three_times_is_given_up_and_a_device_on_which_three_windows_fail_is_retired()
-{
+fn three_failures_give_up_a_window_or_retire_a_device() {
     let failures = |count: usize| World {
-        happenings: (0..count).map(|_| (1, Happening::Failed { device: 0 })).collect(),
+        events: (0..count).map(|_| (1, WorldEvent::Failed { device: 0 })).collect(),
         ..World::even(1, vec![32_768; 10])
     };
     let history = simulate(&failures(3));
@@ -448,17 +447,17 @@ fn a_window_that_fails_three_times_is_given_up_and_a_device_on_which_three_windo
 }
 
 #[test]
-fn all_devices_lost_is_the_end_of_the_run_and_no_window_is_blamed() {
-    let happenings = vec![(5, Happening::Lost { device: 0 }), (900, Happening::Lost { device: 1 })];
-    let world = World { happenings, ..World::even(2, vec![32_768; 40]) };
+fn losing_all_devices_ends_the_run_without_giving_up_windows() {
+    let events = vec![(5, WorldEvent::Lost { device: 0 }), (900, WorldEvent::Lost { device: 1 })];
+    let world = World { events, ..World::even(2, vec![32_768; 40]) };
     let history = simulate(&world);
     assert!(history.given_up.is_empty());
-    let why = history.dead.expect("nothing is left");
+    let why = history.dead.expect("no device is left");
     assert!(why.contains("cuda:0: ") && why.contains("cuda:1: "), "{why}");
 }
 
 #[test]
-fn by_heads_every_window_is_spread_over_the_devices() {
+fn sharding_by_heads_spreads_each_window_over_all_devices() {
     let world = World { by: ShardBy::Heads, ..World::even(4, vec![65_536; 3]) };
     let history = simulate(&world);
     history.check_each_once(&world);
@@ -466,7 +465,7 @@ fn by_heads_every_window_is_spread_over_the_devices() {
 }
 
 #[test]
-fn numbers_of_workers_hold_for_each_device() {
+fn worker_limits_apply_per_device() {
     let world = World { workers: vec![2, 1], ..World::even(2, vec![16_384; 64]) };
     let history = simulate(&world);
     history.check_each_once(&world);
@@ -484,8 +483,8 @@ fn queue_without_room_is_searched_once() {
     let ledger = Ledger::new(card, 8 * GB);
     let site =
         DeviceProperties { name: "cuda:0".to_owned(), ledger, workers: 1, resident_bytes: GB };
-    let looks = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&looks);
+    let size_calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&size_calls);
     let bytes = move |_: usize, tokens: usize, heads: usize| {
         counted.fetch_add(1, Ordering::SeqCst);
         2 * GB + 1000 * (tokens * heads) as u64
@@ -501,7 +500,7 @@ fn queue_without_room_is_searched_once() {
         dispatcher.submit(window, 1000 + window as usize, 1);
     }
     let Next::Load { device, reservation } = dispatcher.next(Duration::ZERO) else {
-        panic!("the table comes first");
+        panic!("expected the table to be loaded first");
     };
     dispatcher.loaded(device, reservation, Ok(()), Duration::ZERO);
     for second in 0..50 {
@@ -509,7 +508,7 @@ fn queue_without_room_is_searched_once() {
         assert!(matches!(next, Next::Wait(_)), "{next:?}");
     }
     // Each window once, plus the numbers of the message at every check.
-    assert!(looks.load(Ordering::SeqCst) <= 100 + 50, "{looks:?}");
+    assert!(size_calls.load(Ordering::SeqCst) <= 100 + 50, "{size_calls:?}");
     neighbour.store(0, Ordering::SeqCst);
     let next = dispatcher.next(Duration::from_mins(1));
     assert!(matches!(&next, Next::Start(piece) if piece.tokens == 1099), "{next:?}");

@@ -55,7 +55,7 @@ pub struct MemoryState {
     pub held: u64,
     /// Reserved for windows and the table.
     pub reserved: u64,
-    /// Never used.
+    /// Headroom, which is never used.
     pub headroom: u64,
     /// Available for reservations.
     pub available: u64,
@@ -79,7 +79,7 @@ pub struct NotEnough {
     pub reserved: u64,
     /// Free on the device.
     pub free: u64,
-    /// Never used.
+    /// Headroom, which is never used.
     pub headroom: u64,
 }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_has_four_numbers() {
+    fn refusal_has_four_numbers() {
         let numbers =
             NotEnough { wanted: 2_100_000_000, reserved: 1, free: 5_000_000, headroom: 0 };
         assert_eq!(numbers.to_string(), "2.10 GB wanted; 1 B reserved, 5.00 MB free, 0 B headroom");

@@ -1,4 +1,4 @@
-//! Publishes the reservations of a running longsift, for `longsift devices` in another process.
+//! Publishes the reservations of a running longsift process, for `longsift devices` in another process.
 //!
 //! Each run that measures has a small file in the user's cache folder and locks it. The lock ends with its process, so a file
 //! without a lock is a leftover.
@@ -66,7 +66,7 @@ fn folder() -> Option<PathBuf> {
     files::user_cache_folder().ok().map(|cache| cache.join("running"))
 }
 
-/// Reads the current reservations of every running longsift of this user.
+/// Reads the current reservations of all running longsift processes of this user.
 pub fn claims() -> Vec<DeviceClaim> {
     let listed = folder().map(|folder| files::list_if_present(&folder));
     let paths = listed.and_then(Result::ok).unwrap_or_default();

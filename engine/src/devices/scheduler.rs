@@ -43,7 +43,7 @@ pub enum SchedulerMessage {
         device: Option<usize>,
         step: Step,
     },
-    /// No device is left; unmeasured windows remain to be done.
+    /// No device is left; the remaining windows were not measured.
     NoDeviceLeft(String),
     /// A thread of a device panicked: a bug.
     Bug(String),
@@ -354,11 +354,11 @@ impl SchedulerState {
             (result, _) => result.map(drop),
         };
         let ended = self.dispatcher.ended(piece, result, now);
-        // Must precede the window's own message: the owner may stop receiving after the last window.
+        // Steps are sent before the result of the window, because the receiver may stop after the last result.
         self.take_steps();
         match ended {
             PieceOutcome::Done => {
-                let window = self.windows.remove(&id).expect("a window that is done was open");
+                let window = self.windows.remove(&id).expect("a completed window was running");
                 let mut sums = HeadSums::default();
                 for part in window.parts.values() {
                     sums.append(part);

@@ -187,7 +187,9 @@ impl SimulatedDevice {
         let every = |number: u64| number > 0 && piece.is_multiple_of(number);
         if killed == piece {
             let ended = kill_process(getpid(), Signal::KILL);
-            return Err(DeviceFailure::Failed(format!("it cannot end its process: {ended:?}")));
+            return Err(DeviceFailure::Failed(format!(
+                "the process could not be killed: {ended:?}"
+            )));
         }
         if lost > 0 && piece > lost {
             return Err(DeviceFailure::Lost("it has fallen off the bus (simulated)".to_owned()));
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_devices_is_read_with_its_options() {
+    fn lists_of_devices_and_options_are_parsed() {
         let none = || Err("no GPU".to_owned());
         let devices = describe("2x64MB, 1x1.5GB:lost=3:neighbour=10kB", none).unwrap();
         assert_eq!(devices.len(), 3);
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_loaded_again_is_held_once() {
+    fn reloading_a_table_replaces_it() {
         let memory = SimulatedMemory::new(Description { total: 100, ..Description::default() });
         for _ in 0..3 {
             memory.load(60).unwrap();

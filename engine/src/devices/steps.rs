@@ -8,7 +8,7 @@ use super::ledger::NotEnough;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A device has loaded the table and takes windows.
+    /// A device has loaded the table and accepts windows.
     Ready {
         /// Bytes of the table on it.
         resident_bytes: u64,
@@ -50,7 +50,7 @@ pub enum Step {
         /// Error of the device.
         message: String,
     },
-    /// A device was retired; its pieces go to others.
+    /// A device was retired; its pieces move to other devices.
     Retired {
         reason: String,
     },

@@ -1,4 +1,4 @@
-//! `longsift devices`: lists devices, their use, and the reservations of running longsifts.
+//! `longsift devices`: lists devices, their use, and the reservations of running longsift processes.
 
 use std::fmt::{self, Write};
 
@@ -38,7 +38,7 @@ pub struct DeviceSurvey {
     pub free_bytes: Option<u64>,
     /// Memory that longsift never uses.
     pub headroom_bytes: u64,
-    /// Reserved by running longsifts of this user.
+    /// Reserved by running longsift processes of this user.
     pub reserved_bytes: u64,
     /// Windows that they are measuring.
     pub in_flight: usize,

@@ -47,14 +47,14 @@ mod tests {
     const UUIDS: [&str; 4] = ["GPU-aa01", "GPU-aa02", "GPU-bb03", "GPU-cc04"];
 
     #[test]
-    fn without_the_variable_all_are_visible_and_an_empty_one_hides_all() {
+    fn all_gpus_are_visible_without_the_variable_and_none_if_it_is_empty() {
         assert_eq!(visible(None, &UUIDS), [0, 1, 2, 3]);
         assert!(visible(Some(""), &UUIDS).is_empty());
         assert!(visible(Some("-1"), &UUIDS).is_empty());
     }
 
     #[test]
-    fn numbers_and_beginnings_of_uuids_give_the_order() {
+    fn numbers_and_uuid_prefixes_set_the_order() {
         assert_eq!(visible(Some("2,0"), &UUIDS), [2, 0]);
         assert_eq!(visible(Some("GPU-cc, GPU-aa02,1"), &UUIDS), [3, 1]);
     }
@@ -63,6 +63,6 @@ mod tests {
     fn first_invalid_entry_ends_the_list() {
         assert_eq!(visible(Some("1,9,0"), &UUIDS), [1]);
         assert_eq!(visible(Some("0,0,1"), &UUIDS), [0]);
-        assert_eq!(visible(Some("3,GPU-aa,0"), &UUIDS), [3], "two GPUs begin like this");
+        assert_eq!(visible(Some("3,GPU-aa,0"), &UUIDS), [3], "the prefix matches two GPUs");
     }
 }

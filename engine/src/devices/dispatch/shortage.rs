@@ -14,7 +14,8 @@ use crate::devices::steps::Step;
 impl Dispatcher {
     /// Decides what to do if nothing is running and nothing fits.
     pub(super) fn wait_for_memory(&mut self, now: Duration) -> Next {
-        let &(Reverse(tokens), window) = self.queue.first().expect("asked only with a queue");
+        let &(Reverse(tokens), window) =
+            self.queue.first().expect("called only if the queue has windows");
         if self.devices.iter().all(|device| device.state != DeviceStatus::Ready) {
             let since = *self.waiting_since.get_or_insert(now);
             if now.saturating_sub(since) >= self.policy.memory_wait {
