@@ -48,7 +48,7 @@ pub struct Cli {
     /// Log more detail; twice for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Use of colours.
+    /// When to use colours.
     #[arg(long, global = true, default_value = "auto")]
     pub color: ColorChoice,
 }
@@ -93,7 +93,7 @@ pub enum AnswerFormat {
     Json,
 }
 
-/// Format of the problems of a pipeline.
+/// Output format of `longsift validate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ValidateFormat {
     /// Plain text on standard error.
@@ -136,7 +136,7 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: ValidateFormat,
     },
-    /// Run the tests of a pipeline: rows with the outcome that each must have. Exit code 6 if a row has another outcome.
+    /// Run the tests of a pipeline: rows with their expected outcomes. Exit code 6 if an outcome differs.
     Test(TestArguments),
     /// Show what a run would do. Reads a sample of the documents and no weights.
     Plan {
@@ -157,7 +157,7 @@ pub enum Command {
         /// The pipeline.
         #[command(flatten)]
         arguments: PlanArguments,
-        /// Seconds to measure each setting.
+        /// Seconds of measurement per setting.
         #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
         seconds: f64,
         /// Also write the results as an HTML page: one file without scripts that works offline.
@@ -298,7 +298,7 @@ pub struct PlanArguments {
     /// The pipeline.
     #[command(flatten)]
     pub pipeline: PipelineArguments,
-    /// Use only the first rows of the input.
+    /// Use only the first ROWS rows of the input.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// Number of threads; by default all that the process may use.
@@ -325,8 +325,8 @@ pub struct PlanArguments {
 /// Input of a new pipeline.
 #[derive(Clone, Debug, Args)]
 pub struct InitArguments {
-    /// Input: files of one folder, a folder, or a glob in quotes. The document column is detected by its name. The window
-    /// length is chosen so that at least half of the documents are as long.
+    /// Input: files of one folder, a folder, or a glob in quotes. The document column is detected by its name. The
+    /// window length is set so that at least half of the documents fill a window.
     pub inputs: Vec<PathBuf>,
     /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
     /// folder.
@@ -377,7 +377,7 @@ pub struct StatusArguments {
     /// Stop after N refreshes.
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
-    /// Former name of `--count`, which is refused.
+    /// Former name of `--count`: refused with the new name.
     #[arg(long, value_name = "N", hide = true, value_parser = renamed_to_count)]
     pub looks: Option<String>,
     /// Output format; with `--watch` one JSON document per line.
@@ -413,7 +413,7 @@ pub struct CacheArguments {
     #[arg(long, value_name = "FOLDER")]
     pub runs: Option<PathBuf>,
     /// Remove entries of these kinds: `tables,lines`. Caches are rebuilt when they are needed. `runs` removes finished
-    /// run directories: their output stays, but nothing can be selected from their scores any more.
+    /// run directories: their output stays, but their scores are lost.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub clear: Vec<String>,
     /// Remove only entries that have not been used for N days.
@@ -480,7 +480,7 @@ pub struct DevicesArguments {
     /// Stop after N refreshes.
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
-    /// Former name of `--count`, which is refused.
+    /// Former name of `--count`: refused with the new name.
     #[arg(long, value_name = "N", hide = true, value_parser = renamed_to_count)]
     pub looks: Option<String>,
     /// Also write charts of memory and load over time as an HTML page, updated at each refresh.
@@ -522,7 +522,7 @@ pub struct RunArguments {
     /// the same name.
     #[arg(long, value_name = "NAME")]
     pub run_id: Option<String>,
-    /// Also write the summary to this file, however the run ends: Airflow's pod operator reads
+    /// Also write the summary to this file, even if the run fails: Airflow's pod operator reads
     /// `/airflow/xcom/return.json`. An existing file is removed when the run starts.
     #[arg(long, value_name = "PATH")]
     pub summary_file: Option<PathBuf>,
@@ -542,14 +542,14 @@ pub struct RunArguments {
     /// Discard the scores and start again. The result of earlier runs stays until the new one is committed.
     #[arg(long)]
     pub fresh: bool,
-    /// Refuse anything that differs from the lock next to the pipeline file.
+    /// Fail if anything differs from the lock next to the pipeline file.
     #[arg(long)]
     pub locked: bool,
-    /// Retry the rows that earlier runs quarantined; other rows are not measured again.
+    /// Retry only the rows that earlier runs quarantined.
     #[arg(long)]
     pub only_quarantined: bool,
-    /// Recompute the statistics of this measure, whose settings have changed since the scores were made; those of other
-    /// measures are reused. May be repeated.
+    /// Recompute the statistics of this measure after its settings have changed; those of other measures are reused. May
+    /// be repeated.
     #[arg(long, value_name = "MEASURE")]
     pub remeasure: Vec<String>,
     /// Format of the summary on standard output. Default: `json`, or nothing on a terminal.

@@ -20,7 +20,7 @@ pub(super) fn answer<T: Display + Serialize>(format: AnswerFormat, value: &T) ->
     answer_with(format, || value.to_string(), value)
 }
 
-/// Prints an answer whose text is not that of its value.
+/// Prints an answer whose text output is not the `Display` of its value.
 pub(super) fn answer_with(
     format: AnswerFormat,
     text: impl FnOnce() -> String,
@@ -117,7 +117,7 @@ pub(super) fn print_line(text: &str) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Returns whether the reader of standard output is still there, given the result of a write.
+/// Returns whether standard output still has a reader, given the result of a write.
 pub(super) fn is_reader_open(written: io::Result<()>) -> Result<bool> {
     match written {
         Ok(()) => Ok(true),
@@ -125,7 +125,7 @@ pub(super) fn is_reader_open(written: io::Result<()>) -> Result<bool> {
         Err(error) => {
             let message = format!("cannot write to standard output: {error}");
             Err(Diagnostic::error(Blame::Machine, message)
-                .hint("free space where it is redirected to; committed results are kept")
+                .hint("free space at the target of the redirection; committed results are kept")
                 .into())
         }
     }

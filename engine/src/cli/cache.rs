@@ -36,16 +36,16 @@ pub(super) struct CacheListing {
     runs: Vec<ListedRun>,
     /// Entries that this command removed.
     removed: Vec<CacheEntry>,
-    /// Entries to remove that are in use.
+    /// Entries that were not removed because they are in use.
     in_use: Vec<PathBuf>,
-    /// Entries to remove that longsift did not write.
+    /// Entries that were not removed because longsift did not write them.
     foreign: Vec<PathBuf>,
 }
 
 /// Entries of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CacheKind {
-    /// Kind, as `--clear` takes it.
+    /// Kind, as named in `--clear`.
     kind: &'static str,
     doc: &'static str,
     entries: Vec<CacheEntry>,
@@ -70,8 +70,8 @@ pub(super) struct ListedRun {
 }
 
 /// Lists the entries of a cache folder (by default this user's) and the run directories below `runs`, and removes
-/// those that `clear` selects. Only finished runs that no process works in are removed, and their output stays. Files
-/// that longsift did not write are kept and reported.
+/// those that `clear` selects. Of the runs, only finished ones without a running process are removed, and their
+/// output stays. Files that longsift did not write are kept and reported.
 ///
 /// # Errors
 /// Fails if a kind is unknown, or a folder cannot be read or removed.

@@ -51,7 +51,7 @@ pub fn main(cli: &Cli) -> u8 {
         && !cli.quiet
         && cli.log_format == LogFormat::Text;
     logging::start(cli, bars);
-    // Any command may write files.
+    // First, because any command may write files.
     let answered = Stop::ignore_file_size_signal().and_then(|()| command(cli, bars));
     match answered {
         Ok(code) => code,
@@ -275,7 +275,7 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
             let of = |command: clap::Command| {
                 let page = clap_mangen::Man::new(command);
                 let mut text = Vec::new();
-                page.render(&mut text).expect("memory can be written");
+                page.render(&mut text).expect("writing to memory does not fail");
                 (page.get_filename(), text)
             };
             let subcommands = built.get_subcommands().cloned();

@@ -13,7 +13,7 @@ use crate::storage::marked::{self, Mark};
 use crate::storage::{error, files};
 use crate::tools::monitor::Monitor;
 
-/// Shows the devices, with `--watch` until a signal arrives, which is not a failure.
+/// Shows the devices; with `--watch` repeatedly until a signal arrives, which is not a failure.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     check_output_paths([
         (arguments.html.as_deref(), Mark::PAGE),

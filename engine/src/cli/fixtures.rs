@@ -32,7 +32,7 @@ const MAX_TEXT_BYTES: u64 = 256 << 20;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Test {
-    /// Fact that the test shows.
+    /// Name of the test, shown with its result.
     name: String,
     /// Settings for this test, in the syntax of `--set`.
     #[serde(default)]
@@ -75,7 +75,7 @@ struct UnexpectedRow {
 }
 
 /// Runs the tests of a pipeline, each in a temporary folder, and reports the rows with unexpected outcomes. Only the
-/// input, the output, `input.since` and `checks` of the pipeline are replaced; rows that cannot be scored never end
+/// input, the output, `input.since` and `checks` of the pipeline are replaced; rows that cannot be scored never fail
 /// the run.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ impl FormatTime for Utc {
     }
 }
 
-/// Starts logging. If progress bars are drawn, only warnings interrupt them.
+/// Starts logging. While progress bars are drawn, only warnings are logged by default.
 pub fn start(cli: &Cli, bars: bool) {
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => LevelFilter::WARN,
@@ -27,7 +27,7 @@ pub fn start(cli: &Cli, bars: bool) {
         (_, 1) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    // `object_store` logs every failed attempt at a request; our `object_stores` reports failures that last.
+    // `object_store` logs every failed attempt of a request; the module `object_stores` reports requests that fail for good.
     let others = if level == LevelFilter::INFO { LevelFilter::WARN } else { level };
     let filter = Targets::new().with_default(level).with_target("object_store", others);
     let run = match &cli.command {

@@ -177,6 +177,6 @@ mod tests {
         }
         drop(live);
         fs::remove_file(&path).unwrap();
-        assert!(!path.exists(), "no thread writes any more");
+        assert!(!path.exists(), "the thread has ended");
     }
 }

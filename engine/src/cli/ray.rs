@@ -45,8 +45,8 @@ fn check(arguments: &RunArguments) -> Result<()> {
 
 /// Returns the Python next to this executable, as in a virtual environment, or the one on the path.
 fn python() -> PathBuf {
-    let beside = std::env::current_exe().ok().map(|command| command.with_file_name("python3"));
-    beside.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
+    let neighbour = std::env::current_exe().ok().map(|command| command.with_file_name("python3"));
+    neighbour.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
 /// Returns the job description for the driver. Paths are absolute because the workers see the same file system. The
@@ -89,7 +89,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     flags.extend(run_id.as_ref().map(|name| format!("--run-id={name}")));
     flags.extend(remeasure.iter().map(|measure| format!("--remeasure={measure}")));
     flags.extend(backend.name().map(|_| {
-        let value = backend.to_possible_value().expect("none is hidden");
+        let value = backend.to_possible_value().expect("no value is hidden");
         format!("--backend={}", value.get_name())
     }));
     flags.extend(locked.then(|| "--locked".to_owned()));

@@ -144,7 +144,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs
     };
     plan_options.fresh = arguments.fresh;
     plan_options.footers.clone_from(&arguments.footers);
-    // A machine that distributes shards needs no devices of its own.
+    // The machine that distributes the shards does not measure, so it needs no devices.
     plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
     plan_options.stop = stop.clone();
     if let Some(pipeline) = &options.locked
@@ -156,7 +156,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs
     Ok(RunInputs { plan, options })
 }
 
-/// Returns "stopped" if a signal has arrived, because a wait for a temporary failure was cut short.
+/// Replaces a failure by "stopped" if a signal has arrived, because the signal ends the retries of a temporary failure.
 pub(super) fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
     match stop.check() {
         Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn pace_is_measured_between_two_polls() {
         let first = status(2, 100, 300);
-        assert_eq!(pace(&first, &first, Duration::from_secs(5)), None, "nothing has moved");
+        assert_eq!(pace(&first, &first, Duration::from_secs(5)), None, "no progress");
         let now = status(5, 250, 750);
         let found = pace(&first, &now, Duration::from_secs(10));
         assert_eq!(found, Some(Pace { windows_per_second: 45.0, seconds_left: Some(50.0) }));

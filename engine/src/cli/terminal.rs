@@ -8,7 +8,7 @@ use crate::base::secrets::shown;
 use crate::base::text::{json_safe, line_safe, printable};
 use crate::cli::LogFormat;
 
-/// Removes everything but line breaks that a terminal would interpret.
+/// Escapes all characters that a terminal would interpret, except line breaks.
 pub(super) fn text(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

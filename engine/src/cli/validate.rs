@@ -89,7 +89,7 @@ mod tests {
     use crate::base::diagnostic::{Blame, TextPlace};
 
     #[test]
-    fn an_annotation_is_one_line_with_its_place() {
+    fn annotations_are_one_line_with_their_location() {
         let place = TextPlace {
             name: "a,b:c.yaml".into(),
             line: Some(7),
@@ -105,7 +105,7 @@ mod tests {
             annotation(&problem),
             "::error file=a%2Cb%3Ac.yaml,line=7,col=3,endColumn=6::100 %25 wrong%0Awrong value%0Ahint: do\\u{a}this\n"
         );
-        let nowhere = Diagnostic::warning(Blame::Pipeline, "odd");
-        assert_eq!(annotation(&nowhere), "::warning::odd\n");
+        let unplaced = Diagnostic::warning(Blame::Pipeline, "odd");
+        assert_eq!(annotation(&unplaced), "::warning::odd\n");
     }
 }
