@@ -153,7 +153,7 @@ fn an_edited_record_is_named_and_not_called_a_bug() {
         let answer = workspace.longsift(&["verify", "out.run"]).expect(3).stdout;
         assert!(answer.contains(&format!("{name}: ")), "{key}: {answer}");
         let next = if name == "plan.json" { "the next run writes it again" } else { "`--fresh`" };
-        let is_sealed = answer.contains("its digest of itself does not match");
+        let is_sealed = answer.contains("the digest in the file does not match its content");
         assert!(!is_sealed || answer.contains(next), "{key}: {answer}");
         assert!(!answer.contains("bug"), "{key}: {answer}");
         fs::write(&path, &whole[1..]).unwrap();

@@ -1,5 +1,5 @@
-//! The pipeline's own checks of a result, evaluated before it is published and whenever the finished run is requested
-//! again.
+//! Checks that a pipeline declares for its result, evaluated before each publication and when a finished run is
+//! requested again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -57,7 +57,8 @@ pub fn check(
     }
     let (mut found, mut broken, mut warned) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (check, samples)) in checks.iter().zip(&samples).enumerate() {
-        let value = samples.as_ref().map_or_else(|| figure(check, summary), SampleAggregate::value);
+        let value =
+            samples.as_ref().map_or_else(|| summary_value(check, summary), SampleAggregate::value);
         let inside = |value: f64| {
             check.min.is_none_or(|min| value >= min) && check.max.is_none_or(|max| value <= max)
         };
@@ -100,8 +101,8 @@ fn message(check: &Check, value: Option<f64>) -> String {
     format!("check of {} failed: expected {bounds}, got {found}", check.subject())
 }
 
-/// Returns the value of a run-level quantity.
-fn figure(check: &Check, summary: &Summary) -> Option<f64> {
+/// Returns the value of a count or share from the summary.
+fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
     let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
     let reasons = |reasons: &BTreeMap<String, u64>| -> u64 {
         let wanted = |name: &String| check.reason.as_ref().is_none_or(|reason| reason == name);

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_thousands_separators() {
         assert_eq!(
             [0, 999, 1000, 1_234_567].map(count),
             ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_labels_with_the_most_samples_are_listed() {
+    fn labels_with_the_most_samples_are_listed() {
         let of = |label: u64| {
             (Some(format!("label {label}")), LabelCounts { samples: label, ..Default::default() })
         };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_that_lost_a_row_or_a_window_is_refused() {
+    fn summary_with_a_lost_row_or_window_is_refused() {
         let mut summary = Summary::new("done", "/run".to_owned());
         (summary.rows_in, summary.rows_kept) = (2, 1);
         assert!(summary.check().unwrap_err().contains("2 rows were read"));

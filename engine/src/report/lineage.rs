@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_decides_where_events_go() {
+    fn environment_sets_the_destination_of_events() {
         let url = ("OPENLINEAGE_URL", "http://marquez:5000/");
         let transport = |variables: &[(&str, &str)]| lineage(variables, None).map(|l| l.transport);
         let http = |url: &str, key: Option<&str>| {
@@ -306,7 +306,11 @@ mod tests {
         );
         assert_eq!(transport(&[url, ("OPENLINEAGE_DISABLED", "True")]), None);
         let over_tls = transport(&[("OPENLINEAGE_URL", "https://x")]);
-        assert_eq!(over_tls.is_some(), cfg!(feature = "cloud"), "https takes a library");
+        assert_eq!(
+            over_tls.is_some(),
+            cfg!(feature = "cloud"),
+            "https requires the feature `cloud`"
+        );
         assert_eq!(
             transport(&[("OPENLINEAGE_URL", "file:///var/log/lineage.jsonl")]),
             Some(Transport::File("/var/log/lineage.jsonl".into()))
@@ -314,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_id_names_the_same_run_again() {
+    fn equal_run_ids_give_equal_uuids() {
         let url = [("OPENLINEAGE_URL", "http://x")];
         let run = |id| lineage(&url, id).unwrap().run;
         assert_eq!(run(Some("web-20261120")), run(Some("web-20261120")));
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parent_is_the_schedulers_task() {
+    fn parent_facet_names_the_schedulers_task() {
         let parent = parent_facet("airflow/dag.task/with/slash/0196-run").unwrap();
         assert_eq!(parent["run"]["runId"], "0196-run");
         assert_eq!(parent["job"], json!({ "namespace": "airflow", "name": "dag.task/with/slash" }));

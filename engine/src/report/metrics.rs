@@ -19,13 +19,13 @@ const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
 const RUNNING: &str = "longsift_running";
 
 /// Writes the progress of a run of `pipeline` to the file at `path`, and keeps the metrics of the last run.
-pub fn write_running(path: &Path, pipeline: &str, standing: ProgressSnapshot) -> Result<()> {
+pub fn write_running(path: &Path, pipeline: &str, snapshot: ProgressSnapshot) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
-    let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
+    let text = running(pipeline, snapshot, &String::from_utf8_lossy(&before));
     marked::write(path, Mark::METRICS, text.as_bytes())
 }
 
-fn running(pipeline: &str, standing: ProgressSnapshot, before: &str) -> String {
+fn running(pipeline: &str, snapshot: ProgressSnapshot, before: &str) -> String {
     let of_last = |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
         !line.starts_with(RUNNING)
@@ -34,14 +34,14 @@ fn running(pipeline: &str, standing: ProgressSnapshot, before: &str) -> String {
     for line in before.lines().filter(of_last) {
         let _ = writeln!(text, "{line}");
     }
-    let labels = vec![("pipeline", pipeline.to_owned()), ("phase", standing.phase.to_owned())];
+    let labels = vec![("pipeline", pipeline.to_owned()), ("phase", snapshot.phase.to_owned())];
     let mut page = MetricsPage { labels, text };
     page.metric(RUNNING, "1 while a run is under way, with its phase.", 1);
     page.labels.truncate(1);
     for (name, help, value) in [
-        ("phase_share", "Completed share of the phase.", standing.share),
-        ("windows", "Windows measured so far.", standing.windows as f64),
-        ("tokens", "Tokens of the windows measured so far.", standing.tokens as f64),
+        ("phase_share", "Completed share of the phase.", snapshot.share),
+        ("windows", "Windows measured so far.", snapshot.windows as f64),
+        ("tokens", "Tokens of the windows measured so far.", snapshot.tokens as f64),
     ] {
         page.metric(&format!("{RUNNING}_{name}"), help, value);
     }
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn metrics_of_a_running_pipeline_keep_those_of_the_last_run() {
         let last = text("web", &summary("done"), 100, "");
-        let standing = ProgressSnapshot { phase: "score", share: 0.25, windows: 3, tokens: 96 };
-        let first = running("web", standing, &last);
-        let now = running("web", ProgressSnapshot { windows: 5, ..standing }, &first);
+        let snapshot = ProgressSnapshot { phase: "score", share: 0.25, windows: 3, tokens: 96 };
+        let first = running("web", snapshot, &last);
+        let now = running("web", ProgressSnapshot { windows: 5, ..snapshot }, &first);
         for line in [
             r#"longsift_running{pipeline="web",phase="score"} 1"#,
             r#"longsift_running_phase_share{pipeline="web"} 0.25"#,
@@ -197,7 +197,11 @@ mod tests {
         ] {
             assert_eq!(now.lines().filter(|found| *found == line).count(), 1, "{line} in\n{now}");
         }
-        assert_eq!(now.lines().count(), first.lines().count(), "nothing piles up");
+        assert_eq!(
+            now.lines().count(),
+            first.lines().count(),
+            "metrics of a running pipeline are replaced"
+        );
         let ended = text("web", &summary("done"), 200, &now);
         assert!(ended.contains("longsift_running{pipeline=\"web\"} 0\n"), "{ended}");
         assert!(!ended.contains("longsift_running_windows"), "{ended}");
@@ -213,6 +217,6 @@ mod tests {
         assert!(again.contains("longsift_exit_code{pipeline=\"web\"} 4\n"));
         assert!(again.contains("longsift_finished_timestamp_seconds{pipeline=\"web\"} 300\n"));
         assert!(again.contains("longsift_last_success_timestamp_seconds{pipeline=\"web\"} 100\n"));
-        assert!(!text("web", &failed, 1, "").contains(LAST_SUCCESS), "never yet");
+        assert!(!text("web", &failed, 1, "").contains(LAST_SUCCESS), "no run has succeeded");
     }
 }

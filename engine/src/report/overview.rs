@@ -87,7 +87,7 @@ pub(crate) struct Overview {
     within: Option<String>,
     /// Resolved settings.
     settings: Value,
-    /// Identity: everything except the input on which the result depends.
+    /// Identity: everything on which the result depends, except the input.
     identity: Value,
     /// Summary of the run: rows, windows, devices, seconds.
     summary: Summary,
@@ -98,7 +98,7 @@ pub(crate) struct Overview {
     kinds: [&'static str; gather::OUTCOMES],
     /// Groups with the most samples, then all others combined.
     groups: Vec<GroupReport>,
-    /// Number of groups in the last one.
+    /// Number of groups combined in the last entry of `groups`; 0 if all are shown.
     groups_together: u64,
     /// If the score is the minimum of its terms: by statistic, how often it was the minimum, for kept samples and for
     /// those below the threshold, in the shown groups.
@@ -108,7 +108,7 @@ pub(crate) struct Overview {
     /// By statistic that is a list: its means over kept windows and over the others.
     lists: BTreeMap<String, Means>,
     machine: Machine,
-    /// Other amounts and what they keep; empty if they cannot be counted exactly.
+    /// Other amounts with the samples and tokens that they keep; empty if they cannot be counted exactly.
     amounts: Vec<OtherAmount>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
@@ -180,7 +180,7 @@ impl Overview {
         let plan = sources.input.as_ref().ok().copied();
         let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
             let names = plan.units.iter().enumerate().map(|(index, unit)| (unit.name(), index));
-            // Units that have changed since are excluded.
+            // Units that changed after they were scored are excluded.
             let same = |record: &&UnitRecord, index: usize| {
                 units::identity(&plan.dataset, &plan.units[index]) == record.input
             };

@@ -198,7 +198,7 @@ impl Verification {
         Ok(())
     }
 
-    /// Checks a record with a digest of itself, if the file exists.
+    /// Checks the digest that a record contains of its other fields, if the file exists.
     fn sealed(&mut self, path: &Path, name: &str) -> Result<()> {
         let Some(bytes) = files::read_if_present(path)? else { return Ok(()) };
         self.files += 1;
@@ -208,7 +208,7 @@ impl Verification {
                 _ => "restore it from a backup, or run again with `--fresh`",
             };
             let message = format!(
-                "its digest of itself does not match: the file was changed, or written by an earlier build; {next}"
+                "the digest in the file does not match its content: the file was changed, or written by an earlier build; {next}"
             );
             self.find(Blame::Data, name, message);
         }
@@ -358,8 +358,7 @@ impl Verification {
         };
         let fact = |name| lock.identity.find_in_measures(name).and_then(|digest| digest.as_str());
         if fact("weights") != weights.as_deref() || fact("layer") != Some(&model.spec().digest()) {
-            "not checked: the model folder contains a different model now"
-                .clone_into(&mut self.table);
+            "not checked: the model folder contains a different model".clone_into(&mut self.table);
             return;
         }
         match table.verify() {

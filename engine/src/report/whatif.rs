@@ -188,7 +188,8 @@ pub(crate) fn whatif(
     })
 }
 
-/// Prepends overrides that remove what each given one replaces: another score, another kind of amount.
+/// Prepends overrides that remove the settings which the given ones replace, such as those of another formula or another
+/// kind of amount.
 fn with_removals(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
     let given: Vec<(&str, &str)> =
@@ -260,10 +261,10 @@ fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
             count(there as u64),
             count(all as u64)
         );
-        (message, "run the pipeline again: it scores what has changed")
+        (message, "run the pipeline again; only changed work units are scored")
     } else {
         let message = "this setting requires a new run".to_owned();
-        (message, "run the pipeline with this change; it measures only what is missing")
+        (message, "run the pipeline with this change; only missing statistics are measured")
     };
     let problem = Diagnostic::error(Blame::Pipeline, message);
     why.into_iter().fold(problem, Diagnostic::note).hint(hint).into()

@@ -1,7 +1,8 @@
 //! Other amounts of a selection: exact counts of what minimum scores keep.
 //!
-//! A minimum score is the one amount that can be counted without ranking, for any number of groups. Scores at bounds of
-//! bins are counted exactly. An amount changes no scale, so the scores of the run stay valid; guards and weights do.
+//! A minimum score is the only amount whose result can be counted without ranking the samples of each group. Counts at
+//! the bounds of bins are exact. An amount does not change the scale of scores, so the scores of the run stay valid; guards
+//! and weights change it.
 
 use serde::Serialize;
 
@@ -71,9 +72,8 @@ impl Scores {
     }
 }
 
-/// Returns whether a minimum score can replace the amount of a run, with the same scores and the same candidates: not with a
-/// saved calibration, whose thresholds decide; not with budgets, which leave out samples of other lengths; not with random
-/// scores.
+/// Returns whether a minimum score can replace the amount of a run without changing scores or candidates. It cannot with a
+/// saved calibration, which sets the thresholds; with budgets, which exclude samples of other lengths; or with random scores.
 pub(super) fn is_exact(choice: &SelectionSettings) -> bool {
     let is_calibrated = choice.score.calibration.is_some();
     !is_calibrated && choice.filter.budgets.is_none() && !choice.terms.is_empty()

@@ -447,7 +447,7 @@ impl Overview {
         let blocks = vec![
             Block::Code(commands),
             details("resolved settings", settings),
-            details("identity: everything except the input on which the result depends", identity),
+            details("identity: everything on which the result depends, except the input", identity),
         ];
         Section::new(
             "repeat",

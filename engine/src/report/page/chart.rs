@@ -17,7 +17,7 @@ const MAX_RATIO: f64 = 3.0;
 const MAX_NAMES: usize = 6;
 const MIN_DISTANCE: f64 = 0.1;
 
-/// A chart, as wide as its place.
+/// A chart that fills the width of its container.
 #[derive(Clone, Debug, PartialEq, Template)]
 #[template(path = "chart.svg", escape = "html")]
 pub(crate) struct Chart {
@@ -115,7 +115,7 @@ pub(crate) fn list(name: &str, series: &[(&str, &str)], lists: &[&[f64]]) -> Cha
         };
         return LineChart {
             label: name.to_owned(),
-            x_name: "from this many times the short context on".to_owned(),
+            x_name: "start of the band, in multiples of the short context".to_owned(),
             lines: series.iter().zip(lists).map(line).collect(),
             logarithmic: false,
             shown: &number,
@@ -190,7 +190,7 @@ impl ColumnChart<'_> {
             .filter(is_cut)
             .map(|(bin, total)| {
                 let from = width * bin as f64;
-                // A gap shows that the column goes on.
+                // A gap marks a cut column.
                 layer.bar((from, from + width), (10.0, 4.0), "Canvas", "");
                 Tick::new(from + width / 2.0, format!("↑ {}", (self.shown)(*total)))
             })
@@ -404,7 +404,7 @@ mod tests {
         let svg = columns(vec![vec![30.0, 0.0], vec![11.0, 0.0]]).render().unwrap();
         assert!(!svg.contains('↑') && svg.contains(">30</text>"), "{svg}");
         let ends = [&[5.0, 0.0, 0.0][..], &[]].map(|heights| axis_end(heights) as u32);
-        assert_eq!(ends, [5, 1], "a single column crushes no other");
+        assert_eq!(ends, [5, 1], "a column without others is not cut");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Shapes that stretch to the width of their place, as SVG with attributes only, so that they remain legible where a
-//! policy forbids styles. Tooltips are titles, and text follows the colour of the page in light and dark mode.
+//! Shapes that stretch to the width of their container, as SVG with attributes only, so that they remain legible where a
+//! content security policy forbids styles. Tooltips are titles, and text follows the colour of the page in light and dark mode.
 
 use std::fmt::Write;
 
