@@ -238,7 +238,7 @@ fn missing_and_changed_inputs_are_reported() {
     refused(&["out.run", "d#0"], 2, "document `d` not found among the 8 documents of the input");
     refused(&["out.run", "nobody"], 2, "expected ID#WINDOW, got `nobody`");
     refused(&["out.run", "d#0#x"], 2, "expected ID#WINDOW");
-    refused(&["out.run", "d#0#99"], 2, "has no window 99: its last one is");
+    refused(&["out.run", "d#0#99"], 2, "has no window 99: its last window is");
     refused(&["out.run", "d#0#99999999999999"], 2, "expected ID#WINDOW");
     refused(&["out.run", "d#9#0"], 2, "document `d#9` not found");
     refused(&["elsewhere.run", "d#0#0"], 2, "elsewhere.run");

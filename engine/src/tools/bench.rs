@@ -29,7 +29,7 @@ pub struct Bench {
     pub longsift: &'static str,
     /// Time of the benchmark, UTC.
     pub measured: String,
-    /// Maximum repetitions of each measurement; long windows of kernels have fewer.
+    /// Maximum repetitions of each measurement; kernels repeat long windows less often.
     pub repeats: usize,
     pub figures: Vec<Measurement>,
     /// Kernel windows that would have taken too long, with estimates.
@@ -48,7 +48,7 @@ pub fn bench(
     let on_result = |figure: &Measurement| progress.suspend(|| on_result(figure));
     let mut figures =
         Measurements { all: Vec::new(), on_result: &on_result, progress, left_out: Vec::new() };
-    // Mistakes in the pipeline are reported before minutes of kernels.
+    // Planned first, so that mistakes in the pipeline are reported before kernels are measured for minutes.
     let planned = options.pipeline.as_deref().map(|pipeline| -> Result<_> {
         let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
         Ok((pipeline, plan))

@@ -87,11 +87,11 @@ pub struct EvaluateOptions {
     /// Columns of the input with scores of other tools, which are evaluated like the pipeline's.
     #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
-    /// Evaluate by class: documents whose class is in this column of the input. Altered windows are then constructed only for
+    /// Evaluate labelled documents: column of the input with the class of each document. Altered windows are then constructed only for
     /// `--only` and `--heads`.
     #[arg(long, value_name = "COLUMN", requires = "good")]
     pub labels: Option<String>,
-    /// Classes, values of the label column, that are worth keeping: `books papers`.
+    /// Values of the label column that are worth keeping: `books papers`.
     #[arg(long, value_name = "VALUE", num_args = 1.., requires = "labels")]
     pub good: Vec<String>,
     /// Also evaluate every head of the `attention_layers` of a stage `language-model`.
@@ -108,7 +108,7 @@ pub struct EvaluateOptions {
 /// Fails if options are invalid, or the input, a model or devices cannot be used.
 #[expect(
     clippy::redundant_closure_for_method_calls,
-    reason = "the method is of one lifetime, the closure of any"
+    reason = "the closure accepts any lifetime, the method only one"
 )]
 pub fn evaluate(
     plan: &Plan,
@@ -125,7 +125,7 @@ pub fn evaluate(
 /// Fails like [`evaluate`].
 #[expect(
     clippy::redundant_closure_for_method_calls,
-    reason = "the method is of one lifetime, the closure of any"
+    reason = "the closure accepts any lifetime, the method only one"
 )]
 pub fn dry_run(
     plan: &Plan,
@@ -627,7 +627,8 @@ impl Evaluator<'_> {
         let classes = self.classes.map(|classes| self.sample(&self.class_sample_options(classes)));
         let natural = classes.transpose()?;
         let built = if self.constructs_windows() { Some(self.sample(self.wanted)?) } else { None };
-        let sample = natural.as_ref().or(built.as_ref()).expect("one of both is evaluated");
+        let sample =
+            natural.as_ref().or(built.as_ref()).expect("at least one of the two samples exists");
         let mut lengths = BTreeMap::new();
         for tokens in self.wanted.lengths.clone() {
             let natural = natural.as_ref().map(|sample| self.count_natural(sample, tokens));

@@ -270,7 +270,7 @@ fn window_of(cut: &CutDocument, number: u32, location: &DocumentLocation) -> Res
     let none = || {
         let last = cut.windows.iter().map(|window| window.index).max().unwrap_or(0);
         let id = quoted(&location.id);
-        let message = format!("document {id} has no window {number}: its last one is {last}");
+        let message = format!("document {id} has no window {number}: its last window is {last}");
         Failure::from(Diagnostic::error(Blame::Pipeline, message))
     };
     found.copied().ok_or_else(none)

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_ids_is_read_and_nothing_else() {
+    fn only_lists_of_token_ids_are_accepted() {
         let place = Path::new("ids.json");
         assert_eq!(token_ids(place, b"[1, 2, 4294967295]").unwrap(), [1, 2, u32::MAX]);
         for wrong in ["", "[]", "{}", "[1, -2]", "[1.5]", "[4294967296]", "[1] 2", "[\"1\"]"] {

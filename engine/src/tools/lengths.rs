@@ -11,7 +11,7 @@ use crate::plan::estimate::BYTES_PER_TOKEN;
 use crate::score::documents::JudgedDocument;
 use crate::score::prepare::{Preparation, prepare};
 
-/// Maximum number of documents: enough to distinguish a tenth from a fifth, and read in a second or two.
+/// Maximum number of documents: enough to distinguish shares of 10 % and 20 %, and read in a second or two.
 const MAX_DOCUMENTS: usize = 512;
 /// Maximum number of work units, at equal distances: more would read more files for the same documents.
 const MAX_UNITS: usize = 16;

@@ -301,7 +301,7 @@ impl DocumentBlocks {
             if let Some(start) = start {
                 begins.push((token_at(*start), role.to_owned()));
             } else {
-                let before = begins.last_mut().expect("the first message has a place");
+                let before = begins.last_mut().expect("the first message begins a block");
                 before.1 = format!("{} + {role}", before.1);
                 notes.push(format!(
                     "message {index} shares a block with the previous one: the chat template cannot render the preceding messages \
@@ -309,10 +309,10 @@ impl DocumentBlocks {
                 ));
             }
         }
-        let behind = begins.iter().skip(1).map(|(token, _)| *token).chain([tokens]);
-        let behind: Vec<usize> = behind.collect();
+        let next_starts = begins.iter().skip(1).map(|(token, _)| *token).chain([tokens]);
+        let next_starts: Vec<usize> = behind.collect();
         let (mut ends, mut labels, mut empty) = (Vec::new(), Vec::new(), 0_u64);
-        for ((start, role), end) in begins.into_iter().zip(behind) {
+        for ((start, role), end) in begins.into_iter().zip(next_starts) {
             if end > start {
                 ends.push(end);
                 labels.push(Some(role));
@@ -408,7 +408,7 @@ fn check_tokens(
     if let Some(problem) = spec.window_problem(tokens) {
         let message = format!("document {}: {}", quoted(&location.id), problem.message);
         let hint =
-            "a map is of a whole document: name a shorter one, or a model with rotary positions";
+            "a map covers the whole document: name a shorter one, or a model with rotary positions";
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     if let Some(warning) = spec.positions_warning(tokens) {

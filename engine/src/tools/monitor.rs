@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_watch_is_thinned_and_its_page_stays_small() {
+    fn polls_are_thinned_so_that_the_page_stays_small() {
         let mut monitor = Monitor::default();
         let survey = Survey::now(0.1);
         for minute in 0..5000 {

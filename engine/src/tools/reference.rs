@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_schema_is_a_valid_one() {
+    fn schemas_are_valid() {
         for (name, schema) in schemas() {
             assert!(jsonschema::meta::is_valid(&schema), "{name}");
             jsonschema::validator_for(&schema).expect(name);
@@ -239,22 +239,22 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_a_stage_has_every_setting_with_type_range_and_default() {
+    fn stage_page_lists_every_setting_with_type_range_and_default() {
         insta::assert_snapshot!(stage_page(Some("tokenize"), 80, false).expect("a page"));
     }
 
     #[test]
-    fn the_page_of_a_filter_has_the_settings_of_a_guard_and_of_a_budget() {
+    fn filter_page_lists_settings_of_guards_and_budgets() {
         insta::assert_snapshot!(stage_page(Some("filter"), 80, false).expect("a page"));
     }
 
     #[test]
-    fn the_list_has_every_stage_and_section() {
+    fn list_contains_every_stage_and_section() {
         insta::assert_snapshot!(stage_page(None, 100, false).expect("a page"));
     }
 
     #[test]
-    fn the_page_of_a_measure_has_its_statistics_and_so_has_the_manual() {
+    fn measure_pages_and_the_manual_list_all_statistics() {
         insta::assert_snapshot!(stage_page(Some("lexical"), 80, false).expect("a page"));
         let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/statistics.md");
         let manual = std::fs::read_to_string(manual).expect("the page");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_one_in_the_middle() {
+    fn median_is_the_middle_value() {
         let mut values = [3.0, 1.0, 2.0].into_iter();
         assert!((median(3, || Ok(values.next().unwrap())).unwrap() - 2.0).abs() < 1e-12);
     }

@@ -34,11 +34,11 @@ pub(super) fn measure(options: &BenchOptions, figures: &mut Measurements<'_>) {
         let seconds = probe.measure(1).seconds * case.pairs() / probe.pairs() / case.threads as f64;
         turns.push(RepeatedCase { case, seconds, repeats: 0 });
     }
-    share_out(options, &mut turns);
+    assign_repeats(options, &mut turns);
     let work = |turn: &RepeatedCase| (1e3 * turn.seconds * turn.repeats as f64) as u64;
     figures.progress.phase("kernel", turns.iter().map(work).sum());
     for turn in turns.iter().filter(|turn| turn.repeats > 0) {
-        one(&turn.case, turn.repeats, figures);
+        measure_case(&turn.case, turn.repeats, figures);
         figures.progress.steps(work(turn));
     }
     for turn in turns.iter().filter(|turn| turn.repeats == 0) {
@@ -87,7 +87,7 @@ fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<BenchCas
 
 /// Distributes repetitions: as requested, or up to [`DEFAULT_REPEATS`] per case within [`BUDGET_SECONDS`]. Every case
 /// gets its first repetition before any gets a second, fast ones first.
-fn share_out(options: &BenchOptions, turns: &mut [RepeatedCase]) {
+fn assign_repeats(options: &BenchOptions, turns: &mut [RepeatedCase]) {
     if let Some(repeats) = options.repeats.or(options.all_kernels.then_some(DEFAULT_REPEATS)) {
         for turn in turns {
             turn.repeats = repeats.max(1);
@@ -117,7 +117,7 @@ fn series(case: &BenchCase) -> String {
     format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
 }
 
-fn one(case: &BenchCase, repeats: usize, figures: &mut Measurements<'_>) {
+fn measure_case(case: &BenchCase, repeats: usize, figures: &mut Measurements<'_>) {
     let speed = case.measure(repeats);
     let series = series(case);
     let mut add = |group, value, unit| {
@@ -160,7 +160,7 @@ mod tests {
                 RepeatedCase { case, seconds, repeats: 0 }
             })
             .collect();
-        share_out(options, &mut turns);
+        assign_repeats(options, &mut turns);
         turns
     }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_choose_the_first_kernels_and_the_portable_one_comes_last() {
+    fn selected_kernels_come_first_and_the_portable_one_last() {
         let chosen_by_runs = chosen(false);
         assert_eq!(chosen_by_runs[0], Kernel::detect(ElementType::F32));
         assert!(chosen_by_runs.contains(&Kernel::detect(ElementType::Bf16)));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn long_windows_of_a_slow_kernel_are_left_out_before_short_ones() {
+    fn long_windows_of_slow_kernels_are_skipped_first() {
         let turns = turns(&options(None, false), &[(Kernel::PortableF32, 8e7)]);
         let left_out: Vec<usize> =
             turns.iter().filter(|turn| turn.repeats == 0).map(|turn| turn.case.tokens).collect();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_is_measured_as_often_as_asked_for() {
+    fn cases_have_the_requested_repetitions() {
         let speeds = [(Kernel::Avx2F32, 1e9), (Kernel::PortableF32, 1e7)];
         for (options, repeats) in
             [(options(Some(2), false), 2), (options(None, true), DEFAULT_REPEATS)]

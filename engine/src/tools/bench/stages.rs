@@ -20,7 +20,7 @@ use crate::score::prepare::prepare;
 /// Size of the tokenised text in bytes.
 const TEXT_BYTES: usize = 16 << 20;
 /// Processor time for recurrence, and for each compressor, per window length.
-const OF_RECURRENCE: Duration = Duration::from_millis(500);
+const RECURRENCE_TIME: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(
     plan: &Plan,
@@ -94,7 +94,7 @@ fn recurrence(
             figures.left_out.push(what);
             continue;
         }
-        let speed = recurrence_speed(&windows, OF_RECURRENCE);
+        let speed = recurrence_speed(&windows, RECURRENCE_TIME);
         let mut add = |series: String, value, unit| {
             let (at, at_unit) = (tokens as f64, "tokens");
             figures.add(Measurement { group: "recurrence", series, at, at_unit, value, unit });
@@ -102,7 +102,7 @@ fn recurrence(
         add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
         add("their text, 1 core".to_owned(), speed.text, "bytes/s");
         add(
-            "time, without shares of the whole window = 1".to_owned(),
+            "time relative to that without statistics of the whole window".to_owned(),
             speed.window_counts,
             "times",
         );

@@ -1,7 +1,7 @@
 //! Natural windows of labelled documents: the share of real text that each score keeps.
 //!
-//! Windows are slices of the input's documents. Documents are sampled by class; weights give equal total weight to the
-//! classes of a side, and half of the total to real text.
+//! Windows are slices of the input's documents. Documents are sampled by class; good
+//! and other classes each have half of the total weight, divided equally between their classes.
 
 pub(crate) mod classes;
 mod kept;

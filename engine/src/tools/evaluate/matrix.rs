@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_that_holds_chance_is_weak() {
+    fn interval_that_contains_chance_is_weak() {
         let outcome = |low, high| {
             let figure = IntervalEstimate { value: Some(0.5), interval: Some([low, high]) };
             Cell::new(figure).map(|cell| cell.outcome)
         };
         assert_eq!(outcome(0.44, 0.62), Some(Outcome::Weak));
-        assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end is chance");
+        assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end equals chance");
         assert_eq!(outcome(0.51, 0.7), Some(Outcome::Pass));
         assert_eq!(outcome(0.3, 0.49), Some(Outcome::Fail));
         assert_eq!(Cell::new(IntervalEstimate::default()), None);

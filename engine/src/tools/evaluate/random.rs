@@ -40,7 +40,7 @@ mod tests {
     use crate::base::random::key;
 
     #[test]
-    fn numbers_are_the_known_answers() {
+    fn numbers_match_known_values() {
         let mut rng = Rng::new(key(1, &["document", "a"]));
         assert_eq!([rng.next(), rng.next()], [0x1869_BB45_F723_E494, 0xC8B9_1EEE_5E17_9B38]);
         assert_eq!(Rng::new(7).permutation(8), [1, 5, 7, 0, 4, 6, 3, 2]);

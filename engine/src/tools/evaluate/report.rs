@@ -42,10 +42,10 @@ pub(crate) struct TopFifthShares {
     pub(crate) plain: IntervalEstimate,
     /// Share expected by chance.
     pub(crate) by_chance: Option<f64>,
-    /// Share without windows of which more than 40 % of the tokens are copied.
+    /// Share if windows with more than 40 % copied tokens are excluded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) copy_cap: Option<IntervalEstimate>,
-    /// Share without windows that the pipeline's guards reject.
+    /// Share if windows that the pipeline's guards reject are excluded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guarded: Option<IntervalEstimate>,
 }

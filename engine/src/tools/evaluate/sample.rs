@@ -285,7 +285,7 @@ fn pass(
         let rows: Vec<InputRow> = nameless.iter().map(|(row, _)| *row).collect();
         let mut categories = nameless.into_iter().map(|(_, category)| category);
         each_content(plan, &rows, &mut |row, content| {
-            let category = categories.next().expect("every row is handed over");
+            let category = categories.next().expect("one category per row");
             if let Some(content) = content {
                 offer(category, sort_key(wanted, content_digest(&content)), row);
             }

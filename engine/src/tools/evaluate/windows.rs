@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_need_other_documents_are_left_out_where_there_are_too_few() {
+    fn kinds_without_enough_other_documents_are_skipped() {
         let names = |of: &[(&str, usize)]| {
             built(of, 384, 1, |_| true)
                 .iter()
@@ -208,7 +208,9 @@ mod tests {
         let all = built(&[("x", 400), ("y", 500)], 384, 1, |kind| kind.key == "plant");
         assert_eq!(all.len(), 2 * 2);
         for pair in all.chunks(2) {
-            let [(planted, ids), (twin, others)] = pair else { panic!("one without its twin") };
+            let [(planted, ids), (twin, others)] = pair else {
+                panic!("expected a window and its twin")
+            };
             assert!(planted.same_base(twin));
             let sorted = |ids: &Vec<u32>| {
                 let mut ids = ids.clone();

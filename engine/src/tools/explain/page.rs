@@ -118,8 +118,8 @@ impl Explanation {
     fn guards_of(&self) -> Option<Section> {
         let rows = self.guards.iter().map(|guard| {
             let value = guard.value.map_or("–".to_owned(), |value| format!("{value:.6}"));
-            let says = if guard.rejects { "rejected" } else { "passes" };
-            vec![format!("{} {}", guard.statistic, guard.bounds), value, says.to_owned()]
+            let verdict = if guard.rejects { "rejected" } else { "passes" };
+            vec![format!("{} {}", guard.statistic, guard.bounds), value, verdict.to_owned()]
         });
         let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
         for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
@@ -147,8 +147,8 @@ impl Explanation {
             if own.weakest.as_deref() == Some(name) { "limits the score" } else { "" }
         };
         let rows = own.terms.iter().map(|term| {
-            let said = weakest(&term.statistic).to_owned();
-            vec![term.statistic.clone(), format!("{:.6}", term.value), said]
+            let remark = weakest(&term.statistic).to_owned();
+            vec![term.statistic.clone(), format!("{:.6}", term.value), remark]
         });
         let header = ["term", "weighted value", ""];
         vec![Block::table(header, rows.collect()), Block::Heading("All statistics".to_owned())]
@@ -248,7 +248,7 @@ impl Explanation {
         blocks.extend(pieces);
         let lead = match (distance, self.links.is_empty()) {
             (None, true) => {
-                "No token is marked: none recurs from far away, and no measure of this pipeline is of attention."
+                "No token is marked: none recurs from far away, and no measure of this pipeline computes attention."
             }
             (Some(_), true) => "Darker: more attention to far tokens.",
             (_, false) => {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn boundaries_may_name_the_end_and_must_ascend_from_0() {
+    fn boundaries_ascend_from_0_and_may_include_the_end() {
         let of = |boundaries: &[usize]| ends(&Cutting::Boundaries(boundaries.to_vec()), 40);
         assert_eq!(of(&[0, 10, 29]).unwrap(), [10, 29, 40]);
         assert_eq!(of(&[0, 10, 29, 40]).unwrap(), [10, 29, 40]);

@@ -37,22 +37,20 @@ impl Map {
             }
         }
         let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
-        let size = u32::try_from(side)
-            .expect("a thousand blocks of a pixel, or fewer of more")
-            .to_be_bytes();
+        let size = u32::try_from(side).expect("the number of blocks bounds the side").to_be_bytes();
         // Eight bits for each of three colours, no interlacing.
         chunk(&mut file, *b"IHDR", &[&size[..], &size, &[8, 2, 0, 0, 0]].concat());
         chunk(&mut file, *b"tEXt", b"Software\0longsift");
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         let packed = encoder.write_all(&pixels).and_then(|()| encoder.finish());
-        chunk(&mut file, *b"IDAT", &packed.expect("memory takes all bytes"));
+        chunk(&mut file, *b"IDAT", &packed.expect("writing to memory does not fail"));
         chunk(&mut file, *b"IEND", &[]);
         file
     }
 }
 
 fn chunk(file: &mut Vec<u8>, name: [u8; 4], content: &[u8]) {
-    let length = u32::try_from(content.len()).expect("a picture of some megabytes");
+    let length = u32::try_from(content.len()).expect("the image has a few megabytes");
     file.extend_from_slice(&length.to_be_bytes());
     let start = file.len();
     file.extend_from_slice(&name);

@@ -56,13 +56,13 @@ impl Map {
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let columns = columns.into_iter().map(|(_, column)| column).collect();
         let batch =
-            RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns of one length");
+            RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns have equal lengths");
         let mut about = serde_json::to_value(self).expect("plain data");
         for matrix in ["block_attention", "uniform_attention", "lift"] {
             about.as_object_mut().map(|about| about.remove(matrix));
         }
         let about = KeyValue::new("longsift_map".to_owned(), about.to_string());
-        file(&batch, about).expect("a writer into memory takes numbers and texts")
+        file(&batch, about).expect("writing to memory does not fail")
     }
 }
 

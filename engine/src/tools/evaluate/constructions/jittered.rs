@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_too_short_for_a_block_is_not_built() {
+    fn windows_too_short_for_a_block_are_not_built() {
         assert_eq!((built(&BOILERPLATE, 15, 1), built(&HEADER, 31, 1)), (None, None));
         assert!(built(&BOILERPLATE, 16, 1).is_some() && built(&HEADER, 32, 1).is_some());
     }

@@ -57,7 +57,7 @@ pub(crate) enum KindRole {
     /// Contains inserted long-range dependence; compared with its twin, which has the same tokens without it.
     Planted,
     PlantedTwin,
-    /// Junk, compared with the whole window it was made of, which should win.
+    /// Junk, compared with the whole window it was made of, which should rank higher.
     Junk,
     /// Compared with the whole window it was made of, for information only.
     Information,

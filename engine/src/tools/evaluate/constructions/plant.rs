@@ -1,7 +1,7 @@
 //! Sixteen short facts of another document, inserted in the first quarter of the window and repeated in the last.
 //!
-//! These windows contain exactly what long-range recurrence detects: winning here shows only that it measures what it
-//! claims.
+//! These windows contain exactly what long-range recurrence detects: a high result shows only that the statistic works as
+//! defined.
 
 use super::kind::{Base, KindRole, WindowKind};
 use crate::tools::evaluate::random::Rng;

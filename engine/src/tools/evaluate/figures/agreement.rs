@@ -114,7 +114,11 @@ mod tests {
         };
         assert_eq!(of(&[1.0, 2.0, 3.0], &[1.0, 10.0, 11.0]), Some(1.0));
         assert_eq!(of(&[1.0, 2.0, 3.0], &[5.0, 4.0, 3.0]), Some(-1.0));
-        assert_eq!(of(&[1.0, 2.0, 3.0], &[7.0, 7.0, 7.0]), Some(0.0), "nothing to correlate");
+        assert_eq!(
+            of(&[1.0, 2.0, 3.0], &[7.0, 7.0, 7.0]),
+            Some(0.0),
+            "a constant has no correlation"
+        );
         assert_eq!(of(&[], &[]), None);
         // scipy.stats.spearmanr([1, 2, 2, 4, 5], [2, 1, 3, 3, 9])
         let got = of(&[1.0, 2.0, 2.0, 4.0, 5.0], &[2.0, 1.0, 3.0, 3.0, 9.0]).unwrap();

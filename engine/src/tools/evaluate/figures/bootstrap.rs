@@ -39,8 +39,8 @@ impl Bootstrap {
         of(&self.once)
     }
 
-    /// Returns a statistic with its interval: the sorted values of the replicates that have one, ⌊B/40⌋ from either
-    /// end.
+    /// Returns a statistic with its interval: the range of its values in B replicates without the ⌊B/40⌋ lowest and
+    /// highest. Replicates without a value do not count.
     pub(crate) fn figure(
         &self,
         of: impl Fn(&DocumentCounts) -> Option<f64> + Sync,
