@@ -144,7 +144,7 @@ def test_all_mistakes_of_a_file_are_said_at_once(tmp_path: Path) -> None:
         read_settings(path)
     message = str(caught.value)
     assert "unknown setting `seed`; did you mean `seeds`?" in message
-    for part in ("`arms` to map two names or more", "`tokens` to be a whole number above 0, got -1", "got 'huge'", "got [1, 1]"):
+    for part in ("`arms` to map at least two names", "`tokens` to be a positive whole number, got -1", "got 'huge'", "got [1, 1]"):
         assert part in message
     assert main(["plan", str(path)]) == 2
 

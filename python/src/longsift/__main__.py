@@ -1,4 +1,4 @@
-"""`python -m longsift`: the command itself."""
+"""`python -m longsift`: runs the `longsift` command."""
 
 import os
 import sys

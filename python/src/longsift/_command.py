@@ -1,4 +1,4 @@
-"""Calls of the command."""
+"""Functions that run the `longsift` command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from longsift._summary import Summary
 _NAME = "longsift.exe" if os.name == "nt" else "longsift"
 
 Pipeline = str | os.PathLike[str] | Mapping[str, Any]
-"""A pipeline file, or its content; relative paths of a content are relative to the current folder."""
+"""A pipeline file, or its content as a mapping, whose relative paths start at the current folder."""
 
 
 def find_binary() -> Path:
@@ -44,19 +44,19 @@ def arguments_of(
     param: Mapping[str, str] | None,
     more: Sequence[str],
 ) -> list[str]:
-    """Settings and parameters as arguments. Values are JSON, which YAML parses to the same value."""
+    """Converts settings and parameters to arguments. Values are written as JSON, which YAML parses to the same value."""
     settings = [f"--set={path}={json.dumps(value)}" for path, value in (set or {}).items()]
     return [*settings, *(f"--param={name}={value}" for name, value in (param or {}).items()), *more]
 
 
 @contextlib.contextmanager
 def file_of(pipeline: Pipeline) -> Iterator[str]:
-    """Path of a pipeline file; a mapping is written to a temporary file in the current folder."""
+    """Yields the path of a pipeline file; a mapping is written to a temporary file in the current folder."""
     if not isinstance(pipeline, Mapping):
         yield os.fspath(pipeline)
         return
     with tempfile.TemporaryDirectory(prefix=".longsift-", dir=".") as folder:
-        # Paths are relative to the folder of the file, so it is in the current one, under a unique name.
+        # Paths in a pipeline are relative to its folder, so the file is in the current folder, under a unique name.
         path = Path(f"{Path(folder).name}.json")
         try:
             path.write_text(json.dumps(pipeline), encoding="utf-8")
@@ -88,8 +88,8 @@ def run(
 
 
 def _call_aloud(command: Sequence[str]) -> tuple[int, str]:
-    """Exit code and standard output of a command. Its standard error goes to `sys.stderr`, the only stream that a
-    notebook shows."""
+    """Runs a command; returns its exit code and standard output. Standard error is copied to `sys.stderr`, the only
+    stream that a notebook shows."""
     is_own = sys.stderr is sys.__stderr__
     pipe = None if is_own else subprocess.PIPE
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=pipe, text=True, encoding="utf-8", errors="replace") as process:
@@ -151,7 +151,7 @@ def evaluate(
     param: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Measures what the statistics of a pipeline separate in its corpus, like `longsift evaluate --format json`.
+    """Measures how well a pipeline's scores separate windows of its corpus, like `longsift evaluate --format json`.
 
     With `labels`, a column of classes, and `good`, the classes worth keeping, `labels` in the result has the shares
     of real text that each score keeps. `arguments` are further flags of `longsift evaluate`. Raises like `run`.
@@ -163,7 +163,7 @@ def evaluate(
 
 
 def status(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Progress of a run in any process, as in `longsift status --format json`."""
+    """Progress of a run, in this or another process, as in `longsift status --format json`."""
     return _json("status", [os.fspath(run_dir)])
 
 
@@ -178,13 +178,13 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> dict[
 
 
 def whatif(run_dir: str | os.PathLike[str], set: Mapping[str, object]) -> dict[str, Any]:  # noqa: A002
-    """Exact result of another selection of a finished run, without writing: `set` changes settings of `score` and
-    `filter` by their path."""
+    """Exact effect of other `score` and `filter` settings on a finished run, without writing. `set` changes settings by
+    their path."""
     return _json("whatif", [os.fspath(run_dir), *arguments_of(set, None, [])])
 
 
 def _json(command: str, arguments: Sequence[str], answers: Sequence[int] = ()) -> dict[str, Any]:
-    """Parses the JSON output of a command. `answers`: exit codes other than 0 that are not errors if there is output."""
+    """Runs a command and parses its JSON output. `answers`: exit codes other than 0 that are not errors if JSON was printed."""
     call = [str(find_binary()), command, "--format=json", *arguments]
     done = subprocess.run(call, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode == 0 or (done.returncode in answers and done.stdout.startswith("{")):

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class LongsiftError(Exception):
-    """Failure of a command. The subclasses distinguish who can fix it.
+    """Failure of a command. The subclasses distinguish causes.
 
-    It can be pickled: a worker of a cluster may raise it and the caller of the worker catch it.
+    It can be pickled, so that a worker of a cluster can raise it to its caller.
     """
 
     def __init__(self, message: str, exit_code: int, summary: Summary | None = None) -> None:
@@ -49,7 +49,7 @@ class CheckError(LongsiftError):
 
 
 def error_of(message: str, exit_code: int, summary: Summary | None = None) -> LongsiftError:
-    """Error for an exit code. A process that was killed (a negative code) can be retried."""
+    """Returns the error for an exit code. A command that was killed (negative exit code) can be retried."""
     kinds = {2: PipelineError, 3: DataError, 4: MachineError, 6: CheckError}
     kind = MachineError if exit_code < 0 or exit_code > 128 else kinds.get(exit_code, LongsiftError)
     return kind(message, exit_code, summary)

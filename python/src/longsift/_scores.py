@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
-    """File system of a run directory, its root there, and its name for messages."""
+    """File system of a run directory, its path there, and its address for messages."""
     from pyarrow import fs
 
     address = os.fspath(run_dir).rstrip("/")
@@ -20,7 +20,7 @@ def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
 
 
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
-    """Score tables of a run directory, a row per window in input order, also during a run.
+    """Score tables of a run directory, one row per window in input order.
 
     The dataset contains committed work units only, so it can be read during a run; the run directory may be in an
     object store. Raises `FileNotFoundError` if no unit is scored.
@@ -31,7 +31,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
     records = [json.loads(files.open_input_stream(unit.path).read()) for unit in found if unit.base_name[0] != "."]
     if not records:
-        raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or an empty one")
+        raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or no unit is finished yet")
     records.sort(key=lambda record: (record["file"].encode(), record["first_row"]))
     parts = [f"{root}/{record['scores']['path']}" for record in records]
     return dataset.dataset(parts, format="parquet", filesystem=files)

@@ -25,17 +25,17 @@ from longsift._errors import LongsiftError, MachineError
 from longsift._summary import Summary
 
 _TEMPORARY = 4
-# Not worth a retry: a bug, the pipeline, the data.
+# Exit codes that a retry does not change: a bug, the pipeline, the data.
 _FINAL = (1, 2, 3)
 _ATTEMPTS = 5
 # Restarts by Ray of a shard whose worker or node was lost.
 _MAX_RETRIES = 10
 # Time for children of dead workers to notice that their shard is done.
-_PATIENCE_SECONDS = 120.0
+_CHILD_EXIT_SECONDS = 120.0
 # Time without a node that fits a shard before the run gives up: an autoscaler takes minutes to start one.
 _NODE_WAIT_SECONDS = float(os.environ.get("LONGSIFT_RAY_NODE_WAIT_SECONDS", "900"))
-# Shards of a cluster that has no fitting node yet.
-_SHARDS_OF_NO_NODE = 16
+# Number of shards before a fitting node has started.
+_SHARDS_WITHOUT_NODE = 16
 _ANSWER_CHARACTERS = 4000
 
 
@@ -55,14 +55,14 @@ class Job:
     rows: int
     gpus: int | None
     kernel: str | None
-    """Of `--kernel`."""
+    """Kernel requested with `--kernel`."""
     processor_kernel: str | None
     """Kernel that the driver's machine would use; `None` if no measure needs attention."""
     memory_bytes: int
     version: str
 
     def command(self, *more: str) -> list[str]:
-        """The command on this machine, with these flags after those of the job."""
+        """Command line on this machine: the flags of the job, then these flags."""
         return [str(find_binary()), "run", self.pipeline, *self.flags, *more]
 
 
@@ -73,7 +73,7 @@ class Answer:
     shard: int
     exit_code: int
     text: str
-    """The summary's line, or the end of what was logged."""
+    """Summary line, or the end of the log."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run_shard(job: Job, flags: Sequence[str], shard: int) -> Answer:
         return Answer(shard, 2, f"this node has longsift {version}, the driver {job.version}")
     for attempt in range(1, _ATTEMPTS + 1):
         code, answer = _child(job, [*flags, "--stop-with-parent"])
-        # A child that was killed (negative) or stopped (128 + signal) has lost no commit.
+        # A child that was killed (negative exit code) or stopped (128 + signal) has lost no commit.
         if 0 <= code < 128 and code != _TEMPORARY:
             break
         time.sleep(min(2.0**attempt, 30.0))
@@ -110,7 +110,7 @@ def run_shard(job: Job, flags: Sequence[str], shard: int) -> Answer:
 
 
 def _child(job: Job, flags: Sequence[str]) -> tuple[int, str]:
-    """Exit code of a command, and its summary or the end of its log."""
+    """Runs a command; returns its exit code, and its summary or the end of its log."""
     logged: collections.deque[str] = collections.deque(maxlen=200)
     with tempfile.TemporaryFile("w+") as printed:
         with subprocess.Popen(
@@ -134,7 +134,7 @@ def alive() -> list[dict[str, float]]:
 
 def need_of(job: Job, phase: str, nodes: Sequence[Mapping[str, float]]) -> Need:
     """Resources of a shard: the GPUs that the pipeline names, or one with `auto` if a node has any, and their share of
-    the node's CPUs; without GPUs the CPUs of the smallest node, or one if there is no such node yet. `--threads`
+    the node's CPUs; without GPUs the CPUs of the smallest node, or one CPU before a node has started. `--threads`
     overrides the CPUs."""
     gpus = int(any(node.get("GPU", 0) >= 1 for node in nodes)) if job.gpus is None else job.gpus
     gpus = gpus if phase == "score" else 0
@@ -156,7 +156,7 @@ def flags_of(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
 
 
 def scored_elsewhere(kernel: str | None) -> list[str]:
-    """Flags for a machine without the measuring device, and the kernel that measured."""
+    """Flags for a machine that does not measure: no devices, and the kernel of the scores."""
     return ["--devices-elsewhere", *pin(kernel)]
 
 
@@ -174,7 +174,7 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
     need = need_of(job, phase, members)
     slots = sum(need.times_in(node) for node in members)
     # In the writing phase, every shard first selects for itself: one at a time.
-    count = slots * (4 if phase == "score" else 1) or _SHARDS_OF_NO_NODE
+    count = slots * (4 if phase == "score" else 1) or _SHARDS_WITHOUT_NODE
     shards = min(job.shards or count, job.units)
     task: Any = ray.remote(run_shard).options(
         name=f"longsift {phase}",
@@ -239,14 +239,14 @@ def run_phase(job: Job, phase: str, kernel: str | None = None) -> tuple[int, str
     for shard, answer in sorted(failed.items()):
         print(f"error: shard {shard} ended with exit code {answer.exit_code}\n{answer.text}", file=sys.stderr)
     if failed:
-        # The failure that a retry helps least decides, as in the command.
+        # As in the command, the failure that a retry is least likely to fix decides the exit code.
         codes = [answer.exit_code for answer in failed.values()]
         return min(code if code in (*_FINAL, 6) else _TEMPORARY for code in codes), None
     units = sum(summary.shard.units for summary in done.values() if summary.shard)
     rows = sum(summary.rows_in for summary in done.values())
     if (units, rows) != (job.units, job.rows):
         what = f"the shards had {units} work units and {rows} rows, the plan {job.units} and {job.rows}"
-        raise MachineError(f"{what}: did the input change meanwhile? run again", _TEMPORARY)
+        raise MachineError(f"{what}: the input may have changed during the run; run again", _TEMPORARY)
     return 0, next((summary.kernel for summary in done.values() if summary.kernel), None)
 
 
@@ -274,7 +274,7 @@ def select(job: Job, summary_to: TextIO, kernel: str | None) -> int:
     threads = [f"--threads={job.threads}"] if job.threads else []
     flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads]
     flags += scored_elsewhere(kernel)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _CHILD_EXIT_SECONDS
     while True:
         child = subprocess.run(job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False)
         if child.returncode != _TEMPORARY or time.monotonic() > deadline:
@@ -313,8 +313,8 @@ def frames(error: Exception) -> list[TracebackType]:
 
 
 def main() -> int:
-    """Runs the job, the only argument."""
-    # Ray may write to standard output at any time; ours is reserved for the summary.
+    """Runs the job in the only argument."""
+    # Ray may write to standard output at any time, which is reserved for the summary.
     summary_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -14,7 +14,7 @@ from types import FrameType
 from longsift._errors import LongsiftError, PipelineError
 
 STOPPED = 4
-"""Exit code when time ran out: the same command continues."""
+"""Exit code when the time is over: the same command resumes."""
 NEEDED = {"numpy": "numpy", "pyarrow": "pyarrow", "yaml": "pyyaml"}
 
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("plan", "Check arms and held-out documents and count trigrams; needs no torch"),
-        ("run", "Train, evaluate and report; continues where it was stopped"),
+        ("run", "Train, evaluate and report; resumes an interrupted run"),
         ("report", "Write report.html and report.md from the results so far; needs no torch"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "run":
             command.add_argument("--arms", type=lambda value: value.split(","), metavar="A,B", help="train only these arms")
             command.add_argument("--seeds", type=_numbers, metavar="1,2", help="train only with these seeds")
-            command.add_argument("--minutes", type=float, help="stop after so many minutes with exit code 4; run again to continue")
-            command.add_argument("--start", type=Path, help="continue every arm from this model")
+            command.add_argument("--minutes", type=float, help="stop after this many minutes with exit code 4; the same command resumes")
+            command.add_argument("--start", type=Path, help="start every arm from this model")
     options = parser.parse_args(arguments)
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if options.command == "run" and importlib.util.find_spec("torch") is None:
@@ -78,7 +78,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     for name, figures in counted["arms"].items():
-        print(f"{name}: trigram {figures['trigram_loss']:.3f}, with a cache {figures['cache_loss']:.3f}", file=sys.stderr)
+        print(f"{name}: trigram {figures['trigram_loss']:.3f}, with cache {figures['cache_loss']:.3f}", file=sys.stderr)
     if options.command == "plan":
         return 0
 
@@ -106,13 +106,13 @@ def _dispatch(options: argparse.Namespace) -> int:
                     train(plan, arm, seed, stop, _Progress())
                 _report(options.experiment, quiet=True)
     except Stopped:
-        print("\nstopped; the same command continues", file=sys.stderr)
+        print("\nstopped; run the same command to resume", file=sys.stderr)
         return 128 + signals[0] if signals else STOPPED
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if elsewhere:
-        print(f"another process trains {', '.join(elsewhere)}; the same command continues", file=sys.stderr)
+        print(f"another process trains {', '.join(elsewhere)}; run the same command to resume", file=sys.stderr)
         return STOPPED
     return _report(options.experiment)
 

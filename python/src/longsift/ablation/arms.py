@@ -33,7 +33,7 @@ class Windows:
     classes: tuple[str, ...]
     """Value of `within` of each window; `all` without it."""
     pool: Mapping[str, str]
-    """Every document that the run measured, kept or not: its id by the hash of its content."""
+    """All documents that the run measured, whether kept or not: id by hash of the content."""
     tokenizer: str
     """Fingerprint of the tokenizer."""
     window_tokens: int
@@ -43,7 +43,7 @@ class Windows:
         return hashlib.sha256(np.ascontiguousarray(self.ids, dtype="<i4").tobytes()).hexdigest()
 
     def take(self, rows: npt.NDArray[np.intp]) -> Windows:
-        """Some of the windows."""
+        """Returns a subset of the windows."""
         return replace(
             self,
             ids=self.ids[rows],
@@ -53,7 +53,7 @@ class Windows:
 
 
 def read_run(name: str, folder: Path, sequence_tokens: int | None = None) -> Windows:
-    """Reads the kept windows of a finished run. Raises `PipelineError` with what to do if they cannot be used."""
+    """Reads the kept windows of a finished run. Raises `PipelineError`, with the fix, if they cannot be used."""
     if not (folder / "manifest.json").is_file() or not (folder / "_SUCCESS").is_file():
         raise _refusal(name, folder, "is not the directory of a finished run; run its pipeline to the end")
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -78,10 +78,10 @@ def read_run(name: str, folder: Path, sequence_tokens: int | None = None) -> Win
         raise _refusal(name, folder, f"has the format {format_name}; set `output.format: megatron` or `parquet`")
     kept, pool = _selection(folder)
     if len(kept) != len(rows):
-        raise _refusal(name, folder, f"selected {len(kept)} windows and its output has {len(rows)}; run it again with --fresh")
+        raise _refusal(name, folder, f"selected {len(kept):,} windows, but its output has {len(rows):,}; run it again with --fresh")
     if not rows:
         raise _refusal(name, folder, "kept no window")
-    # A window holds its BOS, the output does not.
+    # A window includes its BOS, a row of the output does not.
     length = sequence_tokens or window_tokens - int(identity["windows"].get("bos") or 0)
     short = next((index for index, row in enumerate(rows) if len(row) < length), None)
     if short is not None:

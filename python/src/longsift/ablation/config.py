@@ -15,9 +15,10 @@ from longsift._errors import PipelineError
 from longsift.ablation.sizes import SIZES
 
 MIN_WINDOWS_BETWEEN_EVALUATIONS = 20
-"""Fewer and neighbouring evaluations measure the same model."""
+"""With fewer windows, successive evaluations measure almost the same model."""
 MAX_WINDOW_DIFFERENCE = 0.01
-"""Arms may differ by this share of their windows and are cut to the smallest; `keep_tokens` leaves them equal within a window."""
+"""Maximum relative difference between the numbers of windows of arms, which are cut to the smallest. With `keep_tokens` they differ by at most
+one window."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Settings:
     arms: Mapping[str, Path]
     """Run directory of each arm."""
     heldout: Path
-    """Run directory that holds every window of the held-out documents; its `within` is the class."""
+    """Run directory with all windows of the held-out documents; its `within` is the class."""
     tokens: int
     """Training tokens of every arm and seed."""
     seeds: tuple[int, ...]
@@ -43,23 +44,23 @@ class Settings:
     matrix_rate: float = 0.0135
     """Learning rate of Muon."""
     other_rate: float = 0.008
-    """Learning rate of AdamW, for everything that is not a matrix of a layer."""
+    """Learning rate of AdamW, for all parameters other than matrices of layers."""
     sequence_tokens: int | None = None
-    """Tokens of a window that are used; by default all of `window_tokens`."""
+    """Tokens used of each window; by default all of `window_tokens`."""
     near_tokens: int = 128
-    """Tokens that the short context of a long gain has."""
+    """Tokens of the short context of `long_gain`."""
     evaluate_tokens: int = 1_000_000
     """Training tokens between two evaluations."""
     windows_per_document: int = 4
-    """Held-out windows of each document at the end."""
+    """Held-out windows per document in the last evaluation."""
     curve_windows_per_document: int = 1
-    """Held-out windows of each document before the end."""
+    """Held-out windows per document in the other evaluations."""
     compare: tuple[tuple[str, str], ...] = ()
     """Pairs of arms: the first against the second. The first pair is the main comparison."""
     start: Path | None = None
-    """Checkpoint from which every arm continues."""
+    """Checkpoint with which every arm starts."""
     precision: str = "f32"
-    """Precision of products in training, f32 or bf16. Weights, losses and evaluations have f32."""
+    """Precision of matrix products in training, f32 or bf16. Weights, losses and evaluations are in f32."""
     device: str = "cpu"
     threads: int = 1
     compile: bool = False
@@ -76,7 +77,7 @@ _REQUIRED = ("name", "output", "arms", "heldout", "tokens", "seeds")
 
 
 def read_settings(path: Path) -> Settings:
-    """Reads an experiment file. Raises `PipelineError` with all of its mistakes."""
+    """Reads an experiment file. Raises `PipelineError` with all mistakes in it."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -97,7 +98,7 @@ def read_settings(path: Path) -> Settings:
         for pair in values.get("compare", []):
             for name in pair:
                 if name not in arms:
-                    problems.append(f"`compare` names the arm `{name}`, which `arms` does not have: {', '.join(arms)}")
+                    problems.append(f"`compare` names the unknown arm `{name}`; `arms` has {', '.join(arms)}")
     if problems:
         raise PipelineError("\n".join(f"{path}: {problem}" for problem in problems), exit_code=2)
     folder = path.resolve().parent
@@ -110,7 +111,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def _number(value: Any) -> Any:
-    """The number of a text like `8e-3`, which YAML 1.1 does not read as one."""
+    """Parses a number like `8e-3`, which YAML 1.1 reads as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -118,15 +119,15 @@ def _number(value: Any) -> Any:
 
 
 def _problem_of(key: str, value: Any) -> str | None:
-    """The mistake of one value, if it has one."""
+    """Returns the mistake in one value; `None` if it is valid."""
     if key == "arms":
         right = isinstance(value, dict) and len(value) >= 2 and all(isinstance(run, str) for run in value.values())
-        return None if right else f"expected `arms` to map two names or more to run directories, got {value!r}"
+        return None if right else f"expected `arms` to map at least two names to run directories, got {value!r}"
     if key == "seeds":
         right = isinstance(value, list) and bool(value) and all(type(seed) is int and seed >= 0 for seed in value)
         if right and len(set(value)) == len(value):
             return None
-        return f"expected `seeds` to be a list of different whole numbers, got {value!r}"
+        return f"expected `seeds` to be a list of distinct whole numbers, got {value!r}"
     if key == "compare":
         right = isinstance(value, list) and all(
             isinstance(pair, list) and len(pair) == 2 and pair[0] != pair[1] for pair in value
@@ -140,7 +141,7 @@ def _problem_of(key: str, value: Any) -> str | None:
         return None if isinstance(value, str) or key == "start" else f"expected `{key}` to be a path, got {value!r}"
     if key in _POSITIVE:
         right = (key == "sequence_tokens" and value is None) or (type(value) is int and value > 0)
-        return None if right else f"expected `{key}` to be a whole number above 0, got {value!r}"
+        return None if right else f"expected `{key}` to be a positive whole number, got {value!r}"
     if key == "decay_share":
         right = isinstance(value, int | float) and 0 <= value <= 1
         return None if right else f"expected `decay_share` to be from 0 to 1, got {value!r}"

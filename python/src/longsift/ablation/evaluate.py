@@ -1,4 +1,4 @@
-"""Figures of a model on held-out windows, and a synthetic task."""
+"""Measures of a model on held-out windows and on a synthetic task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longsift.ablation.statistics import DocumentFigures, Resampler
 BATCH_WINDOWS = 4
 TASK_WINDOWS = 16
 TASK_IDS = 1024
-"""The synthetic task draws from the most frequent tokens of the held-out documents."""
+"""Number of the most frequent tokens of the held-out documents that the synthetic task uses."""
 TASK_PAIRS = 16
 
 
@@ -27,7 +27,7 @@ def _tensor(ids: npt.NDArray[np.int32], device: torch.device) -> torch.Tensor:
 
 @torch.no_grad()
 def full_losses(model: Any, ids: npt.NDArray[np.int32], device: torch.device) -> npt.NDArray[np.float64]:
-    """The loss of every token but the first, with the whole window before it."""
+    """Loss of each token but the first, given all tokens before it."""
     parts = []
     for start in range(0, len(ids), BATCH_WINDOWS):
         batch = _tensor(ids[start : start + BATCH_WINDOWS], device)
@@ -37,7 +37,7 @@ def full_losses(model: Any, ids: npt.NDArray[np.int32], device: torch.device) ->
 
 @torch.no_grad()
 def near_losses(model: Any, ids: npt.NDArray[np.int32], near_tokens: int, device: torch.device) -> npt.NDArray[np.float64]:
-    """The loss of the last eighth of each window; each token sees exactly the `near_tokens` before it."""
+    """Loss of each token in the last eighth of each window, given only the `near_tokens` tokens before it."""
     last = ids.shape[1] // 8
     parts = []
     for window in _tensor(ids, device):
@@ -50,7 +50,7 @@ def near_losses(model: Any, ids: npt.NDArray[np.int32], near_tokens: int, device
 def document_figures(
     heldout: HeldOut, near_tokens: int, full: npt.NDArray[np.float64], near: npt.NDArray[np.float64]
 ) -> dict[str, DocumentFigures]:
-    """The figures of each held-out document from the losses of its windows."""
+    """Computes the measures of each held-out document from the losses of its windows."""
     masks = targets(heldout.ids, near_tokens)
     gain = np.zeros_like(full)
     gain[:, -near.shape[1] :] = near - full[:, -near.shape[1] :]
@@ -63,9 +63,10 @@ def document_figures(
 
 
 def task_windows(heldout: HeldOut, seed: int = 1) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], list[int]]:
-    """Windows whose second half copies the first; windows of pairs whose keys come again at the end; places of the answers.
+    """Builds windows whose second half copies the first, windows of key-value pairs whose keys are repeated at the end, and the positions of the
+    answers.
 
-    Random tokens fill the rest. Words have no say in it: a model that answers looks back.
+    The rest are random tokens, so that only a model that attends to earlier tokens can answer.
     """
     tokens = heldout.ids.shape[1]
     counts = np.bincount(heldout.ids.ravel())
@@ -87,7 +88,7 @@ def task_windows(heldout: HeldOut, seed: int = 1) -> tuple[npt.NDArray[np.int32]
 
 @torch.no_grad()
 def task_accuracy(model: Any, heldout: HeldOut, device: torch.device) -> dict[str, float]:
-    """Share of right answers: of copied tokens after the first two, and of values whose key comes again."""
+    """Share of correct predictions: of copied tokens after the first two, and of values of repeated keys."""
     copy, recall, answers = task_windows(heldout)
     half = copy.shape[1] // 2
     found = {}
@@ -103,12 +104,12 @@ def task_accuracy(model: Any, heldout: HeldOut, device: torch.device) -> dict[st
 
 
 def _rounded(value: float) -> float | None:
-    """Five decimals; `None` for a figure without a token."""
+    """Rounds to five decimals; `None` if no token was measured."""
     return None if np.isnan(value) else round(value, 5)
 
 
 def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.device) -> dict[str, Any]:
-    """Everything that one evaluation records."""
+    """Evaluates a model; returns the record of the evaluation."""
     was_training = model.training
     model.eval()
     full = full_losses(model, heldout.ids, device)

@@ -1,4 +1,4 @@
-"""Hashes of numbers that are the same on every machine and with every version of numpy."""
+"""Hashes of numbers, equal on all machines and with all versions of numpy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mix(values: npt.ArrayLike) -> Hashes:
 
 
 def permutation(count: int, *keys: int) -> npt.NDArray[np.intp]:
-    """A random order of `count` things that depends on the keys alone."""
+    """Random permutation of `count` items that depends only on the keys."""
     state = np.zeros(1, dtype=np.uint64)
     for key in keys:
         state = mix(state ^ mix([key]))

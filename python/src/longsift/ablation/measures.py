@@ -1,4 +1,4 @@
-"""Which tokens of a window a figure is about. Everything here depends on token ids alone."""
+"""Masks that select the tokens of a window that a measure uses. They depend only on token ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def grams(ids: npt.NDArray[np.int32], order: int) -> Numbers:
-    """A number for the `order`-gram that ends at each token, equal where they are equal; -1 where it would begin before the window."""
+    """Number of the `order`-gram that ends at each token: equal n-grams have equal numbers; -1 if it would begin before the window."""
     keys = ids.astype(np.int64)
     for _ in range(order - 1):
         # Numbers stay below the number of tokens, so that products do not overflow.
@@ -25,7 +25,7 @@ def grams(ids: npt.NDArray[np.int32], order: int) -> Numbers:
 
 
 def earlier_count(keys: Numbers) -> Numbers:
-    """How often the key of each token stands earlier in its window."""
+    """Number of earlier occurrences of each token's key in its window."""
     order, starts = _grouped(keys)
     positions = np.arange(keys.size)
     counts = np.empty(keys.size, dtype=np.int64)
@@ -34,7 +34,7 @@ def earlier_count(keys: Numbers) -> Numbers:
 
 
 def earlier_distance(keys: Numbers) -> Numbers:
-    """Tokens back to the last earlier equal key in the window, 0 without one and where the key is -1."""
+    """Distance in tokens to the last equal key in the window; 0 if no earlier key is equal or the key is -1."""
     order, starts = _grouped(keys)
     distances = np.zeros(keys.size, dtype=np.int64)
     distances[order[1:]] = np.where(starts[1:], 0, order[1:] - order[:-1])
@@ -42,7 +42,7 @@ def earlier_distance(keys: Numbers) -> Numbers:
 
 
 def _grouped(keys: Numbers) -> tuple[npt.NDArray[np.intp], Mask]:
-    """Tokens in the order of window, key and position, and whether each is the first of its window and key."""
+    """Token indices sorted by window, key and position, and whether each is the first with its window and key."""
     ranks = np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
     flat = (np.arange(keys.shape[0])[:, None] * (int(ranks.max()) + 1) + ranks).ravel()
     order = np.argsort(flat, kind="stable")
@@ -52,7 +52,7 @@ def _grouped(keys: Numbers) -> tuple[npt.NDArray[np.intp], Mask]:
 
 @dataclass(frozen=True)
 class Targets:
-    """Masks over the predicted tokens of windows, which are all but the first."""
+    """Masks over the predicted tokens of windows: all but the first token."""
 
     last: Mask
     """The last eighth of the window."""
@@ -63,7 +63,7 @@ class Targets:
 
 
 def targets(ids: npt.NDArray[np.int32], near_tokens: int) -> Targets:
-    """The masks of windows."""
+    """Computes the masks of windows."""
     distance = earlier_distance(grams(ids, 3))[:, 1:]
     positions = np.arange(1, ids.shape[1])
     last = np.broadcast_to(positions >= ids.shape[1] - ids.shape[1] // 8, distance.shape)

@@ -14,9 +14,9 @@ from torch.nn import functional
 from longsift.ablation.sizes import Size
 
 HEAD_ROWS = 4096
-"""Tokens whose logits are in memory at a time when losses are only measured."""
+"""Number of tokens whose logits are in memory at a time in evaluations."""
 TRAINED_ROWS = 256
-"""Tokens whose logits are in memory at a time in training: few enough for a processor's cache."""
+"""Number of tokens whose logits are in memory at a time in training; they fit in the cache of a processor."""
 
 
 def norm(x: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def norm(x: Tensor) -> Tensor:
 
 
 class ShortConvolution(nn.Module):
-    """Mixes each channel with its two predecessors; at first the identity.
+    """Mixes each channel with those of the two previous tokens; initially the identity.
 
     Without it a model of this size does not learn to copy within 3 million tokens.
     """
@@ -88,7 +88,7 @@ class Layer(nn.Module):
 class HeadLoss(torch.autograd.Function):
     """Mean cross-entropy of a linear head, whose products have the given type; everything else is `float32`.
 
-    The logits of all tokens are never in memory, and gradients are made on the way forward.
+    Logits of only a few tokens are in memory at a time, and gradients are computed in the forward pass.
     """
 
     @staticmethod
@@ -122,7 +122,7 @@ class HeadLoss(torch.autograd.Function):
 
 
 class Decoder(nn.Module):
-    """The model. The head begins with the logarithms of the unigram shares of all arms together."""
+    """The model. The bias of the head is initialised with the logarithms of the unigram shares of all arms combined."""
 
     def __init__(self, size: Size, vocabulary: int, unigram: npt.NDArray[np.float64] | None = None) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Checkpointed(nn.Module):
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
 
     def matrices(self) -> list[nn.Parameter]:
-        """No matrix: a checkpoint continues with AdamW alone."""
+        """Empty: a checkpoint is trained only with AdamW."""
         return []
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class Checkpointed(nn.Module):
 
 @torch.no_grad()
 def token_losses(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each target, in pieces of `HEAD_ROWS`."""
+    """Loss of each target, computed for `HEAD_ROWS` tokens at a time."""
     flat, wanted = hidden.flatten(0, -2), targets.flatten()
     parts = [
         functional.cross_entropy(model.logits(flat[start : start + HEAD_ROWS]), wanted[start : start + HEAD_ROWS], reduction="none")

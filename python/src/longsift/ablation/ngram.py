@@ -1,4 +1,4 @@
-"""Counted models: an interpolated Kneser-Ney trigram, alone and with a cache of the window."""
+"""N-gram models: an interpolated Kneser-Ney trigram, alone and with a cache of the window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from longsift.ablation.measures import Numbers, earlier_count, grams
 Probabilities = npt.NDArray[np.float64]
 
 CACHE_STRENGTHS = (300.0, 12.0, 2.0)
-"""Weight of the shorter context's estimate against one occurrence in the window, for unigram, bigram and trigram."""
+"""Weights of the estimate of the shorter context relative to one occurrence in the window, for unigram, bigram and trigram."""
 
 
 class _Counts:
@@ -39,7 +39,7 @@ class _Counts:
 
 
 def _lookup(keys: Numbers, values: Numbers, wanted: Numbers) -> Numbers:
-    """The value of each wanted key, 0 where it is not found."""
+    """Value of each wanted key; 0 if it is not found."""
     places = np.searchsorted(keys, wanted).clip(max=keys.size - 1)
     return np.where(keys[places] == wanted, values[places], 0)
 
@@ -62,7 +62,7 @@ class Trigram:
         self._one = _Counts(*np.unique(bigrams % vocabulary, return_counts=True), vocabulary)
 
     def probabilities(self, ids: npt.NDArray[np.int32]) -> Probabilities:
-        """The probability of every token but the first of each window."""
+        """Probability of each token but the first of its window."""
         wide, vocabulary = ids.astype(np.int64), self._vocabulary
         found = self._one.probabilities(wide[:, 1:], np.full(wide[:, 1:].shape, 1 / vocabulary))
         found = self._two.probabilities(wide[:, :-1] * vocabulary + wide[:, 1:], found)
@@ -72,7 +72,7 @@ class Trigram:
 
 
 def with_cache(ids: npt.NDArray[np.int32], base: Probabilities, strengths: tuple[float, float, float] = CACHE_STRENGTHS) -> Probabilities:
-    """Mixes the probabilities of tokens with those counted on the window up to each token."""
+    """Mixes the probabilities of tokens with frequencies in the window before each token."""
     found = base
     for order, strength in enumerate(strengths, 1):
         occurrences = earlier_count(grams(ids, order))[:, 1:]

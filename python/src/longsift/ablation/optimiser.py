@@ -21,7 +21,7 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps along the orthogonalised momentum of each matrix."""
+    """Updates each matrix by its orthogonalised momentum."""
 
     def __init__(self, parameters: list[nn.Parameter], rate: float, momentum: float = 0.95) -> None:
         super().__init__(parameters, {"lr": rate, "momentum": momentum})
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimiser:
-    """Both optimisers under one schedule."""
+    """Both optimisers with a common schedule of learning rates."""
 
     def __init__(self, model: Any, matrix_rate: float, other_rate: float) -> None:
         matrices = model.matrices()
@@ -63,7 +63,7 @@ class Optimiser:
             one.zero_grad(set_to_none=True)
 
     def state(self) -> list[dict[str, Any]]:
-        """Everything that a resumed run needs."""
+        """State that a resumed run needs."""
         return [one.state_dict() for one in self._all]
 
     def load(self, state: list[dict[str, Any]]) -> None:
@@ -73,7 +73,7 @@ class Optimiser:
 
 
 def schedule(step: int, steps: int, warmup_steps: int, decay_share: float) -> float:
-    """The factor of the learning rates at a step: a linear rise, level, a linear fall to zero."""
+    """Factor of the learning rates at a step: linear warm-up, constant, linear decay to zero."""
     rise = min(1.0, (step + 1) / (warmup_steps + 1))
     fall = min(1.0, (steps - step) / max(1.0, decay_share * steps))
     return min(rise, fall)

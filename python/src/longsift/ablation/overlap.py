@@ -10,11 +10,11 @@ from longsift.ablation.hashing import Hashes, mix
 
 GRAM_TOKENS = 13
 MAX_SHARED = 0.01
-"""Largest share of a stretch's 13-grams that may stand in held-out documents."""
+"""Maximum share of the 13-grams of a range that may occur in held-out documents."""
 
 
 def gram_hashes(ids: npt.NDArray[np.int32]) -> Hashes:
-    """A hash of every 13-gram along the last axis."""
+    """Hash of each 13-gram along the last axis."""
     mixed = mix(ids)
     count = ids.shape[-1] - GRAM_TOKENS + 1
     total = np.zeros((*ids.shape[:-1], max(count, 0)), dtype=np.uint64)
@@ -32,14 +32,14 @@ class GramSet:
     def __init__(self, documents: list[npt.NDArray[np.int32]]) -> None:
         found = [gram_hashes(ids).ravel() for ids in documents]
         self._hashes = np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
-        # One look into a table decides most 13-grams; a binary search of all of them takes minutes.
+        # One table lookup excludes most 13-grams; a binary search for all of them would take minutes.
         bits = max(self._hashes.size, 1).bit_length() + 4
         self._shift = np.uint64(64 - bits)
         self._possible = np.zeros(1 << bits, dtype=np.bool_)
         self._possible[self._hashes >> self._shift] = True
 
     def hits(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Whether each 13-gram along the last axis is one of the held-out ones."""
+        """Whether each 13-gram along the last axis occurs in held-out documents."""
         wanted = gram_hashes(ids)
         found: npt.NDArray[np.bool_] = self._possible[wanted >> self._shift]
         candidates = wanted[found]
@@ -50,7 +50,7 @@ class GramSet:
 
 
 def largest_shared(hits: npt.NDArray[np.bool_], stretch_tokens: int) -> float:
-    """The largest share of hits in any stretch of so many tokens of a document."""
+    """Largest share of hits in any range of `stretch_tokens` tokens of a document."""
     grams = min(stretch_tokens - GRAM_TOKENS + 1, hits.size)
     if grams <= 0:
         return 0.0
@@ -59,7 +59,7 @@ def largest_shared(hits: npt.NDArray[np.bool_], stretch_tokens: int) -> float:
 
 
 def overlap_problems(arm: Windows, heldout: Windows, grams: GramSet) -> list[str]:
-    """Windows of an arm that overlap held-out documents, as messages."""
+    """Messages about windows of an arm that overlap held-out documents."""
     problems = []
     same = sorted(arm.pool[content] for content in arm.pool.keys() & heldout.pool.keys())
     if same:

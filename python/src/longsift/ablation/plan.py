@@ -1,4 +1,4 @@
-"""What an experiment trains on and is measured on, checked before anything is trained."""
+"""Training and held-out windows of an experiment, checked before training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from longsift.ablation.overlap import GramSet, overlap_problems
 from longsift.ablation.statistics import DocumentFigures, Resampler
 
 VERSION = 1
-"""Version of what is measured; results of another one are not mixed with these."""
+"""Version of the measures; results of different versions are not combined."""
 PRECHECK_SAMPLES = 10
 PRECHECK_WINDOWS = 500
 VOCABULARY_STEP = 1024
@@ -54,20 +54,20 @@ class Plan:
 
     @property
     def evaluation_steps(self) -> list[int]:
-        """Steps after which a model is evaluated; the last step is one of them."""
+        """Steps after which a model is evaluated, including the last."""
         every = self.settings.evaluate_tokens
         found = {round(tokens / self.step_tokens) for tokens in range(every, self.settings.tokens, every)}
         return sorted({step for step in found if 0 < step < self.steps} | {self.steps})
 
     def unigram(self) -> npt.NDArray[np.float64]:
-        """Shares of tokens over all arms together, none of them zero."""
+        """Share of each token in all arms combined, above zero."""
         counts = np.ones(self.vocabulary)
         for arm in self.arms.values():
             counts += np.bincount(arm.ids.ravel(), minlength=self.vocabulary)
         return np.asarray(counts / counts.sum())
 
     def identity(self, arm: str, seed: int) -> dict[str, Any]:
-        """Everything that the figures of a run depend on."""
+        """All values on which the results of a run depend."""
         settings = dataclasses.asdict(self.settings)
         kept = ("tokens", "size", "batch_windows", "warmup_steps", "decay_share", "matrix_rate", "other_rate", "precision", "compile",
                 "near_tokens", "evaluate_tokens", "windows_per_document", "curve_windows_per_document")  # fmt: skip
@@ -95,7 +95,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def prepare(settings: Settings) -> Plan:
-    """Reads arms and held-out documents and checks them. Raises `PipelineError` with every problem."""
+    """Reads and checks arms and held-out documents. Raises `PipelineError` with all problems."""
     problems: list[str] = []
     read: dict[str, Windows] = {}
     for name, folder in [*settings.arms.items(), ("heldout", settings.heldout)]:
@@ -132,7 +132,7 @@ def prepare(settings: Settings) -> Plan:
 
 
 def _documents(heldout: Windows) -> list[npt.NDArray[np.int32]]:
-    """The held-out documents. Their windows tile all but the end."""
+    """Held-out documents. Their windows cover all but the end of each document."""
     names = np.array(heldout.documents)
     return [heldout.ids[names == name].ravel() for name in dict.fromkeys(heldout.documents)]
 
@@ -186,7 +186,7 @@ class HeldOut:
     """Class of each document."""
 
     def sums(self, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> DocumentFigures:
-        """Sums of the values under a mask, and their number, by document; one row, of one seed."""
+        """Sum and number of the masked values by document, as one row (one seed)."""
         count = len(self.documents)
         by_window = (np.where(mask, values, 0).sum(axis=1, dtype=np.float64), mask.sum(axis=1, dtype=np.float64))
         sums, counts = (np.bincount(self.document_of, one, count).astype(np.float64) for one in by_window)
@@ -194,7 +194,7 @@ class HeldOut:
 
 
 def choose(heldout: Windows, per_document: int) -> HeldOut:
-    """At most so many windows of each document, spread evenly over it."""
+    """Returns at most `per_document` windows of each document, spread evenly over it."""
     names = tuple(dict.fromkeys(heldout.documents))
     all_names = np.array(heldout.documents)
     rows, owner = [], []
@@ -208,7 +208,7 @@ def choose(heldout: Windows, per_document: int) -> HeldOut:
 
 
 def counted(plan: Plan) -> dict[str, Any]:
-    """Figures of the arms that need no training: the trigram of each, with a cache, and of ten samples."""
+    """Measures of the arms without training: the loss of a trigram, with a cache, and of trigrams of ten samples."""
     heldout = choose(plan.heldout, plan.settings.windows_per_document)
     everything = np.ones((len(heldout.ids), plan.sequence_tokens - 1), dtype=np.bool_)
     resampler = Resampler(heldout.classes, 1, resamples=1)
@@ -235,7 +235,7 @@ def counted(plan: Plan) -> dict[str, Any]:
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """Writes `plan.json`: sizes and counted figures. What was counted before on the same windows is kept."""
+    """Writes `plan.json`: sizes and the measures without training, which are reused for the same windows."""
     path = plan.settings.output / "plan.json"
     content: dict[str, Any] = {
         "version": VERSION,
@@ -256,7 +256,7 @@ def write_plan(plan: Plan) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")

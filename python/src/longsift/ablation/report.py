@@ -1,4 +1,4 @@
-"""The report of an experiment: figures of all arms, differences, verdicts; as text and as one HTML page."""
+"""Report of an experiment: measures of all arms, differences and verdicts, as Markdown and as one HTML page."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from longsift.ablation.statistics import (
 )
 
 RETRIEVAL_MARK = 0.5
-"""Retrieval gain at which a model is said to have begun to copy."""
+"""Retrieval gain above which a model counts as able to copy."""
 
 
 class Summary:
-    """Everything that the report says, from the plan and the results so far."""
+    """Contents of the report, from the plan and the results so far."""
 
     def __init__(self, settings: Settings, plan: Mapping[str, Any]) -> None:
         self.settings, self.plan = settings, plan
@@ -75,7 +75,7 @@ class Summary:
     def _compare(self, first: str, second: str) -> dict[str, Any]:
         """The comparison of two arms, over the seeds that both have finished.
 
-        Without a verdict until every run of the experiment is finished: stopping at a welcome answer makes it likelier than it is.
+        The verdict is withheld until all runs of the experiment are finished: stopping at a welcome result would bias it.
         """
         seeds = sorted(self.finished[first].keys() & self.finished[second].keys())
         unfinished = f"without a verdict: {self.finished_runs} of {self.planned_runs} runs are finished"
@@ -100,7 +100,7 @@ class Summary:
         }
 
     def mark_tokens(self, name: str) -> str:
-        """Tokens after which each seed of an arm first had a retrieval gain of `RETRIEVAL_MARK`."""
+        """Millions of tokens after which each seed of an arm first reached a retrieval gain of `RETRIEVAL_MARK`."""
         found = []
         for results in self.runs[name].values():
             reached = [one["tokens"] for one in results.evaluations if (one["retrieval_gain"] or 0) >= RETRIEVAL_MARK]
@@ -162,7 +162,7 @@ class Summary:
         return rows
 
     def _answer(self, comparison: Mapping[str, Any], found: Difference) -> str:
-        """The answer of one figure, which exists only with a verdict."""
+        """Answer for one measure; a dash without a verdict."""
         return "–" if comparison["verdict"].startswith("without") else found.answer
 
     def verdicts(self) -> list[str]:
@@ -246,14 +246,14 @@ def page(summary: Summary) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Ablation: {name}</title><style>{_STYLE}</style></head><body><h1>Ablation: {name}</h1>"
         f"<p>{html.escape(size)}; {summary.finished_runs} of {summary.planned_runs} runs are finished. Losses are in nats. Brackets are 95 % intervals over seeds and documents; with one seed, over documents "
-        f"alone. The last point of a curve is measured on more windows of the same documents. Detectable: the smallest difference that this many seeds and documents could have shown.</p>"
+        f"alone. The last point of a curve uses more windows of the same documents. Detectable: the smallest difference that this number of seeds and documents can show.</p>"
         f"<h2>Verdicts</h2><ul>{verdicts}</ul><h2>Curves</h2><p class=key>{key}</p>"
         f'<div class="charts">{"".join(charts)}</div>{tables}<h2>Cost</h2><ul>{cost}</ul></body></html>\n'
     )
 
 
 def _curve(summary: Summary, name: str, figure: str) -> list[list[tuple[float, float]]]:
-    """Points of each seed. The last one is measured on more windows of the same documents."""
+    """Points of each seed. The last one uses more windows of the same documents."""
     return [
         [(one["tokens"] / 1e6, one[figure]) for one in results.evaluations if one[figure] is not None]
         for results in summary.runs[name].values()

@@ -1,4 +1,4 @@
-"""Results of runs as JSON lines: the run itself, then every evaluation."""
+"""Results of runs as JSON lines: a record of the run, then one of each evaluation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Results:
 
     @property
     def finished(self) -> bool:
-        """Whether the last evaluation is the one at the end of training."""
+        """Whether training has ended and its last evaluation is recorded."""
         return bool(self.evaluations) and bool(self.evaluations[-1].get("final"))
 
     @classmethod
@@ -45,7 +45,7 @@ class Results:
         return found
 
     def check(self, identity: dict[str, Any]) -> None:
-        """Refuses to continue results of other settings."""
+        """Raises an error if the results are of other settings."""
         if not self.run:
             return
         before = self.run["identity"]
@@ -61,19 +61,19 @@ class Results:
             )
 
     def truncate(self, step: int) -> None:
-        """Removes the evaluations after a step: training continues there."""
+        """Removes the evaluations after a step, from which training resumes."""
         self.evaluations = [one for one in self.evaluations if one["step"] <= step]
         self.write()
 
     def write(self) -> None:
-        """Writes the file whole or not at all."""
+        """Writes the file atomically."""
         records = [self.run, *self.evaluations]
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 @contextlib.contextmanager
 def claim(output: Path, arm: str, seed: int) -> Iterator[bool]:
-    """Whether this process alone may train an arm with a seed, until the block ends."""
+    """Yields whether this process has exclusive access to an arm and seed until the block ends."""
     path = output / "models" / f"{arm}.{seed}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:

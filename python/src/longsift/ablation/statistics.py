@@ -1,4 +1,4 @@
-"""Figures of runs with intervals, the entry condition and the verdict."""
+"""Measures of runs with intervals, the entry condition and the verdict."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FIGURES = {
     "retrieval_gain": "retrieval gain",
     "fresh_loss": "loss on tokens that do not recur",
 }
-"""Figures of a document: a sum over some of its tokens, and the number of these tokens."""
+"""Measures of a document. Each is a sum over some of its tokens, and the number of these tokens."""
 LOWER_IS_BETTER = {"loss", "fresh_loss"}
 VERDICT_FIGURES = ("long_gain", "loss")
 MIN_RETRIEVAL_GAIN = 1.0
-"""Nats. Below it a model has not learned to copy, and arms rank by something else."""
+"""In nats. With a lower gain a model has not learned to copy, so arms differ for other reasons."""
 MIN_SEEDS = 3
-"""Fewer say nothing about the noise between seeds."""
+"""With fewer seeds the variance between seeds cannot be estimated reliably."""
 RESAMPLES = 2000
 NORMAL_QUANTILE = 1.96
 T_QUANTILES = {
@@ -29,7 +29,7 @@ T_QUANTILES = {
 }  # fmt: skip
 """97.5 % quantiles of Student's t by degrees of freedom."""
 POWER_QUANTILE = 0.84
-"""Standard errors beyond the quantile at which a difference is found four times of five."""
+"""Standard errors beyond the quantile at which a difference is found with a probability of 80 %."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,11 +44,11 @@ class Interval:
     error: float
     """Standard error."""
     quantile: float = NORMAL_QUANTILE
-    """Standard errors from the estimate to either end."""
+    """Distance from the estimate to either end, in standard errors."""
 
     @property
     def detectable(self) -> float:
-        """Smallest value that this many seeds and documents find four times of five."""
+        """Smallest value that this number of seeds and documents detects with a probability of 80 %."""
         return (self.quantile + POWER_QUANTILE) * self.error
 
 
@@ -67,7 +67,7 @@ def t_quantile(freedom: int) -> float:
 
 
 class Resampler:
-    """Draws seeds and documents together, the same ones for every arm and figure. Documents are drawn inside their class."""
+    """Bootstrap over seeds and documents, with equal draws for all arms and measures. Documents are drawn within their class."""
 
     def __init__(self, classes: Sequence[str], seeds: int, resamples: int = RESAMPLES, seed: int = 1) -> None:
         random = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ class Resampler:
         ]
 
     def estimate(self, figures: DocumentFigures) -> float:
-        """The mean over classes alike of the mean over a class's tokens and seeds."""
+        """Unweighted mean over classes of the mean over the tokens and seeds of a class."""
         even = np.full((1, self._seeds), 1 / self._seeds)
         return float(self._means(figures, even, [np.ones((1, len(rows))) for rows in self._members])[0])
 
@@ -88,11 +88,11 @@ class Resampler:
         return self._means(figures, self._seed_weights, self._document_weights)
 
     def interval(self, figures: DocumentFigures, other: DocumentFigures | None = None) -> Interval:
-        """The interval around the estimate of an arm, or of its difference from another one.
+        """Interval of the estimate of an arm, or of its difference from another arm.
 
-        The bootstrap gives the variance. Draws of n seeds lack an nth of the variance between seeds, which is added. The interval is as
-        many standard errors wide as Student's t says for seeds and for documents, by their shares of the variance: one quantile with
-        the degrees of freedom of both (Welch and Satterthwaite) misses the truth twice as often as it says with three seeds.
+        The variance is that of the bootstrap. Draws of n seeds underestimate the variance between seeds by a share of 1/n, which is added. The
+        quantile of Student's t combines those for seeds and for documents by their shares of the variance: with three seeds, one quantile
+        with the combined degrees of freedom (Welch and Satterthwaite) would miss the true value twice as often as stated.
         """
         value, draws, by_seed = self.estimate(figures), self.draws(figures), self._by_seed(figures)
         if other is not None:
@@ -118,7 +118,7 @@ class Resampler:
                 sums = np.einsum("bs,sd,bd->b", seeds, figures.sums[:, rows], weights)
                 counts = np.einsum("bs,sd,bd->b", seeds, figures.counts[:, rows], weights)
                 by_class.append(sums / counts)
-        # A class without such a token in a resample is left out of its mean.
+        # A class without measured tokens in a resample is excluded from the mean of that resample.
         means = np.stack(by_class)
         found = ~np.isnan(means)
         with np.errstate(invalid="ignore"):
@@ -127,20 +127,20 @@ class Resampler:
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """The figures of one arm: `figures` per seed and document, the trigram counted on its windows."""
+    """Measures of one arm: `figures` by seed and document, and the loss of the trigram of its windows."""
 
     figures: Mapping[str, DocumentFigures]
     trigram_loss: float
 
 
 def entry_problems(intervals: Mapping[str, Interval], trigram_loss: float) -> list[str]:
-    """Why an arm is too small to be compared; empty if it is not."""
+    """Reasons for which an arm does not meet the entry condition; empty if it does."""
     loss, gain, retrieval = intervals["loss"], intervals["long_gain"], intervals["retrieval_gain"]
     problems = []
     if not loss.value < trigram_loss:
         problems.append(f"its loss {loss.value:.3f} is not below the trigram's {trigram_loss:.3f}")
     if not gain.low > 0:
-        problems.append(f"its long gain {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}] is not above zero beyond its interval")
+        problems.append(f"its long gain {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}] does not lie above zero")
     if not retrieval.value > MIN_RETRIEVAL_GAIN:
         problems.append(f"its retrieval gain {retrieval.value:.2f} is not above {MIN_RETRIEVAL_GAIN:.0f} nat")
     return problems
@@ -168,7 +168,7 @@ def difference(figure: str, first: ArmFigures, second: ArmFigures, resampler: Re
 
 
 def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]], seeds: int) -> str:
-    """The verdict on a pair of arms when every run is finished; `entry` has the reasons of every arm that misses the entry condition."""
+    """Verdict on a pair of arms after all runs are finished. `entry`: by arm, the reasons for which it does not meet the entry condition."""
     missing = [name for name, problems in entry.items() if problems]
     if missing:
         return f"without a verdict: too small to compare ({', '.join(missing)})"

@@ -23,7 +23,7 @@ from longsift.ablation.results import Results, results_path
 from longsift.ablation.sizes import SIZES
 
 CHECKPOINT_SECONDS = 60.0
-"""At most this much work is lost when a run is killed."""
+"""Maximum work that is lost when a run is killed."""
 
 
 class Stopped(Exception):
@@ -31,14 +31,14 @@ class Stopped(Exception):
 
 
 def batch_rows(step: int, batch_windows: int, windows: int, seed: int) -> npt.NDArray[np.intp]:
-    """The windows of a step: every epoch is a random order of all windows that depends on the seed alone."""
+    """Indices of the windows of a step. Each epoch is a random permutation of all windows that depends only on the seed."""
     places = np.arange(step * batch_windows, (step + 1) * batch_windows)
     orders = {epoch: permutation(windows, seed, epoch) for epoch in {int(place) // windows for place in places}}
     return np.array([orders[int(place) // windows][int(place) % windows] for place in places])
 
 
 def build(plan: Plan, seed: int) -> Any:
-    """The model before its first step: the same for every arm."""
+    """Returns the model before the first step, equal for all arms."""
     torch.manual_seed(seed)
     start = plan.settings.start
     if start is not None and start.is_dir():
@@ -72,7 +72,7 @@ def machine(plan: Plan) -> dict[str, Any]:
 
 
 def train(plan: Plan, arm: str, seed: int, stop: Callable[[], bool], progress: Callable[[str], None]) -> Results:
-    """Trains to the end, or until `stop` says so, which raises `Stopped`."""
+    """Trains to the end. Raises `Stopped` if `stop` returns true."""
     settings = plan.settings
     torch.set_num_threads(settings.threads)
     device = torch.device(settings.device)
@@ -163,6 +163,6 @@ def train(plan: Plan, arm: str, seed: int, stop: Callable[[], bool], progress: C
                 f"training loss {float(loss.detach()):.3f}, {rate * plan.step_tokens:,.0f} tokens/s, "
                 f"{(plan.steps - step) / rate / 60:.0f} min of training left"
             )
-    # Without the state of the optimisers: a later experiment can start from it.
+    # Without the state of the optimisers, as the start of a later experiment.
     save(training=False)
     return results
