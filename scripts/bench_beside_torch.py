@@ -7,7 +7,7 @@
 Needs torch (PyPI). Four variants of torch, each in its own process with one thread and the default allocator:
 
 * published f32, bf16: the per-head loop with whole SxS matrices that LongAttn's code runs (without the values),
-* tiled f32, bf16: blocks of 512 rows over the causal columns, the best that plain torch operations do.
+* tiled f32, bf16: blocks of 512 rows over the causal columns, the fastest variant with plain torch operations.
 
 torch's seconds are those of the attention and, in a separate column, including the projection of queries and keys,
 which it needs for every window. longsift's include the gathering and rotation of table rows, which replace the
@@ -60,7 +60,7 @@ def queries_and_keys(torch, tokens, number):
 
 
 def published(torch, queries, keys, far):
-    """Far mass and variance of one head by whole matrices."""
+    """Computes far mass and variance of one head with whole matrices."""
     tokens = queries.shape[0]
     number = queries.dtype
     hidden = torch.full((tokens, tokens), torch.finfo(number).min, dtype=number).triu(1)
@@ -93,7 +93,7 @@ def tiled(torch, queries, keys, far):
 
 
 def run_torch(mode, tokens):
-    """Timed part of a torch process; prints one line of JSON."""
+    """Runs and times the kernel in a torch process; prints one line of JSON."""
     import torch
 
     torch.set_num_threads(1)

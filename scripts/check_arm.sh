@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the kernels' tests for 64-bit ARM, cross-compiled and in an emulator, on other machines. On an ARM machine use
+# Cross-compiles the kernels' tests for 64-bit ARM and runs them in an emulator. On an ARM machine use
 # `cargo test -p longsift-kernels`.
 #
 #   scripts/check_arm.sh [--all]
@@ -7,7 +7,7 @@
 # Without `--all` it omits most random shapes and the measurements, which take half an hour in the emulator.
 #
 # Needs rustup, for the standard library of the target, and `qemu-aarch64` (Debian: qemu-user). Statically linked with the
-# linker of Rust, so no C compiler for ARM is needed. An emulator shows bits, not times.
+# linker of Rust, so no C compiler for ARM is needed. An emulator checks results, not speed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=aarch64-unknown-linux-musl
@@ -16,8 +16,8 @@ command -v qemu-aarch64 > /dev/null || { echo "$0: no qemu-aarch64: install qemu
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
-# libloading links libdl, which musl includes in its libc. Rust ships only the libc, so this creates the empty archive that musl
-# installs next to it.
+# libloading links libdl, which is part of musl's libc. Rust ships only that libc, so this creates the empty libdl archive that
+# musl installs next to it.
 mkdir -p target/musl
 printf '!<arch>\n' > target/musl/libdl.a
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS # these would override the target's flags

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the feature `cloud`: its tests, then the program with two S3 servers, and a hub and a collector over TLS, all on 127.0.0.1.
 #   scripts/check_cloud.sh [VENV]
-# moto behaves like S3 when requests race; s3s checks signatures. Creates a virtual environment with moto if none is given
-# (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED repeats the times of the kills.
+# moto behaves like S3 under concurrent requests; s3s checks signatures. Creates a virtual environment with moto if none is given
+# (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED sets the random times of the kills.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -92,8 +92,8 @@ for address in "s3://corpora/day/1/corpus.parquet" "s3://corpora/day"; do
     code=0
     AWS_SECRET_ACCESS_KEY=wrong timeout -k 1 20 "$longsift" run "$work/wrong.yaml" -q >/dev/null 2>"$work/wrong.log" || code=$?
     cat "$work/wrong.log"
-    [ $code = 2 ] || fail "a wrong secret ends in code $code, not 2"
-    grep -q 'credentials' "$work/wrong.log" || fail "a wrong secret is not named"
+    [ $code = 2 ] || fail "a wrong secret: expected exit code 2, got $code"
+    grep -q 'credentials' "$work/wrong.log" || fail "a wrong secret: the error does not mention the credentials"
 done
 
 step "a run whose input, output and run directory are in a bucket (moto)"
@@ -121,7 +121,7 @@ status_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["
 in_bucket stored
 finish stored
 finish stored
-[ "$(status_of "$work/summary.json")" = nothing_to_do ] || fail "a run that is finished is done again"
+[ "$(status_of "$work/summary.json")" = nothing_to_do ] || fail "a finished run was repeated"
 "$longsift" status s3://results/stored.run
 "$longsift" verify s3://results/stored.run
 "$longsift" run "$work/stored.yaml" -q --fresh >/dev/null
@@ -151,13 +151,13 @@ echo "exit codes ${codes[*]}"
 cat "$work"/race-*.log
 case "${codes[*]}" in
     "0 "* | *" 0") finish race ;;
-    *) fail "neither run has ended well" ;;
+    *) fail "neither run has succeeded" ;;
 esac
 
 step "ten kills"
 seed=${LONGSIFT_SEED:-$$}
 RANDOM=$seed
-echo "LONGSIFT_SEED=$seed repeats the times"
+echo "LONGSIFT_SEED=$seed repeats these times"
 kills=0
 runs=0
 while [ $kills -lt 10 ]; do
@@ -177,7 +177,7 @@ while [ $kills -lt 10 ]; do
 done
 echo "$kills kills of $runs runs"
 
-step "a model of the hub, over TLS, from a server that knows no ranges"
+step "a model of the hub, over TLS, from a server without range requests"
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=a root of this check' \
     -keyout "$work/root.key" -out "$work/root.pem" 2>/dev/null
 openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$work/key.pem" -out "$work/request.pem" 2>/dev/null
@@ -220,7 +220,7 @@ rm -rf "$work/cache"
 if HF_ENDPOINT=https://127.0.0.1:$port timeout -k 1 20 "$longsift" plan "$work/tls.yaml" >"$work/refused.log" 2>&1; then
     fail "an unknown certificate was accepted"
 fi
-grep -i 'certificate' "$work/refused.log" | head -1 || fail "a refused certificate is not named: $(cat "$work/refused.log")"
+grep -i 'certificate' "$work/refused.log" | head -1 || fail "the error does not mention the rejected certificate: $(cat "$work/refused.log")"
 
 echo
-echo "the feature cloud works"
+echo "OK: the feature cloud works"

@@ -19,7 +19,7 @@ awk '
   }
   /C75[0-9][0-9]|serializ/ { print; failed++ }
   END {
-    if (kernels == 0) { print "ptxas named no kernel"; exit 1 }
+    if (kernels == 0) { print "error: no kernel in the output of ptxas"; exit 1 }
     printf "%d kernels, %d faults\n", kernels, failed
     exit failed > 0
   }' "$folder/log"

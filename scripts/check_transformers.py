@@ -64,7 +64,7 @@ def measured(python: Path, longsift: Path, folder: Path) -> list[tuple[float, fl
         f"  - {{stage: external, name: losses, command: {command}, version: '1', reads: ids, batch_windows: 2,\n"
         "     timeout_seconds: 600, statistics: [\n"
         "       {name: long_loss, unit: nats, doc: loss of the second half, orientation: lower},\n"
-        "       {name: long_gain, unit: nats, doc: what the whole window saves}]}\n"
+        "       {name: long_gain, unit: nats, doc: loss that the whole window saves}]}\n"
         "  - {stage: score, terms: [{statistic: long_gain}]}\n"
         "  - {stage: filter, keep_fraction: 1}\noutput: {path: out}\n"
     )
@@ -79,7 +79,7 @@ print(json.dumps([[row["longsift_long_loss"], row["longsift_long_gain"]] for row
 
 
 def losses(longsift: Path, folder: Path, ids: list[int], first: int) -> list[float]:
-    """Losses of the tokens of `ids` from `first` on, given those before."""
+    """Losses of the tokens of `ids` from `first` on, given all earlier tokens."""
     (folder / "ids.json").write_text(json.dumps(ids))
     command = [longsift, "inspect", MODEL, "--forward", "ids.json", "--format", "json"]
     answer = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -107,13 +107,13 @@ def main() -> int:
     folder = REPOSITORY / "target/check-transformers"
     folder.mkdir(parents=True, exist_ok=True)
     longsift = arguments.longsift.resolve()
-    # Not resolved: Python finds its environment by the link.
+    # Not resolved, because Python finds its environment by the path of the link.
     python = (arguments.python or installed(REPOSITORY / "target/transformers")).absolute()
     write_tokens(python, folder)
     windows = json.loads((folder / "windows.json").read_text())
     found = measured(python, longsift, folder)
     if not len(windows) == len(found) == WINDOWS:
-        sys.exit(f"{len(windows)} windows were asked for and {len(found)} measured, of {WINDOWS}: {shlex.quote(str(folder))}")
+        sys.exit(f"{len(windows)} windows were given and {len(found)} measured, expected {WINDOWS}: {shlex.quote(str(folder))}")
     largest = 0.0
     for number, (ids, got) in enumerate(zip(windows, found)):
         want = expected(longsift, folder, ids)
@@ -121,7 +121,7 @@ def main() -> int:
         print(f"window {number}: loss {got[0]:.6f}, gain {got[1]:+.6f}; longsift {want[0]:.6f}, {want[1]:+.6f}; off by {off:.1e}")
         # A comparison with NaN is false: it must not pass.
         largest = largest if off <= largest else off
-    print(f"{len(windows)} windows, at most {largest:.1e} apart, {ALLOWED:.0e} allowed")
+    print(f"{len(windows)} windows, largest difference {largest:.1e}, allowed {ALLOWED:.0e}")
     return 0 if largest <= ALLOWED else 1
 
 

@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 unset CUDA_VISIBLE_DEVICES LONGSIFT_SIMULATED_DEVICES
 export XDG_CACHE_HOME=$folder/cache
 
-says() { # FILE TEXT
+expect_text() { # FILE TEXT
   grep -qF -- "$2" "$1" || { printf 'expected "%s" in:\n' "$2"; cat "$1"; exit 1; }
 }
 
@@ -19,20 +19,20 @@ if ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
   echo "skipped: this machine has an NVIDIA driver"
   exit 0
 fi
-# The program opens the driver's library when it needs it, and is not linked with it.
+# The program loads the driver's library at run time and is not linked with it.
 if ldd "$program" | grep -i cuda; then
-  echo "the program is linked with CUDA"
+  echo "error: the program is linked with CUDA"
   exit 1
 fi
 "$program" devices > "$folder/devices"
-says "$folder/devices" "no GPU: no NVIDIA driver was found"
+expect_text "$folder/devices" "no GPU: no NVIDIA driver was found"
 cp -r pipelines datasets "$folder"
 "$program" run "$folder/pipelines/demo.yaml" > "$folder/summary" 2> "$folder/log"
-says "$folder/log" 'devices="cpu" why="no NVIDIA driver was found: libcuda.so.1 is missing"'
-says "$folder/summary" '"status":"done"'
+expect_text "$folder/log" 'devices="cpu" why="no NVIDIA driver was found: libcuda.so.1 is missing"'
+expect_text "$folder/summary" '"status":"done"'
 code=0
 "$program" plan "$folder/pipelines/demo.yaml" --set stages.shard-across-devices.devices=2 > "$folder/refusal" 2>&1 || code=$?
-says "$folder/refusal" "2 GPUs cannot be used: no NVIDIA driver was found"
-[ $code -eq 2 ] || { echo "exit code $code where 2 was expected"; exit 1; }
+expect_text "$folder/refusal" "2 GPUs cannot be used: no NVIDIA driver was found"
+[ $code -eq 2 ] || { echo "expected exit code 2, got $code"; exit 1; }
 cat "$folder/devices"
 grep -F 'why=' "$folder/log"

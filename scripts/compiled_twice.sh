@@ -13,7 +13,8 @@ shift
 features() { cargo tree --locked --prefix none --no-dedupe --format '{p}|{f}' "$@" | sed 's/ ([^|]*)//' | sort -u; }
 
 twice=0
-# Features of the second build that differ from the first. Crates only in the second are compiled once, ours again in any case.
+# Features of the second build that differ from the first. Crates that are only in the second are compiled once; ours are always
+# compiled twice.
 compare() {
   while IFS='|' read -r package wanted; do
     [[ $package != longsift-* ]] || continue

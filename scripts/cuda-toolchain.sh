@@ -4,7 +4,7 @@
 #
 #   scripts/cuda-toolchain.sh FOLDER && . FOLDER/env.sh && cargo build --release --features cuda
 #
-# Every part is pinned to the 13.0 release: a newer assembler writes code that a 13.0 driver cannot load.
+# All parts are pinned to release 13.0: a 13.0 driver cannot load the code of a newer assembler.
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the table of docs/evidence.md, in per cent: the share of real text among the kept windows of the demo, and the share kept of each kind.
 #
-#   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs another binary than the one it builds
+#   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs that binary instead of building one
 #
 # Measures the demo once and selects six times. Removes its files at the end.
 set -euo pipefail

@@ -4,8 +4,8 @@
 #
 #   scripts/first_minutes.sh [--commit COMMIT] [--empty-registry] [demo] [tests]      both without an argument
 #
-# --commit measures another commit than HEAD; --empty-registry also downloads the crates. Measure on a quiet machine: processor
-# time also grows by a tenth or two when other work shares the cores. GNU time is not needed; MEASURE_IN names another folder
+# --commit measures another commit than HEAD; --empty-registry also downloads the crates. Measure on an idle machine: processor
+# time grows by 10 to 20 % when other programs share the cores. GNU time is not needed; MEASURE_IN names another folder
 # than the system's temporary one (about 3 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."

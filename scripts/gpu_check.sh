@@ -10,9 +10,9 @@
 #                                                  cuda-v1-bf16, timed
 #   FOLDER/gpu_check.sh record                     conformance, all windows, runs fed from Parquet, with nvidia-smi dmon
 #
-# Every kernel is a separate process with its own time limit, so that one that hangs delays others only by its limit. Steps without
-# time left are named and skipped. Results are in FOLDER/results: NAME.log, *.jsonl, steps.jsonl with exit status and seconds of each
-# step. Ends with 1 if a step failed. GPU_CHECK_SECONDS (520) is a call's time, CUDA_VISIBLE_DEVICES its GPU.
+# Each kernel runs in a separate process with a time limit, so a kernel that hangs delays the others only by its limit. Steps for
+# which no time is left are skipped and listed. Results are in FOLDER/results: NAME.log, *.jsonl, steps.jsonl with exit status and seconds of each
+# step. Exit code 1 if a step failed. GPU_CHECK_SECONDS (520) is a call's time, CUDA_VISIBLE_DEVICES its GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 step=${1:-}
@@ -66,7 +66,7 @@ build() {
   local bytes
   bytes=$(stat -c %s "$folder.tar.gz")
   echo "$folder.tar.gz: $bytes bytes"
-  [ "$bytes" -lt 60000000 ] || { echo "60 MB is what can be carried" >&2; return 1; }
+  [ "$bytes" -lt 60000000 ] || { echo "expected at most 60 MB" >&2; return 1; }
 }
 
 # Runs a step: its output goes to the terminal and to a log, its result to steps.jsonl.
@@ -88,7 +88,7 @@ check() { # NAME SECONDS COMMAND...
 
 missing() { # PROGRAM STEP...: reports steps that are skipped because a program is missing
   command -v "$1" >/dev/null && return 1
-  printf '\n== left out, since there is no %s: %s\n' "$1" "${*:2}"
+  printf '\n== skipped because %s is missing: %s\n' "$1" "${*:2}"
   left_out+=("${@:2}")
 }
 
@@ -207,7 +207,7 @@ results=$here/results
 mkdir -p "$results"
 "$step"
 printf '\n== %s done after %ss; results in %s\n' "$step" "$SECONDS" "$results"
-[ ${#left_out[@]} -eq 0 ] || printf 'LEFT OUT: %s\n' "${left_out[@]}"
+[ ${#left_out[@]} -eq 0 ] || printf 'SKIPPED: %s\n' "${left_out[@]}"
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'FAILED: %s\n' "${failed[@]}"
   exit 1

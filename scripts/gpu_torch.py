@@ -75,7 +75,7 @@ def print_beside(path, lines):
         with open(path, encoding="utf-8") as file:
             windows = [line for line in map(json.loads, file) if "kernel" in line]
     except OSError as error:
-        print(f"nothing to compare with: {error}")
+        print(f"no comparison: {error}")
         return
     for line in lines:
         for window in windows:
@@ -99,10 +99,10 @@ def main():
     try:
         import torch
     except ImportError:
-        print("skipped: torch is missing in this Python")
+        print("skipped: torch is not installed")
         return 0
     if not torch.cuda.is_available():
-        print("skipped: torch sees no GPU")
+        print("skipped: torch found no GPU")
         return 0
     torch.manual_seed(0)
     lines = []

@@ -6,7 +6,7 @@ seven lines of Python, datatrove, and polars, which only reads and writes.
 
 Prints processor seconds, milliseconds per MB of text, peak memory and the ratio to longsift's processor time: medians
 over `--rounds` interleaved rounds. `--times` repeats the corpus, for longsift and the seven lines. LONGSIFT_BEFORE
-names an older binary. Missing programs are named and skipped. Needs ../shared for the defaults, a release build,
+names an older binary. Missing programs are skipped and listed. Needs ../shared for the defaults, a release build,
 pyarrow, and the programs to compare: pip install gigatoken datatrove polars.
 """
 
@@ -60,7 +60,7 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 class Program:
-    """Program to compare, with its runs."""
+    """A compared program and its measurements."""
 
     def __init__(self, name: str, times: int) -> None:
         """Names a program on a corpus that is repeated `times` times."""
@@ -139,7 +139,7 @@ def main() -> int:
     print(f"{'':<20} {'times':>5} {'CPU s':>8} {'ms/MB':>8} {'peak MB':>8}   of longsift's")
     for program in programs:
         if program.problem or base.problem:
-            print(f"{program.name:<20} left out: {program.problem or 'longsift failed'}")
+            print(f"{program.name:<20} skipped: {program.problem or 'longsift failed'}")
             continue
         seconds, amount = statistics.median(program.seconds), megabytes * program.times
         ratio = seconds / program.times / statistics.median(base.seconds)

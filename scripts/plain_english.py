@@ -15,17 +15,17 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIMITS = REPOSITORY / ".ci/plain_english"
 SUFFIXES = {".rs", ".md", ".py", ".sh", ".yaml", ".html", ".template", ".toml"}
-# Files whose words are not ours or that must quote what the rules forbid.
+# Files by other authors, and files that quote the forbidden wording.
 LEFT_OUT = {
     "scripts/plain_english.py": "holds the patterns",
     "LICENSE-APACHE": "a licence",
     "LICENSE-MIT": "a licence",
 }
 LEFT_OUT_FOLDERS = {
-    "datasets/": "texts of others",
-    "docs/examples/": "texts of others beside pipelines",
-    "tests/hostile/": "files that must be wrong",
-    "fuzz/seeds/": "files that must be wrong",
+    "datasets/": "texts by others",
+    "docs/examples/": "texts by others next to pipelines",
+    "tests/hostile/": "deliberately invalid files",
+    "fuzz/seeds/": "deliberately invalid files",
 }
 
 DOC = re.compile(r"^\s*//[/!] ?(.*)")
@@ -70,12 +70,12 @@ def files() -> list[Path]:
 
 
 def prose(path: Path, line: str) -> str:
-    """The comments and strings of a line of code, the whole line of a text."""
+    """Returns the comments and strings of a line of code, or the whole line of a text."""
     if path.suffix not in {".rs", ".py", ".sh", ".toml"}:
         return line
     comment = re.search(r"(//[/!]?|#)\s(.*)$", line)
     strings = re.findall(r'"((?:[^"\\]|\\.)*)"', line)
-    # A line of a string that spans several has neither quotes nor code.
+    # A line inside a multi-line string has neither quotes nor code.
     words = re.fullmatch(rf"\s*{WORD}(,? {WORD}){{3,}}.*", line)
     return " ".join([*([comment[2]] if comment else []), *strings, *([line] if words else [])])
 

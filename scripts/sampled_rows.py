@@ -6,7 +6,7 @@
 
 Runs the pipeline once exactly and once per number of rows and seed, into a temporary folder, and prints a Markdown
 table. Selection happens within a source, so statistics are computed there and averaged over sources, weighted by
-windows: pooled statistics would flatter, because sources differ more than the windows of one. Needs pyarrow and
+windows: pooled statistics would look better than they are, because sources differ more than windows of one source. Needs pyarrow and
 numpy.
 """
 
@@ -66,7 +66,7 @@ def spearman(a, b):
 
 
 def overlap(exact, sampled, share):
-    """Share of the exact best `share` that is among the sampled best."""
+    """Share of the best windows by exact scores that are among the best by sampled scores."""
     count = max(1, round(share * len(exact)))
     best = lambda values: set(numpy.argsort(-values, kind="stable")[:count].tolist())
     return len(best(exact) & best(sampled)) / count

@@ -4,7 +4,7 @@
     python scripts/tokenizers_beside.py [--tokenizer FOLDER]... [--corpus FILE.parquet]... [--before PROGRAM] [--peers NAME,...]
 
 Prints MB/s of text of a first (cold) and a second (warm) pass in one process, and the ratio of each to longsift's
-cold speed. Programs that are missing or reject a tokenizer are named and skipped. `--before`: an older build of the
+cold speed. Programs that are missing or reject a tokenizer are skipped and listed. `--before`: an older build of the
 example `tokenize`. Needs cargo, pyarrow, and the programs to compare: pip install tokenizers fastokens gigatoken.
 """
 
@@ -33,8 +33,8 @@ def texts(corpora: list[str]) -> list[str]:
 
 
 def encoder(peer: str, folder: str) -> tuple[Callable[[str], Any], Callable[[Any], list[int]]]:
-    """A peer's function from a text to its result, without special tokens, and one from the result to ids, which is not
-    timed."""
+    """Returns a peer's function that encodes a text without special tokens, and one that converts the result to ids, which is
+    not timed."""
     path = str(Path(folder) / "tokenizer.json")
     if peer == "tokenizers":
         from tokenizers import Tokenizer
@@ -53,7 +53,7 @@ def encoder(peer: str, folder: str) -> tuple[Callable[[str], Any], Callable[[Any
 
 
 def measure(peer: str, folder: str, corpora: list[str]) -> dict[str, object]:
-    """Two passes of a peer over all texts; the time of encoding only."""
+    """Times two passes of a peer over all texts, encoding only."""
     from time import perf_counter
 
     encode, to_ids = encoder(peer, folder)
@@ -71,7 +71,7 @@ def measure(peer: str, folder: str, corpora: list[str]) -> dict[str, object]:
 
 
 def run(command: list[str]) -> dict[str, object] | str:
-    """Last line of a command as JSON, or the last line of its error."""
+    """Runs a command; returns its last line as JSON, or the last line of its error."""
     one_core = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(["taskset", "-c", "0", *command], capture_output=True, text=True, env=one_core)
     if done.returncode:
@@ -110,7 +110,7 @@ def main() -> int:
         for name, command in programs.items():
             found = run(command)
             if isinstance(found, str):
-                print(f"  {name:<22} left out: {found}")
+                print(f"  {name:<22} skipped: {found}")
                 continue
             ours = ours or found
             megabytes = float(str(ours["bytes"])) / 1e6

@@ -3,7 +3,7 @@
 
     python3 scripts/whole_model.py compare     # losses, attention of all layers, hidden states and last logits; .ci/nightly
     python3 scripts/whole_model.py perplexity  # of three shared documents, whole windows and short contexts
-    python3 scripts/whole_model.py evaluate    # what gains and layers separate, with and without the guard on copies
+    python3 scripts/whole_model.py evaluate    # how well gains and layers separate windows, with and without the guard on copies
 
     [--longsift target/release/longsift] [--model FILE.gguf] [--folder target/whole-model]
 
@@ -47,7 +47,7 @@ class Differences:
             self.largest[kind] = (before if off <= before else off, tolerance)
 
     def report(self) -> int:
-        """Prints the table; returns the number of kinds beyond their tolerance."""
+        """Prints the table; returns the number of kinds that exceed their tolerance."""
         beyond = 0
         print("| figures | largest difference | allowed | |\n|---|---|---|---|")
         for kind, (off, tolerance) in self.largest.items():
@@ -96,7 +96,7 @@ def compare(arguments: argparse.Namespace) -> int:
     (arguments.folder / "compare.yaml").write_text(
         "version: 1\nname: compare\ninput: {path: tokens.parquet, id_column: id, tokens_column: tokens}\nstages:\n"
         f"  - {{stage: tokenize, window_tokens: {window}, bos: 0}}\n  - {{{stage}, name: whole, sink_tokens: 0}}\n"
-        f"  - {{{stage}, name: behind, sink_tokens: 16}}\n"
+        f"  - {{{stage}, name: after_sink, sink_tokens: 16}}\n"
         "  - {stage: score, terms: [{statistic: whole_dependency_strength_layer_0}]}\n"
         "  - {stage: filter, keep_fraction: 1}\noutput: {path: compare}\n"
     )
@@ -105,7 +105,7 @@ def compare(arguments: argparse.Namespace) -> int:
     columns = {
         "far_mass": "whole_layer_dependency_strength_by_head",
         "far_variance": "whole_layer_far_variance_by_head",
-        "far_mass_after_sink": "behind_layer_dependency_strength_by_head",
+        "far_mass_after_sink": "after_sink_layer_dependency_strength_by_head",
     }
     for name, column in columns.items():
         for case, got in zip(cases, measured.column(column).to_pylist()):
@@ -159,9 +159,9 @@ def write_corpus(path: Path, categories: Collection[str] = (), cut: int = 0) -> 
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """What gains and layers separate on the shared corpora, with and without the guard on copies."""
+    """Evaluates gains and layers on the shared corpora, with and without the guard on copies."""
     corpus = arguments.folder / "corpus.parquet"
-    # The model knows English and code; a cut document gives one window instead of four.
+    # The model was trained on English and code; a cut document gives one window instead of four.
     write_corpus(corpus, CATEGORIES, arguments.cut)
     layers = list(range(LAYERS))
     (arguments.folder / "evaluate.yaml").write_text(
@@ -188,16 +188,16 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Runs one of the three."""
+    """Runs one of the three checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["compare", "perplexity", "evaluate"])
     parser.add_argument("--longsift", type=Path, default=REPOSITORY / "target/release/longsift")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "target/whole-model")
     parser.add_argument("--window", type=int, default=2048, help="tokens of a window")
-    parser.add_argument("--characters", type=int, default=8000, help="of each document, for `perplexity`")
-    parser.add_argument("--documents", type=int, default=8, help="documents of a category, for `evaluate`")
-    parser.add_argument("--cut", type=int, default=9000, help="characters of them; 0: all, in four windows each")
+    parser.add_argument("--characters", type=int, default=8000, help="characters of each document, for `perplexity`")
+    parser.add_argument("--documents", type=int, default=8, help="documents per category, for `evaluate`")
+    parser.add_argument("--cut", type=int, default=9000, help="characters of each document, for `evaluate`; 0: all, in four windows per document")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.model is None:

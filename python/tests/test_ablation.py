@@ -152,7 +152,7 @@ def test_all_mistakes_of_a_file_are_said_at_once(tmp_path: Path) -> None:
 def test_a_comparison_of_an_unknown_arm_is_refused(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, {"one": random_windows(80, 1), "two": random_windows(80, 2)}, random_windows(12, 3))
     path.write_text(path.read_text().replace('[["one", "two"]]', '[["one", "three"]]'))
-    with pytest.raises(longsift.PipelineError, match="names the arm `three`"):
+    with pytest.raises(longsift.PipelineError, match="names the unknown arm `three`"):
         read_settings(path)
 
 
