@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_stay_in_view_and_pages_have_a_dark_mode_and_no_scripts() {
+    fn pages_have_sticky_contents_a_dark_mode_and_no_scripts() {
         let html = page(vec![Block::Heading("a".to_owned())]);
         assert!(html.contains("<a href=\"#one\">One</a>") && html.contains("<h2 id=\"one\">"));
         let (_, nav) = html.split_once("\nnav{").unwrap();

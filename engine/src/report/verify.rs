@@ -252,8 +252,8 @@ impl Verification {
             reasons.iter().filter(|(reason, _)| dropped::is_selection_reason(reason));
         let not_selected: u64 = not_selected.map(|(_, samples)| samples).sum();
         let without_sample: u64 = counts.rows_dropped.values().sum();
-        let beside = if manifest.mark_only { not_selected + without_sample } else { 0 };
-        let in_output = summary.kept + beside;
+        let marked = if manifest.mark_only { not_selected + without_sample } else { 0 };
+        let in_output = summary.kept + marked;
         let rows = |parts: &[Part]| parts.iter().map(|part| part.rows).sum::<u64>();
         for (name, counted, written) in [
             ("rows", summary.rows_in, counts.rows),

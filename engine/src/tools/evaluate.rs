@@ -142,12 +142,12 @@ pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
         return Ok(folder.clone());
     }
     let output = plan.directory.data();
-    let beside = |path: PathBuf| {
+    let next_to = |path: PathBuf| {
         let mut name = path.into_os_string();
         name.push(".evaluate");
         PathBuf::from(name)
     };
-    output.parent().map(|output| beside(output.to_owned())).ok_or_else(|| {
+    output.parent().map(|output| next_to(output.to_owned())).ok_or_else(|| {
         Diagnostic::error(Blame::Pipeline, "the output has no parent folder for the evaluation")
             .hint("name one with `--out`")
             .into()

@@ -310,7 +310,7 @@ impl DocumentBlocks {
             }
         }
         let next_starts = begins.iter().skip(1).map(|(token, _)| *token).chain([tokens]);
-        let next_starts: Vec<usize> = behind.collect();
+        let next_starts: Vec<usize> = next_starts.collect();
         let (mut ends, mut labels, mut empty) = (Vec::new(), Vec::new(), 0_u64);
         for ((start, role), end) in begins.into_iter().zip(next_starts) {
             if end > start {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_number_must_be_faster_by_more_than_noise() {
+    fn larger_numbers_must_be_faster_by_the_minimum() {
         let points = [point(1, 100.0), point(2, 102.0), point(4, 104.0), point(8, 105.0)];
         assert_eq!(best(&points).windows_in_flight, 4);
         assert_eq!(best(&[point(1, 100.0), point(2, 90.0)]).windows_in_flight, 1);

@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_histogram_is_the_same_for_any_order_and_any_split(
+        fn histogram_is_independent_of_order_and_split(
             values in prop::collection::vec(
                 prop_oneof![-1.0..1.0, -1e6..1e6, any::<f64>(), Just(0.0), Just(f64::MIN_POSITIVE / 4.0)], 0..60),
             cut in 0_usize..60,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn small_maps_have_numbers_large_ones_titles_and_all_a_legend() {
+    fn small_maps_have_numbers_and_large_maps_tooltips() {
         assert_eq!(html(3).matches(">0.25</td>").count(), 8);
         let large = html(64);
         assert_eq!(large.matches("title=").count(), 64 * 64 - 1);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_have_their_tables_then_their_explanation() {
+    fn tables_precede_the_explanation_of_a_section() {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let table =
             Block::Table { header: words(&["a", "b"]), rows: vec![words(&["1\u{1b}", "2"])] };

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_on_the_page_on_a_line_or_as_a_bar() {
+    fn page_shows_every_result_as_a_line_or_a_bar() {
         let figure = |group, series: &str, at: f64, value| {
             let (at_unit, unit) = ("tokens", "pairs/s");
             Measurement { group, series: series.to_owned(), at, at_unit, value, unit }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_about_as_many_insertions_as_omissions_and_then_the_second_half() {
+    fn copies_have_about_as_many_insertions_as_omissions() {
         let window = built(&DUPLICATED, 12_000, 3).unwrap();
         assert_eq!(window[..6000], (0..6000).collect::<Vec<u32>>());
         let copied = window[6000..].iter().filter(|id| **id < 6000).count();

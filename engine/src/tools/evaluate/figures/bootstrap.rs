@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_leaves_out_a_fortieth_on_either_side() {
+    fn interval_excludes_a_fortieth_at_each_end() {
         let bootstrap = Bootstrap::new(1, &[40]);
         let share = |counts: &DocumentCounts| Some(f64::from(counts.0[0][0]));
         let mut sorted: Vec<f64> = bootstrap.replicates.iter().filter_map(share).collect();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_compare_nothing_are_refused_with_their_values() {
+    fn columns_without_two_classes_are_refused_with_their_values() {
         assert_eq!(problems(&["a", "b"], &["a"]), [""; 0]);
         let [nothing, one, all] =
             [problems(&[], &["a"]), problems(&["a"], &["a"]), problems(&["a", "b"], &["b", "a"])];
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_good_value_that_does_not_occur_is_named() {
+    fn unknown_good_values_are_reported() {
         let unknown = problems(&["books", "logs"], &["boks", "zz"]);
         assert_eq!(unknown.len(), 2, "{unknown:?}");
         assert!(

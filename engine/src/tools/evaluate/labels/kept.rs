@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_leave_less_and_nulls_are_never_taken() {
+    fn guards_reduce_the_kept_weight_and_nulls_are_never_kept() {
         let rows: Rows = vec![
             (0, 0, Some(9), true),
             (1, 0, Some(8), false),
