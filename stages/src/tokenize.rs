@@ -30,6 +30,7 @@ mod part_cache;
 mod parts;
 mod patterns;
 mod problem;
+mod random_table;
 mod scan;
 mod settings;
 mod split;

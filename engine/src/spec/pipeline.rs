@@ -96,7 +96,7 @@ pub struct Input {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_column: Option<String>,
     /// Target for the host memory of a run in bytes (64 MiB to 16 TiB), in addition to the memory-mapped layer-zero table.
-    /// Default 4 GiB. It limits batches and the windows in flight; a quarter limits the caches of tokenization (20 MiB per
+    /// Default 4 GiB. It limits batches and the windows in flight; a quarter limits the caches of tokenization (40 MiB per
     /// thread at most), an eighth the cache of files in stores. It changes no score and no output byte. A document near
     /// `max_document_bytes` takes up to 16 times its size, regardless of this target.
     #[serde(default = "default_memory_limit_bytes")]

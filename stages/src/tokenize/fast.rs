@@ -14,7 +14,7 @@ use super::long_parts::LongParts;
 use super::matcher::BLANKS;
 use super::memo::PartToken;
 use super::merges::Merges;
-use super::part_cache::{self, Key, MAX_SHORT, PartCache};
+use super::part_cache::{self, Key, LONG_PART, MAX_IDS, MAX_SHORT, PartCache};
 use super::parts::{Parts, Recipe};
 use super::patterns::{BYTE_LEVEL_PATTERN, PreTokenizerStep, PreTokenizerSteps};
 use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
@@ -179,50 +179,54 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
             }
             starts[batch] = at;
             self.cache.load_lines(&keys[..batch], &mut lines);
+            // Ids of the batch that `ids` lacks.
+            let (mut known, mut count) = ([0; BATCH * MAX_IDS], 0);
             for ((piece, key), line) in starts[..=batch].windows(2).zip(keys).zip(lines) {
-                (self.joint)(piece[0], ids.len());
+                (self.joint)(piece[0], ids.len() + count);
+                if let Some(of_part) = self.cache.ids(key, line) {
+                    known[count..count + MAX_IDS].copy_from_slice(of_part);
+                    count += part_cache::count(of_part);
+                    continue;
+                }
+                ids.extend_from_slice(&known[..count]);
+                count = 0;
                 let merges = &self.path.merges;
                 let part = &text[piece[0]..piece[1]];
-                if key == 0 {
+                if key == LONG_PART {
                     self.long_piece(piece[0]..piece[1], ids);
                 } else {
                     self.cache.short(key, line, ids, |ids| merges.encode(part, ids));
                 }
             }
+            ids.extend_from_slice(&known[..count]);
         }
         at
     }
 
-    /// Returns the end and the key of the piece at byte `at`; the key of a long piece is 0.
+    /// Returns the end and the key of the piece at byte `at`.
     #[inline]
     fn next_piece<S: Scan>(&self, text: &[u8], at: usize) -> (usize, Key) {
         let Some(word) = text.get(at..at + WORD) else {
             let end = S::end(self.classes, text, at);
             let piece = &text[at..end];
-            return (end, if piece.len() <= MAX_SHORT { part_cache::key(piece) } else { 0 });
+            return (
+                end,
+                if piece.len() <= MAX_SHORT { part_cache::key(piece) } else { LONG_PART },
+            );
         };
-        let word = u128::from_le_bytes(word.try_into().expect("the range has sixteen bytes"));
+        let word: [u8; WORD] = word.try_into().expect("the range has sixteen bytes");
         // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each
         // byte.
         let letters = letters(word);
-        let lead = usize::from(letters & 0x80 == 0);
-        let others = !letters & (u128::MAX / 0xFF * 0x80);
-        let length = lead + (others >> (8 * lead)).trailing_zeros() as usize / 8;
+        let lead = usize::from(letters & 1 == 0);
+        let length = lead + (!(letters >> lead)).trailing_zeros() as usize;
         let is_word = S::HAS_WORDS
             && length <= MAX_SHORT
-            && (word >> (8 * length)) as u8 & 0x80 == 0
+            && word[length].is_ascii()
             && (lead == 0
-                || letters & 0x8000 != 0
-                    && word as u8 & 0x80 == 0
-                    && S::leads(self.classes, word as u8));
+                || letters & 2 != 0 && word[0].is_ascii() && S::leads(self.classes, word[0]));
         let end = if is_word { at + length } else { S::end(self.classes, text, at) };
-        let length = end - at;
-        let key = if length <= MAX_SHORT {
-            word & ((1 << (8 * length)) - 1) | (length as u128) << 120
-        } else {
-            0
-        };
-        (end, key)
+        (end, part_cache::key_of_start(word, end - at))
     }
 
     fn long_piece(&mut self, piece: std::ops::Range<usize>, ids: &mut Vec<u32>) {
@@ -272,19 +276,24 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     }
 }
 
-/// Returns the highest bit of each byte that is an ASCII letter.
+/// Returns a bit for each byte, the lowest for the first: whether it is an ASCII letter.
 #[inline]
-fn letters(word: u128) -> u128 {
-    const ONES: u128 = u128::MAX / 0xFF;
-    const HIGH: u128 = ONES * 0x80;
+fn letters(word: [u8; WORD]) -> u32 {
+    const ONES: u64 = u64::MAX / 0xFF;
+    const HIGH: u64 = ONES * 0x80;
     // Addends that make `a`, and the byte after `z`, reach the highest bit.
-    const TO_A: u128 = ONES * (0x80 - 0x61);
-    const BEYOND_Z: u128 = ONES * (0x7F - 0x7A);
-    let lower = (word | (ONES * 0x20)) & !HIGH;
-    // No sum reaches the next byte.
-    let from_a = lower + TO_A;
-    let beyond_z = lower + BEYOND_Z;
-    from_a & !beyond_z & !word & HIGH
+    const TO_A: u64 = ONES * (0x80 - 0x61);
+    const BEYOND_Z: u64 = ONES * (0x7F - 0x7A);
+    // Gathers the lowest bits of eight bytes in the highest byte.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let half = |bytes: u64| {
+        let lower = (bytes | (ONES * 0x20)) & !HIGH;
+        // No sum reaches the next byte.
+        let letters = (lower + TO_A) & !(lower + BEYOND_Z) & !bytes & HIGH;
+        ((letters >> 7).wrapping_mul(GATHER) >> 56) as u32
+    };
+    let word = u128::from_le_bytes(word);
+    half(word as u64) | half((word >> 64) as u64) << 8
 }
 
 /// Patterns before [`BLANKS`], and the steps of `DeepSeek`'s pre-tokenizers.
@@ -341,6 +350,26 @@ impl Scanner {
                 Some(Self::DeepSeekV3)
             }
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_found_at_every_position() {
+        for byte in 0..=u8::MAX {
+            for at in 0..WORD {
+                let mut word = [b'!'; WORD];
+                word[at] = byte;
+                assert_eq!(letters(word), u32::from(byte.is_ascii_alphabetic()) << at, "{byte}");
+                let others = !(1 << at) & 0xFFFF;
+                let mut word = [b'z'; WORD];
+                word[at] = byte;
+                assert_eq!(letters(word) & others, others, "{byte}");
+            }
         }
     }
 }

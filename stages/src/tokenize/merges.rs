@@ -10,12 +10,15 @@ use hashbrown::HashMap;
 
 use super::bpe_model::{BpeModel, Text};
 use super::long_parts::byte_character;
+use super::random_table::RandomTable;
 use super::token_bytes::byte_level_bytes;
 
 /// Rank of a pair that is not merged.
 const NO_RANK: u32 = u32::MAX;
-/// Empty slot of the table of pairs.
-const EMPTY: u64 = u64::MAX;
+/// Empty slot of the table of pairs; the others have [`FILLED`].
+const EMPTY: u64 = 0;
+/// Bit of a filled slot, above two ids and a rank.
+const FILLED: u64 = 1 << 63;
 /// Bits of an id and of a rank, so that two ids and a rank fill a slot.
 const ID_BITS: u32 = 21;
 /// Maximum symbols of a part that is merged by scanning all ranks for each merge. A longer part uses a heap.
@@ -27,8 +30,8 @@ const FILTER_BITS: u32 = 21;
 /// Merges of a model.
 #[derive(Debug)]
 pub(super) struct Merges {
-    /// Open addressing: `left << 42 | right << 21 | rank`.
-    slots: Box<[u64]>,
+    /// Open addressing: `FILLED | left << 42 | right << 21 | rank`.
+    slots: RandomTable<u64>,
     /// A bit for the hash of each pair that has a merge.
     filter: Box<[u64]>,
     /// Id that each rank's merge produces.
@@ -127,7 +130,7 @@ impl Merges {
         }
         let capacity = (model.merges.len() * 2).next_power_of_two().max(64);
         let mut merges = Self {
-            slots: vec![EMPTY; capacity].into(),
+            slots: RandomTable::zeroed(capacity),
             filter: vec![0; 1 << (FILTER_BITS - 6)].into(),
             merged: Box::default(),
             symbols,
@@ -309,8 +312,9 @@ impl Merges {
     }
 }
 
+/// Returns the upper bits of the slot of a pair.
 fn key(left: u32, right: u32) -> u64 {
-    u64::from(left) << ID_BITS | u64::from(right)
+    FILLED >> ID_BITS | u64::from(left) << ID_BITS | u64::from(right)
 }
 
 /// Hashes a key; well mixed in all bits used: the lower by the table, the upper by the filter.

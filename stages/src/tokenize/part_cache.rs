@@ -1,14 +1,18 @@
 //! Bounded cache from the bytes of a part to its token ids, one per thread. Ids never depend on its content.
 
+use bytemuck::{Pod, Zeroable};
 use hashbrown::HashMap;
+
+use super::random_table::RandomTable;
 
 /// Maximum bytes of a part that fit into a key, next to its length.
 pub(super) const MAX_SHORT: usize = 15;
+/// Maximum number of ids next to a key.
+pub(super) const MAX_IDS: usize = 4;
 /// Maximum length of a cached part, in bytes.
 const MAX_LONG: usize = 256;
-/// Maximum lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits, with those of
-/// other threads, into the cache that processors share.
-const MAX_LINES: usize = 1 << 17;
+/// Maximum lines of short parts, two entries each: 16 MiB, which holds the words of a few dozen books.
+const MAX_LINES: usize = 1 << 18;
 /// Minimum lines: 40 KiB including all arrays.
 const MIN_LINES: usize = 1 << 8;
 /// Ids of short parts of more than four tokens, per line.
@@ -26,26 +30,43 @@ const SPILLED: u32 = u32::MAX - 1;
 
 /// Key of a short part: its bytes in the lower 15 bytes, its length in the highest. 0 is not a part.
 pub(super) type Key = u128;
+/// In place of the key of a part of more than [`MAX_SHORT`] bytes.
+pub(super) const LONG_PART: Key = Key::MAX;
 
 #[derive(Debug)]
 pub(super) struct PartCache {
-    lines: Box<[Line]>,
+    lines: RandomTable<Line>,
     spilled: Vec<u32>,
     long: HashMap<Box<[u8]>, Box<[u32]>>,
     long_bytes: usize,
 }
 
 /// Two entries with the same hash, in one cache line of the processor; the first is the more recent.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
 struct Line([CachedPart; 2]);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
 struct CachedPart {
     key: Key,
-    /// Up to four ids, then [`NONE`]; or [`SPILLED`], the index and the number of ids in `spilled`.
-    ids: [u32; 4],
+    /// Ids, then [`NONE`]; or [`SPILLED`], the index and the number of ids in `spilled`.
+    ids: [u32; MAX_IDS],
+}
+
+impl Line {
+    /// Returns the entry of `key`, or another one.
+    #[inline]
+    fn entry(&self, key: Key) -> &CachedPart {
+        // Selects without a branch: which entry it is cannot be predicted.
+        &self.0[usize::from(self.0[1].key == key)]
+    }
+}
+
+/// Returns the number of ids before [`NONE`].
+#[inline]
+pub(super) fn count(ids: &[u32; MAX_IDS]) -> usize {
+    ids.iter().filter(|id| **id != NONE).count()
 }
 
 /// Returns the key of a part of at most [`MAX_SHORT`] bytes.
@@ -57,16 +78,35 @@ pub(super) fn key(part: &[u8]) -> Key {
     u128::from_le_bytes(bytes)
 }
 
+/// Returns the key of the part that is the first `length` bytes of `bytes`; [`LONG_PART`] for more than
+/// [`MAX_SHORT`] bytes.
+#[inline]
+pub(super) fn key_of_start(bytes: [u8; 16], length: usize) -> Key {
+    /// Bits of the first bytes.
+    const FIRST: [u128; MAX_SHORT + 1] = {
+        let mut bits = [0; MAX_SHORT + 1];
+        let mut length = 0;
+        while length <= MAX_SHORT {
+            bits[length] = (1 << (8 * length)) - 1;
+            length += 1;
+        }
+        bits
+    };
+    match FIRST.get(length) {
+        Some(first) => u128::from_le_bytes(bytes) & first | (length as u128) << 120,
+        None => LONG_PART,
+    }
+}
+
 impl PartCache {
-    /// Maximum memory of a cache, in bytes: 20 MiB.
+    /// Maximum memory of a cache, in bytes: 40 MiB.
     pub(super) const MAX_BYTES: usize = MAX_LINES * BYTES_PER_LINE;
 
     /// Creates an empty cache of up to `bytes` of memory, at most [`Self::MAX_BYTES`].
     pub(super) fn new(bytes: usize) -> Self {
         let lines = (bytes / BYTES_PER_LINE).clamp(MIN_LINES, MAX_LINES);
-        let empty = Line([CachedPart { key: 0, ids: [NONE; 4] }; 2]);
         Self {
-            lines: vec![empty; 1 << lines.ilog2()].into(),
+            lines: RandomTable::zeroed(1 << lines.ilog2()),
             spilled: Vec::new(),
             long: HashMap::new(),
             long_bytes: 0,
@@ -84,6 +124,14 @@ impl PartCache {
         std::hint::black_box(read);
     }
 
+    /// Returns the ids of a short part, then [`NONE`]; `None` if they are not cached or more than [`MAX_IDS`]. `line`:
+    /// that of `key`.
+    #[inline]
+    pub(super) fn ids(&self, key: Key, line: usize) -> Option<&[u32; MAX_IDS]> {
+        let found = self.lines[line].entry(key);
+        (found.key == key && found.ids[0] != SPILLED).then_some(&found.ids)
+    }
+
     /// Appends the ids of a short part to `ids`, cached or from `encode`. `line`: that of `key`.
     #[inline]
     pub(super) fn short(
@@ -93,9 +141,7 @@ impl PartCache {
         ids: &mut Vec<u32>,
         encode: impl FnOnce(&mut Vec<u32>),
     ) {
-        let Line(entries) = &self.lines[line];
-        // Selects without a branch: which entry it is cannot be predicted.
-        let found = &entries[usize::from(entries[1].key == key)];
+        let found = self.lines[line].entry(key);
         if found.key != key {
             return self.add_short(key, line, ids, encode);
         }
@@ -104,12 +150,7 @@ impl PartCache {
                 let start = start as usize;
                 ids.extend_from_slice(&self.spilled[start..start + length as usize]);
             }
-            // Copies four without a branch, then cuts off the unused ones.
-            of_part => {
-                ids.extend_from_slice(&of_part);
-                let none = of_part.iter().filter(|id| **id == NONE).count();
-                ids.truncate(ids.len() - none);
-            }
+            of_part => ids.extend_from_slice(&of_part[..count(&of_part)]),
         }
     }
 
@@ -124,8 +165,8 @@ impl PartCache {
         let first = ids.len();
         encode(ids);
         let of_part = &ids[first..];
-        let mut entry = CachedPart { key, ids: [NONE; 4] };
-        if of_part.len() <= 4 {
+        let mut entry = CachedPart { key, ids: [NONE; MAX_IDS] };
+        if of_part.len() <= MAX_IDS {
             entry.ids[..of_part.len()].copy_from_slice(of_part);
         } else {
             if self.spilled.len() + of_part.len() > SPILLED_PER_LINE * self.lines.len() {
@@ -232,6 +273,15 @@ mod tests {
         let lines = cache.lines.len();
         assert!(cache.spilled.len() <= SPILLED_PER_LINE * lines);
         assert!(cache.long_bytes <= LONG_BYTES_PER_LINE * lines);
+    }
+
+    #[test]
+    fn the_key_of_a_start_is_the_key_of_its_bytes() {
+        let bytes: [u8; 16] = std::array::from_fn(|at| 0xF0 - at as u8);
+        for length in 1..=MAX_SHORT {
+            assert_eq!(key_of_start(bytes, length), key(&bytes[..length]));
+        }
+        assert_eq!(key_of_start(bytes, MAX_SHORT + 1), LONG_PART);
     }
 
     #[test]
