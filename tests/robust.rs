@@ -143,7 +143,7 @@ fn output_paths_with_shell_syntax_are_rejected() {
     let home = "stages.load-partial-model.cache_folder=~/cache";
     let answer = workspace.longsift(&["validate", "pipeline.yaml", "--set", home]).expect(2);
     assert!(
-        answer.stderr.contains("`cache_folder` is `~/cache`, and `~` is not expanded"),
+        answer.stderr.contains("`cache_folder` is `~/cache`, but `~` is not expanded"),
         "{}",
         answer.stderr
     );
