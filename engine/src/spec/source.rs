@@ -2,6 +2,7 @@
 
 use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
 use crate::base::secrets::masked;
+use crate::base::text;
 
 /// Range in a source: start and length in characters. Ordered by source, then position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,7 +166,7 @@ impl<'s> Problems<'s> {
         if more > 0 {
             all.push(Diagnostic::error(
                 Blame::Pipeline,
-                format!("{more} more mistakes are not shown"),
+                format!("not shown: {}", text::counted(more as u64, "more mistake")),
             ));
         }
         all
@@ -201,6 +202,6 @@ mod tests {
         }
         let all = problems.into_diagnostics();
         assert_eq!(all.len(), MAX_PROBLEMS + 1);
-        assert_eq!(all[MAX_PROBLEMS].message, "900 more mistakes are not shown");
+        assert_eq!(all[MAX_PROBLEMS].message, "not shown: 900 more mistakes");
     }
 }
