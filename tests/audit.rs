@@ -92,7 +92,7 @@ fn a_changed_byte_in_any_committed_file_is_found() {
     for (change, message) in [
         (
             Some(text.replace("\"keep_fraction\": 0.5", "\"keep_fraction\": 0.75")),
-            "differs from the lock",
+            "its digest of itself does not match",
         ),
         (Some(text[1..].to_owned()), "cannot be read"),
         (None, "the file is missing"),
@@ -167,6 +167,24 @@ fn an_edited_record_is_named_and_not_called_a_bug() {
         workspace.write(&format!("out.run/{name}"), "{}");
         verified(&workspace, 3);
         workspace.run(&pipeline());
+        verified(&workspace, 0);
+    }
+}
+
+#[test]
+fn a_run_with_other_settings_that_found_everything_done_is_verified() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let text = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+    workspace.write("renamed.yaml", text);
+    for arguments in [
+        ["pipeline.yaml", "--set", "input.memory_limit_bytes=100000000"],
+        ["pipeline.yaml", "--set", "input.max_quarantined_fraction=0.9"],
+        ["renamed.yaml", "--set", "input.on_bad_file=quarantine"],
+    ] {
+        let arguments = [&["run", "-q"], &arguments[..]].concat();
+        let summary = workspace.longsift(&arguments).success().summary();
+        assert_eq!(summary["status"], "nothing_to_do", "{arguments:?}");
         verified(&workspace, 0);
     }
 }

@@ -424,6 +424,26 @@ fn amounts_that_cannot_be_counted_exactly_are_not_shown() {
 }
 
 #[test]
+fn a_report_that_is_requested_later_is_made() {
+    let workspace = Workspace::new();
+    let text = |row: usize| format!("words that come back {row} ").repeat(60);
+    let input = table(&[
+        ("id", strings((0..12).map(|row| format!("d{row}")))),
+        ("text", strings((0..12).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    let pipeline = recurring().score("formula: far-recurrence");
+    workspace.run(&pipeline);
+    let (data, page) = (workspace.hashes(&["out/data"]), workspace.path("out.run/report.html"));
+    let requested = pipeline.output("report: true");
+    for status in ["done", "nothing_to_do"] {
+        assert_eq!(workspace.run(&requested)["status"], status);
+        assert!(page.exists() && workspace.hashes(&["out/data"]) == data);
+        workspace.longsift(&["verify", "out.run"]).success();
+    }
+}
+
+#[test]
 fn texts_keep_their_line_breaks_and_code_is_monospaced() {
     let workspace = Workspace::new();
     let line =

@@ -180,7 +180,8 @@ impl Verification {
         Ok(())
     }
 
-    /// Checks the lock, from which later runs decide what can be reused.
+    /// Checks the lock, from which later runs decide what can be reused. A later run that found everything done may have
+    /// written it with other settings on which no result depends.
     fn lock(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         let path = directory.lock_file();
         let message = match PipelineLock::read(&path) {
@@ -188,7 +189,7 @@ impl Verification {
             Err(stopped) => return Err(stopped),
             Ok(None) => "the file is missing".to_owned(),
             Ok(Some(lock)) => {
-                if lock.without_models() == manifest.lock.without_models() {
+                if lock.identity == manifest.lock.identity {
                     return self.sealed(&path, "pipeline.lock");
                 }
                 "differs from the lock in the manifest; if a later run was interrupted, run it again".to_owned()

@@ -43,7 +43,7 @@ pub(super) fn selection_fingerprint(
     text::sha256_hex(content.to_string().as_bytes())
 }
 
-/// Returns the summary of the finished run, if it matches this plan exactly and all its files exist.
+/// Returns the summary of the finished run, if it matches this plan exactly and all files that the plan requires exist.
 pub fn finished(
     plan: &Plan,
     identity: &Identity,
@@ -55,6 +55,7 @@ pub fn finished(
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
         && manifest.is_in_place(directory)?
+        && (!plan.spec.pipeline.output.report || !manifest.report.is_empty())
         && directory.is_finished()?
         && manifest.summary.as_ref().map_or(Ok(true), |part| part.is_unchanged(&directory.root))?;
     if !same {

@@ -94,12 +94,6 @@ impl PipelineLock {
         Ok(Some(lock))
     }
 
-    /// Returns the lock without the identities of model folders on this machine.
-    #[must_use]
-    pub fn without_models(&self) -> Self {
-        Self { model: None, whole_models: BTreeMap::new(), ..self.clone() }
-    }
-
     /// Returns the values that are needed to repeat the run.
     ///
     /// # Errors
