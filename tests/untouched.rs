@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -120,6 +121,49 @@ fn a_copy_of_a_run_directory_is_run_in_place() {
     let elsewhere = ["run", "backup/out.run", "--set", "output.path=elsewhere", "-q"];
     workspace.longsift(&elsewhere).success();
     assert!(workspace.path("elsewhere.run/_SUCCESS").exists());
+}
+
+#[test]
+fn no_answer_of_a_run_is_written_into_a_result() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let before = workspace.hashes(&["out", "out.run"]);
+    for file in ["out.run/summary.json", "out/data/new.json", "out.run/units/new.prom"] {
+        for option in ["--summary-file", "--metrics-textfile"] {
+            let refused = workspace.longsift(&["run", "pipeline.yaml", option, file]).expect(2);
+            let message = "holds the files of a result only";
+            assert!(refused.stderr.contains(message), "{}", refused.stderr);
+            assert_eq!(workspace.hashes(&["out", "out.run"]), before);
+        }
+    }
+    let beside = ["run", "pipeline.yaml", "-q", "--summary-file", "out/summary.json"];
+    workspace.longsift(&beside).success();
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
+fn a_run_directory_that_is_a_link_to_that_of_another_output_is_refused() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let before = committed_files(&workspace, "out");
+    symlink("out.run", workspace.path("other.run")).unwrap();
+    for command in [&["plan"][..], &["run"], &["run", "--fresh"], &["run", "--phase", "score"]] {
+        let other = ["pipeline.yaml", "-q", "--set", "output.path=other"];
+        let refused = workspace.longsift(&[command, &other].concat()).expect(2).stderr;
+        let message = "other.run` is a link to `";
+        assert!(refused.contains(message) && refused.contains("of another output"), "{refused}");
+        assert_eq!(committed_files(&workspace, "out"), before);
+    }
+    // A link to any other place, and a link next to a linked output, are the user's choice.
+    fs::create_dir_all(workspace.path("disk/7")).unwrap();
+    symlink("disk/7", workspace.path("third.run")).unwrap();
+    symlink("out.run", workspace.path("alias.run")).unwrap();
+    symlink("out", workspace.path("alias")).unwrap();
+    for (output, status) in [("third", "done"), ("alias", "nothing_to_do")] {
+        let output = format!("output.path={output}");
+        let arguments = ["run", "pipeline.yaml", "-q", "--set", &output];
+        assert_eq!(workspace.longsift(&arguments).success().summary()["status"], status);
+    }
 }
 
 #[test]

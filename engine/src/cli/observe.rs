@@ -18,6 +18,7 @@ use crate::plan::Plan;
 use crate::report::lineage::Lineage;
 use crate::report::metrics;
 use crate::run::Phase;
+use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::Summary;
 use crate::storage::marked::{self, Mark};
 
@@ -40,6 +41,9 @@ impl Observers {
     /// Fails if `--summary-file` cannot be written. The summary of an earlier run is removed, so that it is never
     /// taken for the summary of this run.
     pub(super) fn from_arguments(arguments: &RunArguments) -> Result<Self> {
+        for path in arguments.summary_file.iter().chain(&arguments.metrics_textfile) {
+            refuse_result_folders(path)?;
+        }
         if let Some(path) = &arguments.metrics_textfile {
             marked::check(path, Mark::METRICS)?;
         }
@@ -100,6 +104,24 @@ impl Observers {
 
 /// Mark of a summary that longsift wrote.
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
+
+/// Refuses files in the folders of a result, whose files are all listed in its records.
+fn refuse_result_folders(path: &Path) -> Result<()> {
+    let folder =
+        path.parent().map(|folder| Path::new(".").join(folder).canonicalize().unwrap_or_default());
+    let folder = folder.unwrap_or_default();
+    let is_result = |folder: &&Path| {
+        let is_data = folder.ends_with("data");
+        RunDirectory::exists_at(folder)
+            || folder.parent().filter(|_| is_data).is_some_and(|output| {
+                RunDirectory::exists_at(&RunDirectory::for_output(output).root)
+            })
+    };
+    let Some(result) = folder.ancestors().find(is_result) else { return Ok(()) };
+    let [path, result] = [path, result].map(|path| quoted(&path.display().to_string()));
+    let message = format!("{path} is in {result}, which holds the files of a result only");
+    Err(Diagnostic::error(Blame::Pipeline, message).hint("name a file in another folder").into())
+}
 
 /// Checks that a summary can be written to `path`, and removes an earlier one, before the run begins.
 fn prepare_summary_file(path: &Path) -> Result<()> {

@@ -112,8 +112,8 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     saved::parse(&path.to_string(), setting, &bytes).map(drop)
 }
 
-/// Checks before scoring that the run can commit: no file in place of a folder, and no folder on another file system
-/// than its parent, which would prevent atomic renames.
+/// Checks before scoring that the run can commit: no file in place of a folder, no folder on another file system than its
+/// parent, which would prevent atomic renames, and no run directory of another output.
 pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     if store::is_address(&directory.output) {
         return Vec::new();
@@ -126,6 +126,11 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
     let mut folders = vec![(&directory.output, data)];
     folders.extend(directory.committed_folders().map(|folder| (root, folder)));
     let mut problems = Vec::new();
+    if let Some(other) = directory.linked_to_other() {
+        let [link, other] = [root, &other].map(|path| quoted(&path.display().to_string()));
+        let message = format!("{link} is a link to {other}, the run directory of another output");
+        problems.push(problem(message, "remove the link, or choose another `output.path`"));
+    }
     for (around, folder) in folders {
         for path in [around, &folder] {
             let message = || format!("`{}` is a file, but must be a folder", path.display());

@@ -150,6 +150,17 @@ impl RunDirectory {
         }
     }
 
+    /// Returns the run directory of another output to which the name of this one is a link. A run would mix the records of both.
+    pub fn linked_to_other(&self) -> Option<PathBuf> {
+        if store::is_address(&self.root) || !self.root.is_symlink() {
+            return None;
+        }
+        let target = self.root.canonicalize().ok()?;
+        target.extension().filter(|extension| *extension == "run")?;
+        let other = target.with_extension("").canonicalize().ok()?;
+        (self.output.canonicalize().ok().as_ref() != Some(&other)).then_some(target)
+    }
+
     /// Folders that a run writes to while it scores.
     pub(super) fn working_folders(&self) -> [PathBuf; 6] {
         [
