@@ -114,3 +114,18 @@ fn folders_named_key_and_value_become_columns() {
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     assert_eq!(kept(&read_parquet(&workspace.path("out2/data"))), ["4 Some(\"de\") None"]);
 }
+
+#[test]
+fn a_file_below_two_values_of_one_key_is_refused() {
+    let workspace = workspace();
+    document(&workspace, "input/lang=en/day=1/lang=en/1.parquet");
+    document(&workspace, "input/lang=en/day=1/lang=de/2.parquet");
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let refused = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    let message = "lang=en/day=1/lang=de/2.parquet: two of its folders have different values of `lang`: `lang=en` and `lang=de`";
+    assert!(refused.contains(message) && !refused.contains("1.parquet"), "{refused}");
+    fs::remove_file(workspace.path("input/lang=en/day=1/lang=de/2.parquet")).unwrap();
+    workspace.run(&pipeline());
+    let data = read_parquet(&workspace.path("out/data"));
+    assert_eq!(optional_texts(&data, "lang")[0].as_deref(), Some("en"));
+}

@@ -123,8 +123,8 @@ impl Dataset {
             problems.push(problem);
             None
         });
-        super::unify::add_partitions(&mut files);
-        let unified = super::unify::unify(&mut files);
+        let unified =
+            super::unify::add_partitions(&mut files).and_then(|()| super::unify::unify(&mut files));
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, differences) = super::metadata::union(&files);

@@ -6,6 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 
 use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
+use super::problem::DataProblem;
 
 /// Value that Hive and Spark write for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -25,11 +26,22 @@ pub(super) fn column(key: &str) -> Arc<Field> {
     Arc::new(Field::new(key, DataType::Utf8, true))
 }
 
-/// Returns the value of a key in the folder names of a path, from the innermost folder; `None` for null or a missing
-/// key.
-pub(super) fn value(path: &str, key: &str) -> Option<String> {
-    let (_, value) = keys_and_values(path).filter(|(name, _)| *name == key).last()?;
-    (value != NULL).then(|| unescaped(value))
+/// Returns the value of a key in the folder names of a path; `None` for null or a missing key.
+///
+/// # Errors
+/// Two folders have different values.
+pub(super) fn value(path: &str, key: &str) -> Result<Option<String>, DataProblem> {
+    let mut values = keys_and_values(path).filter(|(name, _)| *name == key).map(|(_, value)| value);
+    let Some(value) = values.next() else { return Ok(None) };
+    if let Some(other) = values.find(|other| *other != value) {
+        let message = format!(
+            "two of its folders have different values of `{key}`: `{key}={value}` and `{key}={other}`"
+        );
+        return Err(DataProblem::settings(message)
+            .in_file(path)
+            .with_hint("rename one of the folders, or exclude the file with a glob"));
+    }
+    Ok((value != NULL).then(|| unescaped(value)))
 }
 
 /// Returns the keys and values in the folder names of a path, the outermost first.
@@ -118,7 +130,11 @@ mod tests {
         assert_eq!(pairs("=x/a b=c/d=/plain/f.parquet"), [("d", "")]);
         let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];
         assert_eq!(keys(paths.into_iter()), ["a", "b", "c"]);
-        assert_eq!((value(paths[0], "a"), value(paths[1], "c")), (Some("3".to_owned()), None));
+        let value = |path, key| value(path, key).map_err(|problem| problem.message);
+        assert_eq!(value(paths[0], "b"), Ok(Some("2".to_owned())));
+        assert_eq!((value(paths[0], "c"), value(paths[1], "c")), (Ok(None), Ok(None)));
+        assert_eq!(value("a=1/b=2/a=1/x", "a"), Ok(Some("1".to_owned())));
+        assert!(value(paths[0], "a").unwrap_err().contains("values of `a`: `a=1` and `a=3`"));
         assert_eq!(unescaped("a%2Fb%20%zz%"), "a/b %zz%");
     }
 }

@@ -52,7 +52,11 @@ pub(super) fn set_line_columns(
 
 /// Adds string columns for the keys of folders named `key=value` to all files. A column of the same name in any file
 /// takes precedence.
-pub(super) fn add_partitions(files: &mut [InputFile]) {
+///
+/// # Errors
+/// One problem per file whose folders contradict each other.
+pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProblem>> {
+    let mut problems = Vec::new();
     let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));
     keys.retain(|key| files.iter().all(|file| file.schema.column_with_name(key).is_none()));
     for file in files.iter_mut().filter(|_| !keys.is_empty()) {
@@ -61,8 +65,15 @@ pub(super) fn add_partitions(files: &mut [InputFile]) {
         let metadata = file.schema.metadata().clone();
         file.positions = (0..fields.len()).collect();
         file.schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        file.partitions = keys.iter().map(|key| partitions::value(&file.path, key)).collect();
+        file.partitions = Vec::with_capacity(keys.len());
+        for key in &keys {
+            match partitions::value(&file.path, key) {
+                Ok(value) => file.partitions.push(value),
+                Err(problem) => problems.push(problem),
+            }
+        }
     }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 fn too_wide() -> DataProblem {
