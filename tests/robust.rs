@@ -285,6 +285,16 @@ fn exceeding_the_file_size_limit_is_reported() {
 }
 
 #[test]
+fn a_small_stack_limit_changes_nothing() {
+    let workspace = workspace();
+    let expected = workspace.run(&pipeline());
+    let arguments = ["run", "pipeline.yaml", "-q", "--fresh"];
+    let mut command = workspace.command_after("ulimit -s 64 && exec", &arguments);
+    let answer = Answer::from_output(command.output().unwrap()).success();
+    assert_eq!(answer.summary()["kept"], expected["kept"]);
+}
+
+#[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_signal_ends_a_selection_before_anything_is_written() {
     let workspace = workspace();
