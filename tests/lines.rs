@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arrow_array::builder::{Int64Builder, MapBuilder, StringBuilder};
 use arrow_array::{ArrayRef, FixedSizeBinaryArray, IntervalMonthDayNanoArray, RecordBatch};
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -751,5 +752,38 @@ fn a_column_that_no_output_supports_is_rejected_before_scoring() {
         lines.output = "path: out, format: jsonl-zst".to_owned();
         workspace.write("pipeline.yaml", lines.to_string());
         workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    }
+}
+
+#[test]
+fn maps_that_json_may_not_hold_are_announced_before_scoring() {
+    let rows = corpus().slice(0, 20);
+    let mut map = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+    for row in 0..20 {
+        for key in ["a", if row < 19 { "b" } else { "a" }] {
+            map.keys().append_value(key);
+            map.values().append_value(1);
+        }
+        map.append(true).unwrap();
+    }
+    let batch = table(&[
+        ("id", Arc::clone(rows.column_by_name("id").unwrap())),
+        ("text", Arc::clone(rows.column_by_name("text").unwrap())),
+        ("counts", Arc::new(map.finish())),
+    ]);
+    let mut file = FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    file.write(&batch).unwrap();
+    let workspace = workspace(&[("a.arrow", file.into_inner().unwrap())]);
+    let warning = "maps (`counts`): if a map of a kept row has a key twice";
+    for (output, announced, code) in
+        [("path: out", false, 0), ("path: out2, format: jsonl-zst", true, 3)]
+    {
+        let mut pipeline = pipeline().filter("keep_fraction: 1");
+        pipeline.output = output.to_owned();
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+        assert_eq!(planned.contains(warning), announced, "{planned}");
+        let ended = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(code).stderr;
+        assert_eq!(ended.contains("a map has the key `a` twice"), announced, "{ended}");
     }
 }

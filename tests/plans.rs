@@ -346,3 +346,19 @@ fn settings_that_do_not_fit_each_other_or_the_machine() {
         nothing,
     );
 }
+
+#[test]
+fn an_adapter_next_to_the_weights_is_named() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[192, 128]), 4);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    let planned = || workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+    assert!(!planned().contains("adapter"));
+    workspace.write("model/adapter_config.json", "{\"peft_type\": \"LORA\"}");
+    let said = planned();
+    assert!(
+        said.contains("adapter_config.json` is ignored: scores are those of the model without"),
+        "{said}"
+    );
+}

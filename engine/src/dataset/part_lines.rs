@@ -100,6 +100,23 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
     schema.fields().iter().filter_map(one).collect()
 }
 
+/// Lists columns with maps, at any depth: rows whose map has a key twice cannot be written.
+pub fn map_columns(schema: &Schema) -> Vec<String> {
+    let fields = schema.fields().iter().filter(|field| has_map(field.data_type()));
+    fields.map(|field| quoted(field.name())).collect()
+}
+
+fn has_map(kind: &DataType) -> bool {
+    match kind {
+        DataType::Map(..) => true,
+        DataType::Struct(fields) => fields.iter().any(|field| has_map(field.data_type())),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            has_map(item.data_type())
+        }
+        _ => false,
+    }
+}
+
 /// Returns a key that a map of a row has twice, at any depth.
 fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
     let inside = |items: &ArrayRef| {

@@ -1,7 +1,8 @@
 //! Checks of a pipeline whose input, model and tokenizer are open.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Column;
@@ -31,6 +32,8 @@ use crate::spec::Spec;
 use crate::spec::pipeline::OutputFormat;
 use crate::storage::{files, store};
 
+/// Settings of an adapter, as the PEFT library saves it.
+const ADAPTER: &str = "adapter_config.json";
 /// Maximum number of unreadable files that are listed one by one.
 const MAX_LISTED_FILES: usize = 5;
 
@@ -171,6 +174,40 @@ pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<D
         );
         problems.push(spec.error("output.format", format!("column {column}")).hint(hint));
     }
+}
+
+/// Warns that rows may turn out not to be writable: maps with a key twice, of which readers of JSON lose a value. Lines of JSON
+/// are checked when they are read.
+pub(super) fn maps(spec: &Spec, dataset: &Dataset) -> Option<Diagnostic> {
+    let is_json = spec.pipeline.output.format == OutputFormat::JsonlZst;
+    let columns = part_lines::map_columns(&dataset.schema);
+    if !is_json || columns.is_empty() || dataset.lines.is_some() {
+        return None;
+    }
+    let message = format!(
+        "maps ({}): if a map of a kept row has a key twice, the run fails when it writes JSON, after scoring",
+        columns.join(", ")
+    );
+    Some(
+        spec.warning("output.format", message)
+            .hint("`format: parquet` writes such rows as they are"),
+    )
+}
+
+/// Warns about adapters next to weights: the transformers library applies them.
+pub(super) fn adapters<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<Diagnostic> {
+    let files: BTreeSet<PathBuf> = folders.map(|folder| folder.join(ADAPTER)).collect();
+    let there = files.into_iter().filter(|file| file.is_file());
+    let warning = |file: PathBuf| {
+        let message = format!(
+            "{} is ignored: scores are those of the model without this adapter",
+            quoted(&file.display().to_string())
+        );
+        Diagnostic::warning(Blame::Data, message).hint(
+            "the transformers library applies it; to score with it, merge it into the weights (`merge_and_unload`) and save them in another folder",
+        )
+    };
+    there.map(warning).collect()
 }
 
 /// Opens the devices that measure windows.

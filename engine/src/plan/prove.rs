@@ -148,6 +148,10 @@ impl Plan {
             return Err(Failure::Problems(problems));
         }
         checks::calibration(&spec)?;
+        warnings.extend(checks::maps(&spec, &dataset));
+        let first = attention.iter().map(|attention| attention.model.config().folder());
+        let whole = whole_models.values().map(|whole| &*whole.path);
+        warnings.extend(checks::adapters(first.chain(whole)));
         let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
         let notes = dataset.notes.iter().chain(of_model);
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
