@@ -141,6 +141,12 @@ impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     }
 }
 
+/// What the parser says about a surrogate that is not part of a pair.
+const SURROGATE: [&str; 2] =
+    ["unexpected end of hex escape", "lone leading surrogate in hex escape"];
+const UNPAIRED: &str =
+    "a surrogate (`\\ud800` to `\\udfff`) is not part of a pair, so the string is not Unicode";
+
 struct LineParser<'a> {
     line: &'a str,
     strict: bool,
@@ -168,7 +174,7 @@ impl<'a> LineParser<'a> {
                     "`{name}` is not valid JSON (Python's json.dumps writes it); write null instead"
                 ),
             ),
-            None => Misfit::new(at, why),
+            None => Misfit::new(at, if SURROGATE.contains(&why) { UNPAIRED } else { why }),
         }
     }
 
@@ -545,7 +551,8 @@ mod tests {
             let misfit = message(number, &format!("{{\"x\": {name}}}"));
             assert!(misfit.contains(&format!("`{name}` is not valid JSON")), "{misfit}");
         }
-        assert_eq!(message(meta, r#"{"b\ud800": 1}"#), "9: unexpected end of hex escape");
+        assert_eq!(message(meta, r#"{"b\ud800": 1}"#), format!("9: {UNPAIRED}"));
+        assert_eq!(message(meta, r#"{"b\udfb7": 1}"#), format!("8: {UNPAIRED}"));
         assert_eq!(
             message(meta, "{\"meta\": \"a\u{1}\"}"),
             "10: control character (\\u0000-\\u001F) found while parsing a string"
