@@ -84,6 +84,8 @@ mod measures;
 #[cfg(test)]
 mod mirror;
 #[cfg(test)]
+mod model_devices;
+#[cfg(test)]
 mod observers;
 #[cfg(test)]
 mod output;

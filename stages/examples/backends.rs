@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use longsift_stages::contract::{ForwardFigures, ForwardRequest, LossRequest};
 use longsift_stages::measures::language_model::{LossSums, ProductPrecision};
-use longsift_stages::model::{BackendName, WholeModel};
+use longsift_stages::model::{BackendName, WholeModel, has_gpu};
 
 /// Eight layers of SmolLM2-135M, with as much of its vocabulary.
 const SIZES: hollow::Sizes = hollow::Sizes {
@@ -71,7 +71,8 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32) {
     let mut all = Vec::new();
     for (backend, precision) in runs {
         let model = WholeModel::open(folder).expect("a whole model");
-        let model = model.with_backend(Some(backend), precision).expect("the build has it");
+        let model =
+            model.with_backend(Some(backend), precision, has_gpu()).expect("the build has it");
         let ids: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
         let mut fastest = f64::INFINITY;
         let mut made = Vec::new();

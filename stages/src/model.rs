@@ -102,6 +102,6 @@ pub use spec::{AttentionSpec, EmbeddingSteps, HeadNorm, Latent, Norm, NormScope,
 pub use table::LayerZeroTable;
 pub use whole::{
     BackendName, FORWARD_VERSION, ForwardMemory, ForwardOperations, ForwardOutput, ShortWindow,
-    WholeModel, short_stride, short_windows,
+    WholeModel, has_gpu, short_stride, short_windows,
 };
 pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -34,7 +34,7 @@ fn memory(
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &sizes, dtype);
     let model = WholeModel::open(folder.path()).unwrap();
-    let model = model.with_backend(Some(backend), ProductPrecision::F32).unwrap();
+    let model = model.with_backend(Some(backend), ProductPrecision::F32, false).unwrap();
     let computed = model.memory(tokens as u64, THREADS as u64).peak_bytes;
     let ids: Vec<u32> = (0..tokens).map(|token| (token * 7 % 500) as u32).collect();
     let (taken, made) = heap::peak_of(|| pool.install(|| model.forward(&[&ids])));

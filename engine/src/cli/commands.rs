@@ -160,6 +160,10 @@ fn plan(
     plan.estimate.windows = sample.windows().unwrap_or(plan.estimate.windows);
     plan.estimate.tokens = sample.tokens().unwrap_or(plan.estimate.tokens);
     let sizing = cards.map(|cards| Sizing::new(&plan, &cards)).transpose()?;
+    if let Some(sizing) = &sizing {
+        report_warnings(cli, sizing.warnings.iter());
+        plan.warnings.extend(sizing.warnings.iter().cloned());
+    }
     let done = done(&plan)?;
     if !done.finished {
         plan.check_space()?;

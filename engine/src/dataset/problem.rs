@@ -152,7 +152,7 @@ fn blame_of(kind: ProblemKind) -> Blame {
     match kind {
         ProblemKind::Settings => Blame::Pipeline,
         ProblemKind::Checkpoint => Blame::Data,
-        ProblemKind::Machine | ProblemKind::Memory => Blame::Machine,
+        ProblemKind::Machine | ProblemKind::Memory | ProblemKind::Device => Blame::Machine,
     }
 }
 

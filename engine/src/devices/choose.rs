@@ -59,6 +59,17 @@ pub fn choose(choice: DeviceCriteria<'_>) -> Result<Devices, NoDevices> {
     Ok(Devices { list, why, threads: choice.threads, kernel })
 }
 
+/// Returns the processor as the only device.
+pub fn processor(choice: DeviceCriteria<'_>, why: &str) -> Devices {
+    let (list, why) = (vec![cpu(choice)], why.to_owned());
+    Devices { list, why, threads: choice.threads, kernel: choice.kernel }
+}
+
+/// Whether GPUs are simulated.
+pub fn is_simulation() -> bool {
+    std::env::var_os(simulated::VARIABLE).is_some()
+}
+
 fn cpu(choice: DeviceCriteria<'_>) -> Device {
     Device {
         compute: Arc::new(Cpu::new(choice.kernel, choice.threads)),

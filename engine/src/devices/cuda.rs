@@ -1,13 +1,15 @@
 //! NVIDIA GPUs: each has a copy of the table, and all run the same kernel.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
 use longsift_kernels::cuda::{self, DeviceError, Support, WindowRequest};
 use longsift_kernels::{ElementType, HeadSums, Kernel, StatisticsRequest};
 use longsift_stages::contract::Decimal;
-use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::contract::compute::{Compute, DeviceFailure, ForwardPass, ForwardResult};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
 use longsift_stages::model::AttentionSpec;
 
@@ -32,6 +34,7 @@ pub(super) fn find(choice: DeviceCriteria<'_>) -> Result<Vec<Device>, String> {
             kernel,
             number_bytes: choice.number_bytes,
             opened: RwLock::new(None),
+            forwarding: AtomicU64::new(0),
         });
         let nvml = by_nvml.iter().find(|known| known.uuid() == gpu.uuid).copied();
         let card = GpuMemory { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
@@ -89,6 +92,8 @@ struct Cuda {
     kernel: Kernel,
     number_bytes: u64,
     opened: RwLock<Option<cuda::CudaDevice<Nvidia>>>,
+    /// Bytes of the pass of a whole model in progress, which another allocator holds.
+    forwarding: AtomicU64,
 }
 
 impl Cuda {
@@ -133,7 +138,8 @@ impl Compute for Cuda {
     }
 
     fn held_bytes(&self) -> u64 {
-        self.with_device(|device| device.driver().held_bytes()).unwrap_or(0)
+        let windows = self.with_device(|device| device.driver().held_bytes()).unwrap_or(0);
+        windows + self.forwarding.load(SeqCst)
     }
 
     fn kept_bytes(&self) -> u64 {
@@ -158,6 +164,13 @@ impl Compute for Cuda {
             })
         });
         measured.expect("the scheduler loads a device before it measures").map_err(failure)
+    }
+
+    fn forward(&self, pass: &ForwardPass<'_>) -> Result<ForwardResult, DeviceFailure> {
+        self.forwarding.fetch_add(pass.bytes, SeqCst);
+        let done = pass.run_on_gpu(self.ordinal);
+        self.forwarding.fetch_sub(pass.bytes, SeqCst);
+        done
     }
 }
 

@@ -27,6 +27,13 @@ impl Devices {
         self.list.len() == 1 && self.list[0].compute.name() == "cpu"
     }
 
+    /// Returns the devices for passes of whole models, which run one at a time on each.
+    #[must_use]
+    pub fn for_passes(&self) -> Self {
+        let one = |device: &Device| Device { workers: 1, ..device.clone() };
+        Self { list: self.list.iter().map(one).collect(), ..self.clone() }
+    }
+
     /// Names of the devices: `cpu`, or `cuda:0, cuda:1`.
     pub fn names(&self) -> String {
         self.list.iter().map(|device| device.compute.name()).collect::<Vec<_>>().join(", ")

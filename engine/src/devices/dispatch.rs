@@ -360,7 +360,7 @@ impl Dispatcher {
         let tokens = window.tokens;
         if heads < wanted {
             window.max_heads = heads;
-            self.steps.push((Some(index), Step::HeadGroups { tokens, key_heads: heads }));
+            self.steps.push((Some(index), Step::smaller_groups(self.policy.unit, tokens, heads)));
         }
         Piece { window: id, tokens, key_heads, device: index, reservation }
     }

@@ -13,7 +13,7 @@ use longsift_stages::shard_across_devices::ShardBy;
 use proptest::prelude::*;
 
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy};
+use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, Unit};
 use super::ledger::{Ledger, Memory, MemorySource};
 
 const GB: u64 = 1_000_000_000;
@@ -128,6 +128,7 @@ fn simulate(world: &World) -> History {
         memory_wait: world.memory_wait,
         key_heads_at_once: None,
         min_piece_cost: 0,
+        unit: Unit::KeyHead,
     };
     let mut dispatcher = Dispatcher::new(sites.collect(), Box::new(bytes), policy);
     for (id, &tokens) in world.windows.iter().enumerate() {
@@ -494,6 +495,7 @@ fn queue_without_room_is_searched_once() {
         memory_wait: Duration::from_hours(1),
         key_heads_at_once: None,
         min_piece_cost: 0,
+        unit: Unit::KeyHead,
     };
     let mut dispatcher = Dispatcher::new(vec![site], Box::new(bytes), policy);
     for window in 0..100 {

@@ -1,10 +1,12 @@
-//! Measures windows on any number of devices: admission by memory, placement, one thread per running window.
+//! Runs jobs on any number of devices: admission by memory, placement, one thread per running piece.
 //!
-//! [`dispatch`] decides, [`ledger`] accounts for memory, and the threads here run the work. One thread submits windows and
-//! receives the results and messages.
+//! [`dispatch`] decides, [`ledger`] accounts for memory, and the threads here run the work. One thread submits jobs and
+//! receives the results and messages. A job is a window of layer 0, whose key heads are its units, or a group of windows of
+//! a whole model, each of which is a unit.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,9 +18,68 @@ use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 
 use super::device::Device;
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy};
+use super::dispatch::terms::{DeviceProperties, Next, Piece, PieceOutcome, Policy, WindowBytes};
 use super::ledger::Reservation;
 use super::steps::Step;
+
+/// Work that devices do on jobs `J` with results `R`.
+pub trait Work<J, R>: Sync {
+    /// Bytes that stay allocated on a device.
+    fn resident_bytes(&self, device: &Device) -> u64;
+    /// Loads the resident data.
+    fn load(&self, device: &Device) -> Result<(), DeviceFailure>;
+    /// Returns the bytes of a piece by device.
+    fn piece_bytes(&self, devices: &[Device]) -> Box<WindowBytes>;
+    /// Tokens of the longest window of a job, and the number of its units.
+    fn size(&self, job: &J) -> (usize, usize);
+    /// Tokens of some units; parts of a window count in proportion.
+    fn tokens(&self, job: &J, units: &Range<usize>) -> f64;
+    /// Runs some units of a job on a device; blocks until it is done.
+    fn measure(&self, device: &Device, job: &J, units: Range<usize>) -> Result<R, DeviceFailure>;
+    /// Joins the results of all units, in order.
+    fn join(&self, parts: Vec<R>) -> R;
+}
+
+impl Work<WindowTokens, HeadSums> for FirstLayer {
+    fn resident_bytes(&self, device: &Device) -> u64 {
+        device.compute.resident_bytes(self.spec(), self.table().bytes())
+    }
+
+    fn load(&self, device: &Device) -> Result<(), DeviceFailure> {
+        device.compute.load(self)
+    }
+
+    fn piece_bytes(&self, devices: &[Device]) -> Box<WindowBytes> {
+        let computes: Vec<_> = devices.iter().map(|device| Arc::clone(&device.compute)).collect();
+        let spec = self.spec().clone();
+        Box::new(move |device, tokens, key_heads| {
+            computes[device].window_bytes(&spec, tokens, 0..key_heads)
+        })
+    }
+
+    fn size(&self, window: &WindowTokens) -> (usize, usize) {
+        (window.ids.len(), self.spec().key_heads as usize)
+    }
+
+    fn tokens(&self, window: &WindowTokens, key_heads: &Range<usize>) -> f64 {
+        (window.ids.len() * key_heads.len()) as f64 / self.spec().key_heads as f64
+    }
+
+    fn measure(
+        &self,
+        device: &Device,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> Result<HeadSums, DeviceFailure> {
+        device.compute.measure(self, window, key_heads)
+    }
+
+    fn join(&self, parts: Vec<HeadSums>) -> HeadSums {
+        let mut sums = HeadSums::default();
+        parts.iter().for_each(|part| sums.append(part));
+        sums
+    }
+}
 
 /// Work that a device has done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,12 +92,12 @@ pub struct DeviceUsage {
     pub busy: Duration,
 }
 
-/// Message to the owner of the windows.
+/// Message to the owner of the jobs.
 #[derive(Debug)]
-pub enum SchedulerMessage {
+pub enum SchedulerMessage<J = WindowTokens, R = HeadSums> {
     Window {
         id: u64,
-        result: Result<(Arc<WindowTokens>, HeadSums), RowError>,
+        result: Result<(Arc<J>, R), RowError>,
     },
     /// The scheduler took a step, on a device or on all of them.
     Step {
@@ -49,33 +110,33 @@ pub enum SchedulerMessage {
     Bug(String),
 }
 
-/// Scheduler: takes windows and returns sums of heads.
-pub struct Scheduler<'a> {
+/// Scheduler: takes jobs, by default windows of layer 0, and returns their results, by default sums of heads.
+pub struct Scheduler<'a, J = WindowTokens, R = HeadSums> {
     devices: &'a [Device],
-    layer: &'a FirstLayer,
-    state: Mutex<SchedulerState>,
+    work_on: &'a dyn Work<J, R>,
+    state: Mutex<SchedulerState<J, R>>,
     /// Signals device threads that the state has changed.
     work: Condvar,
     has_messages: Condvar,
     started: Instant,
 }
 
-enum Task {
+enum Task<J> {
     Load(Reservation),
-    Measure(Piece, Arc<WindowTokens>),
+    Measure(Piece, Arc<J>),
 }
 
-struct RunningWindow {
-    tokens: Arc<WindowTokens>,
-    /// By first key head.
-    parts: BTreeMap<usize, HeadSums>,
+struct RunningJob<J, R> {
+    job: Arc<J>,
+    /// By first unit.
+    parts: BTreeMap<usize, R>,
 }
 
-struct SchedulerState {
+struct SchedulerState<J, R> {
     dispatcher: Dispatcher,
-    tasks: Vec<VecDeque<Task>>,
-    windows: HashMap<u64, RunningWindow>,
-    messages: VecDeque<SchedulerMessage>,
+    tasks: Vec<VecDeque<Task<J>>>,
+    jobs: HashMap<u64, RunningJob<J, R>>,
+    messages: VecDeque<SchedulerMessage<J, R>>,
     next_id: u64,
     check_at: Option<Instant>,
     closing: bool,
@@ -87,47 +148,48 @@ struct SchedulerState {
     total_busy_time: Duration,
 }
 
-impl<'a> Scheduler<'a> {
+impl<'a, J: Send + Sync, R: Send> Scheduler<'a, J, R> {
     /// Runs `work` with a scheduler over `devices`; their threads end when `work` does.
     pub fn run<T>(
         devices: &'a [Device],
-        layer: &'a FirstLayer,
+        work_on: &'a dyn Work<J, R>,
         policy: Policy,
-        work: impl FnOnce(&Scheduler<'_>) -> T,
+        work: impl FnOnce(&Scheduler<'_, J, R>) -> T,
     ) -> T {
-        let scheduler = Scheduler::new(devices, layer, policy);
+        let scheduler = Scheduler::new(devices, work_on, policy);
+        Self::run_all(std::slice::from_ref(&scheduler), || work(&scheduler))
+    }
+
+    /// Runs `work` while the threads of these schedulers do theirs.
+    pub fn run_all<T>(schedulers: &[Self], work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
-            for (index, device) in devices.iter().enumerate() {
-                for _ in 0..device.workers.max(1) {
-                    let scheduler = &scheduler;
-                    scope.spawn(move || scheduler.serve(index));
+            for scheduler in schedulers {
+                for (index, device) in scheduler.devices.iter().enumerate() {
+                    for _ in 0..device.workers.max(1) {
+                        scope.spawn(move || scheduler.serve(index));
+                    }
                 }
             }
             // The threads must end even if `work` panics.
-            let _close = CloseGuard(&scheduler);
-            work(&scheduler)
+            let _close = CloseGuard(schedulers);
+            work()
         })
     }
 
-    fn new(devices: &'a [Device], layer: &'a FirstLayer, policy: Policy) -> Self {
-        let table_bytes = layer.table().bytes();
+    /// Returns a scheduler whose threads [`Self::run_all`] starts.
+    pub fn new(devices: &'a [Device], work_on: &'a dyn Work<J, R>, policy: Policy) -> Self {
         let site = |device: &Device| DeviceProperties {
             name: device.compute.name().to_owned(),
             ledger: Arc::clone(&device.ledger),
             workers: device.workers,
-            resident_bytes: device.compute.resident_bytes(layer.spec(), table_bytes),
-        };
-        let computes: Vec<_> = devices.iter().map(|device| Arc::clone(&device.compute)).collect();
-        let spec = layer.spec().clone();
-        let window_bytes = move |device: usize, tokens: usize, key_heads: usize| {
-            computes[device].window_bytes(&spec, tokens, 0..key_heads)
+            resident_bytes: work_on.resident_bytes(device),
         };
         let sites = devices.iter().map(site).collect();
         let now = Instant::now();
         let state = SchedulerState {
-            dispatcher: Dispatcher::new(sites, Box::new(window_bytes), policy),
+            dispatcher: Dispatcher::new(sites, work_on.piece_bytes(devices), policy),
             tasks: devices.iter().map(|_| VecDeque::new()).collect(),
-            windows: HashMap::new(),
+            jobs: HashMap::new(),
             messages: VecDeque::new(),
             next_id: 0,
             check_at: Some(now),
@@ -140,7 +202,7 @@ impl<'a> Scheduler<'a> {
         };
         Self {
             devices,
-            layer,
+            work_on,
             state: Mutex::new(state),
             work: Condvar::new(),
             has_messages: Condvar::new(),
@@ -148,25 +210,24 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    pub fn devices(&self) -> &[Device] {
+    pub fn devices(&self) -> &'a [Device] {
         self.devices
     }
 
-    /// Queues a window and returns its id.
-    pub fn submit(&self, tokens: WindowTokens) -> u64 {
+    /// Queues a job and returns its id.
+    pub fn submit(&self, job: J) -> u64 {
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
-        let key_heads = self.layer.spec().key_heads as usize;
-        state.dispatcher.submit(id, tokens.ids.len(), key_heads);
-        let window = RunningWindow { tokens: Arc::new(tokens), parts: BTreeMap::new() };
-        state.windows.insert(id, window);
+        let (tokens, units) = self.work_on.size(&job);
+        state.dispatcher.submit(id, tokens, units);
+        state.jobs.insert(id, RunningJob { job: Arc::new(job), parts: BTreeMap::new() });
         self.dispatch_work(&mut state);
         id
     }
 
     /// Waits for the next message; `None` after `time` without one.
-    pub fn wait(&self, time: Duration) -> Option<SchedulerMessage> {
+    pub fn wait(&self, time: Duration) -> Option<SchedulerMessage<J, R>> {
         let mut state = self.lock();
         if state.messages.is_empty() {
             let waited = self.has_messages.wait_timeout(state, time);
@@ -218,7 +279,7 @@ impl<'a> Scheduler<'a> {
         state.total_busy_time + if pieces > 0 { since.elapsed() } else { Duration::ZERO }
     }
 
-    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState<J, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,18 +288,17 @@ impl<'a> Scheduler<'a> {
         while let Some(task) = self.next_task(device) {
             match task {
                 Task::Load(reservation) => {
-                    let result = self.guarded(|| self.devices[device].compute.load(self.layer));
+                    let result = self.guarded(|| self.work_on.load(&self.devices[device]));
                     let mut state = self.lock();
                     state.dispatcher.loaded(device, reservation, result, self.started.elapsed());
                     self.dispatch_work(&mut state);
                 }
-                Task::Measure(piece, tokens) => {
-                    let heads = piece.key_heads.clone();
-                    let compute = &self.devices[device].compute;
-                    let result = self.guarded(|| compute.measure(self.layer, &tokens, heads));
+                Task::Measure(piece, job) => {
+                    let units = piece.key_heads.clone();
+                    let on = &self.devices[device];
+                    let result = self.guarded(|| self.work_on.measure(on, &job, units));
                     let mut state = self.lock();
-                    let key_heads = self.layer.spec().key_heads;
-                    state.ended(piece, result, key_heads, self.started.elapsed());
+                    state.ended(piece, result, self.work_on, self.started.elapsed());
                     self.dispatch_work(&mut state);
                 }
             }
@@ -257,7 +317,7 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    fn next_task(&self, device: usize) -> Option<Task> {
+    fn next_task(&self, device: usize) -> Option<Task<J>> {
         let mut state = self.lock();
         loop {
             if state.closing {
@@ -283,7 +343,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Executes the dispatcher's decisions until it has to wait.
-    fn dispatch_work(&self, state: &mut SchedulerState) {
+    fn dispatch_work(&self, state: &mut SchedulerState<J, R>) {
         let now = Instant::now();
         loop {
             match state.dispatcher.next(now - self.started) {
@@ -314,7 +374,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-impl SchedulerState {
+impl<J, R> SchedulerState<J, R> {
     fn start(&mut self, piece: Piece, now: Instant) {
         for (pieces, since) in [&mut self.busy[piece.device], &mut self.busy_total] {
             if *pieces == 0 {
@@ -322,18 +382,18 @@ impl SchedulerState {
             }
             *pieces += 1;
         }
-        let tokens = Arc::clone(&self.windows[&piece.window].tokens);
-        self.tasks[piece.device].push_back(Task::Measure(piece, tokens));
+        let job = Arc::clone(&self.jobs[&piece.window].job);
+        self.tasks[piece.device].push_back(Task::Measure(piece, job));
     }
 
     fn ended(
         &mut self,
         piece: Piece,
-        result: Result<HeadSums, DeviceFailure>,
-        key_heads: u64,
+        result: Result<R, DeviceFailure>,
+        work_on: &dyn Work<J, R>,
         now: Duration,
     ) {
-        let (id, device, heads) = (piece.window, piece.device, piece.key_heads.clone());
+        let (id, device, units) = (piece.window, piece.device, piece.key_heads.clone());
         let work = &mut self.work[device];
         for ((pieces, since), time) in [
             (&mut self.busy[device], &mut work.busy),
@@ -344,11 +404,11 @@ impl SchedulerState {
                 *time += since.elapsed();
             }
         }
-        let result = match (result, self.windows.get_mut(&id)) {
-            (Ok(sums), Some(window)) => {
+        let result = match (result, self.jobs.get_mut(&id)) {
+            (Ok(part), Some(running)) => {
                 work.pieces += 1;
-                work.tokens += (window.tokens.ids.len() * heads.len()) as f64 / key_heads as f64;
-                window.parts.insert(heads.start, sums);
+                work.tokens += work_on.tokens(&running.job, &units);
+                running.parts.insert(units.start, part);
                 Ok(())
             }
             (result, _) => result.map(drop),
@@ -358,13 +418,10 @@ impl SchedulerState {
         self.take_steps();
         match ended {
             PieceOutcome::Done => {
-                let window = self.windows.remove(&id).expect("a completed window was running");
-                let mut sums = HeadSums::default();
-                for part in window.parts.values() {
-                    sums.append(part);
-                }
-                self.messages
-                    .push_back(SchedulerMessage::Window { id, result: Ok((window.tokens, sums)) });
+                let RunningJob { job, parts } =
+                    self.jobs.remove(&id).expect("a job that is done was open");
+                let joined = work_on.join(parts.into_values().collect());
+                self.messages.push_back(SchedulerMessage::Window { id, result: Ok((job, joined)) });
             }
             PieceOutcome::GivenUp(why) => self.give_up(id, why),
             PieceOutcome::Open | PieceOutcome::Gone => {}
@@ -373,7 +430,7 @@ impl SchedulerState {
 
     fn give_up(&mut self, id: u64, why: RowError) {
         self.take_steps();
-        self.windows.remove(&id);
+        self.jobs.remove(&id);
         self.messages.push_back(SchedulerMessage::Window { id, result: Err(why) });
     }
 
@@ -385,12 +442,14 @@ impl SchedulerState {
     }
 }
 
-struct CloseGuard<'a, 'b>(&'a Scheduler<'b>);
+struct CloseGuard<'a, 'b, J: Send + Sync, R: Send>(&'a [Scheduler<'b, J, R>]);
 
-impl Drop for CloseGuard<'_, '_> {
+impl<J: Send + Sync, R: Send> Drop for CloseGuard<'_, '_, J, R> {
     fn drop(&mut self) {
-        self.0.lock().closing = true;
-        self.0.work.notify_all();
+        for scheduler in self.0 {
+            scheduler.lock().closing = true;
+            scheduler.work.notify_all();
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | option | effect |
 //! |---|---|
 //! | `neighbour=BYTES` | another program holds this much |
+//! | `neighbour_after=N` | it does so from the N-th piece on |
 //! | `out_of_memory=N` | every N-th piece runs out of memory |
 //! | `failed=N` | every N-th piece fails |
 //! | `lost=N` | the device is lost after N pieces |
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use longsift_kernels::{HeadSums, Kernel};
-use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::contract::compute::{Compute, DeviceFailure, ForwardPass, ForwardResult};
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 use longsift_stages::model::AttentionSpec;
 use rustix::process::{Signal, getpid, kill_process};
@@ -41,6 +42,7 @@ pub struct Description {
     /// GPU whose memory it has.
     pub gpu: Option<NvmlGpu>,
     neighbour: u64,
+    neighbour_after: u64,
     out_of_memory: u64,
     failed: u64,
     lost: u64,
@@ -76,6 +78,7 @@ pub fn describe(
             let value = bytes(value).ok_or_else(wrong)?;
             match name {
                 "neighbour" => device.neighbour = value,
+                "neighbour_after" => device.neighbour_after = value,
                 "out_of_memory" => device.out_of_memory = value,
                 "failed" => device.failed = value,
                 "lost" => device.lost = value,
@@ -105,11 +108,14 @@ pub struct SimulatedMemory {
     held: AtomicU64,
     /// Bytes of the table.
     resident: AtomicU64,
+    /// Pieces begun so far.
+    pieces: AtomicU64,
 }
 
 impl SimulatedMemory {
     fn new(description: Description) -> Self {
-        Self { description, held: AtomicU64::new(0), resident: AtomicU64::new(0) }
+        let (held, resident, pieces) = Default::default();
+        Self { description, held, resident, pieces }
     }
 
     /// Allocates memory for a table, after freeing that of the previous one.
@@ -139,7 +145,11 @@ impl SimulatedMemory {
     fn memory(&self) -> Result<Memory, String> {
         let others = match &self.description.gpu {
             Some(gpu) => gpu.memory()?,
-            None => Memory { total: self.description.total, used: self.description.neighbour },
+            None => {
+                let is_there = self.pieces.load(SeqCst) >= self.description.neighbour_after;
+                let used = if is_there { self.description.neighbour } else { 0 };
+                Memory { total: self.description.total, used }
+            }
         };
         Ok(Memory { used: others.used + self.held.load(SeqCst), ..others })
     }
@@ -168,18 +178,29 @@ pub struct SimulatedDevice {
     kernel: Kernel,
     number_bytes: u64,
     memory: Arc<SimulatedMemory>,
-    pieces: AtomicU64,
 }
 
 impl SimulatedDevice {
     /// Returns a device that runs `kernel` on the processor; numbers in its tables and windows have `number_bytes` bytes.
     pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
         let memory = Arc::new(SimulatedMemory::new(description));
-        Self { name, kernel, number_bytes, memory, pieces: AtomicU64::new(0) }
+        Self { name, kernel, number_bytes, memory }
     }
 
     pub fn memory(&self) -> Arc<SimulatedMemory> {
         Arc::clone(&self.memory)
+    }
+
+    /// Runs a piece that takes `bytes` bytes.
+    fn piece<T>(&self, bytes: u64, work: impl FnOnce() -> T) -> Result<T, DeviceFailure> {
+        self.fault(self.memory.pieces.fetch_add(1, SeqCst) + 1)?;
+        self.memory.take(bytes)?;
+        let Description { milliseconds, leak, .. } = self.memory.description;
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let done = work();
+        self.memory.held.fetch_sub(bytes, SeqCst);
+        self.memory.held.fetch_add(leak, SeqCst);
+        Ok(done)
     }
 
     fn fault(&self, piece: u64) -> Result<(), DeviceFailure> {
@@ -235,15 +256,12 @@ impl Compute for SimulatedDevice {
         window: &WindowTokens,
         key_heads: Range<usize>,
     ) -> Result<HeadSums, DeviceFailure> {
-        self.fault(self.pieces.fetch_add(1, SeqCst) + 1)?;
         let bytes = self.window_bytes(layer.spec(), window.ids.len(), key_heads.clone());
-        self.memory.take(bytes)?;
-        let Description { milliseconds, leak, .. } = self.memory.description;
-        std::thread::sleep(Duration::from_millis(milliseconds));
-        let sums = layer.measure_heads(self.kernel, window, key_heads);
-        self.memory.held.fetch_sub(bytes, SeqCst);
-        self.memory.held.fetch_add(leak, SeqCst);
-        Ok(sums)
+        self.piece(bytes, || layer.measure_heads(self.kernel, window, key_heads))
+    }
+
+    fn forward(&self, pass: &ForwardPass<'_>) -> Result<ForwardResult, DeviceFailure> {
+        self.piece(pass.bytes, || pass.run_on_gpu(0))?
     }
 }
 

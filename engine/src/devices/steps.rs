@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::dispatch::terms::Unit;
 use super::ledger::NotEnough;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum Step {
     /// An allocation failed although the memory should have sufficed.
     OutOfMemory {
         tokens: usize,
-        /// Key heads that were being measured.
+        /// Key heads, or windows of a whole model, that were being measured.
         key_heads: usize,
         /// Bytes requested.
         wanted: u64,
@@ -34,6 +35,11 @@ pub enum Step {
     HeadGroups {
         tokens: usize,
         key_heads: usize,
+    },
+    /// Fewer windows run through a whole model together, because of memory.
+    WindowGroups {
+        tokens: usize,
+        windows: usize,
     },
     /// Nothing fits on any device: waiting for memory to be released.
     MemoryWait(NotEnough),
@@ -57,6 +63,14 @@ pub enum Step {
 }
 
 impl Step {
+    /// Step to groups of at most `number` units.
+    pub(super) fn smaller_groups(unit: Unit, tokens: usize, number: usize) -> Self {
+        match unit {
+            Unit::KeyHead => Self::HeadGroups { tokens, key_heads: number },
+            Unit::Window => Self::WindowGroups { tokens, windows: number },
+        }
+    }
+
     /// Name in events and in the summary.
     pub fn name(&self) -> &'static str {
         match self {
@@ -65,6 +79,7 @@ impl Step {
             Self::FewerInFlight { .. } => "fewer_in_flight",
             Self::MoreInFlight { .. } => "more_in_flight",
             Self::HeadGroups { .. } => "head_groups",
+            Self::WindowGroups { .. } => "window_groups",
             Self::MemoryWait(_) => "memory_wait",
             Self::MemoryReleased { .. } => "memory_back",
             Self::GivenUp { .. } => "window_given_up",
@@ -92,6 +107,9 @@ impl Step {
             }
             Self::HeadGroups { tokens, key_heads } => {
                 json!({ "tokens": tokens, "key_heads": key_heads })
+            }
+            Self::WindowGroups { tokens, windows } => {
+                json!({ "tokens": tokens, "windows": windows })
             }
             Self::MemoryWait(numbers) => json!({
                 "wanted_bytes": numbers.wanted, "reserved_bytes": numbers.reserved,

@@ -9,7 +9,7 @@ use longsift_stages::{FirstLayerAttention, LoadPartialModel, ShardAcrossDevices}
 
 use crate::base::error::Result;
 use crate::devices::device::Devices;
-use crate::devices::dispatch::terms::Policy;
+use crate::devices::dispatch::terms::{Policy, Unit};
 
 /// Minimum number of pairs in a piece of a window that is split by heads: a GPU measures that many in a fraction of a
 /// millisecond, ten times as long as starting a piece takes.
@@ -60,6 +60,7 @@ impl Attention {
             memory_wait: Duration::from_secs(u64::from(settings.memory_wait_seconds)),
             key_heads_at_once: settings.key_heads_at_once.map(|heads| heads as usize),
             min_piece_cost: MIN_PIECE_PAIRS,
+            unit: Unit::KeyHead,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::{part, part_lines};
 use crate::devices::choose;
-use crate::devices::device::{DeviceCriteria, Devices};
+use crate::devices::device::{DeviceCriteria, Devices, NoDevices};
 use crate::run_directory::calibration as saved;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
@@ -263,12 +263,16 @@ pub(super) fn devices(
         }
         Ok(devices) => Some(devices),
         Err(none) => {
-            let setting = spec.locate(&format!("stages.shard-across-devices.{}", none.key));
-            let problem = Diagnostic::error(Blame::Pipeline, none.message);
-            problems.push(problem.at(setting).hint(none.hint));
+            problems.push(no_devices(spec, none));
             None
         }
     }
+}
+
+/// Returns the error for devices that cannot be used.
+pub(super) fn no_devices(spec: &Spec, none: NoDevices) -> Diagnostic {
+    let setting = spec.locate(&format!("stages.shard-across-devices.{}", none.key));
+    Diagnostic::error(Blame::Pipeline, none.message).at(setting).hint(none.hint)
 }
 
 /// Returns the error for `precision: int16` on a processor without vector instructions for integers.

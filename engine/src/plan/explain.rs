@@ -533,7 +533,9 @@ fn whole_model_json(whole: &WholeModelPlan) -> Value {
         "layers_computed": whole.request.depth(spec.layers),
         "vocabulary_size": spec.vocabulary_size,
         "backend": whole.model.backend_name(),
+        "devices": whole.devices.names(),
         "weights_bytes": whole.model.weights_bytes(),
+        "window_bytes": whole.memory_of()(whole.window_tokens as usize, 1).peak_bytes,
         "windows_at_once": whole.windows_at_once,
         "memory": whole.memory,
     })

@@ -2,18 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use longsift_stages::StageSettings;
+use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::ForwardRequest;
 use longsift_stages::model::WholeModel;
+use longsift_stages::shard_across_devices::DeviceSettings;
 use longsift_stages::tokenize::encoder::Encoder;
+use longsift_stages::{ShardAcrossDevices, StageSettings};
 
 use super::checks;
 use super::measures::Measures;
 use super::options::PlanOptions;
 use super::whole_models::WholeModelPlan;
-use crate::base::diagnostic::Diagnostic;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::text::quoted;
+use crate::devices::choose;
+use crate::devices::device::{DeviceCriteria, Devices};
 use crate::spec::Spec;
 
 /// Tokens of whole windows per pass: reading and converting a weight takes as long as multiplying it with some tens of
@@ -25,17 +31,31 @@ pub(super) fn tokenizer_model(models: &BTreeMap<u16, WholeModelPlan>) -> Option<
     models.values().find(|whole| whole.request.model.is_some())
 }
 
-/// Opens the model of every measure that needs a whole one. `first_layer`: folder of the `load-partial-model` model.
+/// Opens the model of every measure that needs a whole one. `first_layer`: folder of the `load-partial-model` model;
+/// `of_windows`: devices that measure its windows.
 pub(super) fn open(
     spec: &Spec,
     measures: &Measures,
     first_layer: Option<&Path>,
+    of_windows: Option<&Devices>,
     options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
     warnings: &mut Vec<Diagnostic>,
 ) -> BTreeMap<u16, WholeModelPlan> {
     let mut models = BTreeMap::new();
-    let threads = options.threads.unwrap_or_else(rayon::current_num_threads) as u64;
+    let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
+    let default = ShardAcrossDevices::default();
+    let criteria = DeviceCriteria {
+        settings: spec.shard_across_devices().unwrap_or(&default),
+        kernel: Kernel::detect(ElementType::F32),
+        named: None,
+        shape: None,
+        element_type: ElementType::F32,
+        threads,
+        window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
+        number_bytes: 4,
+    };
+    let mut chosen = None;
     for (index, columns) in measures.indices().zip(&measures.columns) {
         let StageSettings::LanguageModel(settings) = &spec.pipeline.stages[measures.stage(index)]
         else {
@@ -55,9 +75,17 @@ pub(super) fn open(
         let opened = WholeModel::open_to(&path, depth);
         let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
         let model = model.with_kernel(checks::whole_model_kernel(spec, name, options, problems));
-        let chosen = model.with_backend(options.backend, settings.precision);
-        let chosen = chosen.map_err(|problem| vec![problem]);
-        let Some(model) = checks::collect(chosen, spec, &stage, problems) else { continue };
+        let all =
+            chosen.get_or_insert_with(|| devices(spec, of_windows, criteria, options, problems));
+        let on_gpus = !all.is_cpu() && !choose::is_simulation();
+        let model = model.with_backend(options.backend, settings.precision, on_gpus);
+        let model = model.map_err(|problem| vec![problem]);
+        let Some(model) = checks::collect(model, spec, &stage, problems) else { continue };
+        let devices = if model.on_gpus() || !on_gpus {
+            all.clone()
+        } else {
+            choose::processor(criteria, "the own backend is for processors").for_passes()
+        };
         let layer = model.spec();
         if request.attention.is_some()
             && let Some(problem) = layer.attention_problem()
@@ -93,17 +121,85 @@ pub(super) fn open(
         if !is_sound || !is_known {
             continue;
         }
-        let room = model.device_bytes().unwrap_or(spec.pipeline.input.memory_limit_bytes / 2);
-        let memory = |windows| model.measuring_memory(&request, tokens, windows, threads);
+        let one = model.measuring_memory(&request, tokens, 1, threads as u64);
+        let mut whole = WholeModelPlan {
+            measure: name.clone(),
+            path,
+            model: Arc::new(model),
+            devices,
+            memory_wait: Duration::from_secs(u64::from(criteria.settings.memory_wait_seconds)),
+            request,
+            window_tokens: tokens,
+            windows_at_once: 1,
+            memory: one,
+            threads: threads as u64,
+        };
+        if let Some((message, fits_one)) = whole.shortage() {
+            let hint = whole.remedy();
+            let setting = spec.locate(&stage);
+            if fits_one {
+                warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(setting).hint(hint));
+            } else {
+                problems.push(Diagnostic::error(Blame::Pipeline, message).at(setting).hint(hint));
+            }
+        }
+        let memory = whole.memory_of();
         let max = (TOKENS_PER_PASS / tokens.max(1)).max(1);
+        let room = whole.room();
+        let memory = |windows: u64| memory(tokens as usize, windows as usize);
         let fits = |windows: &u64| memory(*windows).peak_bytes <= room;
-        let windows_at_once = (1..=max).rev().find(fits).unwrap_or(1);
-        let memory = memory(windows_at_once);
-        let measure = name.clone();
-        let whole = WholeModelPlan { measure, path, model, request, windows_at_once, memory };
+        whole.windows_at_once = (1..=max).rev().find(fits).unwrap_or(1);
+        whole.memory = memory(whole.windows_at_once);
         models.insert(index, whole);
     }
     models
+}
+
+/// Returns the devices for whole models: those that measure windows of the first layer, or those that the pipeline
+/// selects. GPUs run whole models in builds with `candle-cuda`, and if they are simulated.
+fn devices(
+    spec: &Spec,
+    of_windows: Option<&Devices>,
+    criteria: DeviceCriteria<'_>,
+    options: &PlanOptions,
+    problems: &mut Vec<Diagnostic>,
+) -> Devices {
+    let processor = |why| choose::processor(criteria, why).for_passes();
+    if options.devices_absent {
+        return processor("the devices are not on this machine");
+    }
+    let for_gpus = cfg!(feature = "candle-cuda") || choose::is_simulation();
+    let chosen = match of_windows {
+        // Missing devices of the first layer have been reported.
+        None if spec.first_layer_attention().is_some() => {
+            return processor("the first layer has no devices");
+        }
+        _ if !for_gpus => {
+            use DeviceSettings::{Kind, Names};
+            match &criteria.settings.devices {
+                _ if of_windows.is_some() => {}
+                Kind(_) => {}
+                Names(names) if names.iter().all(|name| name == "cpu") => {}
+                _ => problems.push(
+                    spec.error(
+                        "stages.shard-across-devices.devices",
+                        "this build runs whole models on processors only",
+                    )
+                    .hint("write `devices: auto`, or use a build with `--features candle-cuda`"),
+                ),
+            }
+            return processor("this build runs whole models on processors");
+        }
+        Some(devices) => devices.clone(),
+        None => match choose::choose(criteria) {
+            Ok(devices) => devices,
+            Err(none) => {
+                problems.push(checks::no_devices(spec, none));
+                return processor("no other device was found");
+            }
+        },
+    };
+    if chosen.is_cpu() { processor(&chosen.why) } else { chosen.for_passes() }
 }
 
 /// Setting of the pipeline's model.

@@ -76,10 +76,17 @@ impl Plan {
             checks::collect(model, &spec, MODEL, &mut problems)
         });
         let measures = Measures::new(&spec.pipeline.stages);
+        let first_layer = reading.filter(|_| spec.first_layer_attention().is_some());
+        let devices =
+            first_layer.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
+                let model = model.as_ref();
+                checks::devices(&spec, reading, sharing, model, &options, &mut problems)
+            });
         let whole_models = open_models::open(
             &spec,
             &measures,
             folder.as_deref(),
+            devices.as_ref(),
             &options,
             &mut problems,
             &mut warnings,
@@ -98,10 +105,6 @@ impl Plan {
             size,
             &mut problems,
         );
-        let devices = reading.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
-            let model = model.as_ref();
-            checks::devices(&spec, reading, sharing, model, &options, &mut problems)
-        });
         if let Some(dataset) =
             dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
         {

@@ -24,7 +24,8 @@ use longsift_stages::model::{AttentionSpec, ForwardOperations};
 use longsift_stages::shard_across_devices::WorkersPerDevice;
 use serde::Serialize;
 
-use crate::base::error::Result;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count};
 use crate::devices::catalogue::{GpuModel, PeakRates};
 use crate::plan::Plan;
@@ -42,6 +43,9 @@ pub struct Sizing {
     pub least_seconds: Option<f64>,
     /// Minimum hours of all GPUs together.
     pub least_gpu_hours: Option<f64>,
+    /// Whole models that some of the GPUs cannot run.
+    #[serde(skip)]
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Time of a whole model on all GPUs together.
@@ -55,6 +59,8 @@ pub struct WholeModelTime {
     pub precision: ProductPrecision,
     /// Work of a window; null if GPUs do not compute the model.
     pub operations: Option<ForwardOperations>,
+    /// Memory that a window takes; null if GPUs do not compute the model.
+    pub window_bytes: Option<u64>,
     /// Minimum seconds for all windows.
     pub least_seconds: Option<f64>,
     /// Limiting resource of the first GPU.
@@ -86,7 +92,8 @@ impl Sizing {
     /// Places the work of `plan` on `cards`.
     ///
     /// # Errors
-    /// No measure of the pipeline uses a GPU, or GPUs have no kernel for its number type.
+    /// No measure of the pipeline uses a GPU, GPUs have no kernel for its number type, or none has the memory for a window
+    /// of a whole model.
     pub fn new(plan: &Plan, cards: &[GpuModel]) -> Result<Self> {
         let attention = match &plan.attention {
             None if !plan.whole_models.is_empty() => None,
@@ -115,11 +122,15 @@ impl Sizing {
             .iter()
             .map(|(index, whole)| WholeModelTime::new(plan, *index, whole, cards))
             .collect();
+        let (refused, warnings) = shortages(plan, &whole_models, cards);
+        if !refused.is_empty() {
+            return Err(Failure::Problems(refused));
+        }
         let first_layer = attention.map(|_| together.map(|rate| windows as f64 / rate));
         let times = whole_models.iter().map(|whole| whole.least_seconds).chain(first_layer);
         let least_seconds = times.sum::<Option<f64>>();
         let least_gpu_hours = least_seconds.map(|seconds| seconds * cards.len() as f64 / 3600.0);
-        Ok(Self { cards: placed, windows, whole_models, least_seconds, least_gpu_hours })
+        Ok(Self { cards: placed, windows, whole_models, least_seconds, least_gpu_hours, warnings })
     }
 }
 
@@ -130,6 +141,8 @@ impl WholeModelTime {
         let tokens = u64::from(plan.spec.tokenize().window_tokens);
         let operations = whole.model.operations(&whole.request, tokens);
         let precision = whole.model.precision();
+        let window_bytes = whole.model.gpu_memory(&whole.request, tokens, 1);
+        let window_bytes = window_bytes.map(|memory| memory.peak_bytes);
         let of_card = |card: &GpuModel| {
             let (speed, ForwardOperations { products, exponentials, bytes }) =
                 card.speed.zip(operations)?;
@@ -138,17 +151,51 @@ impl WholeModelTime {
             let rate = if bf16 { speed.bf16 / 2.0 } else { speed.f32 };
             Some(longest([products / rate, exponentials / speed.exponentials, bytes / speed.bytes]))
         };
-        let of_cards: Option<Vec<(f64, &'static str)>> = cards.iter().map(of_card).collect();
+        let fits = |card: &&GpuModel| window_bytes.is_none_or(|bytes| bytes <= room(plan, card));
+        let of_cards = cards.iter().filter(fits).map(of_card);
+        let of_cards: Option<Vec<(f64, &'static str)>> = of_cards.collect();
         let rate = |of: &Vec<(f64, &str)>| of.iter().map(|(seconds, _)| 1.0 / seconds).sum::<f64>();
         Self {
             measure: whole.measure.clone(),
             windows,
             precision,
             operations,
+            window_bytes,
             least_seconds: of_cards.as_ref().map(|of| windows as f64 / rate(of)),
             bound_by: of_cards.and_then(|of| Some(of.first()?.1)),
         }
     }
+}
+
+/// Returns the memory of a GPU that may be used.
+fn room(plan: &Plan, card: &GpuModel) -> u64 {
+    let fraction = plan.spec.shard_across_devices().cloned().unwrap_or_default().headroom_fraction;
+    card.memory_bytes - (card.memory_bytes as f64 * fraction.0) as u64
+}
+
+/// Returns an error for every whole model that no GPU has the memory to run, and a warning for those that some GPUs cannot
+/// run.
+fn shortages(
+    plan: &Plan,
+    models: &[WholeModelTime],
+    cards: &[GpuModel],
+) -> (Vec<Diagnostic>, Vec<Diagnostic>) {
+    let (mut refused, mut warnings) = (Vec::new(), Vec::new());
+    for (time, whole) in models.iter().zip(plan.whole_models.values()) {
+        let Some(wanted) = time.window_bytes else { continue };
+        let lacking = || cards.iter().filter(|card| room(plan, card) < wanted);
+        let Some(largest) = lacking().map(|card| room(plan, card)).max() else { continue };
+        let mut names: Vec<&str> = lacking().map(|card| &*card.name).collect();
+        let all = names.len() == cards.len();
+        names.dedup();
+        let message = whole.shortage_on(&names, wanted, largest);
+        let (problems, blame) = (if all { &mut refused } else { &mut warnings }, Blame::Pipeline);
+        let problem = if all { Diagnostic::error } else { Diagnostic::warning };
+        let setting = plan.spec.locate(&format!("stages.{}", whole.measure));
+        let hint = "lower `window_tokens`, use a smaller model, or name GPUs with more memory";
+        problems.push(problem(blame, message).at(setting).hint(hint));
+    }
+    (refused, warnings)
 }
 
 /// Returns the longest of the times of products, exponentials and memory, with its name.

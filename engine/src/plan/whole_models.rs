@@ -1,27 +1,89 @@
 //! Whole model of a measure, with its memory plan.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use longsift_stages::contract::ForwardRequest;
 use longsift_stages::model::{ForwardMemory, WholeModel};
 
 use crate::base::text::{bytes, count};
+use crate::devices::device::{Device, Devices};
 
 /// Whole model of a measure, with its memory plan.
 pub struct WholeModelPlan {
     /// Name of the measure.
     pub measure: String,
     pub path: PathBuf,
-    pub model: WholeModel,
+    pub model: Arc<WholeModel>,
+    /// Devices that run it, one pass at a time on each.
+    pub devices: Devices,
+    /// Maximum wait for memory of a device to be released.
+    pub memory_wait: Duration,
     /// Request of the measure.
     pub request: ForwardRequest,
+    /// Tokens of a full window.
+    pub window_tokens: u64,
     /// Number of full windows that share a read of the weights.
     pub windows_at_once: u64,
     /// Memory for these windows.
     pub memory: ForwardMemory,
+    pub threads: u64,
 }
 
 impl WholeModelPlan {
+    /// Returns the memory of a pass as a function of the tokens of its longest window and the number of its windows.
+    pub fn memory_of(&self) -> impl Fn(usize, usize) -> ForwardMemory + Send + Sync + use<> {
+        let (model, request, threads) =
+            (Arc::clone(&self.model), self.request.clone(), self.threads);
+        move |tokens, windows| {
+            model.measuring_memory(&request, tokens as u64, windows as u64, threads)
+        }
+    }
+
+    /// Describes which devices a window never fits, with the memory that it takes; and whether it fits another device.
+    pub fn shortage(&self) -> Option<(String, bool)> {
+        let wanted = self.memory_of()(self.window_tokens as usize, 1).peak_bytes;
+        let ceiling = |device: &Device| match device.ledger.memory_state() {
+            // The processor computes a window that exceeds its share.
+            Ok(state) if self.devices.is_cpu() => state.total,
+            _ => device.ledger.ceiling(0).unwrap_or(0),
+        };
+        let lacking = |device: &&Device| ceiling(device) < wanted;
+        let lacking: Vec<&Device> = self.devices.list.iter().filter(lacking).collect();
+        let largest = lacking.iter().map(|device| ceiling(device)).max()?;
+        let names: Vec<&str> = lacking.iter().map(|device| device.compute.name()).collect();
+        let message = self.shortage_on(&names, wanted, largest);
+        Some((message, self.devices.is_cpu() || lacking.len() < self.devices.list.len()))
+    }
+
+    /// Describes that a window takes `wanted` bytes on devices that have at most `available` for it.
+    pub fn shortage_on(&self, names: &[&str], wanted: u64, available: u64) -> String {
+        format!(
+            "a window of {} tokens takes {} in `{}`, but {} has only {} for it",
+            count(self.window_tokens),
+            bytes(wanted),
+            self.measure,
+            names.join(", "),
+            bytes(available)
+        )
+    }
+
+    /// Returns the advice for [`Self::shortage`].
+    pub fn remedy(&self) -> &'static str {
+        if self.devices.is_cpu() {
+            "raise `memory_limit_bytes`, lower `window_tokens`, or use a smaller model"
+        } else {
+            "lower `window_tokens` or `headroom_fraction`, use a smaller model, or leave these devices out of `devices`"
+        }
+    }
+
+    /// Largest memory for a pass that a device has now.
+    pub fn room(&self) -> u64 {
+        let states = self.devices.list.iter().filter_map(|of| of.ledger.memory_state().ok());
+        states.map(|state| state.available).max().unwrap_or(0)
+    }
+
     /// Describes the model: `llama, 30 layers of 576 by avx512-f32, 269 MB of weights read for 32 windows at a time, at most 612 MB
     /// of memory`.
     pub fn in_words(&self) -> String {
@@ -36,8 +98,13 @@ impl WholeModelPlan {
                 )
             }
         };
+        let on = if self.devices.is_cpu() {
+            String::new()
+        } else {
+            format!(" on {}", self.devices.names())
+        };
         format!(
-            "{}, {layers} of {} by {}, {} of weights read for {} windows at a time, at most {} of memory",
+            "{}, {layers} of {} by {}{on}, {} of weights read for {} windows at a time, at most {} of memory",
             spec.model_type,
             count(spec.hidden_size),
             self.model.backend_name(),

@@ -9,6 +9,7 @@ use crate::base::text;
 use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::summary::DeviceUse;
 use crate::run_directory::units::UnitRecord;
 use crate::score::context::{ScoreContext, ScoreTotals};
 use crate::score::programs::Programs;
@@ -93,23 +94,27 @@ impl Run<'_> {
             plan,
             directory: &self.scores,
             devices: None,
+            models: &[],
             programs: &programs,
             wanted,
             exclusive,
             progress,
             stop,
         };
-        let done = match plan.attention.as_ref().zip(self.layer.as_ref()) {
-            None => score::score(context, valid),
-            Some((attention, open)) => {
-                let (done, device_use) =
-                    on_devices::run(context, attention, &open.layer, |context| {
-                        score::score(context, valid)
-                    });
-                self.device_use = Some(device_use);
-                done
-            }
-        };
+        let mut of_windows = None;
+        let watched = Some((&plan.directory, progress));
+        let (done, of_models) = on_devices::run_models(plan, stop, watched, |models| {
+            let context = ScoreContext { models, ..context };
+            let Some((attention, open)) = plan.attention.as_ref().zip(self.layer.as_ref()) else {
+                return score::score(context, valid);
+            };
+            let (done, device_use) = on_devices::run(context, attention, &open.layer, |context| {
+                score::score(context, valid)
+            });
+            of_windows = Some(device_use);
+            done
+        });
+        self.device_use = of_windows.into_iter().chain(of_models).reduce(DeviceUse::merged_with);
         done.and_then(|done| programs.finish(plan).map(|()| done))
     }
 }

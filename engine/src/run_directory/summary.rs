@@ -328,9 +328,32 @@ pub struct ShardSummary {
 pub struct DeviceUse {
     /// Devices of the run.
     pub list: Vec<DeviceWork>,
-    /// Steps of the scheduler other than measuring, by kind: `out_of_memory`, `fewer_in_flight`, `head_groups`, `memory_wait`,
+    /// Steps of the scheduler other than measuring, by kind: `out_of_memory`, `fewer_in_flight`, `head_groups`, `window_groups`, `memory_wait`,
     /// `window_given_up`, `device_failed`, `device_retired`, … Each is also an event.
     pub steps: BTreeMap<String, u64>,
+}
+
+impl DeviceUse {
+    /// Adds other work, by name of the device.
+    #[must_use]
+    pub fn merged_with(mut self, other: Self) -> Self {
+        for work in other.list {
+            match self.list.iter_mut().find(|own| own.name == work.name) {
+                Some(own) => {
+                    own.pieces += work.pieces;
+                    own.tokens += work.tokens;
+                    own.busy_seconds += work.busy_seconds;
+                    own.most_reserved_bytes = own.most_reserved_bytes.max(work.most_reserved_bytes);
+                    own.retired = own.retired.take().or(work.retired);
+                }
+                None => self.list.push(work),
+            }
+        }
+        for (step, count) in other.steps {
+            *self.steps.entry(step).or_default() += count;
+        }
+        self
+    }
 }
 
 /// Work of one device of a run.

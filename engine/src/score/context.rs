@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::passes::ModelOnDevices;
 use super::programs::Programs;
 use super::watch::Watch;
 use crate::base::error::Result;
@@ -104,6 +105,8 @@ pub struct ScoreContext<'a> {
     pub directory: &'a RunDirectory,
     /// Devices that compute attention; `None` if no measure needs it.
     pub devices: Option<OnDevices<'a>>,
+    /// Whole models with their devices.
+    pub(crate) models: &'a [ModelOnDevices<'a>],
     /// External programs that judge windows and documents.
     pub(crate) programs: &'a Programs<'a>,
     /// Fingerprints of windows and statistics, without the input.

@@ -15,7 +15,6 @@ use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
-use super::passes;
 use super::prepare::{CutDocument, Preparation, Prepared};
 use super::programs::{Answer, Question, QuestionContent};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -23,7 +22,6 @@ use crate::base::error::{Failure, Result};
 use crate::devices::scheduler::SchedulerMessage;
 use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
-use crate::plan::whole_models::WholeModelPlan;
 
 /// Interval of checks for a stop signal while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
@@ -296,7 +294,7 @@ impl<'a> Measuring<'a> {
         measured.into_iter().try_for_each(|(key, figures)| self.record_result(key, figures))?;
         elsewhere.into_iter().try_for_each(|(measure_index, measure)| {
             match plan.whole_models.get(&measure_index) {
-                Some(whole) => self.run_whole_model(documents, measure_index, whole),
+                Some(_) => self.run_whole_model(documents, measure_index, measure),
                 None => self.query_program(documents, measure_index, measure),
             }
         })
@@ -341,12 +339,12 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Runs a whole model on a batch, with as many windows at a time as share a read of its weights.
+    /// Runs a whole model on the windows of a batch that have no statistics of it.
     fn run_whole_model(
         &mut self,
         documents: &[Prepared],
         measure_index: u16,
-        whole: &WholeModelPlan,
+        measure: &dyn Measure,
     ) -> Result<()> {
         let plan = self.context.plan;
         let mut missing = Vec::new();
@@ -358,20 +356,16 @@ impl<'a> Measuring<'a> {
                 }
             }
         }
-        let tokens = u64::from(plan.spec.tokenize().window_tokens);
-        for pass in passes::passes(whole, tokens, &missing) {
-            let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| &ids[..]).collect();
-            let measure = plan.measure(measure_index);
-            let measured = self
-                .context
-                .progress
-                .timed("language-model", || passes::run(whole, measure, &ids, self.context.stop))?;
-            for ((key, _), figures) in pass.iter().zip(measured) {
-                self.record_result((*key, measure_index), figures)?;
-            }
-            self.poll()?;
-        }
-        Ok(())
+        let ids: Vec<&[u32]> = missing.iter().map(|(_, ids)| &ids[..]).collect();
+        let mut models = self.context.models.iter();
+        let model = models.find(|model| model.measure_index == measure_index);
+        let model = model.expect("a run starts the devices of every whole model");
+        self.context.progress.timed("language-model", || {
+            model.run(measure, &ids, &mut |result| {
+                let Some((index, figures)) = result else { return self.poll() };
+                self.record_result((missing[index].0, measure_index), figures)
+            })
+        })
     }
 
     /// Records a result that this run computed.

@@ -1,12 +1,17 @@
-//! Runs a function while the scheduler and the monitor of a plan's devices are active.
+//! Runs a function while the schedulers and the monitors of a plan's devices are active.
 
 use longsift_stages::first_layer_attention::FirstLayer;
 
 use super::context::{OnDevices, ScoreContext};
+use super::passes::{ModelOnDevices, PassScheduler, Passes};
 use super::watch::Watch;
 use crate::base::error::Result;
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
 use crate::devices::scheduler::Scheduler;
+use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::summary::DeviceUse;
 
 /// Runs `work` with devices in its context; returns its result and the use of the devices.
@@ -32,4 +37,40 @@ pub fn run<T>(
         done
     });
     (done, watch.into_use())
+}
+
+/// Runs `work` with the devices of every whole model of a plan; returns its result and the use of GPUs. `watched`:
+/// directory for the steps and the memory of GPUs, and the display.
+pub fn run_models<T>(
+    plan: &Plan,
+    stop: &Stop,
+    watched: Option<(&RunDirectory, &Progress)>,
+    work: impl FnOnce(&[ModelOnDevices<'_>]) -> Result<T>,
+) -> (Result<T>, Option<DeviceUse>) {
+    let passes = Passes::for_models(&plan.whole_models, stop);
+    let schedulers = Passes::schedulers(&passes);
+    let watches: Vec<Option<Watch<'_>>> = schedulers
+        .iter()
+        .map(|scheduler| {
+            let ((directory, progress), devices) = (watched?, scheduler.devices());
+            let on_gpus = devices.iter().any(|device| device.compute.name() != "cpu");
+            on_gpus.then(|| Watch::new(directory, progress, devices))
+        })
+        .collect();
+    let models = passes.iter().zip(&schedulers).zip(&watches);
+    let models = models.map(|(((index, passes), scheduler), watch)| {
+        let (measure_index, watch) = (*index, watch.as_ref());
+        ModelOnDevices { measure_index, passes, scheduler, watch }
+    });
+    let models: Vec<ModelOnDevices<'_>> = models.collect();
+    let done = PassScheduler::run_all(&schedulers, || {
+        let done = work(&models);
+        for model in &models {
+            model.watch.map_or(Ok(()), |watch| watch.finish(model.scheduler))?;
+        }
+        done
+    });
+    drop(models);
+    let uses = watches.into_iter().flatten().map(Watch::into_use);
+    (done, uses.reduce(DeviceUse::merged_with))
 }

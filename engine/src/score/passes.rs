@@ -1,145 +1,282 @@
-//! Runs many windows at a time through a whole model, so that they share each read of a layer's weights.
+//! Runs windows through a whole model: groups of them share each read of a layer's weights, and the scheduler distributes
+//! groups, or parts of one, to devices.
 
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use longsift_stages::contract::compute::{DeviceFailure, ForwardPass, ForwardResult};
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
-use longsift_stages::model::{ModelProblem, ProblemKind};
+use longsift_stages::shard_across_devices::ShardBy;
 
-use crate::base::diagnostic::Diagnostic;
+use super::measuring::{STOP_INTERVAL, device_panicked, no_device};
+use super::watch::Watch;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::stop::Stop;
+use crate::devices::device::Device;
+use crate::devices::dispatch::terms::{Policy, Unit, WindowBytes};
+use crate::devices::scheduler::{Scheduler, SchedulerMessage, Work};
 use crate::plan::whole_models::WholeModelPlan;
 
-/// Groups consecutive windows. The tokens of a group do not exceed those of `whole.windows_at_once` windows of
-/// `window_tokens`, unless a single window has more.
-pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
-    whole: &WholeModelPlan,
-    window_tokens: u64,
-    windows: &'w [(K, I)],
-) -> Vec<&'w [(K, I)]> {
-    let max = whole.windows_at_once * window_tokens;
-    let mut passes = Vec::new();
-    let (mut first, mut tokens) = (0, 0);
-    for (index, (_, ids)) in windows.iter().enumerate() {
-        let own = ids.as_ref().len() as u64;
-        if index > first && tokens + own > max {
-            passes.push(&windows[first..index]);
-            (first, tokens) = (index, 0);
-        }
-        tokens += own;
-    }
-    if first < windows.len() {
-        passes.push(&windows[first..]);
-    }
-    passes
-}
+/// Minimum tokens of a piece of a group: with fewer, a pass mostly reads weights.
+const MIN_PIECE_TOKENS: u64 = 1 << 11;
+
+/// Windows that may run through a model together.
+pub(crate) type Group = Vec<Vec<u32>>;
+
+/// Scheduler of passes.
+pub(crate) type PassScheduler<'a> = Scheduler<'a, Group, ForwardResult>;
 
 type PassResult = std::result::Result<Figures, RowError>;
 
-/// Output of a model for a window.
-type ForwardResult = std::result::Result<ForwardFigures, RowError>;
+/// Whole model of a plan as work for devices.
+pub(crate) struct Passes<'a> {
+    whole: &'a WholeModelPlan,
+    stop: &'a Stop,
+    /// Set when the results of running passes are no longer needed.
+    abandoned: AtomicBool,
+}
 
-/// Computes the statistics of the windows of one group, in order.
-///
-/// # Errors
-/// A tensor of weights cannot be used, or a signal stopped the run.
-pub(crate) fn run(
-    whole: &WholeModelPlan,
-    measure: &dyn Measure,
-    windows: &[&[u32]],
-    stop: &Stop,
-) -> Result<Vec<PassResult>> {
-    let output = forward(whole, windows, stop)?;
-    let figures = |(ids, output): (&&[u32], ForwardResult)| {
-        output.and_then(|output| figures(measure, ids, output))
-    };
-    Ok(windows.iter().zip(output).map(figures).collect())
+impl<'a> Passes<'a> {
+    /// Returns the work of every whole model, by measure.
+    pub(crate) fn for_models(
+        models: &'a BTreeMap<u16, WholeModelPlan>,
+        stop: &'a Stop,
+    ) -> Vec<(u16, Self)> {
+        let passes = |whole| Self { whole, stop, abandoned: AtomicBool::new(false) };
+        models.iter().map(|(index, whole)| (*index, passes(whole))).collect()
+    }
+
+    /// Returns the scheduler of each model. Their threads do not run yet.
+    pub(crate) fn schedulers(all: &'a [(u16, Self)]) -> Vec<PassScheduler<'a>> {
+        let scheduler = |(_, passes): &'a (u16, Self)| {
+            Scheduler::new(&passes.whole.devices.list, passes, passes.policy())
+        };
+        all.iter().map(scheduler).collect()
+    }
+
+    fn policy(&self) -> Policy {
+        let tokens = self.whole.window_tokens.max(1);
+        Policy {
+            by: ShardBy::Windows,
+            memory_wait: self.whole.memory_wait,
+            key_heads_at_once: None,
+            min_piece_cost: tokens * tokens * (MIN_PIECE_TOKENS / tokens).max(1),
+            unit: Unit::Window,
+        }
+    }
+
+    /// Groups consecutive windows: each group has at most as many tokens as the full windows that share a read.
+    fn groups(&self, windows: &[&[u32]]) -> Vec<Range<usize>> {
+        let max = self.whole.windows_at_once * self.whole.window_tokens;
+        let mut groups = Vec::new();
+        let (mut first, mut tokens) = (0, 0);
+        for (index, ids) in windows.iter().enumerate() {
+            let own = ids.len() as u64;
+            if index > first && tokens + own > max {
+                groups.push(first..index);
+                (first, tokens) = (index, 0);
+            }
+            tokens += own;
+        }
+        groups.push(first..windows.len());
+        groups
+    }
+}
+
+impl Work<Group, ForwardResult> for Passes<'_> {
+    /// 0: a layer at a time is read.
+    fn resident_bytes(&self, _: &Device) -> u64 {
+        0
+    }
+
+    fn load(&self, _: &Device) -> std::result::Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    fn piece_bytes(&self, _: &[Device]) -> Box<WindowBytes> {
+        let memory = self.whole.memory_of();
+        let known: Mutex<HashMap<(usize, usize), u64>> = Mutex::default();
+        Box::new(move |_, tokens, windows| {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            *known.entry((tokens, windows)).or_insert_with(|| memory(tokens, windows).peak_bytes)
+        })
+    }
+
+    fn size(&self, group: &Group) -> (usize, usize) {
+        (group.iter().map(Vec::len).max().unwrap_or(0), group.len())
+    }
+
+    fn tokens(&self, group: &Group, windows: &Range<usize>) -> f64 {
+        group[windows.clone()].iter().map(Vec::len).sum::<usize>() as f64
+    }
+
+    fn measure(
+        &self,
+        device: &Device,
+        group: &Group,
+        windows: Range<usize>,
+    ) -> std::result::Result<ForwardResult, DeviceFailure> {
+        let windows: Vec<&[u32]> = group[windows].iter().map(Vec::as_slice).collect();
+        let tokens = self.size(group).0;
+        device.compute.forward(&ForwardPass {
+            model: &self.whole.model,
+            request: &self.whole.request,
+            windows: &windows,
+            bytes: (self.whole.memory_of())(tokens, windows.len()).peak_bytes,
+            should_continue: &|| {
+                !self.abandoned.load(Ordering::Relaxed) && self.stop.check().is_ok()
+            },
+        })
+    }
+
+    fn join(&self, parts: Vec<ForwardResult>) -> ForwardResult {
+        let mut all = Vec::new();
+        for part in parts {
+            let Some(part) = part? else { return Ok(None) };
+            all.extend(part);
+        }
+        Ok(Some(all))
+    }
+}
+
+/// Running scheduler of a whole model.
+#[derive(Clone, Copy)]
+pub(crate) struct ModelOnDevices<'a> {
+    pub(crate) measure_index: u16,
+    pub(crate) passes: &'a Passes<'a>,
+    pub(crate) scheduler: &'a PassScheduler<'a>,
+    /// Monitor of the devices; `None` for the processor.
+    pub(crate) watch: Option<&'a Watch<'a>>,
+}
+
+impl ModelOnDevices<'_> {
+    /// Computes the statistics of windows. Calls `on_result` with the index and result of each window, in the order of
+    /// windows within a group, and with `None` at intervals.
+    ///
+    /// # Errors
+    /// A tensor of weights cannot be used, no device is left, or `on_result` failed.
+    pub(crate) fn run(
+        &self,
+        measure: &dyn Measure,
+        windows: &[&[u32]],
+        on_result: &mut dyn FnMut(Option<(usize, PassResult)>) -> Result<()>,
+    ) -> Result<()> {
+        let done = self.run_groups(measure, windows, on_result);
+        if done.is_err() {
+            self.passes.abandoned.store(true, Ordering::Relaxed);
+            self.scheduler.withdraw();
+        }
+        done
+    }
+
+    fn run_groups(
+        &self,
+        measure: &dyn Measure,
+        windows: &[&[u32]],
+        on_result: &mut dyn FnMut(Option<(usize, PassResult)>) -> Result<()>,
+    ) -> Result<()> {
+        let mut known = Vec::new();
+        for (index, ids) in windows.iter().enumerate() {
+            match out_of_vocabulary(self.passes.whole, ids) {
+                Some(why) => on_result(Some((index, Err(why))))?,
+                None => known.push(index),
+            }
+        }
+        let ids: Vec<&[u32]> = known.iter().map(|index| windows[*index]).collect();
+        let mut open: HashMap<u64, &[usize]> = HashMap::new();
+        let submit = |places: &[usize]| {
+            self.scheduler.submit(places.iter().map(|index| windows[*index].to_vec()).collect())
+        };
+        for group in self.passes.groups(&ids).into_iter().filter(|group| !group.is_empty()) {
+            open.insert(submit(&known[group.clone()]), &known[group]);
+        }
+        while !open.is_empty() {
+            match self.scheduler.wait(STOP_INTERVAL) {
+                Some(SchedulerMessage::Window { id, result }) => {
+                    let Some(places) = open.remove(&id) else { continue };
+                    match result {
+                        Ok((_, made)) => {
+                            let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
+                            if made.is_none() {
+                                self.passes.stop.check()?;
+                            }
+                            let made = made.expect("only a signal stops a pass that is awaited");
+                            for (index, made) in places.iter().zip(made) {
+                                let result = figures(measure, windows[*index], made);
+                                on_result(Some((*index, result)))?;
+                            }
+                        }
+                        Err(why) if places.len() == 1 => {
+                            on_result(Some((places[0], Err(why))))?;
+                        }
+                        // Shorter windows of the group may fit.
+                        Err(_) => {
+                            for place in places.chunks(1) {
+                                open.insert(submit(place), place);
+                            }
+                        }
+                    }
+                }
+                Some(SchedulerMessage::Step { device, step }) => {
+                    if let Some(watch) = self.watch {
+                        watch.step(device, &step)?;
+                    }
+                }
+                Some(SchedulerMessage::NoDeviceLeft(why)) => return Err(no_device(&why)),
+                Some(SchedulerMessage::Bug(panic)) => return Err(device_panicked(&panic)),
+                None => {}
+            }
+            on_result(None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error of a window with a token that the model does not know.
+fn out_of_vocabulary(whole: &WholeModelPlan, ids: &[u32]) -> Option<RowError> {
+    let vocabulary = whole.model.spec().vocabulary_size;
+    let position = ids.iter().position(|id| u64::from(*id) >= vocabulary)?;
+    let id = ids[position];
+    let message = format!(
+        "token {position} of the window is {id}, but the model's vocabulary has {vocabulary} entries"
+    );
+    Some(RowError { code: "token_out_of_range", message })
 }
 
 /// Computes the statistics of a measure from the output of a whole model.
-pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], output: ForwardFigures) -> PassResult {
-    let evidence = [Evidence::Forward(output)];
+pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> PassResult {
+    let evidence = [Evidence::Forward(made)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
 }
 
-/// Runs windows through a whole model and returns its output for each, in order.
+/// Runs one window through a whole model on the first device.
 ///
 /// # Errors
-/// As [`run`].
+/// The device fails, a tensor of weights cannot be used, or a signal stopped the run.
 pub(crate) fn forward(
     whole: &WholeModelPlan,
-    windows: &[&[u32]],
+    ids: &[u32],
     stop: &Stop,
-) -> Result<Vec<ForwardResult>> {
-    let vocabulary = whole.model.spec().vocabulary_size;
-    let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
-    let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
-    let output = halving(&known, &mut |windows| {
-        whole.model.measure(&whole.request, windows, &|| stop.check().is_ok())
-    });
-    let output = output.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
-    if output.is_none() {
+) -> Result<std::result::Result<ForwardFigures, RowError>> {
+    if let Some(why) = out_of_vocabulary(whole, ids) {
+        return Ok(Err(why));
+    }
+    let pass = ForwardPass {
+        model: &whole.model,
+        request: &whole.request,
+        windows: &[ids],
+        bytes: (whole.memory_of())(ids.len(), 1).peak_bytes,
+        should_continue: &|| stop.check().is_ok(),
+    };
+    let made = whole.devices.list[0].compute.forward(&pass);
+    let made = made.map_err(|why| Diagnostic::error(Blame::Machine, why.to_string()))?;
+    let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
+    if made.is_none() {
         stop.check()?;
     }
-    let mut output = output.expect("a signal would have returned an error").into_iter();
-    let of_window = |ids: &&[u32]| {
-        if let Some(position) = beyond(ids) {
-            let id = ids[position];
-            let message = format!(
-                "token {position} of the window is {id}, but the model's vocabulary has {vocabulary} entries"
-            );
-            return Err(RowError { code: "token_out_of_range", message });
-        }
-        Ok(output.next().expect("one result per window"))
-    };
-    Ok(windows.iter().map(of_window).collect())
-}
-
-/// Results of windows; `None` if a signal stopped the run.
-type Computed<T> = std::result::Result<Option<Vec<T>>, ModelProblem>;
-
-/// Computes the results of windows with `compute`. Whenever a device lacks the memory, splits the windows in halves and
-/// retries each. Returns `None` if `compute` does.
-fn halving<W, T>(windows: &[W], compute: &mut dyn FnMut(&[W]) -> Computed<T>) -> Computed<T> {
-    match compute(windows) {
-        Err(problem) if problem.kind == ProblemKind::Memory && windows.len() > 1 => {
-            tracing::warn!(
-                windows = windows.len(),
-                "{problem}; retrying with half as many windows at a time"
-            );
-            let (first, second) = windows.split_at(windows.len() / 2);
-            let Some(mut output) = halving(first, compute)? else { return Ok(None) };
-            let Some(more) = halving(second, compute)? else { return Ok(None) };
-            output.extend(more);
-            Ok(Some(output))
-        }
-        computed => computed,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use longsift_stages::model::{ModelProblem, ProblemKind};
-
-    use super::halving;
-
-    #[test]
-    fn windows_are_halved_until_they_fit_and_a_single_one_that_does_not_fit_is_an_error() {
-        let mut calls = Vec::new();
-        let mut fits = |max: usize, windows: &[u32]| {
-            halving(windows, &mut |windows: &[u32]| {
-                calls.push(windows.len());
-                if windows.len() > max {
-                    let problem = ModelProblem::machine("out of memory");
-                    return Err(ModelProblem { kind: ProblemKind::Memory, ..problem });
-                }
-                Ok(Some(windows.to_vec()))
-            })
-        };
-        assert_eq!(fits(2, &[1, 2, 3, 4, 5]), Ok(Some(vec![1, 2, 3, 4, 5])));
-        assert_eq!(fits(0, &[1, 2]).unwrap_err().kind, ProblemKind::Memory);
-        assert_eq!(calls, [5, 2, 3, 1, 2, 2, 1]);
-        let failing = |_: &[u32]| Err::<Option<Vec<u32>>, _>(ModelProblem::machine("broken"));
-        assert_eq!(halving(&[1, 2], &mut { failing }).unwrap_err().kind, ProblemKind::Machine);
-        assert_eq!(halving(&[1, 2], &mut |_| Ok(None::<Vec<u32>>)), Ok(None));
-    }
+    Ok(Ok(made.expect("only a signal stops it").remove(0)))
 }

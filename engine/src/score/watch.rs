@@ -92,7 +92,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Samples memory if due.
-    pub fn poll(&self, scheduler: &Scheduler<'_>) -> Result<()> {
+    pub fn poll<J: Send + Sync, R: Send>(&self, scheduler: &Scheduler<'_, J, R>) -> Result<()> {
         let due = |at: Option<Instant>, interval| at.is_none_or(|at| at.elapsed() >= interval);
         let (poll, write) = {
             let notes = self.notes();
@@ -102,7 +102,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Samples memory a last time and records the work of each device.
-    pub fn finish(&self, scheduler: &Scheduler<'_>) -> Result<()> {
+    pub fn finish<J: Send + Sync, R: Send>(&self, scheduler: &Scheduler<'_, J, R>) -> Result<()> {
         let retired = scheduler.retired().into_iter();
         let result = self.devices.iter().zip(scheduler.work()).zip(retired);
         let result = result.map(|((device, work), retired)| DeviceWork {
@@ -126,7 +126,11 @@ impl<'a> Watch<'a> {
         DeviceUse { list: notes.result, steps: steps.collect() }
     }
 
-    fn sample_memory(&self, scheduler: &Scheduler<'_>, write: bool) -> Result<()> {
+    fn sample_memory<J: Send + Sync, R: Send>(
+        &self,
+        scheduler: &Scheduler<'_, J, R>,
+        write: bool,
+    ) -> Result<()> {
         let in_flight = scheduler.in_flight();
         let mut timeline = Vec::new();
         let mut claims = Vec::new();

@@ -28,8 +28,8 @@ pub struct Pipeline {
     /// Source of documents.
     pub input: Input,
     /// Stages, in order: `load-partial-model` (only for `first-layer-attention`, or as the model of `language-model`),
-    /// `external` with `reads: document`, `tokenize`, `shard-across-devices` (optional, only with `first-layer-attention`), one
-    /// or more measures (`first-layer-attention`, `recurrence`, `compression`, `lexical`, `language-model`, `external`),
+    /// `external` with `reads: document`, `tokenize`, `shard-across-devices` (optional, only with `first-layer-attention` or
+    /// `language-model`), one or more measures (`first-layer-attention`, `recurrence`, `compression`, `lexical`, `language-model`, `external`),
     /// `score`, `filter`.
     #[schemars(length(min = 1))]
     pub stages: Vec<StageSettings>,

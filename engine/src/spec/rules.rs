@@ -136,6 +136,7 @@ fn check_missing_stages(root: &Node, problems: &mut Problems) {
     let names: Vec<&str> = listed.iter().map(|(name, _)| *name).chain(meant).collect();
     let needs_a_model = names.iter().any(|name| needs_a_model(name));
     let uses_the_model = whole_models(root).any(|stage| stage.get("model").is_none());
+    let is_whole = whole_models(root).next().is_some();
     if !names.iter().any(|name| is_measure(name)) {
         let measures: Vec<&str> =
             stage_names().iter().copied().filter(|name| is_measure(name)).collect();
@@ -145,7 +146,8 @@ fn check_missing_stages(root: &Node, problems: &mut Problems) {
             .hint("add for example `- stage: recurrence`, which needs no model");
     } else if !needs_a_model {
         let unused = |name: &str| {
-            ATTENTION_STAGES.contains(&name) && !(name == ATTENTION_STAGES[0] && uses_the_model)
+            let is_used = if name == ATTENTION_STAGES[0] { uses_the_model } else { is_whole };
+            ATTENTION_STAGES.contains(&name) && !is_used
         };
         for (name, span) in listed.iter().filter(|(name, _)| unused(name)) {
             let users: Vec<&str> =
@@ -299,17 +301,17 @@ fn check_stage_order(root: &Node, problems: &mut Problems) {
             problems.error(*span, message).hint(format!("move `{name}` before `score`"));
         }
     }
-    if let (Some(shard), Some(attention)) =
-        (position("shard-across-devices"), position("first-layer-attention"))
-        && shard > attention
+    let users = ["first-layer-attention", "language-model"].into_iter();
+    let user = users.filter_map(|name| Some((position(name)?, name))).min();
+    if let (Some(shard), Some((index, user))) = (position("shard-across-devices"), user)
+        && shard > index
     {
-        let place = problems.sources.in_words(listed[attention].1);
+        let place = problems.sources.in_words(listed[index].1);
         let message =
             "stage `shard-across-devices` comes too late: an earlier stage uses the devices";
-        let problem = problems
-            .error(listed[shard].1, message)
-            .label(format!("`first-layer-attention` is {place}"));
-        problem.hint("move `shard-across-devices` before `first-layer-attention`");
+        let problem =
+            problems.error(listed[shard].1, message).label(format!("`{user}` is {place}"));
+        problem.hint(format!("move `shard-across-devices` before `{user}`"));
     }
 }
 

@@ -40,6 +40,8 @@ use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::facts::Identity;
+use crate::score::on_devices;
+use crate::score::passes::ModelOnDevices;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Pool, WindowKind};
 pub use evaluation::{DryLength, DryRun, Evaluation};
@@ -178,9 +180,11 @@ fn with_evaluator<T>(
         _ => None,
     };
     let programs = Programs::new(plan, plan.program_digests()?, stop);
-    let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
-        let bytes = bytes.as_ref();
-        let measurer = Measurer::open(plan, identity, &folder, scheduler, bytes, &programs, stop)?;
+    let with_devices = |scheduler: Option<&Scheduler<'_>>,
+                        models: &[ModelOnDevices<'_>],
+                        identity: &Identity| {
+        let (bytes, devices) = (bytes.as_ref(), (scheduler, models));
+        let measurer = Measurer::open(plan, identity, &folder, devices, bytes, &programs, stop)?;
         let mut evaluator = Evaluator {
             plan,
             options,
@@ -197,6 +201,10 @@ fn with_evaluator<T>(
         let done = work(&mut evaluator);
         evaluator.measurer.finish()?;
         done.and_then(|done| programs.finish(plan).map(|()| done))
+    };
+    let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
+        let work = |models: &[ModelOnDevices<'_>]| with_devices(scheduler, models, identity);
+        on_devices::run_models(plan, stop, None, work).0
     };
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), stop)?;
     let Some(attention) = &plan.attention else {

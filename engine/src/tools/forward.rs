@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use longsift_stages::measures::language_model::ProductPrecision;
-use longsift_stages::model::{BackendName, ForwardMemory, WholeModel};
+use longsift_stages::model::{BackendName, ForwardMemory, WholeModel, has_gpu};
 use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -68,7 +68,7 @@ pub(crate) fn forward(
     ids: &[u32],
     backend: Option<BackendName>,
 ) -> Result<ForwardAnswer> {
-    let model = WholeModel::open(path)?.with_backend(backend, ProductPrecision::F32);
+    let model = WholeModel::open(path)?.with_backend(backend, ProductPrecision::F32, has_gpu());
     let model = model.map_err(|problem| vec![problem])?;
     // Each call resets the peak, so the second one returns the current resident memory.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());

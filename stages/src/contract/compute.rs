@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use longsift_kernels::{HeadSums, Kernel};
 
+use crate::contract::{ForwardFigures, ForwardRequest};
 use crate::first_layer_attention::{FirstLayer, WindowTokens};
-use crate::model::AttentionSpec;
+use crate::model::{AttentionSpec, ModelProblem, ProblemKind, WholeModel};
 
 /// Hardware that measures windows: the CPU or a GPU.
 ///
@@ -38,6 +39,43 @@ pub trait Compute: Send + Sync {
         window: &WindowTokens,
         key_heads: Range<usize>,
     ) -> Result<HeadSums, DeviceFailure>;
+    /// Runs windows through a whole model; blocks until it is done. By default, the processor runs it.
+    fn forward(&self, pass: &ForwardPass<'_>) -> Result<ForwardResult, DeviceFailure> {
+        pass.run_on_gpu(0)
+    }
+}
+
+/// Windows that run through a whole model together.
+pub struct ForwardPass<'a> {
+    pub model: &'a WholeModel,
+    pub request: &'a ForwardRequest,
+    pub windows: &'a [&'a [u32]],
+    /// Upper bound of the device memory that they take.
+    pub bytes: u64,
+    /// Stops the pass when it returns `false`.
+    pub should_continue: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Results of the windows of a pass; `None` if it was stopped.
+pub type ForwardResult = Result<Option<Vec<ForwardFigures>>, ModelProblem>;
+
+impl ForwardPass<'_> {
+    /// Runs the windows, on the GPU of this number if GPUs run the model.
+    ///
+    /// # Errors
+    /// The device lacks memory or fails. Problems of the model are part of the result.
+    pub fn run_on_gpu(&self, gpu: u32) -> Result<ForwardResult, DeviceFailure> {
+        let Self { model, request, windows, bytes, should_continue } = *self;
+        match model.measure_on_gpu(gpu, request, windows, should_continue) {
+            Err(ModelProblem { kind: ProblemKind::Memory, .. }) => {
+                Err(DeviceFailure::OutOfMemory { wanted: bytes, free: 0 })
+            }
+            Err(ModelProblem { kind: ProblemKind::Device, message, .. }) => {
+                Err(DeviceFailure::Failed(message))
+            }
+            result => Ok(result),
+        }
+    }
 }
 
 /// Reason why a device did not measure a window.

@@ -30,6 +30,8 @@ pub enum ProblemKind {
     Machine,
     /// A device has too little free memory; fewer windows at a time may fit (otherwise exit code 4).
     Memory,
+    /// A device failed for another reason; another device may not (otherwise exit code 4).
+    Device,
 }
 
 impl ModelProblem {
@@ -91,7 +93,7 @@ pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) ->
             problem.with_hint("this model cannot be scored: choose another one")
         }
         ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
-        ProblemKind::Machine | ProblemKind::Memory => {
+        ProblemKind::Machine | ProblemKind::Memory | ProblemKind::Device => {
             problem.with_hint("run again; finished work is kept")
         }
     };

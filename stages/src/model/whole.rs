@@ -7,6 +7,7 @@
 mod backend;
 #[cfg(feature = "candle")]
 mod candle;
+mod candle_memory;
 mod chosen;
 mod cpu;
 mod dispatch;
@@ -24,6 +25,7 @@ mod ropes;
 mod sequences;
 
 pub use chosen::BackendName;
+pub use dispatch::has_gpu;
 pub use figures::ForwardOutput;
 pub use forward::FORWARD_VERSION;
 pub use located::WholeModel;

@@ -14,7 +14,7 @@ use crate::measures::language_model::ProductPrecision;
 
 fn model(folder: &Path, precision: ProductPrecision) -> WholeModel {
     let model = WholeModel::open(folder).unwrap();
-    model.with_backend(Some(BackendName::Candle), precision).unwrap()
+    model.with_backend(Some(BackendName::Candle), precision, false).unwrap()
 }
 
 /// Returns a request for losses and the attention of two layers, with LADM's score.

@@ -29,7 +29,7 @@ fn case(name: &str) {
     let ids: Vec<u32> = numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect();
     for backend in BACKENDS {
         let model = WholeModel::open(&folder).unwrap();
-        let model = model.with_backend(Some(*backend), ProductPrecision::F32).unwrap();
+        let model = model.with_backend(Some(*backend), ProductPrecision::F32, false).unwrap();
         check(&case, &model.forward(&[&ids]).unwrap()[0]);
     }
 }

@@ -26,6 +26,7 @@ impl Dispatcher {
             }
             return Next::Wait(self.next_check(now));
         }
+        let unit = self.policy.unit.name();
         let (numbers, hopeless) = self.nearest(tokens);
         let began = self.waiting_since.is_none();
         let since = *self.waiting_since.get_or_insert(now);
@@ -34,13 +35,13 @@ impl Dispatcher {
             self.waiting_since = None;
             let why = if hopeless {
                 let message = format!(
-                    "one key head of {tokens} tokens does not fit any device, even an unused one: {numbers}"
+                    "one {unit} of {tokens} tokens does not fit any device, even an unused one: {numbers}"
                 );
                 RowError { code: "window_exceeds_device_memory", message }
             } else {
                 let seconds = self.policy.memory_wait.as_secs();
                 let message = format!(
-                    "one key head of {tokens} tokens did not fit any device for {seconds} seconds: {numbers}"
+                    "one {unit} of {tokens} tokens did not fit any device for {seconds} seconds: {numbers}"
                 );
                 RowError { code: "device_memory_short", message }
             };
@@ -96,7 +97,7 @@ impl Dispatcher {
         let window = self.windows.get_mut(&id)?;
         if heads > 1 {
             window.max_heads = heads / 2;
-            let step = Step::HeadGroups { tokens: window.tokens, key_heads: window.max_heads };
+            let step = Step::smaller_groups(self.policy.unit, window.tokens, window.max_heads);
             self.steps.push((Some(index), step));
             return None;
         }
@@ -104,7 +105,8 @@ impl Dispatcher {
         let waited = now.saturating_sub(since);
         if waited >= self.policy.memory_wait {
             let message = format!(
-                "one key head of {} tokens ran out of memory on {}, repeatedly for {} seconds",
+                "one {} of {} tokens ran out of memory on {}, repeatedly for {} seconds",
+                self.policy.unit.name(),
                 window.tokens,
                 device.site.name,
                 waited.as_secs()

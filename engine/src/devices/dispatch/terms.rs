@@ -20,6 +20,26 @@ pub struct Policy {
     pub key_heads_at_once: Option<usize>,
     /// Minimum cost of a piece when windows are split by heads, `tokens² · key heads`: smaller ones mostly cost overhead.
     pub min_piece_cost: u64,
+    pub unit: Unit,
+}
+
+/// Unit of which a device takes several at a time. The dispatcher calls all units key heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Key head of a window.
+    KeyHead,
+    /// Window of a group that runs through a whole model.
+    Window,
+}
+
+impl Unit {
+    /// Name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KeyHead => "key head",
+            Self::Window => "window",
+        }
+    }
 }
 
 /// Properties of a device that the dispatcher uses.

@@ -29,7 +29,7 @@ use crate::score::measuring::{
     Measured, STOP_INTERVAL, device_panicked, figures_from_answer, figures_from_attention,
     no_device,
 };
-use crate::score::passes;
+use crate::score::passes::ModelOnDevices;
 use crate::score::programs::{Programs, Question, QuestionContent};
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
@@ -98,6 +98,7 @@ impl WindowContent {
 pub(crate) struct Measurer<'a> {
     plan: &'a Plan,
     scheduler: Option<&'a Scheduler<'a>>,
+    models: &'a [ModelOnDevices<'a>],
     bytes: Option<&'a TokenBytes>,
     programs: &'a Programs<'a>,
     stop: &'a Stop,
@@ -118,7 +119,7 @@ impl<'a> Measurer<'a> {
         plan: &'a Plan,
         identity: &Identity,
         folder: &Path,
-        scheduler: Option<&'a Scheduler<'a>>,
+        (scheduler, models): (Option<&'a Scheduler<'a>>, &'a [ModelOnDevices<'a>]),
         bytes: Option<&'a TokenBytes>,
         programs: &'a Programs<'a>,
         stop: &'a Stop,
@@ -140,6 +141,7 @@ impl<'a> Measurer<'a> {
         Ok(Self {
             plan,
             scheduler,
+            models,
             bytes,
             programs,
             stop,
@@ -192,15 +194,15 @@ impl<'a> Measurer<'a> {
                 let taken = self.measure_on_processor(measure, &missing, windows);
                 let mut all = missing.into_iter().zip(taken);
                 all.try_for_each(|(index, taken)| keep(self, index, taken))?;
-            } else if let Some(whole) = plan.whole_models.get(&measure_index) {
-                let missing: Vec<(usize, &[u32])> =
-                    missing.into_iter().map(|index| (index, &windows[index].ids[..])).collect();
-                for pass in passes::passes(whole, tokens, &missing) {
-                    let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| *ids).collect();
-                    let taken = passes::run(whole, measure, &ids, self.stop)?;
-                    let mut all = pass.iter().zip(taken);
-                    all.try_for_each(|((index, _), taken)| keep(self, *index, taken))?;
-                }
+            } else if let Some(model) =
+                self.models.iter().find(|model| model.measure_index == measure_index)
+            {
+                let ids: Vec<&[u32]> =
+                    missing.iter().map(|index| &windows[*index].ids[..]).collect();
+                model.run(measure, &ids, &mut |result| match result {
+                    Some((position, taken)) => keep(self, missing[position], taken),
+                    None => self.stop.check(),
+                })?;
             } else {
                 self.on_devices(measure, &missing, windows, &mut keep)?;
             }

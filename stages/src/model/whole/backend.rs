@@ -5,7 +5,6 @@ use std::ops::Range;
 use longsift_kernels::Rope;
 
 use super::figures::Squares;
-use super::memory::{ForwardMemory, Sequences};
 use super::ropes::Ropes;
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::problem::ModelProblem;
@@ -111,7 +110,4 @@ pub(super) trait Backend {
         requests: &[HeadRequest<'_>],
         states: Vec<Self::State>,
     ) -> Result<Vec<HeadOutput>, ModelProblem>;
-
-    /// Peak memory of a run.
-    fn memory(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory;
 }

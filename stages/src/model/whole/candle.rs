@@ -6,7 +6,6 @@
 mod attention;
 mod head;
 mod layer;
-mod memory;
 mod numbers;
 pub(super) mod place;
 
@@ -19,7 +18,6 @@ use self::place::{CandleDevice, failed};
 use super::backend::{Backend, HeadOutput, HeadRequest};
 use super::figures::Squares;
 use super::located::WholeModel;
-use super::memory::{ForwardMemory, Sequences};
 use super::ropes::Ropes;
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::problem::ModelProblem;
@@ -90,9 +88,5 @@ impl<'m> Backend for Candle<'m> {
         states: Vec<Tensor>,
     ) -> Result<Vec<HeadOutput>, ModelProblem> {
         head::finish(self.model, self.place, requests, states)
-    }
-
-    fn memory(&self, sequences: &Sequences<'_>, _threads: u64) -> ForwardMemory {
-        memory::estimate(self.model, self.place, sequences)
     }
 }

@@ -1,7 +1,7 @@
 //! Choice of a backend.
 
 #[cfg(feature = "candle")]
-use super::candle::place::CandleDevice;
+use super::candle::place::CandleDevices;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendName {
@@ -23,5 +23,5 @@ impl BackendName {
 pub(super) enum Chosen {
     Own,
     #[cfg(feature = "candle")]
-    Candle(CandleDevice),
+    Candle(CandleDevices),
 }

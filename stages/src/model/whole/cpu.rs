@@ -5,7 +5,7 @@ mod gated_linear;
 mod groups;
 mod head;
 mod layer;
-mod memory;
+pub(super) mod memory;
 pub(super) mod norms;
 mod packed;
 mod query_keys;
@@ -22,7 +22,6 @@ pub(super) use self::query_keys::QueryKeys;
 use super::backend::{Backend, HeadOutput, HeadRequest};
 use super::figures::Squares;
 use super::located::WholeModel;
-use super::memory::{ForwardMemory, Sequences};
 use super::ropes::Ropes;
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::problem::ModelProblem;
@@ -100,9 +99,5 @@ impl<'m> Backend for CpuBackend<'m> {
         states: Vec<Vec<f32>>,
     ) -> Result<Vec<HeadOutput>, ModelProblem> {
         head::finish(self.0, requests, states)
-    }
-
-    fn memory(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory {
-        memory::estimate(self.0, sequences, threads)
     }
 }

@@ -1,24 +1,28 @@
 //! Selection of a model's backend, and calls to it.
 
-use super::backend::Backend;
 #[cfg(feature = "candle")]
-use super::candle::place::CandleDevice;
+use super::candle::place::CandleDevices;
+#[cfg(feature = "candle")]
+use super::candle_memory;
 use super::chosen::{BackendName, Chosen};
+use super::cpu;
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
 use crate::measures::language_model::ProductPrecision;
 use crate::model::problem::ModelProblem;
 
-/// Evaluates an expression with the backend of a model.
+/// Evaluates an expression with the backend of a model, on a GPU of this number if it uses GPUs.
 macro_rules! on_backend {
-    ($model:expr, $backend:ident => $result:expr) => {
+    ($model:expr, $gpu:expr, $backend:ident => $result:expr) => {
         match &$model.backend {
             $crate::model::whole::chosen::Chosen::Own => {
+                let _: u32 = $gpu;
                 let $backend = $crate::model::whole::cpu::CpuBackend($model);
                 $result
             }
             #[cfg(feature = "candle")]
-            $crate::model::whole::chosen::Chosen::Candle(place) => {
+            $crate::model::whole::chosen::Chosen::Candle(devices) => {
+                let place = &devices.open($gpu)?;
                 let $backend = $crate::model::whole::candle::Candle { model: $model, place };
                 $result
             }
@@ -28,8 +32,9 @@ macro_rules! on_backend {
 pub(super) use on_backend;
 
 impl WholeModel {
-    /// Selects a backend and the precision of its products. By default this is candle on a GPU, or for a precision that
-    /// only candle has, and otherwise the own one.
+    /// Selects a backend and the precision of its products. `on_gpus`: GPUs run the model if the backend is candle and
+    /// this build supports them. The default is candle on GPUs, or for a precision that only candle has, and otherwise
+    /// the own one.
     ///
     /// # Errors
     /// This build lacks the backend, or the backend lacks the precision or a layer of the model.
@@ -37,11 +42,13 @@ impl WholeModel {
         mut self,
         name: Option<BackendName>,
         precision: ProductPrecision,
+        on_gpus: bool,
     ) -> Result<Self, ModelProblem> {
+        let on_gpus = on_gpus && cfg!(feature = "candle-cuda");
         let linear = self.layers.iter().position(|layer| layer.spec.gated_linear.is_some());
         let name = name.unwrap_or_else(|| {
-            let on_gpu = linear.is_none() && has_gpu();
-            let candle = on_gpu || precision != ProductPrecision::F32;
+            let on_gpus = on_gpus && linear.is_none();
+            let candle = on_gpus || precision != ProductPrecision::F32;
             if candle { BackendName::Candle } else { BackendName::Own }
         });
         if name == BackendName::Own {
@@ -63,7 +70,7 @@ impl WholeModel {
         }
         #[cfg(feature = "candle")]
         {
-            self.backend = Chosen::Candle(CandleDevice::open(precision));
+            self.backend = Chosen::Candle(CandleDevices::new(on_gpus, precision));
             // It computes the embedding, with the same bits on every machine.
             self.kernel = longsift_kernels::Kernel::PortableF32;
             Ok(self)
@@ -92,12 +99,12 @@ impl WholeModel {
         }
     }
 
-    /// Returns the free bytes of the device; `None` if it uses the memory of the host.
-    pub fn device_bytes(&self) -> Option<u64> {
+    /// Whether GPUs run the model.
+    pub fn on_gpus(&self) -> bool {
         match &self.backend {
-            Chosen::Own => None,
+            Chosen::Own => false,
             #[cfg(feature = "candle")]
-            Chosen::Candle(place) => place.free_bytes(),
+            Chosen::Candle(devices) => devices.on_gpus(),
         }
     }
 }
@@ -111,14 +118,18 @@ impl WholeModel {
 
     /// Like [`Self::memory`], for any sequences and results.
     pub(super) fn memory_for(&self, sequences: &Sequences<'_>, threads: u64) -> ForwardMemory {
-        on_backend!(self, backend => backend.memory(sequences, threads))
+        match &self.backend {
+            Chosen::Own => cpu::memory::estimate(self, sequences, threads),
+            #[cfg(feature = "candle")]
+            Chosen::Candle(devices) => candle_memory::estimate(self, devices.on_gpus(), sequences),
+        }
     }
 }
 
 /// Whether this build can use a GPU of this machine.
-fn has_gpu() -> bool {
+pub fn has_gpu() -> bool {
     #[cfg(feature = "candle-cuda")]
-    return !CandleDevice::open(ProductPrecision::F32).is_cpu();
+    return candle_core::utils::cuda_is_available() && candle_core::Device::new_cuda(0).is_ok();
     #[cfg(not(feature = "candle-cuda"))]
     false
 }

@@ -48,7 +48,7 @@ impl WholeModel {
             .iter()
             .map(|ids| HeadRequest { last_logits: true, ..HeadRequest::losses(ids, 0) });
         let ends: Vec<HeadRequest<'_>> = ends.collect();
-        let run = on_backend!(self, backend => {
+        let run = on_backend!(self, 0, backend => {
             let mut nothing = Visit { layers: &[], with: &mut |_, _, _, _| Ok(true) };
             self.run(&backend, &ends, true, &mut nothing, &|| true)?
         });

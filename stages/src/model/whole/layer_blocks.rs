@@ -2,7 +2,8 @@
 
 use longsift_kernels::{BlockAttention, BlockShares};
 
-use super::backend::{Backend, HeadRequest};
+use super::backend::HeadRequest;
+use super::cpu::memory::estimate;
 use super::cpu::{CpuBackend, QueryKeys};
 use super::located::WholeModel;
 use super::memory::Sequences;
@@ -55,7 +56,7 @@ impl WholeModel {
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
         let window = Sequences { lengths: &[tokens], attention: None, losses: false };
-        let passing = CpuBackend(self).memory(&window, threads as u64).peak_bytes;
+        let passing = estimate(self, &window, threads as u64).peak_bytes;
         passing + rows + attending
     }
 }

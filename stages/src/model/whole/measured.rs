@@ -1,6 +1,7 @@
 //! Computes statistics of windows in one pass: losses of whole and of short windows, attention of selected layers.
 
 use super::backend::{Backend, HeadRequest};
+use super::candle_memory::estimate;
 use super::dispatch::on_backend;
 use super::located::WholeModel;
 use super::memory::{ForwardMemory, Sequences};
@@ -53,10 +54,27 @@ impl WholeModel {
         windows: &[&[u32]],
         should_continue: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
+        self.measure_on_gpu(0, request, windows, should_continue)
+    }
+
+    /// Like [`Self::measure`], on the GPU of this number if GPUs run the model. All GPUs of a type compute the same
+    /// bits.
+    ///
+    /// # Errors
+    /// As [`Self::measure`]; the GPU fails.
+    pub fn measure_on_gpu(
+        &self,
+        gpu: u32,
+        request: &ForwardRequest,
+        windows: &[&[u32]],
+        should_continue: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Vec<ForwardFigures>>, ModelProblem> {
         for ids in windows {
             self.check(ids)?;
         }
-        on_backend!(self, backend => self.measure_on(&backend, request, windows, should_continue))
+        on_backend!(self, gpu, backend => {
+            self.measure_on(&backend, request, windows, should_continue)
+        })
     }
 
     fn measure_on<B: Backend>(
@@ -106,15 +124,38 @@ impl WholeModel {
         windows: u64,
         threads: u64,
     ) -> ForwardMemory {
-        let ids = vec![0; tokens as usize];
-        let lengths = |sequence: &Sequence<'_>| sequence.ids.len() as u64;
-        let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
-        let (long, short) = of_window.split_at(1);
-        let times = |lengths: &[u64]| lengths.repeat(windows as usize);
-        let lengths = [times(long), times(short)].concat();
-        let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
-        self.memory_for(&Sequences { lengths: &lengths, attention, losses }, threads)
+        let of_sequences = |sequences: &Sequences<'_>| self.memory_for(sequences, threads);
+        with_sequences(request, tokens, windows, of_sequences)
     }
+
+    /// Peak memory of a GPU that runs this model on `windows` windows of `tokens` tokens; `None` if GPUs do not.
+    pub fn gpu_memory(
+        &self,
+        request: &ForwardRequest,
+        tokens: u64,
+        windows: u64,
+    ) -> Option<ForwardMemory> {
+        let linear = self.layers.iter().any(|layer| layer.spec.gated_linear.is_some());
+        let of_sequences = |sequences: &Sequences<'_>| estimate(self, true, sequences);
+        (!linear).then(|| with_sequences(request, tokens, windows, of_sequences))
+    }
+}
+
+/// Calls `work` with the sequences of so many windows.
+fn with_sequences<T>(
+    request: &ForwardRequest,
+    tokens: u64,
+    windows: u64,
+    work: impl FnOnce(&Sequences<'_>) -> T,
+) -> T {
+    let ids = vec![0; tokens as usize];
+    let lengths = |sequence: &Sequence<'_>| sequence.ids.len() as u64;
+    let of_window: Vec<u64> = sequences(request, &[&ids]).iter().map(lengths).collect();
+    let (long, short) = of_window.split_at(1);
+    let times = |lengths: &[u64]| lengths.repeat(windows as usize);
+    let lengths = [times(long), times(short)].concat();
+    let (attention, losses) = (request.attention.as_ref(), request.losses.is_some());
+    work(&Sequences { lengths: &lengths, attention, losses })
 }
 
 /// Returns the windows, then the short windows of each, in order.

@@ -6,11 +6,12 @@ use candle_core::{D, DType, Result, Tensor};
 use longsift_kernels::{LogitRules, Rope};
 
 use super::numbers::{LinearLayer, RotaryTensors, TensorNorm, factor};
-use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
+use super::place::CandleDevice;
 use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::spec::{AttentionSpec, HeadNorm, NormScope};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::candle_memory::{ATTENTION_ROWS, BLOCK_ROWS, attention_bytes};
 
 /// Norm and projections of a layer's queries and keys.
 pub(in crate::model::whole) struct QueryKeys<'m> {
@@ -135,7 +136,8 @@ impl<'m> QueryKeys<'m> {
         let mut rules = self.spec.logit_rules(true);
         rules.query_scale = self.spec.query_scales(tokens);
         let of_row = self.spec.query_heads as usize * tokens * size_of::<f32>();
-        let at_once = (self.place.attention_bytes() / of_row).clamp(1, ATTENTION_ROWS);
+        let at_once =
+            (attention_bytes(!self.place.device.is_cpu()) / of_row).clamp(1, ATTENTION_ROWS);
         Ok(WindowKeys { query_keys: self, turns, rules, keys, values, tokens, at_once })
     }
 

@@ -5,21 +5,14 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::attention::blocks;
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
-use super::place::{BLOCK_ROWS, CandleDevice, failed};
+use super::place::{CandleDevice, failed};
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 use crate::model::whole::backend::{HeadOutput, HeadRequest};
+use crate::model::whole::candle_memory::{BLOCK_ROWS, piece_rows};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
-
-/// Bytes of the head's rows per read.
-const PIECE_BYTES: usize = 8 << 20;
-
-/// Returns the rows of the head in a piece, for rows of `width` numbers.
-pub(super) fn piece_rows(width: usize) -> usize {
-    (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
-}
 
 /// Some rows of a window, while the vocabulary is processed.
 struct HeadRows<'a> {

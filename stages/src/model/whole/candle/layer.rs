@@ -5,10 +5,11 @@ use longsift_kernels::Rope;
 
 use super::attention::{QueryKeys, blocks};
 use super::numbers::{LinearLayer, TensorNorm, squares_of};
-use super::place::{BLOCK_ROWS, CandleDevice};
+use super::place::CandleDevice;
 use crate::model::decoder::{Activation, FeedForward, NamedNorm, Order, Perceptron};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
+use crate::model::whole::candle_memory::BLOCK_ROWS;
 use crate::model::whole::cpu::choose;
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;

@@ -1,4 +1,7 @@
-//! Device of the backend, and its limits.
+//! Devices of the backend.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
 
@@ -7,10 +10,50 @@ use crate::model::problem::{ModelProblem, ProblemKind};
 
 /// Version of candle, which the bits depend on.
 const VERSION: &str = "0.11.1";
-/// Rows that the projections of a layer and the head are applied to at a time.
-pub(super) const BLOCK_ROWS: usize = 512;
-/// Maximum rows of a block of attention.
-pub(super) const ATTENTION_ROWS: usize = 128;
+/// Devices that may run a model: the processor, or the GPUs of this machine.
+#[derive(Clone, Debug)]
+pub(in crate::model::whole) struct CandleDevices {
+    on_gpus: bool,
+    precision: ProductPrecision,
+    /// GPUs in use, by number.
+    opened: Arc<Mutex<BTreeMap<u32, Device>>>,
+}
+
+impl CandleDevices {
+    pub(in crate::model::whole) fn new(on_gpus: bool, precision: ProductPrecision) -> Self {
+        Self { on_gpus, precision, opened: Arc::default() }
+    }
+
+    /// Opens the processor, or the GPU `number` unless it is open.
+    pub(in crate::model::whole) fn open(&self, number: u32) -> Result<CandleDevice, ModelProblem> {
+        let mut device = Device::Cpu;
+        if self.on_gpus {
+            let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            device = match opened.get(&number) {
+                Some(device) => device.clone(),
+                None => Device::new_cuda(number as usize).map_err(failed)?,
+            };
+            opened.insert(number, device.clone());
+        }
+        // Products of bf16 numbers are exact in TF32.
+        #[cfg(feature = "candle-cuda")]
+        candle_core::cuda::set_gemm_reduced_precision_f32(self.precision == ProductPrecision::Bf16);
+        Ok(CandleDevice { device, precision: self.precision })
+    }
+
+    pub(in crate::model::whole) fn on_gpus(&self) -> bool {
+        self.on_gpus
+    }
+
+    pub(in crate::model::whole) fn precision(&self) -> ProductPrecision {
+        self.precision
+    }
+
+    /// Name of everything except the weights that determines the bits.
+    pub(in crate::model::whole) fn name(&self) -> String {
+        format!("candle-{VERSION}-{}", if self.on_gpus { "cuda" } else { "cpu" })
+    }
+}
 
 /// Device that runs a model, and the precision of its products.
 #[derive(Clone, Debug)]
@@ -20,48 +63,6 @@ pub(in crate::model::whole) struct CandleDevice {
 }
 
 impl CandleDevice {
-    /// Opens the first GPU if this build supports GPUs and finds one, otherwise the processor.
-    pub(in crate::model::whole) fn open(precision: ProductPrecision) -> Self {
-        let device = Device::cuda_if_available(0).unwrap_or(Device::Cpu);
-        // Products of bf16 numbers are exact in TF32.
-        #[cfg(feature = "candle-cuda")]
-        candle_core::cuda::set_gemm_reduced_precision_f32(precision == ProductPrecision::Bf16);
-        Self { device, precision }
-    }
-
-    /// Returns the free bytes of a GPU; `None` for the processor, or if the query fails.
-    pub(in crate::model::whole) fn free_bytes(&self) -> Option<u64> {
-        match &self.device {
-            #[cfg(feature = "candle-cuda")]
-            Device::Cuda(device) => {
-                let (free, _) = device.cuda_stream().context().mem_get_info().ok()?;
-                Some(free as u64)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether this is the processor.
-    #[cfg(feature = "candle-cuda")]
-    pub(in crate::model::whole) fn is_cpu(&self) -> bool {
-        self.device.is_cpu()
-    }
-
-    pub(in crate::model::whole) fn precision(&self) -> ProductPrecision {
-        self.precision
-    }
-
-    /// Returns the name of everything except the weights that determines the bits.
-    pub(in crate::model::whole) fn name(&self) -> String {
-        let kind = if self.device.is_cpu() { "cpu" } else { "cuda" };
-        format!("candle-{VERSION}-{kind}")
-    }
-
-    /// Bytes of the logits of a block of attention: they fit a processor's cache, and fill a GPU.
-    pub(super) fn attention_bytes(&self) -> usize {
-        if self.device.is_cpu() { 1 << 20 } else { 128 << 20 }
-    }
-
     /// Moves numbers to the device.
     pub(super) fn tensor(&self, numbers: Vec<f32>, shape: &[usize]) -> candle_core::Result<Tensor> {
         Tensor::from_vec(numbers, shape, &self.device)
@@ -75,7 +76,7 @@ pub(super) fn failed(error: candle_core::Error) -> ModelProblem {
     let kind = if message.to_lowercase().contains("out of memory") {
         ProblemKind::Memory
     } else {
-        ProblemKind::Machine
+        ProblemKind::Device
     };
     ModelProblem { kind, ..ModelProblem::machine(message) }
         .with_hint("run again; if it fails again, use `--backend own`")

@@ -19,7 +19,7 @@ use crate::model::whole::pass::ROUND_TOKENS;
 use crate::model::whole::ropes::Ropes;
 
 /// Estimates the memory of a run.
-pub(super) fn estimate(
+pub(in crate::model::whole) fn estimate(
     model: &WholeModel,
     &Sequences { lengths, attention, losses }: &Sequences<'_>,
     threads: u64,

@@ -1,21 +1,35 @@
-//! Peak memory of this backend, computed before any weight is read.
+//! Blocks of rows of the backend candle, and its peak memory, computed before any weight is read. Every build has them,
+//! since a plan sizes GPUs that this machine does not have.
 
-use super::head;
-use super::place::{ATTENTION_ROWS, BLOCK_ROWS, CandleDevice};
+use super::embedding;
+use super::located::WholeModel;
+use super::memory::{ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes};
+use super::ropes::Ropes;
 use crate::model::decoder::FeedForward;
 use crate::model::weights::chunk_bytes;
-use crate::model::whole::embedding;
-use crate::model::whole::located::WholeModel;
-use crate::model::whole::memory::{
-    ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes,
-};
-use crate::model::whole::ropes::Ropes;
+
+/// Rows that the projections of a layer and the head are applied to at a time.
+pub(super) const BLOCK_ROWS: usize = 512;
+/// Maximum rows of a block of attention.
+pub(super) const ATTENTION_ROWS: usize = 128;
+/// Bytes of the head's rows per read.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// Returns the bytes of the logits of a block of attention: they fit a processor's cache, or fill a GPU.
+pub(super) fn attention_bytes(on_gpu: bool) -> usize {
+    if on_gpu { 128 << 20 } else { 1 << 20 }
+}
+
+/// Returns the rows of the head in a piece, for rows of `width` numbers.
+pub(super) fn piece_rows(width: usize) -> usize {
+    (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
+}
 
 /// Estimates the memory of a run: hidden states of all sequences, one layer, and of one sequence its keys, values and a
 /// block.
 pub(super) fn estimate(
     model: &WholeModel,
-    place: &CandleDevice,
+    on_gpu: bool,
     &Sequences { lengths, attention, losses }: &Sequences<'_>,
 ) -> ForwardMemory {
     let spec = model.spec();
@@ -34,7 +48,7 @@ pub(super) fn estimate(
     let rows = 4 * block * (8 * hidden + 6 * heads.max(wide.unwrap_or(0)));
     // Logits, powers, and powers or shares in float64 with a copy for the far ones.
     let of_row = 4 * spec.query_heads * longest;
-    let logits = (place.attention_bytes() as u64).clamp(of_row, of_row * ATTENTION_ROWS as u64);
+    let logits = (attention_bytes(on_gpu) as u64).clamp(of_row, of_row * ATTENTION_ROWS as u64);
     let logits = logits.min(of_row * block) * if attention.is_some() { 7 } else { 4 };
     let threads_bytes = rows + logits;
 
@@ -55,7 +69,7 @@ pub(super) fn estimate(
     let reading = window_bytes + moving.max().unwrap_or(0);
     let applying = window_bytes + layer_bytes + keys_and_values_bytes + threads_bytes;
     let ending = if losses {
-        let piece = (head::piece_rows(width as usize) as u64).min(spec.vocabulary_size);
+        let piece = (piece_rows(width as usize) as u64).min(spec.vocabulary_size);
         let (stored, chunk) = chunk_bytes(model.head(), piece);
         let logits = 4 * block * piece * 5;
         let input = 4 * tokens * width + 24 * tokens;
