@@ -10,6 +10,7 @@ use crate::model::problem::{ModelProblem, ProblemKind};
 
 /// Version of candle, which the bits depend on.
 const VERSION: &str = "0.11.1";
+
 /// Devices that may run a model: the processor, or the GPUs of this machine.
 #[derive(Clone, Debug)]
 pub(in crate::model::whole) struct CandleDevices {
