@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use longsift_kernels::HeadSums;
 use longsift_stages::contract::{Evidence, Figures, Measure, RowError, Value, Window};
@@ -15,16 +15,13 @@ use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
+use super::passes::{STOP_INTERVAL, device_panicked, no_device};
 use super::prepare::{CutDocument, Preparation, Prepared};
 use super::programs::{Answer, Question, QuestionContent};
-use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{Failure, Result};
+use crate::base::error::Result;
 use crate::devices::scheduler::SchedulerMessage;
 use crate::plan::cascade::PrecedingGuard;
 use crate::plan::sampling;
-
-/// Interval of checks for a stop signal while windows are measured.
-pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) type Measured = std::result::Result<Figures, RowError>;
 
@@ -484,18 +481,6 @@ pub(crate) fn figures_from_answer(measure: &dyn Measure, answer: Answer) -> Meas
     let evidence = [Evidence::Answers(answer?.values)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids: &[], text, text_half, document, evidence: &evidence })
-}
-
-/// Error: no device is left.
-pub(crate) fn no_device(why: &str) -> Failure {
-    let message = format!("no device is left to measure windows on: {why}");
-    let hint = "results so far are kept; check the devices and run the same command to resume";
-    Diagnostic::error(Blame::Machine, message).hint(hint).into()
-}
-
-/// Error: the thread of a device panicked.
-pub(crate) fn device_panicked(panic: &str) -> Failure {
-    Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
 }
 
 /// Documents of a batch that have windows to measure.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use longsift_stages::contract::compute::{DeviceFailure, ForwardPass, ForwardResult};
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
 use longsift_stages::shard_across_devices::ShardBy;
 
-use super::measuring::{STOP_INTERVAL, device_panicked, no_device};
 use super::watch::Watch;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -20,6 +20,8 @@ use crate::devices::dispatch::terms::{Policy, Unit, WindowBytes};
 use crate::devices::scheduler::{Scheduler, SchedulerMessage, Work};
 use crate::plan::whole_models::WholeModelPlan;
 
+/// Interval of checks for a stop signal while windows are measured.
+pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum tokens of a piece of a group: with fewer, a pass mostly reads weights.
 const MIN_PIECE_TOKENS: u64 = 1 << 11;
 
@@ -233,6 +235,18 @@ impl ModelOnDevices<'_> {
         }
         Ok(())
     }
+}
+
+/// Error: no device is left.
+pub(crate) fn no_device(why: &str) -> Failure {
+    let message = format!("no device is left to measure windows on: {why}");
+    let hint = "results so far are kept; check the devices and run the same command to resume";
+    Diagnostic::error(Blame::Machine, message).hint(hint).into()
+}
+
+/// Error: the thread of a device panicked.
+pub(crate) fn device_panicked(panic: &str) -> Failure {
+    Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
 }
 
 /// Returns the error of a window with a token that the model does not know.

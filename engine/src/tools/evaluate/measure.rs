@@ -25,11 +25,8 @@ use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
 use crate::score::carried::RetainedMeasure;
 use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
-use crate::score::measuring::{
-    Measured, STOP_INTERVAL, device_panicked, figures_from_answer, figures_from_attention,
-    no_device,
-};
-use crate::score::passes::ModelOnDevices;
+use crate::score::measuring::{Measured, figures_from_answer, figures_from_attention};
+use crate::score::passes::{ModelOnDevices, STOP_INTERVAL, device_panicked, no_device};
 use crate::score::programs::{Programs, Question, QuestionContent};
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
