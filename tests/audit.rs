@@ -92,7 +92,7 @@ fn a_changed_byte_in_any_committed_file_is_found() {
     for (change, message) in [
         (
             Some(text.replace("\"keep_fraction\": 0.5", "\"keep_fraction\": 0.75")),
-            "its digest of itself does not match",
+            "the digest in the file does not match its content",
         ),
         (Some(text[1..].to_owned()), "cannot be read"),
         (None, "the file is missing"),
