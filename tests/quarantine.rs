@@ -176,6 +176,17 @@ fn too_many_bad_rows_end_the_run() {
 }
 
 #[test]
+fn a_run_that_ends_before_all_rows_are_read_counts_the_bad_rows_so_far() {
+    let workspace = texts_workspace();
+    std::fs::copy(workspace.path("input/a.parquet"), workspace.path("input/b.parquet")).unwrap();
+    let pipeline = Pipeline::text("model", 128).input("max_quarantined_fraction: 0.1");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    let message = "2 of 12 rows were quarantined so far (";
+    assert!(answer.stderr.contains(message), "{}", answer.stderr);
+}
+
+#[test]
 fn a_bad_row_fails_the_run_with_on_bad_row_fail() {
     let workspace = texts_workspace();
     let pipeline =

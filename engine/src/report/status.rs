@@ -91,8 +91,8 @@ impl fmt::Display for Status {
         write!(f, "  windows   {} measured", count(self.counts.windows))?;
         match self.units_open {
             0 => writeln!(f)?,
-            1 => writeln!(f, " in these units; 1 more unit is in progress")?,
-            open => writeln!(f, " in these units; {} more units are in progress", count(open))?,
+            1 => writeln!(f, " in these units; 1 more unit is partly measured")?,
+            open => writeln!(f, " in these units; {} more units are partly measured", count(open))?,
         }
         if self.counts.quarantined_rows() > 0 {
             writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;

@@ -152,7 +152,7 @@ impl Manifest {
 pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
     let message = format!("`{}` has no finished run", directory.root.display());
     Diagnostic::error(Blame::Pipeline, message)
-        .hint("wait until it finishes; `longsift status` shows its progress")
+        .hint("`longsift run` finishes it; `longsift status` shows whether a run is under way")
         .into()
 }
 

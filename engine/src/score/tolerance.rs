@@ -49,12 +49,13 @@ pub(super) fn check_quarantine(
     if !too_many {
         return Ok(());
     }
+    let so_far = if counts.rows < rows { " so far" } else { "" };
     let reasons: Vec<String> =
         counts.quarantined.iter().map(|(code, count)| format!("{code}: {count}")).collect();
     let mut problem = Diagnostic::error(
         Blame::Data,
         format!(
-            "{bad} of {rows} rows were quarantined ({}), more than {setting} allows",
+            "{bad} of {rows} rows were quarantined{so_far} ({}), more than {setting} allows",
             reasons.join(", ")
         ),
     )

@@ -184,7 +184,7 @@ fn content(dataset: &Dataset) -> Result<Content> {
         "cannot detect the document column; the input has: {}",
         dataset.column_names().join(", ")
     );
-    let hint = "run `longsift init` without inputs, and set `input.path` and `input.text_column` in the file";
+    let hint = "run `longsift init` without inputs, and set `path`, `text_column`, `tokenizer` and `window_tokens` in the file";
     Err(problem(message).hint(hint).into())
 }
 

@@ -36,7 +36,8 @@ def find_binary() -> Path:
             return Path(candidate).absolute()
     if override is None and (on_path := shutil.which(_NAME)) is not None:
         return Path(on_path)
-    raise PipelineError(f"the command longsift is not in {', '.join(installed)}", exit_code=2)
+    message = f"command longsift not found: {', '.join(installed)}; install the package, or set LONGSIFT_BINARY to its path"
+    raise PipelineError(message, exit_code=2)
 
 
 def arguments_of(
@@ -83,7 +84,7 @@ def run(
         code, stdout = _call_aloud(command)
     summary = last_summary(stdout)
     if summary is None or summary.status in ("failed", "stopped"):
-        raise error_of((summary and summary.error) or "see standard error", code, summary)
+        raise error_of((summary and summary.error) or "longsift failed; its message is on standard error", code, summary)
     return summary
 
 

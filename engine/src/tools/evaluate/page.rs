@@ -22,7 +22,8 @@ impl Evaluation {
             format!("Evaluation of {} (seed {})\n", line_safe(&self.pipeline), self.seed);
         if self.equal_ids_left_out > 0 {
             let rows = count(self.equal_ids_left_out);
-            let why = "rows with an id that another row of their category has";
+            let why =
+                "rows with the id, or without an id the text, of another row of their category";
             text.extend(["left out: ", &rows, " ", why, "\n"]);
         }
         let left_out = &self.categories_left_out;
