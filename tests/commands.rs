@@ -93,6 +93,11 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
     let ids = ["init", "ids", "--output", "ids.yaml"];
     workspace.longsift(&ids).success();
     workspace.longsift(&["run", "ids.yaml", "-q"]).success();
+    workspace.write("two/a.jsonl", r#"{"summary": "a b", "Body Content": "c d"}"#);
+    let named = ["init", "two", "--column", "Body Content", "--tokenizer", &tokenizer];
+    workspace.longsift(&[&named[..], &["--output", "named.yaml"]].concat()).success();
+    let written = fs::read_to_string(workspace.path("named.yaml")).unwrap();
+    assert!(written.contains("text_column: Body Content"), "{written}");
     for (inputs, why) in [
         (&["init", "corpus", "--output", "x.yaml"][..], "add `--tokenizer FOLDER`"),
         (
@@ -101,6 +106,9 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
         ),
         (&["init", "corpus/none.jsonl", "--output", "x.yaml"], "corpus/none.jsonl"),
         (&["init", "--tokenizer", "x", "--output", "x.yaml"], "requires an input"),
+        (&["init", "--column", "x", "--output", "x.yaml"], "requires an input"),
+        (&["init", "two", "--output", "x.yaml"], "name it with `--column NAME`"),
+        (&["init", "two", "--column", "third", "--output", "x.yaml"], "`third`"),
     ] {
         let answer = workspace.longsift(inputs).expect(2);
         assert!(answer.stderr.contains(why), "{why}: {}", answer.stderr);

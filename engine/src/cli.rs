@@ -325,9 +325,12 @@ pub struct PlanArguments {
 /// Input of a new pipeline.
 #[derive(Clone, Debug, Args)]
 pub struct InitArguments {
-    /// Input: files of one folder, a folder, or a glob in quotes. The document column is detected by its name. The
-    /// window length is set so that at least half of the documents fill a window.
+    /// Input: files of one folder, a folder, or a glob in quotes. The window length is set so that at least half of the
+    /// documents fill a window.
     pub inputs: Vec<PathBuf>,
+    /// Column with the documents, text or token ids; by default detected by its name.
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
     /// Pipeline file to write; an existing one is kept. `pipeline.schema.json`, for editors, is written to the same
     /// folder.
     #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]

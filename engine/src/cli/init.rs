@@ -20,7 +20,7 @@ const SCHEMA: &str = "pipeline.schema.json";
 const SCHEMA_MARK: Mark = Mark::Contains("\"description\": \"A longsift pipeline: ");
 
 pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
-    let InitArguments { inputs, output, tokenizer, model } = arguments;
+    let InitArguments { inputs, column, output, tokenizer, model } = arguments;
     if let [input] = &inputs[..]
         && input.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
     {
@@ -34,15 +34,21 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
         return Err(exists(output).into());
     }
     let starter = if inputs.is_empty() {
-        if tokenizer.is_some() {
-            let message = "`--tokenizer` requires an input".to_owned();
-            return Err(problem(message).hint("name files, a folder or a glob").into());
+        for (option, value) in [("--column", column), ("--tokenizer", tokenizer)] {
+            if value.is_some() {
+                let message = format!("`{option}` requires an input");
+                return Err(problem(message).hint("name files, a folder or a glob").into());
+            }
         }
         Starter::example(model.as_deref())
     } else {
-        let (tokenizer, model) = (tokenizer.as_deref(), model.as_deref());
-        let (starter, warning) =
-            starter::detect(&StarterOptions { inputs, output, tokenizer, model })?;
+        let (starter, warning) = starter::detect(&StarterOptions {
+            inputs,
+            column: column.as_deref(),
+            output,
+            tokenizer: tokenizer.as_deref(),
+            model: model.as_deref(),
+        })?;
         report_warnings(cli, warning.iter());
         starter
     };

@@ -33,6 +33,8 @@ const MIN_WINDOW_TOKENS: u32 = 1024;
 pub struct StarterOptions<'a> {
     /// Files, a folder or a glob; at least one.
     pub inputs: &'a [PathBuf],
+    /// Document column; `None` to detect it.
+    pub column: Option<&'a str>,
     /// Path of the pipeline file.
     pub output: &'a Path,
     pub tokenizer: Option<&'a str>,
@@ -50,13 +52,13 @@ fn problem(message: String) -> Diagnostic {
 /// Fails if the inputs cannot be read or are not one path, the document column is ambiguous, a tokenizer for text is
 /// missing, or anything else prevents a run of the pipeline.
 pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic>)> {
-    let StarterOptions { inputs, output, tokenizer, model } = *wanted;
+    let StarterOptions { inputs, column, output, tokenizer, model } = *wanted;
     let input = input_path(inputs)?;
     let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &ReadSettings::default())?;
     if dataset.files.is_empty() {
         return Err(problem(format!("no file matches {}", quoted(&input))).into());
     }
-    let content = content(&dataset)?;
+    let content = content(&dataset, column)?;
     if matches!(content, Content::Text(_)) && tokenizer.is_none() && model.is_none() {
         let message = "text input requires a tokenizer".to_owned();
         let hint = "add `--tokenizer FOLDER`, a folder with tokenizer.json (or a GGUF file), or `--model FOLDER`";
@@ -152,8 +154,15 @@ fn name(input: &str) -> String {
     stems.into_iter().find(|stem| !stem.is_empty()).unwrap_or_else(|| "my-corpus".to_owned())
 }
 
-/// Returns the document column: one with a usual name, or the only one of its type.
-fn content(dataset: &Dataset) -> Result<Content> {
+/// Returns the document column: `wanted`, or one with a usual name, or the only one of its type.
+fn content(dataset: &Dataset, wanted: Option<&str>) -> Result<Content> {
+    if let Some(name) = wanted {
+        if dataset.check_tokens_column(name).is_ok() {
+            return Ok(Content::Tokens(name.to_owned()));
+        }
+        dataset.check_text_column(name).map_err(Diagnostic::from)?;
+        return Ok(Content::Text(name.to_owned()));
+    }
     let named = |names: &[&str], fits: &dyn Fn(&str) -> bool| {
         let known = names.iter().find(|name| dataset.column(name).is_some() && fits(name));
         known.map(|name| (*name).to_owned())
@@ -184,7 +193,7 @@ fn content(dataset: &Dataset) -> Result<Content> {
         "cannot detect the document column; the input has: {}",
         dataset.column_names().join(", ")
     );
-    let hint = "run `longsift init` without inputs, and set `path`, `text_column`, `tokenizer` and `window_tokens` in the file";
+    let hint = "name it with `--column NAME`";
     Err(problem(message).hint(hint).into())
 }
 
