@@ -209,3 +209,23 @@ fn an_input_of_bad_rows_is_accounted_for() {
     let data = read_parquet(&workspace.path("out/data"));
     assert_eq!((data.num_rows(), data.num_columns()), (0, 13), "an empty file with the schema");
 }
+
+#[test]
+fn a_plan_warns_of_more_bad_rows_than_a_run_accepts() {
+    let workspace = Workspace::new();
+    let tokenizer = demo_model().display().to_string();
+    let text = "a long text of words ".repeat(400);
+    let rows = (0..20).map(|row| match row % 5 {
+        0 => "{\"text\": null}\n".to_owned(),
+        _ => format!("{{\"text\": \"{text}{row}\"}}\n"),
+    });
+    workspace.write("corpus/a.jsonl", rows.collect::<String>());
+    workspace.longsift(&["init", "corpus", "--tokenizer", &tokenizer]).success();
+    let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    assert!(plan.stderr.contains("4 of 20 rows would be quarantined ("), "{}", plan.stderr);
+    assert!(plan.stderr.contains("more than `max_quarantined_fraction` 0.01 allows"));
+    assert!(plan.to_text().contains("all 20 read: 4 to be quarantined, 0 too short"));
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    let set = ["plan", "pipeline.yaml", "--set", "input.max_quarantined_fraction=0.2"];
+    assert!(!workspace.longsift(&set).success().stderr.contains("would be quarantined"));
+}

@@ -153,10 +153,9 @@ fn plan(
     options.devices_absent = cards.is_some();
     let mut plan = make_plan_with(cli, arguments, options)?;
     let sample = lengths::sample(&plan);
-    if let Some(warning) = sample.warning(&plan) {
-        report_warnings(cli, std::iter::once(&warning));
-        plan.warnings.push(warning);
-    }
+    let warnings: Vec<_> = sample.warnings(&plan).collect();
+    report_warnings(cli, warnings.iter());
+    plan.warnings.extend(warnings);
     plan.estimate.windows = sample.windows().unwrap_or(plan.estimate.windows);
     plan.estimate.tokens = sample.tokens().unwrap_or(plan.estimate.tokens);
     let sizing = cards.map(|cards| Sizing::new(&plan, &cards)).transpose()?;

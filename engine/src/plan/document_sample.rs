@@ -1,16 +1,19 @@
 //! Sample of the input's documents, and estimates for the whole input: short documents and tokens outside windows.
 
+use std::collections::BTreeMap;
+
 use longsift_stages::tokenize::Windows;
 use serde_json::{Value, json};
 
 use super::Plan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::count;
+use crate::spec::pipeline::OnBadRow;
 
 /// Share of dropped tokens above which a plan warns.
 const MAX_DROPPED_SHARE: f64 = 0.5;
 
-/// Lengths of sampled documents, without rows that would be quarantined.
+/// Sampled rows: the lengths of documents, and the rows that would be quarantined.
 #[derive(Clone, Debug, Default)]
 pub struct DocumentSample {
     /// Rows of the input that the sample represents.
@@ -22,6 +25,8 @@ pub struct DocumentSample {
     /// Tokens inside windows.
     covered: u64,
     windows: u64,
+    /// Rows that would be quarantined, by reason.
+    bad: BTreeMap<&'static str, u64>,
 }
 
 impl DocumentSample {
@@ -34,13 +39,27 @@ impl DocumentSample {
         self.windows += windows;
     }
 
+    /// Adds a row that would be quarantined.
+    pub fn add_bad(&mut self, reason: &'static str) {
+        *self.bad.entry(reason).or_default() += 1;
+    }
+
     pub fn documents(&self) -> u64 {
         self.lengths.len() as u64
     }
 
+    fn bad_rows(&self) -> u64 {
+        self.bad.values().sum()
+    }
+
+    fn sampled_rows(&self) -> u64 {
+        self.documents() + self.bad_rows()
+    }
+
     /// Scales a number of the sample to the whole input.
     fn scaled(&self, of_sample: u64) -> u64 {
-        let scale = self.rows.max(self.documents()) as f64 / self.documents().max(1) as f64;
+        let sampled = self.sampled_rows();
+        let scale = self.rows.max(sampled) as f64 / sampled.max(1) as f64;
         (of_sample as f64 * scale).round() as u64
     }
 
@@ -72,23 +91,64 @@ impl DocumentSample {
 
     /// Returns the line for a plan; `None` without a sample.
     pub(super) fn in_words(&self) -> Option<String> {
-        let documents = self.documents();
-        let sampled = if documents >= self.rows {
-            format!("all {} read", count(documents))
+        let (rows, bad) = (self.sampled_rows(), self.bad_rows());
+        let sampled = if rows >= self.rows {
+            format!("all {} read", count(rows))
         } else {
-            format!("a sample of {} of {}", count(documents), count(self.rows))
+            format!("a sample of {} of {}", count(rows), count(self.rows))
         };
-        (documents > 0).then(|| {
+        let bad =
+            if bad > 0 { format!("{} to be quarantined, ", count(bad)) } else { String::new() };
+        (self.documents() > 0).then(|| {
             format!(
-                "{sampled}: {} too short for a window; {:.0} % of the tokens are in no window",
+                "{sampled}: {bad}{} too short for a window; {:.0} % of the tokens are in no window",
                 count(self.too_short),
                 100.0 * self.dropped_share()
             )
         })
     }
 
+    /// Returns warnings about what would be lost: rows in quarantine, tokens outside windows.
+    pub fn warnings(&self, plan: &Plan) -> impl Iterator<Item = Diagnostic> {
+        self.quarantine_warning(plan).into_iter().chain(self.dropped_warning(plan))
+    }
+
+    /// Returns a warning if more rows are bad than a run accepts.
+    fn quarantine_warning(&self, plan: &Plan) -> Option<Diagnostic> {
+        let input = &plan.spec.pipeline.input;
+        let (bad, rows) = (self.bad_rows(), self.sampled_rows());
+        let (accepted, key, limit, remedy) = match input.on_bad_row {
+            OnBadRow::Quarantine => (
+                input.max_quarantined_fraction.floor_of(rows),
+                "input.max_quarantined_fraction",
+                format!("`max_quarantined_fraction` {}", input.max_quarantined_fraction),
+                "raise `input.max_quarantined_fraction`",
+            ),
+            OnBadRow::Fail => (
+                0,
+                "input.on_bad_row",
+                "`on_bad_row: fail`".to_owned(),
+                "set `input.on_bad_row: quarantine`",
+            ),
+        };
+        if bad <= accepted {
+            return None;
+        }
+        let reasons: Vec<String> =
+            self.bad.iter().map(|(reason, rows)| format!("{reason}: {}", count(*rows))).collect();
+        let message = format!(
+            "{} of {} {}rows would be quarantined ({}), more than {limit} allows",
+            count(bad),
+            count(rows),
+            if rows >= self.rows { "" } else { "sampled " },
+            reasons.join(", ")
+        );
+        let hint = format!("fix the input, or {remedy}");
+        Some(plan.spec.warning(key, message).hint(hint))
+    }
+
     /// Returns a warning if the pipeline drops more than half of its tokens.
-    pub fn warning(&self, plan: &Plan) -> Option<Diagnostic> {
+    pub fn dropped_warning(&self, plan: &Plan) -> Option<Diagnostic> {
         let settings = plan.spec.tokenize();
         if self.dropped_share() <= MAX_DROPPED_SHARE || settings.windows == Windows::WholeDocument {
             return None;
@@ -99,7 +159,7 @@ impl DocumentSample {
             100.0 * self.dropped_share(),
             count(self.too_short),
             count(documents),
-            if documents >= self.rows { "" } else { "sampled " },
+            if self.sampled_rows() >= self.rows { "" } else { "sampled " },
             count(u64::from(settings.window_tokens))
         );
         let smaller = self.window_tokens().filter(|tokens| *tokens < settings.window_tokens);

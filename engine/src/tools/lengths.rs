@@ -69,7 +69,8 @@ fn add_unit(
                     sample.add(tokens_total, 0, 0);
                     read += BYTES_PER_TOKEN * tokens_total;
                 }
-                Preparation::Quarantine(_) | Preparation::TimedOut(_) => {}
+                Preparation::Quarantine(bad) => sample.add_bad(bad.error.code),
+                Preparation::TimedOut(_) => {}
             }
         }
         if left == 0 || read >= most_bytes {

@@ -85,7 +85,7 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
     let sample = lengths::sample(&plan);
     starter.window_tokens = sample.window_tokens().unwrap_or(MIN_WINDOW_TOKENS);
     let is_short = sample.window_tokens().is_none();
-    Ok((starter, sample.warning(&plan).filter(|_| is_short)))
+    Ok((starter, sample.dropped_warning(&plan).filter(|_| is_short)))
 }
 
 /// Combines the inputs into one path: a single one unchanged, several files as a glob that matches no other file.
