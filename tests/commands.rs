@@ -97,7 +97,7 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
     let named = ["init", "two", "--column", "Body Content", "--tokenizer", &tokenizer];
     workspace.longsift(&[&named[..], &["--output", "named.yaml"]].concat()).success();
     let written = fs::read_to_string(workspace.path("named.yaml")).unwrap();
-    assert!(written.contains("text_column: Body Content"), "{written}");
+    assert!(written.contains("text_column: \"Body Content\""), "{written}");
     for (inputs, why) in [
         (&["init", "corpus", "--output", "x.yaml"][..], "add `--tokenizer FOLDER`"),
         (
