@@ -76,7 +76,9 @@ impl Work<WindowTokens, HeadSums> for FirstLayer {
 
     fn join(&self, parts: Vec<HeadSums>) -> HeadSums {
         let mut sums = HeadSums::default();
-        parts.iter().for_each(|part| sums.append(part));
+        for part in &parts {
+            sums.append(part);
+        }
         sums
     }
 }

@@ -143,13 +143,12 @@ impl SimulatedMemory {
     }
 
     fn memory(&self) -> Result<Memory, String> {
-        let others = match &self.description.gpu {
-            Some(gpu) => gpu.memory()?,
-            None => {
-                let is_there = self.pieces.load(SeqCst) >= self.description.neighbour_after;
-                let used = if is_there { self.description.neighbour } else { 0 };
-                Memory { total: self.description.total, used }
-            }
+        let others = if let Some(gpu) = &self.description.gpu {
+            gpu.memory()?
+        } else {
+            let is_there = self.pieces.load(SeqCst) >= self.description.neighbour_after;
+            let used = if is_there { self.description.neighbour } else { 0 };
+            Memory { total: self.description.total, used }
         };
         Ok(Memory { used: others.used + self.held.load(SeqCst), ..others })
     }
