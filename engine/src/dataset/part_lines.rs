@@ -20,6 +20,7 @@ use zstd::stream::write::Encoder;
 use super::formats::type_names::{self, UTC};
 use super::part::WrittenPart;
 use super::problem::DataProblem;
+use super::types::list_item;
 use crate::base::text::quoted;
 use crate::storage::atomic::AtomicFile;
 
@@ -107,14 +108,17 @@ pub fn map_columns(schema: &Schema) -> Vec<String> {
 }
 
 fn has_map(kind: &DataType) -> bool {
-    match kind {
-        DataType::Map(..) => true,
-        DataType::Struct(fields) => fields.iter().any(|field| has_map(field.data_type())),
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            has_map(item.data_type())
+    contains(kind, |kind| matches!(kind, DataType::Map(..)))
+}
+
+/// Whether `test` is true for a type or one inside it, at any depth.
+fn contains(kind: &DataType, test: fn(&DataType) -> bool) -> bool {
+    test(kind)
+        || match kind {
+            DataType::Struct(fields) => fields.iter().any(|of| contains(of.data_type(), test)),
+            DataType::Map(item, _) => contains(item.data_type(), test),
+            other => list_item(other).is_some_and(|item| contains(item.data_type(), test)),
         }
-        _ => false,
-    }
 }
 
 /// Returns a key that a map of a row has twice, at any depth.
@@ -146,18 +150,11 @@ fn repeated_key(array: &ArrayRef, row: usize) -> Option<String> {
 
 /// Whether a struct at any depth has two fields with the same name.
 fn has_repeated_fields(kind: &DataType) -> bool {
-    match kind {
-        DataType::Struct(fields) => {
-            let names: HashSet<&String> = fields.iter().map(|field| field.name()).collect();
-            names.len() < fields.len()
-                || fields.iter().any(|field| has_repeated_fields(field.data_type()))
-        }
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => has_repeated_fields(item.data_type()),
-        _ => false,
-    }
+    contains(kind, |kind| {
+        let DataType::Struct(fields) = kind else { return false };
+        let names: HashSet<&String> = fields.iter().map(|field| field.name()).collect();
+        names.len() < fields.len()
+    })
 }
 
 fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowError> {

@@ -34,6 +34,12 @@ impl Devices {
         Self { list: self.list.iter().map(one).collect(), ..self.clone() }
     }
 
+    /// Returns the memory that the device with the most has available.
+    pub fn most_available(&self) -> u64 {
+        let states = self.list.iter().filter_map(|device| device.ledger.memory_state().ok());
+        states.map(|state| state.available).max().unwrap_or(0)
+    }
+
     /// Names of the devices: `cpu`, or `cuda:0, cuda:1`.
     pub fn names(&self) -> String {
         self.list.iter().map(|device| device.compute.name()).collect::<Vec<_>>().join(", ")

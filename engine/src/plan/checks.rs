@@ -176,8 +176,8 @@ pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<D
     }
 }
 
-/// Warns that rows may turn out not to be writable: maps with a key twice, of which readers of JSON lose a value. Lines of JSON
-/// are checked when they are read.
+/// Warns about maps in JSON output: a row whose map has a key twice cannot be written, since readers of JSON would lose a value.
+/// Input lines of JSON are checked when they are read.
 pub(super) fn maps(spec: &Spec, dataset: &Dataset) -> Option<Diagnostic> {
     let is_json = spec.pipeline.output.format == OutputFormat::JsonlZst;
     let columns = part_lines::map_columns(&dataset.schema);

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::Plan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::count;
-use crate::spec::pipeline::OnBadRow;
 
 /// Share of dropped tokens above which a plan warns.
 const MAX_DROPPED_SHARE: f64 = 0.5;
@@ -115,36 +114,23 @@ impl DocumentSample {
 
     /// Returns a warning if more rows are bad than a run accepts.
     fn quarantine_warning(&self, plan: &Plan) -> Option<Diagnostic> {
-        let input = &plan.spec.pipeline.input;
         let (bad, rows) = (self.bad_rows(), self.sampled_rows());
-        let (accepted, key, limit, remedy) = match input.on_bad_row {
-            OnBadRow::Quarantine => (
-                input.max_quarantined_fraction.floor_of(rows),
-                "input.max_quarantined_fraction",
-                format!("`max_quarantined_fraction` {}", input.max_quarantined_fraction),
-                "raise `input.max_quarantined_fraction`",
-            ),
-            OnBadRow::Fail => (
-                0,
-                "input.on_bad_row",
-                "`on_bad_row: fail`".to_owned(),
-                "set `input.on_bad_row: quarantine`",
-            ),
-        };
-        if bad <= accepted {
+        let limit = plan.spec.pipeline.input.quarantine_limit(rows);
+        if bad <= limit.rows {
             return None;
         }
         let reasons: Vec<String> =
             self.bad.iter().map(|(reason, rows)| format!("{reason}: {}", count(*rows))).collect();
         let message = format!(
-            "{} of {} {}rows would be quarantined ({}), more than {limit} allows",
+            "{} of {} {}rows would be quarantined ({}), more than {} allows",
             count(bad),
             count(rows),
             if rows >= self.rows { "" } else { "sampled " },
-            reasons.join(", ")
+            reasons.join(", "),
+            limit.setting
         );
-        let hint = format!("fix the input, or {remedy}");
-        Some(plan.spec.warning(key, message).hint(hint))
+        let hint = format!("fix the input, or {}", limit.remedy);
+        Some(plan.spec.warning(limit.path, message).hint(hint))
     }
 
     /// Returns a warning if the pipeline drops more than half of its tokens.

@@ -16,7 +16,7 @@ use super::checks;
 use super::measures::Measures;
 use super::options::PlanOptions;
 use super::whole_models::WholeModelPlan;
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::Diagnostic;
 use crate::base::text::quoted;
 use crate::devices::choose;
 use crate::devices::device::{DeviceCriteria, Devices};
@@ -121,8 +121,13 @@ pub(super) fn open(
         if !is_sound || !is_known {
             continue;
         }
-        let one = model.measuring_memory(&request, tokens, 1, threads as u64);
-        let mut whole = WholeModelPlan {
+        let max = (TOKENS_PER_PASS / tokens.max(1)).max(1);
+        let room = devices.most_available();
+        let memory = |windows| model.measuring_memory(&request, tokens, windows, threads as u64);
+        let fits = |windows: &u64| memory(*windows).peak_bytes <= room;
+        let windows_at_once = (1..=max).rev().find(fits).unwrap_or(1);
+        let memory = memory(windows_at_once);
+        let whole = WholeModelPlan {
             measure: name.clone(),
             path,
             model: Arc::new(model),
@@ -130,26 +135,18 @@ pub(super) fn open(
             memory_wait: Duration::from_secs(u64::from(criteria.settings.memory_wait_seconds)),
             request,
             window_tokens: tokens,
-            windows_at_once: 1,
-            memory: one,
+            windows_at_once,
+            memory,
             threads: threads as u64,
         };
         if let Some((message, fits_one)) = whole.shortage() {
             let hint = whole.remedy();
-            let setting = spec.locate(&stage);
             if fits_one {
-                warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(setting).hint(hint));
+                warnings.push(spec.warning(&stage, message).hint(hint));
             } else {
-                problems.push(Diagnostic::error(Blame::Pipeline, message).at(setting).hint(hint));
+                problems.push(spec.error(&stage, message).hint(hint));
             }
         }
-        let memory = whole.memory_of();
-        let max = (TOKENS_PER_PASS / tokens.max(1)).max(1);
-        let room = whole.room();
-        let memory = |windows: u64| memory(tokens as usize, windows as usize);
-        let fits = |windows: &u64| memory(*windows).peak_bytes <= room;
-        whole.windows_at_once = (1..=max).rev().find(fits).unwrap_or(1);
-        whole.memory = memory(whole.windows_at_once);
         models.insert(index, whole);
     }
     models

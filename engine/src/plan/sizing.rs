@@ -21,10 +21,10 @@ use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::measures::language_model::ProductPrecision;
 use longsift_stages::model::{AttentionSpec, ForwardOperations};
-use longsift_stages::shard_across_devices::WorkersPerDevice;
+use longsift_stages::shard_across_devices::{ShardAcrossDevices, WorkersPerDevice};
 use serde::Serialize;
 
-use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count};
 use crate::devices::catalogue::{GpuModel, PeakRates};
@@ -167,10 +167,15 @@ impl WholeModelTime {
     }
 }
 
+/// Returns the memory of a GPU that stays unused.
+fn headroom_bytes(card: &GpuModel, settings: &ShardAcrossDevices) -> u64 {
+    (card.memory_bytes as f64 * settings.headroom_fraction.0) as u64
+}
+
 /// Returns the memory of a GPU that may be used.
 fn room(plan: &Plan, card: &GpuModel) -> u64 {
-    let fraction = plan.spec.shard_across_devices().cloned().unwrap_or_default().headroom_fraction;
-    card.memory_bytes - (card.memory_bytes as f64 * fraction.0) as u64
+    let settings = plan.spec.shard_across_devices().cloned().unwrap_or_default();
+    card.memory_bytes - headroom_bytes(card, &settings)
 }
 
 /// Returns an error for every whole model that no GPU has the memory to run, and a warning for those that some GPUs cannot
@@ -189,11 +194,13 @@ fn shortages(
         let all = names.len() == cards.len();
         names.dedup();
         let message = whole.shortage_on(&names, wanted, largest);
-        let (problems, blame) = (if all { &mut refused } else { &mut warnings }, Blame::Pipeline);
-        let problem = if all { Diagnostic::error } else { Diagnostic::warning };
-        let setting = plan.spec.locate(&format!("stages.{}", whole.measure));
+        let stage = format!("stages.{}", whole.measure);
         let hint = "lower `window_tokens`, use a smaller model, or name GPUs with more memory";
-        problems.push(problem(blame, message).at(setting).hint(hint));
+        if all {
+            refused.push(plan.spec.error(&stage, message).hint(hint));
+        } else {
+            warnings.push(plan.spec.warning(&stage, message).hint(hint));
+        }
     }
     (refused, warnings)
 }
@@ -208,7 +215,7 @@ fn place(plan: &Plan, attention: &Attention, card: &GpuModel, number: usize) -> 
     let (settings, layer) = (&attention.sharing, attention.model.spec());
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let number_bytes = attention.reading.precision.bytes();
-    let headroom_bytes = (card.memory_bytes as f64 * settings.headroom_fraction.0) as u64;
+    let headroom_bytes = headroom_bytes(card, settings);
     let table_bytes = plan.estimate.table_bytes;
     let available = card.memory_bytes.saturating_sub(headroom_bytes + table_bytes);
     let workers = match &settings.workers_per_device {

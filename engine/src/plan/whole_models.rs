@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longsift_stages::contract::ForwardRequest;
+use longsift_stages::contract::compute::ForwardPass;
 use longsift_stages::model::{ForwardMemory, WholeModel};
 
 use crate::base::text::{bytes, count};
@@ -39,6 +40,17 @@ impl WholeModelPlan {
         move |tokens, windows| {
             model.measuring_memory(&request, tokens as u64, windows as u64, threads)
         }
+    }
+
+    /// Returns the pass of some windows, of which the longest has `tokens` tokens.
+    pub fn pass<'a>(
+        &'a self,
+        windows: &'a [&'a [u32]],
+        tokens: usize,
+        should_continue: &'a (dyn Fn() -> bool + Sync),
+    ) -> ForwardPass<'a> {
+        let bytes = (self.memory_of())(tokens, windows.len()).peak_bytes;
+        ForwardPass { model: &self.model, request: &self.request, windows, bytes, should_continue }
     }
 
     /// Describes which devices a window never fits, with the memory that it takes; and whether it fits another device.
@@ -76,12 +88,6 @@ impl WholeModelPlan {
         } else {
             "lower `window_tokens` or `headroom_fraction`, use a smaller model, or leave these devices out of `devices`"
         }
-    }
-
-    /// Largest memory for a pass that a device has now.
-    pub fn room(&self) -> u64 {
-        let states = self.devices.list.iter().filter_map(|of| of.ledger.memory_state().ok());
-        states.map(|state| state.available).max().unwrap_or(0)
     }
 
     /// Describes the model: `llama, 30 layers of 576 by avx512-f32, 269 MB of weights read for 32 windows at a time, at most 612 MB

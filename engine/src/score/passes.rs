@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use longsift_stages::contract::compute::{DeviceFailure, ForwardPass, ForwardResult};
+use longsift_stages::contract::compute::{DeviceFailure, ForwardResult};
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
 use longsift_stages::shard_across_devices::ShardBy;
 
@@ -37,7 +37,7 @@ type PassResult = std::result::Result<Figures, RowError>;
 pub(crate) struct Passes<'a> {
     whole: &'a WholeModelPlan,
     stop: &'a Stop,
-    /// Set when the results of running passes are no longer needed.
+    /// Whether running passes should stop because their results are not needed.
     abandoned: AtomicBool,
 }
 
@@ -122,16 +122,10 @@ impl Work<Group, ForwardResult> for Passes<'_> {
         windows: Range<usize>,
     ) -> std::result::Result<ForwardResult, DeviceFailure> {
         let windows: Vec<&[u32]> = group[windows].iter().map(Vec::as_slice).collect();
+        let should_continue =
+            || !self.abandoned.load(Ordering::Relaxed) && self.stop.check().is_ok();
         let tokens = self.size(group).0;
-        device.compute.forward(&ForwardPass {
-            model: &self.whole.model,
-            request: &self.whole.request,
-            windows: &windows,
-            bytes: (self.whole.memory_of())(tokens, windows.len()).peak_bytes,
-            should_continue: &|| {
-                !self.abandoned.load(Ordering::Relaxed) && self.stop.check().is_ok()
-            },
-        })
+        device.compute.forward(&self.whole.pass(&windows, tokens, &should_continue))
     }
 
     fn join(&self, parts: Vec<ForwardResult>) -> ForwardResult {
@@ -201,12 +195,9 @@ impl ModelOnDevices<'_> {
                     let Some(places) = open.remove(&id) else { continue };
                     match result {
                         Ok((_, made)) => {
-                            let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
-                            if made.is_none() {
-                                self.passes.stop.check()?;
-                            }
-                            let made = made.expect("only a signal stops a pass that is awaited");
-                            for (index, made) in places.iter().zip(made) {
+                            for (index, made) in
+                                places.iter().zip(finished(made, self.passes.stop)?)
+                            {
                                 let result = figures(measure, windows[*index], made);
                                 on_result(Some((*index, result)))?;
                             }
@@ -279,18 +270,18 @@ pub(crate) fn forward(
     if let Some(why) = out_of_vocabulary(whole, ids) {
         return Ok(Err(why));
     }
-    let pass = ForwardPass {
-        model: &whole.model,
-        request: &whole.request,
-        windows: &[ids],
-        bytes: (whole.memory_of())(ids.len(), 1).peak_bytes,
-        should_continue: &|| stop.check().is_ok(),
-    };
+    let (windows, should_continue) = ([ids], || stop.check().is_ok());
+    let pass = whole.pass(&windows, ids.len(), &should_continue);
     let made = whole.devices.list[0].compute.forward(&pass);
     let made = made.map_err(|why| Diagnostic::error(Blame::Machine, why.to_string()))?;
+    Ok(Ok(finished(made, stop)?.remove(0)))
+}
+
+/// Returns the results of a pass that was not abandoned.
+fn finished(made: ForwardResult, stop: &Stop) -> Result<Vec<ForwardFigures>> {
     let made = made.map_err(|why| Failure::from(Diagnostic::from(why)))?;
     if made.is_none() {
         stop.check()?;
     }
-    Ok(Ok(made.expect("only a signal stops it").remove(0)))
+    Ok(made.expect("only a signal stops a pass that is awaited"))
 }

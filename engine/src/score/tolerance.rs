@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::UnitRecord;
-use crate::spec::pipeline::{OnBadFile, OnBadRow};
+use crate::spec::pipeline::OnBadFile;
 
 /// Checks that the pipeline accepts the rows that earlier runs quarantined.
 pub fn check_valid_records(
@@ -34,19 +34,9 @@ pub(super) fn check_quarantine(
     counts: &Counts,
     directory: &RunDirectory,
 ) -> Result<()> {
-    let input = &plan.spec.pipeline.input;
     let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
-    let (too_many, setting, remedy) = match input.on_bad_row {
-        OnBadRow::Quarantine => (
-            bad > input.max_quarantined_fraction.floor_of(rows),
-            format!("`max_quarantined_fraction` {}", input.max_quarantined_fraction),
-            "raise `input.max_quarantined_fraction`",
-        ),
-        OnBadRow::Fail => {
-            (bad > 0, "`on_bad_row: fail`".to_owned(), "set `input.on_bad_row: quarantine`")
-        }
-    };
-    if !too_many {
+    let limit = plan.spec.pipeline.input.quarantine_limit(rows);
+    if bad <= limit.rows {
         return Ok(());
     }
     let so_far = if counts.rows < rows { " so far" } else { "" };
@@ -55,13 +45,15 @@ pub(super) fn check_quarantine(
     let mut problem = Diagnostic::error(
         Blame::Data,
         format!(
-            "{bad} of {rows} rows were quarantined{so_far} ({}), more than {setting} allows",
-            reasons.join(", ")
+            "{bad} of {rows} rows were quarantined{so_far} ({}), more than {} allows",
+            reasons.join(", "),
+            limit.setting
         ),
     )
     .hint(format!(
-        "the rows and their reasons are in `{}`; fix the input or {remedy}",
-        directory.quarantine().display()
+        "the rows and their reasons are in `{}`; fix the input or {}",
+        directory.quarantine().display(),
+        limit.remedy
     ));
     for first in crate::run_directory::quarantine::first_messages(directory, 3)? {
         problem = problem.note(first);

@@ -134,6 +134,39 @@ pub struct Input {
     pub max_quarantined_fraction: Decimal,
 }
 
+/// Limit on quarantined rows.
+#[derive(Clone, Debug)]
+pub struct QuarantineLimit {
+    /// Maximum number of rows.
+    pub rows: u64,
+    /// Path of the setting.
+    pub path: &'static str,
+    /// Setting with its value, for messages.
+    pub setting: String,
+    /// How to accept more rows, for hints.
+    pub remedy: &'static str,
+}
+
+impl Input {
+    /// Returns the limit on quarantined rows among `rows` rows.
+    pub fn quarantine_limit(&self, rows: u64) -> QuarantineLimit {
+        match self.on_bad_row {
+            OnBadRow::Quarantine => QuarantineLimit {
+                rows: self.max_quarantined_fraction.floor_of(rows),
+                path: "input.max_quarantined_fraction",
+                setting: format!("`max_quarantined_fraction` {}", self.max_quarantined_fraction),
+                remedy: "raise `input.max_quarantined_fraction`",
+            },
+            OnBadRow::Fail => QuarantineLimit {
+                rows: 0,
+                path: "input.on_bad_row",
+                setting: "`on_bad_row: fail`".to_owned(),
+                remedy: "set `input.on_bad_row: quarantine`",
+            },
+        }
+    }
+}
+
 fn default_memory_limit_bytes() -> u64 {
     4 << 30
 }

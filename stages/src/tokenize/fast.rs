@@ -208,11 +208,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
     fn next_piece<S: Scan>(&self, text: &[u8], at: usize) -> (usize, Key) {
         let Some(word) = text.get(at..at + WORD) else {
             let end = S::end(self.classes, text, at);
-            let piece = &text[at..end];
-            return (
-                end,
-                if piece.len() <= MAX_SHORT { part_cache::key(piece) } else { LONG_PART },
-            );
+            return (end, part_cache::key(&text[at..end]));
         };
         let word: [u8; WORD] = word.try_into().expect("the range has sixteen bytes");
         // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each

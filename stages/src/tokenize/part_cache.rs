@@ -69,9 +69,12 @@ pub(super) fn count(ids: &[u32; MAX_IDS]) -> usize {
     ids.iter().filter(|id| **id != NONE).count()
 }
 
-/// Returns the key of a part of at most [`MAX_SHORT`] bytes.
+/// Returns the key of a part; [`LONG_PART`] for more than [`MAX_SHORT`] bytes.
 #[inline]
 pub(super) fn key(part: &[u8]) -> Key {
+    if part.len() > MAX_SHORT {
+        return LONG_PART;
+    }
     let mut bytes = [0; 16];
     bytes[..part.len()].copy_from_slice(part);
     bytes[15] = part.len() as u8;
