@@ -136,8 +136,8 @@ fn no_answer_of_a_run_is_written_into_a_result() {
             assert_eq!(workspace.hashes(&["out", "out.run"]), before);
         }
     }
-    let beside = ["run", "pipeline.yaml", "-q", "--summary-file", "out/summary.json"];
-    workspace.longsift(&beside).success();
+    let in_output = ["run", "pipeline.yaml", "-q", "--summary-file", "out/summary.json"];
+    workspace.longsift(&in_output).success();
     workspace.longsift(&["verify", "out.run"]).success();
 }
 

@@ -127,7 +127,7 @@ impl BlockScratch {
     }
 }
 
-/// Returns the sums of rows `rows` of the query heads of `key_head`, at most a block of them, part by part.
+/// Returns the sums of each part for `rows` (at most one block) of the query heads of `key_head`.
 pub(crate) fn block_sums(
     window: &WindowInput<'_>,
     key_head: usize,

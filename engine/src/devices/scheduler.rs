@@ -1,8 +1,8 @@
 //! Runs jobs on any number of devices: admission by memory, placement, one thread per running piece.
 //!
 //! [`dispatch`] decides, [`ledger`] accounts for memory, and the threads here run the work. One thread submits jobs and
-//! receives the results and messages. A job is a window of layer 0, whose key heads are its units, or a group of windows of
-//! a whole model, each of which is a unit.
+//! receives the results and messages. A job is a window of layer 0 with its key heads as units, or a group of windows of a whole
+//! model with the windows as units.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -88,7 +88,7 @@ impl RetainedColumn {
 }
 
 /// Returns the measures of a record that are not among `planned`, with their columns in the record's part `path`. A measure
-/// that quarantined rows counts as incomplete, since it lacks statistics of those rows.
+/// that quarantined rows is incomplete: it lacks the statistics of those rows.
 pub(super) fn from_record(
     path: &Path,
     record: &UnitRecord,

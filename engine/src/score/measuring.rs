@@ -336,7 +336,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Runs a whole model on the windows of a batch that have no statistics of it.
+    /// Runs a whole model on the windows of a batch that lack its statistics.
     fn run_whole_model(
         &mut self,
         documents: &[Prepared],

@@ -30,7 +30,7 @@ pub(super) const V3_SCRIPTS: u16 = 1 << 10;
 /// [`char::is_numeric`], used by the step `Digits`.
 pub(super) const NUMERIC: u16 = 1 << 11;
 
-/// End of the characters of which some are numeric: looking at all others would take most of the time.
+/// End of the range that contains all numeric characters. Testing every character would take most of the time.
 const END_OF_NUMERIC: char = '\u{20000}';
 
 const PATTERNS: [(&str, u16); 11] = [

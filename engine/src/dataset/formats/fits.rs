@@ -141,7 +141,7 @@ impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     }
 }
 
-/// What the parser says about a surrogate that is not part of a pair.
+/// Messages of the parser about an unpaired surrogate.
 const SURROGATE: [&str; 2] =
     ["unexpected end of hex escape", "lone leading surrogate in hex escape"];
 const UNPAIRED: &str =

@@ -23,7 +23,7 @@ pub struct Policy {
     pub unit: Unit,
 }
 
-/// Unit of which a device takes several at a time. The dispatcher calls all units key heads.
+/// Unit of work; a device takes several at a time. Names in the dispatcher say "key head" for every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Key head of a window.

@@ -61,7 +61,7 @@ impl WholeModel {
     /// bits.
     ///
     /// # Errors
-    /// As [`Self::measure`]; the GPU fails.
+    /// Fails like [`Self::measure`], or if the GPU fails.
     pub fn measure_on_gpu(
         &self,
         gpu: u32,
