@@ -12,7 +12,7 @@ use testkit::{Answer, Workspace};
 /// The test program itself is the program under test: it executes the steps of the variable `STEPS` in the current
 /// folder.
 #[test]
-#[ignore = "helper program that the other tests run"]
+#[ignore = "helper program: another test runs it"]
 fn program() {
     for step in std::env::var("STEPS").unwrap().split("; ") {
         let words: Vec<&str> = step.split(' ').collect();
