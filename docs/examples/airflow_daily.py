@@ -1,4 +1,4 @@
-"""A day of documents, filtered every night: shards as mapped tasks, then a selection whose summary goes to XCom.
+"""Filters the documents of a day every night: shards as mapped tasks, then a selection whose summary goes to XCom.
 
 Needs Airflow 3 and a pipeline that declares the parameter `date`.
 """
@@ -21,11 +21,11 @@ RUN = f"longsift run {PIPELINE} --param date={{{{ ds }}}} --run-id web-{{{{ ds_n
     schedule="@daily",
     start_date=datetime(2026, 11, 1),
     catchup=False,
-    # A retry is the same command: it continues where the attempt before it stopped.
+    # A retry runs the same command, which resumes.
     default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
 )
 def longsift_daily() -> None:
-    """Score in shards, select once, hand on the summary."""
+    """Scores in shards, selects once, and passes the summary on."""
     score = BashOperator.partial(
         task_id="score",
         bash_command=f"{RUN} --phase score --shard $SHARD/{SHARDS}",
@@ -44,7 +44,7 @@ def longsift_daily() -> None:
 
     @task
     def report(summary: dict[str, Any]) -> str:
-        """Stands for whatever comes next."""
+        """Placeholder for the next task."""
         line = f"{summary['run_id']}: {summary['kept']} samples of {summary['rows_in']} rows in {summary['run_dir']}"
         print(line)
         return line

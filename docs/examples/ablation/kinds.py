@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tokens of each kind that a finished run kept, as the budgets of an arm with the same kinds: `kinds.py RUN_DIR`."""
+"""Prints how many tokens of each kind a finished run kept, as the budgets of the arm same-kinds: `kinds.py RUN_DIR`."""
 
 import json
 import sys

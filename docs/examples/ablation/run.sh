@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The experiment of docs/ablation.md, from a clone with ../shared beside it:
+# Runs the experiment of docs/ablation.md, in a clone with the folder ../shared:
 #
 #     docs/examples/ablation/run.sh half-junk      # or no-junk
 #
-# Splits the corpus, makes the arms, then trains for at most 40 minutes (`MINUTES`) in two processes (`JOBS`) and exits with 4 until
-# everything is done: the same command continues. LONGSIFT names the command (default: the release build of this clone), PYTHON a Python
-# with longsift[ablation] (default: python3 with this clone's package), IDLE=1 trains only when the processors are idle.
+# Splits the corpus, makes the arms, then trains for at most 40 minutes (`MINUTES`) in two processes (`JOBS`). Exits with 4 until
+# everything is done; the same command continues. LONGSIFT is the command (default: the release build of this clone), PYTHON a Python with
+# longsift[ablation] (default: python3 with this clone's package). IDLE=1 trains only when the processors are idle.
 set -euo pipefail
 table=${1:?usage: run.sh half-junk or run.sh no-junk}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,7 @@ if [ ! -e "$work/split.json" ]; then
 fi
 run() { "$longsift" run "$@" > "$work/last-run.json"; }
 run "$here/heldout.yaml"
-# A quarter of the pool with junk, a third of the one without.
+# Arms keep a quarter of the pool with junk, or a third of the pool without.
 case $table in
   half-junk) pool=() folder=$work/arms names=(random balanced-recurrence balanced-before longattn real-alone) ;;
   no-junk)

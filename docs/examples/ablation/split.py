@@ -3,8 +3,9 @@
 
     python3 split.py SHARED LONGSIFT FOLDER
 
-SHARED has `corpora` and `models/mini`; LONGSIFT is the command, whose tokens decide what overlaps. FOLDER gets `pool.parquet`,
-`pool-good.parquet` (its good classes alone), `heldout.parquet` and `split.json` (what was held out and what was dropped, and why).
+SHARED has `corpora` and `models/mini`. LONGSIFT is the command, whose tokenizer is used to find overlaps. Writes into FOLDER
+`pool.parquet`, `pool-good.parquet` (only its good classes), `heldout.parquet` and `split.json` (held-out families, and dropped documents
+with the reason).
 """
 
 import hashlib
@@ -25,12 +26,12 @@ SEED = 1
 HELDOUT_SHARE = 1 / 4
 WINDOW_TOKENS = 1024
 CLASSES = ("books", "papers", "code", "docs")
-# Junk that was made of a good document: shuffled text and recognition errors.
+# Junk that was made from a good document: shuffled text and recognition errors.
 DERIVED = re.compile(r"^(ocr|sh-[a-z]+)-")
 
 
 def read_documents(corpora):
-    """The natural corpus with its books, papers and code at full length, and the repository of each code document."""
+    """Returns the natural corpus with its books, papers and code at full length, and the repository of each code document."""
     full, repositories = {}, {}
     for name in ("books", "papers", "code"):
         for row in pq.read_table(corpora / f"{name}.parquet", columns=["data_id", "text", "tags"]).to_pylist():
@@ -44,7 +45,7 @@ def read_documents(corpora):
 
 
 def family(document, repositories):
-    """What is held out together: a book, a repository, a manual with all its chapters."""
+    """Returns the family of a document, which is held out as a whole: a book, a repository, a manual with all its chapters."""
     name = DERIVED.sub("", document["name"])
     if name in repositories:
         return repositories[name]
@@ -54,12 +55,12 @@ def family(document, repositories):
 
 
 def rank(name):
-    """Place of a family or document in a random order."""
+    """Returns the sort key of a family or document in a random order."""
     return hashlib.sha256(f"{SEED}:{name}".encode()).digest()
 
 
 def without_surplus(pool, ids):
-    """The pool with as many tokens of junk as of good classes at most; which junk stays is random."""
+    """Returns the pool with at most as many tokens of junk as of good classes; which junk stays is random."""
     room = sum(len(ids[document["id"]]) for document in pool if document["kind"] in CLASSES)
     kept = {document["id"] for document in pool if document["kind"] in CLASSES}
     for document in sorted(pool, key=lambda one: rank(one["id"])):
@@ -70,7 +71,7 @@ def without_surplus(pool, ids):
 
 
 def held_out_families(documents):
-    """A quarter of each good class's families, those with the smallest hash of seed and name."""
+    """Returns a quarter of the families of each good class: those with the smallest hash of seed and name."""
     chosen = set()
     for kind in CLASSES:
         ranked = sorted({document["family"] for document in documents if document["kind"] == kind}, key=rank)
@@ -79,7 +80,7 @@ def held_out_families(documents):
 
 
 def tokens(longsift, folder, documents):
-    """The token ids of every document, as the arms will have them."""
+    """Returns the token ids of every document, by the tokenizer of the arms."""
     write(folder / "all.parquet", documents)
     settings = {
         "input.path": str((folder / "all.parquet").resolve()),
@@ -114,7 +115,7 @@ def main(shared, longsift, folder):
         document["family"] = family(document, repositories)
     families = held_out_families(documents)
     ids = tokens(longsift, folder, documents)
-    # A document shorter than a window gives none.
+    # A document shorter than a window has no windows.
     documents = [document for document in documents if len(ids.get(document["id"], ())) >= WINDOW_TOKENS]
     heldout = [document for document in documents if document["family"] in families and document["kind"] in CLASSES]
     grams = GramSet([ids[document["id"]] for document in heldout])

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Starts a program in an environment of its own: longsift starts this file itself, without a shell in between, and this file
-# becomes the program. Its arguments are the program's. In the pipeline:
+# Starts a Python program in its own environment. longsift runs this file directly, and `exec` replaces it by the program, which gets
+# the same arguments. In the pipeline:
 #
 #     command: [./in_environment.sh, sentences.py]
 #     files: [sentences.py]
 #     environment: {PYTHON: /opt/venvs/measures/bin/python3}
 #
-# What it prints goes to stderr: stdout belongs to the answers.
+# Messages go to standard error: standard output is for results only.
 set -eu
 
 ulimit -c 0

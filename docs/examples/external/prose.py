@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads documents before they are tokenised: drops those that are mostly no letters, and says how many letters the others have.
+"""Reads documents before they are tokenized: drops those with few letters, and returns the share of letters of each.
 
     - stage: external
       name: prose
@@ -26,7 +26,7 @@ questions = pa.ipc.open_stream(sys.stdin.buffer)
 with pa.ipc.new_stream(sys.stdout.buffer, ANSWER) as answers:
     for batch in questions:
         shares = [letters(text) for text in batch["text"].to_pylist()]
-        # A row that is dropped is answered, too: every batch comes back with the rows that it had, in their order.
+        # Return all rows of the batch in the same order, including those to drop.
         drops = [share < least for share in shares]
         answers.write_batch(pa.record_batch([
             batch["row"],

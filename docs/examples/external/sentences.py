@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures windows: how many sentences a window has, and how many words one has on average.
+"""Measures windows: the number of sentences, and the mean number of words per sentence.
 
     - stage: external
       name: sentences
@@ -39,5 +39,5 @@ with pa.ipc.new_stream(sys.stdout.buffer, ANSWER) as answers:
             pa.array([sentences for sentences, _ in measured], pa.int64()),
             pa.array([words for _, words in measured], pa.float64()),
         ], schema=ANSWER))
-        # Whoever asked waits for this answer.
+        # longsift sends the next batch only after it has received this one.
         sys.stdout.buffer.flush()

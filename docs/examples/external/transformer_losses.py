@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a causal language model gains from long context, by any model of the transformers library: the mean loss of the second
-half of a window's tokens where only the last 1,024 tokens are seen, less that where the whole window is.
+"""Gain of a causal language model of the transformers library from a long context: over the second half of a window's tokens,
+the mean loss with a context of at most 1,024 tokens minus the mean loss with the whole window.
 
     - stage: external
       name: losses
@@ -12,7 +12,7 @@ half of a window's tokens where only the last 1,024 tokens are seen, less that w
       pass_environment: [CUDA_VISIBLE_DEVICES]
       statistics:
         - {name: long_loss, unit: nats per token, doc: loss of the second half with the whole window, orientation: lower}
-        - {name: long_gain, unit: nats per token, doc: what the whole window saves against 1024 tokens}
+        - {name: long_gain, unit: nats per token, doc: loss with at most 1024 tokens minus loss with the whole window}
 
 The token ids are those of the pipeline's tokenizer, so the model must be the one that the tokenizer belongs to.
 """
@@ -36,7 +36,7 @@ ANSWER = pa.schema([
 
 @torch.inference_mode()
 def losses(ids, first):
-    """Of each token of `ids` from `first` on, given those before it; float64."""
+    """Losses of the tokens of `ids` from `first` on, given the tokens before them, in float64."""
     logits = model(ids[None, :-1]).logits[0, first - 1:].double()
     return torch.nn.functional.cross_entropy(logits, ids[first:], reduction="none")
 
@@ -47,7 +47,7 @@ def measure(ids, short=SHORT):
     if half < 1 or len(ids) < 2:
         return None, None
     long = losses(ids, half).mean().item()
-    # Blocks of half the short context: each token sees at least that much, and at most all of it.
+    # Blocks of half the short context, so that each token has between half and all of it as context.
     step, saw, total = max(short // 2, 1), 0, 0.0
     for start in range(half, len(ids), step):
         begin = max(0, start - (short - step))
