@@ -8,7 +8,7 @@
     [--longsift target/release/longsift] [--model FILE.gguf] [--folder target/whole-model]
 
 Needs ../shared and pyarrow. `compare` takes minutes with a release build, `evaluate` an hour and a half of one core;
-measurements are kept in the folder, so repeating the command is quick. The tables are in docs/whole-models.md.
+measurements are kept in the folder, so repeating the command is quick. The results are in docs/whole-models.md and docs/evidence.md.
 """
 
 import argparse
