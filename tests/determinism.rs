@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::tables::{
     corpus, floats, integers, read_parquet, read_scores, texts, write_parquet,
 };
-use crate::support::{Pipeline, Tiny, Workspace, demo_model, files_below, repository};
+use crate::support::{Pipeline, Tiny, Workspace, demo_model, files_below, read_json, repository};
 
 /// Twelve documents in two files, for a model whose frequencies depend on the window's length.
 fn workspace_at(input: &str) -> Workspace {
@@ -126,6 +126,21 @@ fn kernels_agree_within_rounding() {
         assert!(answer.stderr.contains(&finish), "{}", answer.stderr);
         answer.expect(2);
     }
+}
+
+#[test]
+fn a_selection_names_the_kernel_of_the_scores() {
+    let workspace = workspace_at("input");
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let phase = |phase: &str, more: &[&str]| {
+        let arguments = ["run", "pipeline.yaml", "--phase", phase];
+        workspace.longsift(&[&arguments[..], more].concat()).success().summary()
+    };
+    let scored = phase("score", &["--shard", "0/1", "--kernel", "portable-f32"]);
+    assert_eq!(scored["kernel"], "portable-f32");
+    assert_eq!(phase("select", &[])["kernel"], "portable-f32");
+    let manifest = read_json(&workspace.path("out.run/manifest.json"));
+    assert_eq!(manifest["device"], json!({ "name": null, "kernel": "portable-f32" }));
 }
 
 #[test]

@@ -31,7 +31,6 @@ pub mod whole_models;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use longsift_kernels::Kernel;
 use longsift_stages::contract::Measure;
 use longsift_stages::tokenize::encoder::Encoder;
 
@@ -116,13 +115,6 @@ impl Plan {
             Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
         };
         self.attention.as_ref().ok_or_else(none)
-    }
-
-    /// Returns the kernel that determines the bits of measured values; `None` if no measure uses one.
-    pub fn kernel(&self) -> Option<Kernel> {
-        let first = self.attention.as_ref().map(Attention::kernel);
-        let whole = || Kernel::from_name(&self.whole_models.values().next()?.model.backend_name());
-        first.or_else(whole)
     }
 
     /// Returns the digests of the files that the answers of external programs depend on, by `external` stage.

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use longsift_kernels::Kernel;
 use serde_json::json;
 
 use crate::base::diagnostic::Diagnostic;
@@ -113,6 +114,8 @@ struct Run<'a> {
     borrowed: Option<BorrowedScores>,
     /// Digests of the files of programs, once they are computed.
     programs: BTreeMap<String, BTreeMap<String, String>>,
+    /// Kernel of the scores, once the digests are computed; `None` if no measure uses one.
+    kernel: Option<Kernel>,
     /// Data files that runs of this directory wrote.
     ours: Vec<Part>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
@@ -144,6 +147,7 @@ pub fn run(
         scores,
         borrowed: None,
         programs: BTreeMap::new(),
+        kernel: None,
         ours: Vec::new(),
         is_intent_damaged: false,
         layer: None,

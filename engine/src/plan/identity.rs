@@ -124,6 +124,13 @@ impl Digests {
         let programs = plan.program_digests()?;
         Ok(Self { attention, whole_models, calibration, programs })
     }
+
+    /// Returns the kernel that measures windows, or that multiplies the weights of the first whole model.
+    pub fn kernel(&self) -> Option<Kernel> {
+        let whole = || self.whole_models.values().next().map(|model| &model.kernel);
+        let name = self.attention.as_ref().map(|attention| &attention.kernels.windows);
+        Kernel::from_name(name.or_else(whole)?)
+    }
 }
 
 /// Returns the digests of the whole models by measure: from `known` if the files are the same, otherwise by reading

@@ -51,7 +51,7 @@ impl Run<'_> {
         let row_bytes = self.plan.estimate.table_row_bytes;
         summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
         summary.devices.clone_from(&self.device_use);
-        summary.kernel = self.plan.kernel().map(|kernel| kernel.name().to_owned());
+        summary.kernel = self.kernel.map(|kernel| kernel.name().to_owned());
         summary
     }
 

@@ -113,6 +113,7 @@ impl Run<'_> {
         {
             attention.kernels = recorded;
         }
+        self.kernel = digests.kernel();
         Ok(digests)
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::base::clock;
 use crate::plan::Plan;
+use crate::plan::identity::Kernels;
 use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::score::context::ScoreTotals;
@@ -33,7 +34,8 @@ pub(super) fn manifest(
         lock: lock.clone(),
         selection_fingerprint,
         device: plan.attention.as_ref().map_or(Value::Null, |attention| {
-            json!({ "name": attention.devices.names(), "kernel": attention.kernel().name() })
+            let recorded = Kernels::recorded(&lock.identity).map(|kernels| kernels.windows);
+            json!({ "name": attention.devices.names(), "kernel": recorded })
         }),
         table: None,
         input: input.collect(),

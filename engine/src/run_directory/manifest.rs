@@ -33,7 +33,7 @@ pub struct Manifest {
     /// Fingerprint of the selection's facts and of the records of all units. Runs with equal fingerprints write the same
     /// output.
     pub selection_fingerprint: String,
-    /// Device that measured windows.
+    /// Kernel that measured windows, and the devices; their name is null if the committing run measured nothing.
     pub device: Value,
     /// Use of the layer-zero table by the committing run; null if it measured nothing.
     #[serde(default)]
