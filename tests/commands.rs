@@ -105,6 +105,11 @@ fn init_for_given_inputs_writes_a_runnable_pipeline() {
             "expected all files of one folder",
         ),
         (&["init", "corpus/none.jsonl", "--output", "x.yaml"], "corpus/none.jsonl"),
+        (&["init", "corpus/*.csv", "--output", "x.yaml"], "one glob in quotes"),
+        (
+            &["init", "corpus", "--tokenizer", "none", "--output", "x.yaml"],
+            "--> x.yaml (not written):",
+        ),
         (&["init", "--tokenizer", "x", "--output", "x.yaml"], "requires an input"),
         (&["init", "--column", "x", "--output", "x.yaml"], "requires an input"),
         (&["init", "two", "--output", "x.yaml"], "name it with `--column NAME`"),

@@ -79,7 +79,7 @@ fn a_table_format_is_named_and_refused() {
 #[test]
 fn folders_named_key_and_value_become_columns() {
     let workspace = workspace();
-    document(&workspace, "input/lang=en/day=a%2Fb/1.parquet");
+    document(&workspace, "input/lang=en/day=a%2Fb/a key=1/1.parquet");
     document(&workspace, "input/lang=en/day=__HIVE_DEFAULT_PARTITION__/2.parquet");
     document(&workspace, "input/3.parquet");
     let sentences: Vec<String> =
@@ -108,6 +108,11 @@ fn folders_named_key_and_value_become_columns() {
             "3.parquet None None"
         ]
     );
+    let by_key = pipeline().score("within: a key").to_string().replace("path: out", "path: out3");
+    workspace.write("pipeline.yaml", by_key);
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let keys = optional_texts(&read_parquet(&workspace.path("out3/data")), "a key");
+    assert!(keys.contains(&Some("1".to_owned())) && keys.contains(&None), "{keys:?}");
     let of_lines =
         by.to_string().replace("path: input", "path: lines").replace("path: out", "path: out2");
     workspace.write("pipeline.yaml", of_lines);

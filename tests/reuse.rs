@@ -93,8 +93,9 @@ fn changed_score_settings_are_listed_and_need_fresh() {
     workspace.write("pipeline.yaml", changed.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
-    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stdout;
-    let line = planned.lines().find(|line| line.starts_with("  done ")).unwrap();
+    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    assert!(planned.stderr.contains("error: the scores in "), "{}", planned.stderr);
+    let line = planned.stdout.lines().find(|line| line.starts_with("  done ")).unwrap();
     assert!(line.contains("a run would fail: the scores in "), "{line}");
     assert!(line.contains("; window_tokens: 32, was 64; "), "{line}");
     let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).expect(2).stdout;

@@ -185,7 +185,7 @@ impl Spec {
     /// already absolute in the settings. An address stays unchanged.
     pub fn resolve(&self, location: &Location) -> Location {
         match location {
-            Location::Path(path) => Location::Path(self.folder.join(path)),
+            Location::Path(path) => Location::Path(joined(&self.folder, path)),
             Location::Address(address) => Location::Address(address.clone()),
         }
     }
@@ -386,4 +386,53 @@ fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
     Diagnostic::error(Blame::Pipeline, format!("byte 0x{:02x} is not UTF-8", bytes[valid]))
         .at(Place::Text(place))
         .hint("save the pipeline file as UTF-8")
+}
+
+/// Joins a folder and a relative path. A `..` at the start of the path removes the last component of the folder, unless that is
+/// a link.
+fn joined(folder: &Path, path: &Path) -> PathBuf {
+    match (path.strip_prefix(".."), folder.parent()) {
+        (Ok(rest), Some(parent)) if folder.file_name().is_some() && !folder.is_symlink() => {
+            let shorter = joined(parent, rest);
+            if shorter.as_os_str().is_empty() { folder.join(path) } else { shorter }
+        }
+        _ => folder.join(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::joined;
+
+    #[test]
+    fn a_joined_path_has_no_avoidable_parent() {
+        for (folder, path, expected) in [
+            ("pipelines", "../out/demo", "out/demo"),
+            ("a/b", "../../out", "out"),
+            ("a", "../../out", "../out"),
+            ("a", "..", "a/.."),
+            ("..", "../out", "../../out"),
+            ("", "../out", "../out"),
+            ("a", "out/../x", "a/out/../x"),
+            ("/a", "../out", "/out"),
+            ("a", "/out", "/out"),
+        ] {
+            assert_eq!(
+                joined(Path::new(folder), Path::new(path)),
+                Path::new(expected),
+                "{folder} + {path}"
+            );
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_keeps_its_parent() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert_eq!(joined(&link, Path::new("../out")), link.join("../out"));
+    }
 }

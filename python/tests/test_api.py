@@ -28,6 +28,11 @@ def test_a_run_gives_its_summary(pipeline: Path) -> None:
     assert (again.status, again.windows_scored) == ("nothing_to_do", 0)
 
 
+def test_arguments_in_one_string_are_refused(pipeline: Path) -> None:
+    with pytest.raises(TypeError, match=r"write \['--threads', '8'\]"):
+        longsift.run(pipeline, arguments="--threads 8")
+
+
 def test_a_shard_gives_its_part(pipeline: Path) -> None:
     summary = longsift.run(pipeline, arguments=["-q", "--phase=score", "--shard=1/2"])
     assert summary.shard is not None

@@ -167,10 +167,10 @@ fn plan(
     if !done.finished {
         plan.check_space()?;
     }
-    let exit_code = done.refused.as_ref().map_or(DONE, |refused| refused.blame.exit_code());
+    let refused = done.refused.clone();
     let explanation = PlanExplanation { plan: &plan, done, sizing, sample };
     answer_with(format, || explanation.to_string(), &explain::json(&explanation))?;
-    Ok(exit_code)
+    refused.map_or(Ok(DONE), |refused| Err(refused.into()))
 }
 
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {

@@ -366,6 +366,9 @@ fn relative(root: PathBuf, walked: WalkResult) -> Result<DiscoveredFiles, Vec<Da
 /// Describes a missing path and lists the closest existing names.
 fn missing(path: &Path) -> DataProblem {
     let problem = DataProblem::settings(format!("`{}` does not exist", path.display()));
+    if path.to_str().is_some_and(|path| path.contains('{') && path.contains(',')) {
+        return problem.with_hint("globs have `*`, `?`, `[ab]` and `**`, but no `{a,b}`");
+    }
     let parents = path.ancestors().skip(1);
     let Some(existing) =
         parents.filter(|folder| !folder.as_os_str().is_empty()).find(|folder| folder.is_dir())
@@ -472,6 +475,14 @@ mod tests {
                 .files,
             ["a[1].parquet"]
         );
+    }
+
+    #[test]
+    fn alternatives_in_braces_are_not_expanded() {
+        let folder = folder(&["a.jsonl", "b.jsonl"]);
+        let problems = find(folder.path(), Path::new("{a,b}.jsonl"), InputFormat::Auto);
+        let hint = problems.unwrap_err().remove(0).hint;
+        assert!(hint.is_some_and(|hint| hint.ends_with("but no `{a,b}`")));
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn keys_and_values(path: &str) -> impl Iterator<Item = (&str, &str)> {
     let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
     folders.split('/').filter_map(|folder| {
         let (key, value) = folder.split_once('=')?;
-        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
         (!key.is_empty() && key.chars().all(is_name)).then_some((key, value))
     })
 }
@@ -127,7 +127,7 @@ mod tests {
     fn folders_name_keys_and_values_with_escapes() {
         let pairs = |path| keys_and_values(path).collect::<Vec<_>>();
         assert_eq!(pairs("lang=en/year=2024/a=b.parquet"), [("lang", "en"), ("year", "2024")]);
-        assert_eq!(pairs("=x/a b=c/d=/plain/f.parquet"), [("d", "")]);
+        assert_eq!(pairs("=x/(a=c/a b=/plain/f.parquet"), [("a b", "")]);
         let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];
         assert_eq!(keys(paths.into_iter()), ["a", "b", "c"]);
         let value = |path, key| value(path, key).map_err(|problem| problem.message);

@@ -149,6 +149,15 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
         };
         let Some(node) = place.and_then(|place| place.get(key)) else { continue };
         let Some(text) = node.as_str() else { continue };
+        if section == "output" && text.trim_end_matches('/').ends_with(".run") {
+            let message = format!(
+                "`{key}` is {}, but `.run` is the extension of run directories",
+                quoted(text)
+            );
+            problems
+                .error(node.span, message)
+                .hint("leave `.run` out: `<path>.run` is written next to `<path>/data`");
+        }
         if let Some((scheme, name)) = location::split(text) {
             if !schemes.contains(&scheme) {
                 let message = format!("`{key}` cannot be the address {}", quoted(text));

@@ -273,6 +273,12 @@ fn paths_that_only_a_shell_would_understand() {
 }
 
 #[test]
+fn outputs_named_as_run_directories() {
+    assert_snapshot!(wrong(&[("path: out", "path: out.run/")]));
+    assert_snapshot!(wrong(&[("path: out", "path: s3://bucket/out.run")]));
+}
+
+#[test]
 fn a_filter_without_an_amount() {
     assert_snapshot!(wrong(&[("\n    keep_fraction: 0.5", "")]));
 }

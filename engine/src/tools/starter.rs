@@ -56,7 +56,9 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
     let input = input_path(inputs)?;
     let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &ReadSettings::default())?;
     if dataset.files.is_empty() {
-        return Err(problem(format!("no file matches {}", quoted(&input))).into());
+        let hint =
+            "name files, a folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`";
+        return Err(problem(format!("no file matches {}", quoted(&input))).hint(hint).into());
     }
     let content = content(&dataset, column)?;
     if matches!(content, Content::Text(_)) && tokenizer.is_none() && model.is_none() {
@@ -79,8 +81,8 @@ pub fn detect(wanted: &StarterOptions<'_>) -> Result<(Starter, Option<Diagnostic
         model: model.map(place).transpose()?,
         window_tokens: MIN_WINDOW_TOKENS,
     };
-    let (spec, warnings) =
-        Spec::parse(&output.display().to_string(), &starter.yaml(), &Overrides::default())?;
+    let not_written = format!("{} (not written)", output.display());
+    let (spec, warnings) = Spec::parse(&not_written, &starter.yaml(), &Overrides::default())?;
     let plan = Plan::new(spec, PlanOptions::default(), warnings)?;
     let sample = lengths::sample(&plan);
     starter.window_tokens = sample.window_tokens().unwrap_or(MIN_WINDOW_TOKENS);

@@ -46,6 +46,9 @@ def arguments_of(
     more: Sequence[str],
 ) -> list[str]:
     """Converts settings and parameters to arguments. Values are written as JSON, which YAML parses to the same value."""
+    if isinstance(more, str):
+        message = f"arguments: expected a list of strings, got {more!r}; write {more.split()}"
+        raise TypeError(message)
     settings = [f"--set={path}={json.dumps(value)}" for path, value in (set or {}).items()]
     return [*settings, *(f"--param={name}={value}" for name, value in (param or {}).items()), *more]
 

@@ -44,8 +44,8 @@ pub struct Score {
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_relative_error: f64,
     /// Column of the input whose values are the groups: standardisation, ranking, guards and the filter's fraction or
-    /// budget apply within each. Nulls form a separate group. Default: one group. Scores of different domains are
-    /// rarely comparable, so group by domain.
+    /// budget apply within each. Nulls form a separate group. Default: one group, since every group keeps its
+    /// share, even one that is mostly junk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,
     /// With `output.samples: documents`, the value of a document's statistics: the `mean` or the `max` over its

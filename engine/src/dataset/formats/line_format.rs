@@ -67,6 +67,10 @@ impl LineFormat {
         };
         let text = std::str::from_utf8(line)
             .map_err(|error| bad("invalid_utf8", error.valid_up_to(), "invalid UTF-8"))?;
+        if text.starts_with('\u{feff}') {
+            let why = "a byte order mark (U+FEFF) after the first line; remove it";
+            return Err(bad("bad_line", 0, why));
+        }
         let (mut fields, json) = match self {
             Self::Json => (Vec::new(), text),
             Self::Tsv => {
@@ -142,6 +146,10 @@ mod tests {
         );
         assert_eq!(json(b"{\"a\": 1.5, }"), "bad_line line 7, column 12: trailing comma");
         assert_eq!(json(b"{\"\xff\": 1}"), "invalid_utf8 line 7, column 3: invalid UTF-8");
+        assert_eq!(
+            json("\u{feff}{\"a\": 1}".as_bytes()),
+            "bad_line line 7, column 1: a byte order mark (U+FEFF) after the first line; remove it"
+        );
         assert_eq!(of(LineFormat::Tsv, b"key\t{\"a\": 1}"), "fine");
         assert_eq!(
             of(LineFormat::Tsv, b"key\t{\"a\" 1}"),
