@@ -29,7 +29,7 @@ const SIZES: hollow::Sizes = hollow::Sizes {
     vocabulary: 13_056,
 };
 
-/// Repeats of a measurement, of which the fastest counts.
+/// Repeats of a measurement with the built-in model, of which the fastest counts.
 const REPEATS: usize = 3;
 
 fn main() {
@@ -39,7 +39,7 @@ fn main() {
             let folder = tempfile::tempdir().expect("a folder for the model");
             hollow::llama(folder.path(), &SIZES, "BF16");
             let window: Vec<u32> = (0..2048).map(|token| token * 7 % 3000).collect();
-            compare(folder.path(), &[window.clone(), window], 512);
+            compare(folder.path(), &[window.clone(), window], 512, REPEATS);
         }
         [folder, windows, short_context] => {
             let text = std::fs::read_to_string(windows).expect("the windows can be read");
@@ -49,13 +49,13 @@ fn main() {
             };
             let windows: Vec<Vec<u32>> = text.lines().map(ids).collect();
             let short_context = short_context.parse().expect("a number of tokens");
-            compare(Path::new(folder), &windows, short_context);
+            compare(Path::new(folder), &windows, short_context, 1);
         }
         _ => panic!("expected a model, a file of windows and the tokens of a short context"),
     }
 }
 
-fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32) {
+fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32, repeats: usize) {
     let request = ForwardRequest {
         model: None,
         losses: Some(LossRequest { short_context: Some(short_context) }),
@@ -76,7 +76,7 @@ fn compare(folder: &Path, windows: &[Vec<u32>], short_context: u32) {
         let ids: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
         let mut fastest = f64::INFINITY;
         let mut made = Vec::new();
-        for _ in 0..REPEATS {
+        for _ in 0..repeats {
             let start = Instant::now();
             let figures = model.measure(&request, &ids, &|| true).expect("a sound model");
             made = figures.expect("nobody stops it");

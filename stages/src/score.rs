@@ -10,37 +10,22 @@ pub mod terms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use figures::mean;
 pub use figures::{ColumnFigures, Deviations, Sums};
 pub use settings::Score;
 
 /// Version in the identity of every selection, raised when the same statistics and settings give other scores,
 /// thresholds or choices.
-pub const SELECTION_VERSION: u32 = 1;
+pub const SELECTION_VERSION: u32 = 2;
 
 /// Rule that merges the windows of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DocumentScore {
-    /// Mean of the windows' raw statistics.
+    /// Mean of the windows' statistics; nulls are left out.
     #[default]
     Mean,
-    /// Maximum of each of the windows' raw statistics, taken separately.
+    /// Maximum of each statistic over the windows; nulls are left out.
     Max,
-}
-
-impl DocumentScore {
-    /// Merges the values of a document's windows, in window order; `NaN` without windows.
-    pub fn merge_windows(self, windows: &[f64]) -> f64 {
-        match self {
-            Self::Mean => mean(windows),
-            Self::Max => windows
-                .iter()
-                .copied()
-                .reduce(|a, b| if a >= b || a.is_nan() { a } else { b })
-                .unwrap_or(f64::NAN),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -191,16 +176,6 @@ mod tests {
             .map(|column| Scale::new(&column, Standardise::ZScore));
         let got = scored_by(Standardise::ZScore, &scales, &[0.5], &[2e-6]);
         assert!((got[0] - 3.0).abs() < 1e-9, "{got:?}: three deviations above the old mean");
-    }
-
-    #[test]
-    fn a_document_is_the_mean_or_the_max_of_its_windows() {
-        assert!((DocumentScore::Mean.merge_windows(&[0.1, 0.2, 0.6]) - 0.3).abs() < 1e-15);
-        assert!((DocumentScore::Max.merge_windows(&[0.1, 0.6, 0.2]) - 0.6).abs() < 1e-15);
-        assert!(
-            DocumentScore::Max.merge_windows(&[0.1, f64::NAN]).is_nan()
-                && DocumentScore::Mean.merge_windows(&[]).is_nan()
-        );
     }
 
     proptest! {

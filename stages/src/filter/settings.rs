@@ -18,12 +18,13 @@ pub struct Filter {
     /// Bounds on statistics, applied before the ranking. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
-    /// Share of samples to keep, 0 to 1, rounded down to whole samples, within each group. The denominator is all
-    /// samples that have the statistics of score and guards, including those that a guard rejects.
+    /// Share of samples to keep, 0 to 1, rounded down to whole samples, within each group. The denominator includes
+    /// samples that a guard rejects and those that a `sample_fraction` left unmeasured, but none that lack a statistic of
+    /// the score or a guard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,
-    /// Token budget of the output: samples are kept in rank order until the next would exceed it. One number for every
+    /// Token budget of the output, without added BOS tokens: samples are kept in rank order until the next would exceed it. One number for every
     /// group, or a map from group to number (groups that it does not name keep nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_tokens: Option<KeepTokens>,

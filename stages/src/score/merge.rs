@@ -1,31 +1,30 @@
 //! Merging of the values of a document's windows.
 
-use super::DocumentScore;
+use super::figures::mean;
 use crate::contract::Merge;
 
 impl Merge {
-    /// Merges the values of a document's windows, in window order. `NaN` without windows, if a window has no value
-    /// (`NaN`), for [`Merge::Never`], and for [`Merge::Ratio`], which needs [`Merge::ratio`].
+    /// Merges the values of a document's windows, in window order. Windows without a value (`NaN`) are left out, but
+    /// [`Merge::First`] takes the first window. `NaN` if no window has a value, for [`Merge::Never`], and for
+    /// [`Merge::Ratio`], which needs [`Merge::ratio`].
     pub fn merge_windows(&self, windows: &[f64]) -> f64 {
+        let present = || windows.iter().copied().filter(|value| !value.is_nan());
         match self {
-            Self::Mean => DocumentScore::Mean.merge_windows(windows),
-            Self::Max => DocumentScore::Max.merge_windows(windows),
+            Self::Mean => mean(&present().collect::<Vec<_>>()),
+            Self::Max => present().reduce(f64::max).unwrap_or(f64::NAN),
             Self::First => windows.first().copied().unwrap_or(f64::NAN),
-            Self::Sum => {
-                if windows.is_empty() {
-                    f64::NAN
-                } else {
-                    windows.iter().sum()
-                }
-            }
+            Self::Sum => present().reduce(|a, b| a + b).unwrap_or(f64::NAN),
             Self::Ratio { .. } | Self::Never => f64::NAN,
         }
     }
 
-    /// Merges the two statistics of a [`Merge::Ratio`]; `NaN` as in [`Merge::merge_windows`], and if the denominators sum to 0.
+    /// Merges the two statistics of a [`Merge::Ratio`], without windows that lack one of them; `NaN` if no window has both or
+    /// the denominators sum to 0.
     pub fn ratio(numerators: &[f64], denominators: &[f64], exponential: bool) -> f64 {
-        let (above, below) =
-            (Self::Sum.merge_windows(numerators), Self::Sum.merge_windows(denominators));
+        let pairs = numerators.iter().zip(denominators);
+        let (above, below): (Vec<f64>, Vec<f64>) =
+            pairs.filter(|(above, below)| !above.is_nan() && !below.is_nan()).unzip();
+        let (above, below) = (Self::Sum.merge_windows(&above), Self::Sum.merge_windows(&below));
         match (below > 0.0, exponential) {
             (false, _) => f64::NAN,
             (true, false) => above / below,
@@ -48,12 +47,16 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_a_value_makes_the_document_nan() {
-        for merge in [Merge::Mean, Merge::Max, Merge::First] {
+    fn windows_without_a_value_are_left_out() {
+        let windows = [f64::NAN, 1.0, f64::NAN, 2.0];
+        for (merge, expected) in [(Merge::Mean, 1.5), (Merge::Max, 2.0), (Merge::Sum, 3.0)] {
             assert!(merge.merge_windows(&[]).is_nan());
-            assert!(merge.merge_windows(&[f64::NAN, 1.0]).is_nan());
+            assert!(merge.merge_windows(&[f64::NAN]).is_nan());
+            assert!((merge.merge_windows(&windows) - expected).abs() < f64::EPSILON);
         }
-        assert!(Merge::Mean.merge_windows(&[1.0, f64::NAN]).is_nan());
-        assert!(Merge::Max.merge_windows(&[1.0, f64::NAN, 2.0]).is_nan());
+        assert!(Merge::First.merge_windows(&windows).is_nan(), "a value of the whole document");
+        let ratio = Merge::ratio(&[1.0, f64::NAN, 3.0], &[2.0, 5.0, 2.0], false);
+        assert!((ratio - 1.0).abs() < f64::EPSILON);
+        assert!(Merge::ratio(&[f64::NAN], &[1.0], false).is_nan());
     }
 }

@@ -9,7 +9,7 @@ use super::terms::{Combine, Standardise, Term};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Formula {
-    /// `standardised(dependency strength) + alpha · standardised(-far variance)`: Wu et al. 2025, equation 8.
+    /// `standardised(dependency strength) - alpha · standardised(far variance)`: Wu et al. 2025, equation 8.
     #[default]
     Longattn,
     /// `standardised(far recurrence)`. Use it with guards: without them it prefers duplicated text.

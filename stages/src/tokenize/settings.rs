@@ -57,7 +57,7 @@ pub enum Windows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShortDocuments {
-    /// Drops it, counted as `short_document`.
+    /// Drops it. A document is counted as `short_document`; a tail shows in `tokens_scored` only.
     #[default]
     Drop,
     /// Scores it as one window of its own length.
