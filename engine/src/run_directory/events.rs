@@ -24,14 +24,8 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Appends an event with its facts. Runs never read events.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
-    if store::is_address(&directory.root) {
-        return buffer(directory, &line(event, facts));
-    }
-    let path = directory.events();
-    let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
-    // Written with one call, so that a kill rarely leaves a partial line.
-    file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
-    Ok(())
+    cut_torn_line(directory)?;
+    append_shared(directory, event, facts)
 }
 
 /// Like [`append`], for several processes that append at once: does not truncate a partial line, which another process may be
@@ -42,6 +36,7 @@ pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Res
     }
     let path = directory.events();
     let mut file = files::open_to_append(&path)?;
+    // Written with one call, so that a kill rarely leaves a partial line.
     file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
     Ok(())
 }
