@@ -70,9 +70,7 @@ impl Failure {
             }
         }
     }
-}
 
-impl Failure {
     /// Sets the location of problems without one.
     #[must_use]
     pub fn or_at(self, place: &Place) -> Self {

@@ -137,6 +137,11 @@ impl Manifest {
             records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
+
+    /// Returns the input files of this run, without those that earlier runs filtered.
+    pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
+        self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
+    }
         let parts = parts.chain(records.map(|part| (&directory.root, part)));
         let parts: Vec<(&PathBuf, &Part)> =
             parts.chain(self.card.iter().map(|part| (&output, part))).collect();
@@ -169,13 +174,6 @@ pub struct KnownFile {
     pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
-}
-
-impl Manifest {
-    /// Returns the input files of this run, without those that earlier runs filtered.
-    pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
-        self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
-    }
 }
 
 impl KnownFile {
