@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layout::RunDirectory;
-use super::pipeline_lock::{PipelineLock, check_version};
+use super::pipeline_lock::{PipelineLock, read_versioned};
 use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -83,17 +83,8 @@ impl Manifest {
 
     /// Reads the manifest of a run directory; `None` if it does not exist.
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
-        let path = directory.manifest();
-        let Some(bytes) = files::read_if_present(&path)? else { return Ok(None) };
-        check_version(&path, &bytes)?;
-        let manifest = serde_json::from_slice(&bytes).map_err(|error| {
-            Diagnostic::error(
-                Blame::Data,
-                format!("the manifest `{}` cannot be read: {error}", path.display()),
-            )
-            .hint("it was damaged after it was written; `--fresh` starts from scratch")
-        })?;
-        Ok(Some(manifest))
+        let hint = "it was damaged after it was written; `--fresh` starts from scratch";
+        read_versioned(&directory.manifest(), "manifest", hint)
     }
 
     /// Reads the manifest of a finished run.

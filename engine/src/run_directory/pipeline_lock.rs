@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -80,18 +81,9 @@ impl ModelIdentity {
 impl PipelineLock {
     /// Reads a lock; `None` if it does not exist.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
-        check_version(path, &bytes)?;
-        let lock = serde_json::from_slice(&bytes).map_err(|error| {
-            Diagnostic::error(
-                Blame::Data,
-                format!("the lock `{}` cannot be read: {error}", path.display()),
-            )
-            .hint(
-                "remove it, or rewrite it with `longsift lock`; in a run directory, use `--fresh`",
-            )
-        })?;
-        Ok(Some(lock))
+        let hint =
+            "remove it, or rewrite it with `longsift lock`; in a run directory, use `--fresh`";
+        read_versioned(path, "lock", hint)
     }
 
     /// Returns the values that are needed to repeat the run.
@@ -166,11 +158,26 @@ fn json(lock: &impl Serialize) -> Vec<u8> {
     json
 }
 
+/// Reads a lock or a manifest; `None` if it does not exist. `hint`: for a file that cannot be read.
+pub(super) fn read_versioned<T: DeserializeOwned>(
+    path: &Path,
+    what: &str,
+    hint: &str,
+) -> Result<Option<T>> {
+    let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
+    check_version(path, &bytes)?;
+    let content = serde_json::from_slice(&bytes).map_err(|error| {
+        let message = format!("the {what} `{}` cannot be read: {error}", path.display());
+        Diagnostic::error(Blame::Data, message).hint(hint)
+    })?;
+    Ok(Some(content))
+}
+
 /// Refuses the JSON of a lock or a manifest with another format version.
 ///
 /// # Errors
 /// The version differs. Invalid JSON is left to the caller.
-pub fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
+fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
