@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
 use arrow_array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::layout::RunDirectory;
-use super::table::Table;
+use super::table::{Table, column};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
@@ -58,11 +56,9 @@ pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
     table.read(
         |name| ["input_row", "id", "reason"].contains(&name),
         |batch| {
-            let rows = batch.column_by_name("input_row");
-            let rows = rows.and_then(|rows| rows.as_primitive_opt::<Int64Type>());
-            let [ids, reasons] =
-                ["id", "reason"].map(|name| batch.column_by_name(name)?.as_string_opt::<i32>());
-            let (Some(rows), Some(ids), Some(reasons)) = (rows, ids, reasons) else {
+            let rows = column::<Int64Array>(batch, "input_row");
+            let texts = ["id", "reason"].map(|name| column::<StringArray>(batch, name));
+            let (Some(rows), [Some(ids), Some(reasons)]) = (rows, texts) else {
                 return Err(table.damaged(&"its columns are not those of a list of dropped rows"));
             };
             for ((row, id), reason) in rows.values().iter().zip(ids).zip(reasons) {

@@ -14,6 +14,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::layout::RunDirectory;
+use super::table::column;
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::input::{BadFile, Dataset};
@@ -176,16 +177,10 @@ fn read_messages(path: &Path) -> Vec<String> {
     let builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
     let Ok(reader) = builder.build() else { return Vec::new() };
     let Some(Ok(batch)) = reader.into_iter().next() else { return Vec::new() };
-    let text = |name: &str| batch.column_by_name(name)?.as_any().downcast_ref::<StringArray>();
-    let (Some(files), Some(codes), Some(messages)) =
-        (text("longsift_file"), text("longsift_code"), text("longsift_message"))
-    else {
-        return Vec::new();
-    };
-    let Some(rows) = batch
-        .column_by_name("longsift_row")
-        .and_then(|rows| rows.as_any().downcast_ref::<Int64Array>())
-    else {
+    let texts = ["longsift_file", "longsift_code", "longsift_message"]
+        .map(|name| column::<StringArray>(&batch, name));
+    let rows = column::<Int64Array>(&batch, "longsift_row");
+    let ([Some(files), Some(codes), Some(messages)], Some(rows)) = (texts, rows) else {
         return Vec::new();
     };
     (0..batch.num_rows())

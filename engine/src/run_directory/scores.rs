@@ -19,7 +19,7 @@ use longsift_stages::contract::{Column, Figures, Kind, Merge, Orientation, Value
 use serde_json::json;
 
 use super::facts::Fingerprints;
-use super::table::Table;
+use super::table::{Table, column};
 use crate::base::error::Result;
 
 /// Columns of a measure in a score table.
@@ -442,10 +442,6 @@ impl<'a> StatisticColumn<'a> {
 /// Returns a column of lists of numbers.
 fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
     column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
-}
-
-fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
-    batch.column_by_name(name)?.as_any().downcast_ref()
 }
 
 /// Window columns that [`read`] reads.

@@ -9,7 +9,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::table::Table;
+use super::table::{Table, column};
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
@@ -150,9 +150,6 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     fn from_batch(batch: &'a RecordBatch) -> Option<Self> {
-        fn column<'a, A: 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
-            batch.column_by_name(name)?.as_any().downcast_ref()
-        }
         let (first, last) =
             (first_fields().len() - 1, batch.num_columns().checked_sub(last_fields().len())?);
         let statistics = batch.columns().get(first..last)?;

@@ -25,6 +25,11 @@ pub(crate) struct Table<'a> {
     pub(crate) hint: &'a str,
 }
 
+/// Returns a column of a batch; `None` if it is missing or has another type.
+pub(super) fn column<'a, A: 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
+    batch.column_by_name(name)?.as_any().downcast_ref()
+}
+
 impl Table<'_> {
     /// Reads the columns whose names satisfy `wanted` and calls `each` for every batch.
     ///
