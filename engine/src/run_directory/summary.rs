@@ -17,7 +17,7 @@ const MAX_GROUPS_IN_LINE: usize = 100;
 const MAX_NAMED: usize = 10;
 
 /// The summary of a run: the last line of standard output, and `summary.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// `done`, `scored` or `written` (a shard), `nothing_to_do`, `failed` or `stopped`.
     pub status: String,
@@ -108,40 +108,7 @@ pub struct Summary {
 impl Summary {
     /// Returns the summary of a run that has not done anything yet.
     pub fn new(status: &str, run_dir: String) -> Self {
-        Self {
-            status: status.to_owned(),
-            run_dir,
-            run_id: None,
-            rows_in: 0,
-            rows_kept: 0,
-            rows_dropped: BTreeMap::new(),
-            quarantined: 0,
-            files_quarantined: 0,
-            windows_total: 0,
-            windows_scored: 0,
-            windows_reused: 0,
-            windows_not_measured: BTreeMap::new(),
-            windows_not_sampled: BTreeMap::new(),
-            windows_kept: 0,
-            windows_kept_not_measured: 0,
-            windows_dropped: BTreeMap::new(),
-            kept: 0,
-            tokens_total: 0,
-            tokens_scored: 0,
-            kernel: None,
-            seconds: 0.0,
-            peak_memory_bytes: None,
-            peak_memory_by_phase: BTreeMap::new(),
-            table: None,
-            shard: None,
-            devices: None,
-            drift: Vec::new(),
-            drift_left_out: 0,
-            guards: Vec::new(),
-            checks: Vec::new(),
-            exit_code: 0,
-            error: None,
-        }
+        Self { status: status.to_owned(), run_dir, ..Self::default() }
     }
 
     /// Peak memory of each phase, in the order of phases.
