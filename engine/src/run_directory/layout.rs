@@ -81,10 +81,14 @@ impl RunDirectory {
         Self { root: root.into(), output }
     }
 
-    /// Returns the run directory of a trial run (`--limit`), or `self` if all rows are read.
+    /// Returns the run directory of a trial over the first `limit` rows of the input (`--limit`): `out.limit-7` and
+    /// `out.limit-7.run`, so that a trial never replaces the whole corpus. Returns `self` if all rows are read.
     #[must_use]
     pub fn with_row_limit(&self, limit: Option<u64>) -> Self {
-        limit.map_or_else(|| self.clone(), |rows| self.trial(rows))
+        let Some(rows) = limit else { return self.clone() };
+        let mut output = self.output.clone().into_os_string();
+        output.push(format!(".limit-{rows}"));
+        Self::for_output(Path::new(&output))
     }
 
     /// Inverse of [`Self::with_row_limit`].
@@ -100,15 +104,6 @@ impl RunDirectory {
             return Some(self.clone());
         }
         Some(self.without_row_limit(before)?.with_row_limit(now))
-    }
-
-    /// Returns the run directory of a trial over the first `rows` of the input (`--limit`): `out.limit-7` and
-    /// `out.limit-7.run`, so that a trial never replaces the whole corpus.
-    #[must_use]
-    pub fn trial(&self, rows: u64) -> Self {
-        let mut output = self.output.clone().into_os_string();
-        output.push(format!(".limit-{rows}"));
-        Self::for_output(Path::new(&output))
     }
 
     /// Returns the nested run directory in which `--fresh` scores. Its scores replace the current ones when the new selection
@@ -208,21 +203,6 @@ impl RunDirectory {
     pub fn create_data(&self) -> Result<()> {
         Ok(files::create_folder(&self.data())?)
     }
-    pub fn scores(&self) -> PathBuf {
-        self.root.join("scores")
-    }
-    pub fn units(&self) -> PathBuf {
-        self.root.join("units")
-    }
-    pub fn dropped(&self) -> PathBuf {
-        self.root.join("dropped")
-    }
-    pub fn selection(&self) -> PathBuf {
-        self.root.join("selection")
-    }
-    pub fn quarantine(&self) -> PathBuf {
-        self.root.join("quarantine")
-    }
     /// Folder of the journals of open units, always on this machine: object stores cannot append.
     pub fn journal(&self) -> PathBuf {
         if !store::is_address(&self.root) {
@@ -253,10 +233,6 @@ impl RunDirectory {
     pub fn temporary_folder(&self) -> PathBuf {
         if store::is_address(&self.root) { self.journal() } else { self.root.clone() }
     }
-    /// Folder of a selection that is not committed yet.
-    pub fn staging(&self) -> PathBuf {
-        self.root.join("staging")
-    }
     /// Returns the folders to stage a selection in.
     ///
     /// In an object store, where locks are not reliable, every attempt has its own folder, so that late writes of another
@@ -277,10 +253,6 @@ impl RunDirectory {
     pub fn staged_data(&self) -> PathBuf {
         self.output.join(".staging")
     }
-    /// Folder of the results of shards of the write phase.
-    pub fn written(&self) -> PathBuf {
-        self.root.join("written")
-    }
     /// Folder of the data files of shards of the write phase, inside the output folder like [`RunDirectory::staged_data`].
     pub fn written_data(&self) -> PathBuf {
         self.output.join(".written")
@@ -292,51 +264,49 @@ impl RunDirectory {
         let data = if address { records.join("data") } else { self.written_data().join(name) };
         PartFolders { data, records }
     }
+}
+
+/// Declares methods that return a path in the run directory.
+macro_rules! paths {
+    ($($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
+        impl RunDirectory {
+            $($(#[$doc])*
+            pub fn $name(&self) -> PathBuf {
+                self.root.join($file)
+            })*
+        }
+    };
+}
+
+paths! {
+    scores: "scores",
+    units: "units",
+    dropped: "dropped",
+    selection: "selection",
+    quarantine: "quarantine",
+    /// Folder of a selection that is not committed yet.
+    staging: "staging",
+    /// Folder of the results of shards of the write phase.
+    written: "written",
     /// Record of a commit in progress.
-    pub fn intent(&self) -> PathBuf {
-        self.root.join("intent.json")
-    }
-    pub fn lock_file(&self) -> PathBuf {
-        self.root.join("pipeline.lock")
-    }
-    pub fn plan(&self) -> PathBuf {
-        self.root.join("plan.json")
-    }
+    intent: "intent.json",
+    lock_file: "pipeline.lock",
+    plan: "plan.json",
     /// Input footers that the driver of a cluster caches for its shards.
-    pub fn footers(&self) -> PathBuf {
-        self.root.join("footers")
-    }
+    footers: "footers",
     /// Work units that a selection lacks.
-    pub fn missing(&self) -> PathBuf {
-        self.root.join("missing.json")
-    }
-    pub fn manifest(&self) -> PathBuf {
-        self.root.join("manifest.json")
-    }
+    missing: "missing.json",
+    manifest: "manifest.json",
     /// Statistics of the last selection, for `score.calibration`.
-    pub fn calibration(&self) -> PathBuf {
-        self.root.join("calibration.json")
-    }
-    pub fn summary(&self) -> PathBuf {
-        self.root.join("summary.json")
-    }
+    calibration: "calibration.json",
+    summary: "summary.json",
     /// HTML report, with `output.report`.
-    pub fn report_page(&self) -> PathBuf {
-        self.root.join("report.html")
-    }
+    report_page: "report.html",
     /// Content of the report as JSON.
-    pub fn report(&self) -> PathBuf {
-        self.root.join("report.json")
-    }
+    report: "report.json",
     /// Marker of a finished run.
-    pub fn success(&self) -> PathBuf {
-        self.root.join("_SUCCESS")
-    }
-    pub fn events(&self) -> PathBuf {
-        self.root.join("events.jsonl")
-    }
+    success: "_SUCCESS",
+    events: "events.jsonl",
     /// Folder of events in an object store, with a file per process.
-    pub fn events_by_process(&self) -> PathBuf {
-        self.root.join("events")
-    }
+    events_by_process: "events",
 }
