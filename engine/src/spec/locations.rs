@@ -64,10 +64,7 @@ fn settings() -> &'static [Setting] {
 /// Removes user, password and query from addresses. Requests to web servers use them; addresses of stores must not have any.
 pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
     for Setting { section, key, .. } in settings() {
-        let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
-        else {
-            continue;
-        };
+        let Some(node) = setting_mut(root, section, key) else { continue };
         let Some((scheme, _)) = node.as_str().and_then(location::split) else { continue };
         let scheme = Scheme::from_name(scheme);
         let (public, found) = secrets::split(node.as_str().unwrap_or_default());
@@ -92,10 +89,7 @@ pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
 /// folder.
 pub(crate) fn anchor(root: &mut Node, problems: &mut Problems) {
     for Setting { section, key, .. } in settings() {
-        let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
-        else {
-            continue;
-        };
+        let Some(node) = setting_mut(root, section, key) else { continue };
         let Some(text) =
             node.as_str().filter(|text| !text.trim().is_empty() && location::split(text).is_none())
         else {
@@ -126,12 +120,13 @@ fn joined(folder: &Path, path: &str) -> Option<String> {
     Path::new(&folder).join(path).into_os_string().into_string().ok()
 }
 
-fn section_mut<'n>(root: &'n mut Node, name: &str) -> Option<&'n mut Node> {
-    if matches!(name, "input" | "output") {
-        return value_mut(root, name);
+fn setting_mut<'n>(root: &'n mut Node, section: &str, key: &str) -> Option<&'n mut Node> {
+    if matches!(section, "input" | "output") {
+        return value_mut(value_mut(root, section)?, key);
     }
     let YamlValue::List(stages) = &mut value_mut(root, "stages")?.value else { return None };
-    stages.iter_mut().find(|stage| stage.get("stage").and_then(Node::as_str) == Some(name))
+    let is_section = |stage: &&mut Node| stage.get("stage").and_then(Node::as_str) == Some(section);
+    value_mut(stages.iter_mut().find(is_section)?, key)
 }
 
 fn value_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
