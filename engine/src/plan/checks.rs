@@ -22,6 +22,7 @@ use crate::base::machine;
 use crate::base::text::{bytes, quoted};
 use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
+use crate::dataset::problem::DataProblem;
 use crate::dataset::{part, part_lines};
 use crate::devices::choose;
 use crate::devices::device::{DeviceCriteria, Devices, NoDevices};
@@ -94,8 +95,7 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     let absent = settings.into_iter().filter_map(|(path, setting)| {
         let path = path.filter(|path| path.is_address())?;
         let message = format!("`{path}` is in an object store, which this build does not support");
-        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.locate(setting));
-        Some(problem.hint("build with `--features cloud`"))
+        Some(spec.error(setting, message).hint("build with `--features cloud`"))
     });
     if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
 }
@@ -122,9 +122,7 @@ pub(super) fn output_paths(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnos
         return Vec::new();
     }
     let status = |path: &Path| std::fs::metadata(path).ok();
-    let problem = |message: String, hint: &str| {
-        Diagnostic::error(Blame::Pipeline, message).at(spec.locate("output.path")).hint(hint)
-    };
+    let problem = |message: String, hint: &str| spec.error("output.path", message).hint(hint);
     let (data, root) = (directory.data(), &directory.root);
     let mut folders = vec![(&directory.output, data)];
     folders.extend(directory.committed_folders().map(|folder| (root, folder)));
@@ -412,8 +410,7 @@ pub(super) fn content(
                 "the message column {} is text, but the pipeline reads token ids and has no tokenizer",
                 quoted(column)
             );
-            let problem =
-                Diagnostic::error(Blame::Pipeline, message).at(spec.locate("input.tokens_column"));
+            let problem = spec.error("input.tokens_column", message);
             problems.push(problem.hint("use a pipeline with a tokenizer, or omit the messages"));
             return;
         }
@@ -421,9 +418,7 @@ pub(super) fn content(
             (dataset.check_tokens_column(column), "input.tokens_column")
         }
     };
-    if let Err(problem) = found {
-        problems.push(Diagnostic::from(problem).or_at(spec.locate(setting)));
-    }
+    collect(found.map_err(|problem| vec![problem]), spec, setting, problems);
 }
 
 /// Warns if random scores depend on file names and row numbers for lack of an id column.
@@ -466,10 +461,8 @@ pub(super) fn columns(
     dataset: &Dataset,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let mut check = |found: Result<(), crate::dataset::problem::DataProblem>, setting: &str| {
-        if let Err(problem) = found {
-            problems.push(Diagnostic::from(problem).or_at(spec.locate(setting)));
-        }
+    let mut check = |found: Result<(), DataProblem>, setting: &str| {
+        collect(found.map_err(|problem| vec![problem]), spec, setting, problems);
     };
     if let Some(column) = &columns.id {
         check(dataset.check_id_column(column), "input.id_column");
@@ -490,14 +483,9 @@ pub(super) fn columns(
         |name: &String| fields.iter().find(|field| field.name().eq_ignore_ascii_case(name));
     taken = taken.iter().filter_map(|name| Some(of_input(name)?.name().clone())).collect();
     if !taken.is_empty() {
-        problems.push(
-            Diagnostic::error(
-                Blame::Pipeline,
-                format!("the input already has the columns `{}`", taken.join("`, `")),
-            )
-            .at(spec.locate("input.path"))
-            .hint("it is the output or the quarantine of an earlier run; rename or drop these columns first"),
-        );
+        let message = format!("the input already has the columns `{}`", taken.join("`, `"));
+        let hint = "it is the output or the quarantine of an earlier run; rename or drop these columns first";
+        problems.push(spec.error("input.path", message).hint(hint));
     }
 }
 
@@ -517,33 +505,24 @@ pub(super) fn bos(
         None => config.bos_token_id(),
     };
     let vocabulary = config.spec().vocabulary_size;
+    let mut refuse = |message: String, hint: &str| {
+        problems.push(spec.error("stages.tokenize.bos", message).hint(hint));
+        None
+    };
     if let Some(id) = known.filter(|id| u64::from(*id) >= vocabulary) {
-        problems.push(
-            Diagnostic::error(
-                Blame::Pipeline,
-                format!(
-                    "the BOS token is {id}, but the model's vocabulary has {vocabulary} entries"
-                ),
-            )
-            .at(spec.locate("stages.tokenize.bos"))
-            .hint("set `bos: 0`, or use the tokenizer that came with this checkpoint"),
+        let message =
+            format!("the BOS token is {id}, but the model's vocabulary has {vocabulary} entries");
+        return refuse(
+            message,
+            "set `bos: 0`, or use the tokenizer that came with this checkpoint",
         );
-        return None;
     }
     match (wanted, known) {
         (None, None) => Some(Bos { count: 0, id: 0 }),
         (None, Some(id)) => Some(Bos { count: 1, id }),
         (Some(count), Some(id)) => Some(Bos { count, id }),
         (Some(count), None) => {
-            problems.push(
-                Diagnostic::error(
-                    Blame::Pipeline,
-                    format!("`bos` is {count}, but the model has no BOS token"),
-                )
-                .at(spec.locate("stages.tokenize.bos"))
-                .hint("set `bos: 0`"),
-            );
-            None
+            refuse(format!("`bos` is {count}, but the model has no BOS token"), "set `bos: 0`")
         }
     }
 }
@@ -559,14 +538,12 @@ pub(super) fn tokens(
     let Some(encoder) = encoder else { return };
     let largest = u64::from(encoder.largest_id());
     if largest >= vocabulary {
-        let setting = tokenizer_setting(spec);
-        problems.push(
-            Diagnostic::error(Blame::Pipeline, format!(
-                "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
-            ))
-            .at(spec.locate(setting))
-            .hint("the tokenizer belongs to another model; use the one that came with this checkpoint"),
+        let message = format!(
+            "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
         );
+        let hint =
+            "the tokenizer belongs to another model; use the one that came with this checkpoint";
+        problems.push(spec.error(tokenizer_setting(spec), message).hint(hint));
     }
 }
 
@@ -574,7 +551,7 @@ pub(super) fn tokens(
 pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
     let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
     let warning = |message| {
-        Diagnostic::warning(Blame::Pipeline, message).at(spec.locate(tokenizer_setting(spec))).hint(
+        spec.warning(tokenizer_setting(spec), message).hint(
             "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
         )
     };
@@ -608,13 +585,11 @@ pub(super) fn distance(
     let distance = measure.distance(window);
     let layer = model.spec();
     if distance >= window {
-        problems.push(
-            Diagnostic::error(Blame::Pipeline, format!(
-                "the far distance is {distance} tokens, but a window has at most {window}: no token is that far away"
-            ))
-            .at(spec.locate("stages.first-layer-attention"))
-            .hint("lower `min_distance_tokens` (or the fraction), or raise `window_tokens`"),
+        let message = format!(
+            "the far distance is {distance} tokens, but a window has at most {window}: no token is that far away"
         );
+        let hint = "lower `min_distance_tokens` (or the fraction), or raise `window_tokens`";
+        problems.push(spec.error("stages.first-layer-attention", message).hint(hint));
     }
     if let Some(problem) = layer.distance_problem(distance) {
         problems.push(Diagnostic::from(problem).at(spec.locate("stages.load-partial-model.model")));
@@ -624,15 +599,27 @@ pub(super) fn distance(
         return;
     }
     if let Some(message) = layer.positions_warning(window) {
-        let setting = spec.locate("stages.tokenize.window_tokens");
-        if reading.strict_positions {
-            problems.push(Diagnostic::error(Blame::Pipeline, message).at(setting).hint(
-                "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
-            ));
-        } else {
-            warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(setting).hint(
-                "scores beyond the trained positions are defined, but unreliable; `strict_positions: true` makes this an error",
-            ));
-        }
+        positions(spec, message, reading.strict_positions, "scores", problems, warnings);
+    }
+}
+
+/// Reports windows that are longer than the trained positions: as an error if `strict`, else as a warning about `results`.
+pub(super) fn positions(
+    spec: &Spec,
+    message: String,
+    strict: bool,
+    results: &str,
+    problems: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) {
+    let setting = "stages.tokenize.window_tokens";
+    if strict {
+        problems.push(spec.error(setting, message).hint(
+            "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
+        ));
+    } else {
+        warnings.push(spec.warning(setting, message).hint(format!(
+            "{results} beyond the trained positions are defined, but unreliable; `strict_positions: true` makes this an error"
+        )));
     }
 }

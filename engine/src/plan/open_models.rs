@@ -103,20 +103,11 @@ pub(super) fn open(
             continue;
         }
         if let Some(message) = layer.positions_warning(tokens) {
-            let setting = "stages.tokenize.window_tokens";
             let strict = request.strict_positions
                 || spec
                     .load_partial_model()
                     .is_some_and(|first| request.model.is_none() && first.strict_positions);
-            if strict {
-                problems.push(spec.error(setting, message).hint(
-                    "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
-                ));
-            } else {
-                warnings.push(spec.warning(setting, message).hint(
-                    "losses beyond the trained positions are defined, but unreliable; `strict_positions: true` makes this an error",
-                ));
-            }
+            checks::positions(spec, message, strict, "losses", problems, warnings);
         }
         if !is_sound || !is_known {
             continue;
