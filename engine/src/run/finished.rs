@@ -144,10 +144,8 @@ pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
         return Ok(());
     }
     let message = format!("`{}` was not written by longsift", path.display());
-    Err(Diagnostic::error(Blame::Pipeline, message)
-        .at(plan.spec.locate("output.card"))
-        .hint("move it away, or remove `output.card`")
-        .into())
+    let hint = "move it away, or remove `output.card`";
+    Err(plan.spec.error("output.card", message).hint(hint).into())
 }
 
 /// Refuses an input without a readable file.

@@ -13,14 +13,17 @@ use super::gather::GatheredSamples;
 use super::histograms::Histograms;
 use super::rank::GroupDecision;
 use super::warnings::{listed, name};
-use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::diagnostic::Diagnostic;
+use crate::base::error::{Failure, Result};
 use crate::base::text::counted;
 use crate::plan::Plan;
 use crate::plan::identity::{calibration_bytes, calibration_identity};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
 use crate::spec::pipeline::Samples;
+
+/// Setting that names the calibration.
+const SETTING: &str = "stages.score.calibration";
 
 /// Builds the calibrations of groups from their decisions.
 pub(super) fn calibrate_groups<'r>(
@@ -266,22 +269,20 @@ fn read(
     path: &Location,
     identity: &Identity,
 ) -> Result<Calibration> {
-    let place = || plan.spec.locate("stages.score.calibration");
-    let bytes =
-        calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place()))?;
-    let mut calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
+    let place = plan.spec.locate(SETTING);
+    let bytes = calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place))?;
+    let mut calibration = calibration::parse(&path.to_string(), place, &bytes)?;
     let mut seen = HashSet::new();
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
         let group = name(twice.value.as_deref());
-        let message = format!("the calibration `{path}` has group {group} twice");
-        return Err(damaged(message).at(place()).into());
+        return Err(damaged(plan, format!("the calibration `{path}` has group {group} twice")));
     }
     let cutoffs = calibration.budgets.len().max(1);
     if let Some((group, what)) = calibration.groups.iter().find_map(|group| {
         Some((name(group.value.as_deref()), contradiction(criteria, group, cutoffs)?))
     }) {
         let message = format!("the calibration `{path}` is inconsistent in group {group}: {what}");
-        return Err(damaged(message).at(place()).into());
+        return Err(damaged(plan, message));
     }
     let merge = merges(criteria);
     let changed = merge.iter().filter_map(|(name, now)| {
@@ -292,8 +293,7 @@ fn read(
     let mut other: Vec<String> = changed.collect();
     other.extend(match_budgets(criteria, &mut calibration));
     if !other.is_empty() {
-        let problem = made_with_other_settings(path).at(place());
-        return Err(other.into_iter().fold(problem, Diagnostic::note).into());
+        return Err(made_with_other_settings(plan, path, other));
     }
     let unfit = |known: &CalibratedGroup| Some((missing(criteria, known)?, known.value.clone()));
     let unfit: Vec<(String, Option<String>)> =
@@ -304,20 +304,21 @@ fn read(
             format!("the calibration `{path}` does not have {what} (group {})", listed(groups));
         let hint = "calibrate again: run a corpus with these terms, guards and budgets, and use the `calibration.json` of its run \
                     directory";
-        return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
+        return Err(plan.spec.error(SETTING, message).hint(hint).into());
     }
     Ok(calibration)
 }
 
-fn made_with_other_settings(path: &Location) -> Diagnostic {
+fn made_with_other_settings(plan: &Plan, path: &Location, differences: Vec<String>) -> Failure {
     let message = format!("the calibration `{path}` was made with other settings");
     let hint = "use the settings of the calibration, or calibrate again";
-    Diagnostic::error(Blame::Pipeline, message).hint(hint)
+    let problem = plan.spec.error(SETTING, message).hint(hint);
+    differences.into_iter().fold(problem, Diagnostic::note).into()
 }
 
-fn damaged(message: String) -> Diagnostic {
+fn damaged(plan: &Plan, message: String) -> Failure {
     let hint = "use an unmodified `calibration.json` of a finished run directory";
-    Diagnostic::error(Blame::Pipeline, message).hint(hint)
+    plan.spec.error(SETTING, message).hint(hint).into()
 }
 
 /// Like [`read`], and checks that the calibration was made with the same windows and the same settings of every measure that
@@ -329,7 +330,6 @@ pub(super) fn fitting_calibration(
     identity: &Identity,
 ) -> Result<Calibration> {
     let calibration = read(plan, criteria, path, identity)?;
-    let place = || plan.spec.locate("stages.score.calibration");
     let mut now = calibration_identity(identity);
     let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);
     let used = |measure: &String| {
@@ -341,8 +341,7 @@ pub(super) fn fitting_calibration(
     then.measures.retain(|measure, _| now.measures.contains_key(measure));
     let different = now.differences(&then);
     if !different.is_empty() {
-        let problem = made_with_other_settings(path).at(place());
-        return Err(different.into_iter().fold(problem, Diagnostic::note).into());
+        return Err(made_with_other_settings(plan, path, different));
     }
     Ok(calibration)
 }
@@ -365,15 +364,11 @@ pub(super) fn saved_calibration(
         .map(|value| name(value.as_deref()))
         .collect();
     if !unknown.is_empty() {
-        return Err(Diagnostic::error(
-            Blame::Pipeline,
-            format!("the calibration `{path}` has no statistics for group {}", listed(unknown)),
-        )
-        .at(plan.spec.locate("stages.score.calibration"))
-        .hint(
-            "calibrate again on a corpus that has all groups, or leave these rows out of the input",
-        )
-        .into());
+        let message =
+            format!("the calibration `{path}` has no statistics for group {}", listed(unknown));
+        let hint =
+            "calibrate again on a corpus that has all groups, or leave these rows out of the input";
+        return Err(plan.spec.error(SETTING, message).hint(hint).into());
     }
     Ok(calibration)
 }

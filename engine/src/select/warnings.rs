@@ -176,8 +176,7 @@ pub(super) fn guard_warnings(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic
             "to keep this text, change its bound or remove `{}`; `longsift report` shows rejected {samples}",
             guard.setting
         );
-        let at = plan.spec.locate(&guard.setting);
-        Diagnostic::warning(Blame::Pipeline, message).at(at).hint(hint)
+        plan.spec.warning(&guard.setting, message).hint(hint)
     };
     guards.iter().filter(|guard| guard.rejects_most()).map(warning).collect()
 }

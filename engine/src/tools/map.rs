@@ -451,10 +451,7 @@ fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Resul
         bytes(limit)
     );
     let hint = "use fewer blocks or `--threads`, or raise `memory_limit_bytes`";
-    Err(Diagnostic::error(Blame::Pipeline, message)
-        .at(plan.spec.locate("input.memory_limit_bytes"))
-        .hint(hint)
-        .into())
+    Err(plan.spec.error("input.memory_limit_bytes", message).hint(hint).into())
 }
 
 /// Fails if attention is not finite, as with a damaged checkpoint.
