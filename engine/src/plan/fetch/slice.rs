@@ -11,14 +11,12 @@ use crate::base::text::bytes;
 
 pub(crate) use crate::storage::http::remaining::Sink;
 
-const CONFIG: &str = "config.json";
-const TOKENIZER: &str = "tokenizer.json";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Small files to fetch, each with its maximum bytes. The first is required.
-pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
-    (CONFIG, 16 << 20),
-    (TOKENIZER, 1 << 30),
+const SMALL_FILES: [(&str, u64); 4] = [
+    ("config.json", 16 << 20),
+    ("tokenizer.json", 1 << 30),
     ("tokenizer_config.json", 64 << 20),
     (INDEX, 256 << 20),
 ];
@@ -62,11 +60,19 @@ pub(crate) fn fetch_tokenizer(
     source: &dyn ModelSource,
     partial: &PartialFolder,
 ) -> Result<(), Vec<ModelProblem>> {
-    let one = |problem| vec![problem];
-    for (name, max) in &SMALL_FILES[1..3] {
-        match source.small(name, *max).map_err(one)? {
-            Some(content) => partial.write(name, &content).map_err(one)?,
-            None if *name == TOKENIZER => return Err(one(source.missing_file(name))),
+    fetch_small(source, partial, &SMALL_FILES[1..3]).map_err(|problem| vec![problem])
+}
+
+/// Fetches small files, each with its maximum bytes, into `partial`. The first is required.
+fn fetch_small(
+    source: &dyn ModelSource,
+    partial: &PartialFolder,
+    files: &[(&str, u64)],
+) -> Result<(), ModelProblem> {
+    for (index, (name, max)) in files.iter().enumerate() {
+        match source.small(name, *max)? {
+            Some(content) => partial.write(name, &content)?,
+            None if index == 0 => return Err(source.missing_file(name)),
             None => {}
         }
     }
@@ -79,13 +85,7 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
     partial: &PartialFolder,
 ) -> Result<FetchedModel, Vec<ModelProblem>> {
     let one = |problem| vec![problem];
-    for (name, max) in SMALL_FILES {
-        match source.small(name, max).map_err(one)? {
-            Some(content) => partial.write(name, &content).map_err(one)?,
-            None if name == CONFIG => return Err(one(source.missing_file(name))),
-            None => {}
-        }
-    }
+    fetch_small(&**source, partial, &SMALL_FILES).map_err(one)?;
     let config = ModelConfig::read(partial.folder(), None)?;
     let weights: Rc<dyn RemoteWeights> = Rc::clone(source) as _;
     let recipe = slice(config, &weights)?;
