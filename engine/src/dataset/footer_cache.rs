@@ -16,10 +16,7 @@ use crate::storage::store::is_address;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CachedFooter {
     pub(super) path: String,
-    pub(super) size: u64,
-    pub(super) modified_ns: i128,
-    pub(super) changed_ns: i128,
-    pub(super) version: u32,
+    pub(super) stamp: Stamp,
     pub(super) sha256: String,
     pub(super) footer_bytes: usize,
 }
@@ -58,14 +55,8 @@ impl FooterCache {
     pub(super) fn get(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
         let footer = &self.bytes[range.clone()];
-        let cached = Stamp {
-            size: entry.size,
-            modified_ns: entry.modified_ns,
-            changed_ns: entry.changed_ns,
-            version: entry.version,
-        };
-        let is_current = || range_file::stamp(&root.join(path)) == Some(cached);
+        let is_current = || range_file::stamp(&root.join(path)) == Some(entry.stamp);
         ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)
-            .then_some((cached, footer))
+            .then_some((entry.stamp, footer))
     }
 }

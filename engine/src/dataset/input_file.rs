@@ -32,14 +32,8 @@ use crate::storage::store::is_address;
 pub struct InputFile {
     /// Path relative to the input root, '/'-separated.
     pub path: String,
-    /// Length in bytes.
-    pub size: u64,
-    /// Modification time in nanoseconds since 1970.
-    pub modified_ns: i128,
-    /// Status change time in nanoseconds since 1970, which users cannot set.
-    pub(super) changed_ns: i128,
-    /// Hash of a remote file's entity tag; 0 without one.
-    pub version: u32,
+    /// Size, times and version when the file was opened.
+    pub(crate) stamp: Stamp,
     /// SHA-256 of the footer's bytes, which include the sizes and statistics of every column chunk. For line files, of
     /// all bytes; for Arrow, of the message headers and the modification time.
     pub footer_hash: String,
@@ -160,10 +154,7 @@ impl InputFile {
     ) -> Self {
         Self {
             path: path.to_string(),
-            size: stamp.size,
-            modified_ns: stamp.modified_ns,
-            changed_ns: stamp.changed_ns,
-            version: stamp.version,
+            stamp,
             footer_hash,
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,

@@ -100,7 +100,7 @@ impl Batches {
         };
         Ok(Self {
             reader: file.decode(&source, &wanted).map(Some),
-            planned: planned(file),
+            planned: file.stamp,
             source,
             columns: request.columns.iter().map(column).collect(),
             next_row: request.rows.first().map_or(0, |rows| rows.start),
@@ -291,7 +291,7 @@ pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<Open
     let now = opened
         .stamp()
         .map_err(|error| DataProblem::machine(format!("its size is unknown: {error}")))?;
-    match difference(planned(file), now) {
+    match difference(file.stamp, now) {
         Some(why) => Err(changed(&why)),
         None => Ok(opened),
     }
@@ -316,11 +316,6 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     }
     let (before, after) = (planned.changed_ns, now.changed_ns);
     (after != before).then(|| format!("its status changed at {before} ns, now at {after} ns"))
-}
-
-fn planned(file: &InputFile) -> Stamp {
-    let InputFile { size, modified_ns, changed_ns, version, .. } = *file;
-    Stamp { size, modified_ns, changed_ns, version }
 }
 
 /// Returns the index of a column in the data set.

@@ -25,17 +25,14 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
         let file = parquet[index];
         let read = OpenFile::open(&dataset.root.join(&file.path))
             .map_err(DataProblem::from)
-            .and_then(|opened| footer::footer_bytes(&opened, file.size));
+            .and_then(|opened| footer::footer_bytes(&opened, file.stamp.size));
         Ok(read.map_err(|problem| problem.in_file(&file.path)))
     });
     let footers = footers.map_err(|_| DataProblem::machine("interrupted"))?;
     let footers: Vec<Vec<u8>> = footers.into_iter().collect::<Result<_, _>>()?;
     let entry = |(file, footer): (&&InputFile, &Vec<u8>)| CachedFooter {
         path: file.path.clone(),
-        size: file.size,
-        modified_ns: file.modified_ns,
-        changed_ns: file.changed_ns,
-        version: file.version,
+        stamp: file.stamp,
         sha256: file.footer_hash.clone(),
         footer_bytes: footer.len(),
     };
@@ -86,14 +83,15 @@ mod tests {
         let _ = damage("b.parquet");
         let stamp = crate::storage::range_file::stamp(&input.join("b.parquet")).unwrap();
         let text = |ns: i128| format!("\"changed_ns\":{ns}").into_bytes();
-        let (old, new) = (text(before.files[1].changed_ns), text(stamp.changed_ns));
+        let (old, new) = (text(before.files[1].stamp.changed_ns), text(stamp.changed_ns));
         let mut cached = fs::read(&path).unwrap();
         let at = cached.windows(old.len()).rposition(|bytes| bytes == old).unwrap();
         cached[at..at + old.len()].copy_from_slice(&new);
         fs::write(&path, cached).unwrap();
         let cached = reopened().unwrap();
         let known = |dataset: &Dataset| {
-            let known = |file: &InputFile| (file.footer_hash.clone(), file.rows, file.modified_ns);
+            let known =
+                |file: &InputFile| (file.footer_hash.clone(), file.rows, file.stamp.modified_ns);
             dataset.files.iter().map(known).collect::<Vec<_>>()
         };
         assert_eq!(known(&cached), known(&before));

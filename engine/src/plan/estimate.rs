@@ -85,7 +85,7 @@ impl Estimate {
             on_devices;
         let passes = whole_models.values().map(|whole| whole.memory.peak_bytes);
         let whole_model_bytes = passes.max().unwrap_or(0);
-        let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
+        let input_bytes: u64 = dataset.files.iter().map(|file| file.stamp.size).sum();
         let overlap = if settings.windows == Windows::BothEnds { 2.0 } else { 1.0 };
         let filter = spec.filter();
         let kept = filter.keep_fraction.filter(|_| !filter.mark_only).map_or(1.0, |kept| kept.0);

@@ -206,7 +206,7 @@ fn append(path: &Path, event: &Value) -> Result<(), String> {
 
 fn input(plan: &Plan, summary: Option<&Summary>) -> Value {
     let mut dataset = dataset(&plan.dataset.root, &plan.dataset.schema);
-    let bytes: u64 = plan.dataset.files.iter().map(|file| file.size).sum();
+    let bytes: u64 = plan.dataset.files.iter().map(|file| file.stamp.size).sum();
     if summary.is_some() {
         dataset["inputFacets"] = json!({ "inputStatistics": facet(
             "1-0-0/InputStatisticsInputDatasetFacet.json#/$defs/InputStatisticsInputDatasetFacet",

@@ -128,11 +128,6 @@ impl Manifest {
             records.chain(&self.quarantined_files).chain(&self.calibration).chain(&self.summary);
         let (data, output) = (directory.data(), directory.output.clone());
         let parts = self.data.iter().map(|part| (&data, part));
-
-    /// Returns the input files of this run, without those that earlier runs filtered.
-    pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
-        self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
-    }
         let parts = parts.chain(records.map(|part| (&directory.root, part)));
         let parts: Vec<(&PathBuf, &Part)> =
             parts.chain(self.card.iter().map(|part| (&output, part))).collect();
@@ -141,6 +136,11 @@ impl Manifest {
             Ok(Part::all_in_place([part], folder)?)
         })?;
         Ok(in_place.into_iter().all(|in_place| in_place))
+    }
+
+    /// Returns the input files of this run, without those that earlier runs filtered.
+    pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
+        self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
     }
 }
 
@@ -175,8 +175,8 @@ impl KnownFile {
         let known = |file: &InputFile| Self {
             path: file.path.clone(),
             location_sha256: sha256_hex(root.join(&file.path).as_os_str().as_encoded_bytes()),
-            size: file.size,
-            modified_ns: i64::try_from(file.modified_ns).unwrap_or(i64::MAX),
+            size: file.stamp.size,
+            modified_ns: i64::try_from(file.stamp.modified_ns).unwrap_or(i64::MAX),
             footer_hash: file.footer_hash.clone(),
         };
         dataset.files.iter().map(known).collect()

@@ -244,10 +244,10 @@ impl UnitRecord {
 pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
     let file = &dataset.files[unit.file];
     InputIdentity {
-        size: file.size,
-        modified_ns: i64::try_from(file.modified_ns).unwrap_or(i64::MAX),
+        size: file.stamp.size,
+        modified_ns: i64::try_from(file.stamp.modified_ns).unwrap_or(i64::MAX),
         footer_hash: file.footer_hash.clone(),
-        version: u64::from(file.version),
+        version: u64::from(file.stamp.version),
     }
 }
 

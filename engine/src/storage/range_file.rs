@@ -13,6 +13,7 @@ use std::time::UNIX_EPOCH;
 
 #[cfg(feature = "cloud")]
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 #[cfg(feature = "cloud")]
 use sha2::{Digest, Sha256};
 
@@ -65,7 +66,7 @@ struct Remote {
 }
 
 /// Metadata that detects changes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     /// Length in bytes.
     pub(crate) size: u64,
