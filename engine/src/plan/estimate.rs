@@ -23,7 +23,7 @@ pub const BYTES_PER_TOKEN: u64 = 4;
 const WINDOW_ROW_BYTES: u64 = 256;
 
 /// Estimated resources of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Estimate {
     /// Tokens of the input (approximate).
     pub tokens: u64,
@@ -78,11 +78,9 @@ impl Estimate {
             (_, ShortDocuments::Drop) => tokens / window,
             (_, ShortDocuments::Score) => tokens / window + rows,
         };
-        let on_devices = attention
-            .map(|attention| DeviceEstimate::new(attention, window, cache_folder))
+        let (device, host_bytes) = attention
+            .map(|attention| Self::for_devices(attention, window, cache_folder))
             .unwrap_or_default();
-        let DeviceEstimate { table_bytes, packed_bytes, table_cached, window_bytes, .. } =
-            on_devices;
         let passes = whole_models.values().map(|whole| whole.memory.peak_bytes);
         let whole_model_bytes = passes.max().unwrap_or(0);
         let input_bytes: u64 = dataset.files.iter().map(|file| file.stamp.size).sum();
@@ -92,42 +90,17 @@ impl Estimate {
         Self {
             tokens,
             windows,
-            table_bytes,
-            table_row_bytes: on_devices.table_row_bytes,
-            packed_bytes,
-            table_cached,
-            window_bytes,
-            windows_in_flight: on_devices.windows_in_flight,
-            memory_bytes: packed_bytes + limit.max(on_devices.host_bytes) + whole_model_bytes,
+            memory_bytes: device.packed_bytes + limit.max(host_bytes) + whole_model_bytes,
             whole_model_bytes,
-            cache_bytes: if table_cached { 0 } else { table_bytes },
             scores_bytes: windows
                 * (WINDOW_ROW_BYTES + statistics_bytes(measures, attention, whole_models, window)),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,
+            ..device
         }
     }
 
-    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `existing_scores`
-    /// bytes of existing scores.
-    pub fn bytes_to_write(&self, existing_scores: u64) -> u64 {
-        self.scores_bytes.saturating_sub(existing_scores) + self.output_bytes
-    }
-}
-
-#[derive(Clone, Copy, Default)]
-struct DeviceEstimate {
-    table_bytes: u64,
-    table_row_bytes: u64,
-    packed_bytes: u64,
-    table_cached: bool,
-    window_bytes: u64,
-    windows_in_flight: usize,
-    /// Bytes of this machine's memory for windows in flight.
-    host_bytes: u64,
-}
-
-impl DeviceEstimate {
-    fn new(attention: &Attention, window_tokens: u64, cache_folder: &Path) -> Self {
+    /// Estimates the resources of devices. Also returns the bytes of this machine's memory for windows in flight.
+    fn for_devices(attention: &Attention, window_tokens: u64, cache_folder: &Path) -> (Self, u64) {
         let Attention { model, devices, reading, .. } = attention;
         let (spec, config) = (model.spec(), model.config());
         let key_heads = 0..spec.key_heads as usize;
@@ -142,15 +115,24 @@ impl DeviceEstimate {
         });
         let windows_in_flight: usize = windows_in_flight.sum();
         let of_windows = window_bytes * windows_in_flight as u64;
-        Self {
+        let table_cached = known_digest(model, cache_folder).is_some();
+        let estimate = Self {
             table_bytes,
             table_row_bytes: config.row_bytes(reading.precision),
             packed_bytes: config.packed_bytes(),
-            table_cached: known_digest(model, cache_folder).is_some(),
+            table_cached,
             window_bytes,
             windows_in_flight,
-            host_bytes: if devices.is_cpu() { of_windows } else { 0 },
-        }
+            cache_bytes: if table_cached { 0 } else { table_bytes },
+            ..Self::default()
+        };
+        (estimate, if devices.is_cpu() { of_windows } else { 0 })
+    }
+
+    /// Returns the bytes that a run will write to the run directory and the output (approximate), given `existing_scores`
+    /// bytes of existing scores.
+    pub fn bytes_to_write(&self, existing_scores: u64) -> u64 {
+        self.scores_bytes.saturating_sub(existing_scores) + self.output_bytes
     }
 }
 
