@@ -204,15 +204,9 @@ where
 }
 
 fn has_times(kind: &DataType) -> bool {
-    match kind {
-        DataType::Struct(fields) => fields.iter().any(|field| has_times(field.data_type())),
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => has_times(item.data_type()),
-        DataType::Duration(_) | DataType::Interval(_) => false,
-        other => other.is_temporal(),
-    }
+    contains(kind, |kind| {
+        kind.is_temporal() && !matches!(kind, DataType::Duration(_) | DataType::Interval(_))
+    })
 }
 
 /// Returns the schema with all instants in UTC, because longsift has no database of time zone names.

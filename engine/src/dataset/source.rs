@@ -139,17 +139,12 @@ impl ChunkReader for OpenFile {
             )));
         }
         let mut bytes = vec![0; length];
-        let mut done = 0;
-        while done < length {
-            match self.shared.read_at(&mut bytes[done..], start + done as u64)? {
-                0 => {
-                    return Err(ParquetError::EOF(
-                        "the file was truncated while it was read".into(),
-                    ));
-                }
-                read => done += read,
+        self.read_exact_at(&mut bytes, start).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                ParquetError::EOF("the file was truncated while it was read".into())
             }
-        }
+            _ => error.into(),
+        })?;
         Ok(bytes.into())
     }
 }

@@ -86,35 +86,10 @@ impl FileFormat {
     }
 }
 
-/// Extensions of data files, including those of whole-file compression.
-const DATA_EXTENSIONS: [&str; 27] = [
-    "parquet",
-    "pq",
-    "parq",
-    "arrow",
-    "arrows",
-    "feather",
-    "ipc",
-    "jsonl",
-    "ndjson",
-    "jsonlines",
-    "tsv",
-    "csv",
-    "avro",
-    "orc",
-    "lance",
-    "warc",
-    "tar",
-    "zip",
-    "7z",
-    "xz",
-    "bz2",
-    "lz4",
-    "lzma",
-    "gz",
-    "zst",
-    "zstd",
-    "br",
+/// Extensions of data files that are not read, including those of compressed files.
+const OTHER_EXTENSIONS: [&str; 16] = [
+    "csv", "avro", "orc", "lance", "warc", "tar", "zip", "7z", "xz", "bz2", "lz4", "lzma", "gz",
+    "zst", "zstd", "br",
 ];
 /// Extensions of files about other files.
 const AUXILIARY_EXTENSIONS: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
@@ -129,7 +104,11 @@ fn looks_like_data(name: &str) -> bool {
     let parts: Vec<String> = name.split('.').skip(1).map(part).collect();
     let is_about_others =
         parts.last().is_some_and(|part| AUXILIARY_EXTENSIONS.contains(&part.as_str()));
-    !is_about_others && parts.iter().any(|part| DATA_EXTENSIONS.contains(&part.as_str()))
+    let is_data = |part: &String| {
+        let is_known = part != "json" && FileFormat::is_known(&format!(".{part}"));
+        is_known || OTHER_EXTENSIONS.contains(&part.as_str())
+    };
+    !is_about_others && parts.iter().any(is_data)
 }
 
 /// Splits the files of a folder into its input and other files that look like data. The input has the format that the
