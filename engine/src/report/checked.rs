@@ -37,14 +37,14 @@ pub fn check(
     selection: impl FnOnce() -> Result<Vec<PathBuf>>,
 ) -> Result<CheckResults> {
     let checks = &plan.spec.pipeline.checks;
-    let mut samples: Vec<Option<SampleAggregate>> =
+    let mut samples: Vec<Option<SampleAggregate<'_>>> =
         checks.iter().map(SampleAggregate::for_check).collect();
     if samples.iter().any(Option::is_some) {
         for path in selection()? {
             let names = selected::statistics(&path)?;
             for samples in samples.iter_mut().flatten() {
                 samples.column =
-                    names.iter().position(|name| Some(name) == samples.statistic.as_ref());
+                    names.iter().position(|name| Some(name) == samples.check.statistic.as_ref());
             }
             selected::read(&path, |row| {
                 for samples in samples.iter_mut().flatten() {
@@ -129,13 +129,11 @@ fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
 }
 
 /// Running aggregate of samples for one check.
-struct SampleAggregate {
+struct SampleAggregate<'a> {
+    check: &'a Check,
     aggregate: Aggregate,
-    group: Option<String>,
-    statistic: Option<String>,
     /// Index of the statistic in the table; `None` for the score.
     column: Option<usize>,
-    only_kept: bool,
     /// Samples of the group, and the kept ones among them.
     count: u64,
     kept: u64,
@@ -151,37 +149,24 @@ enum Aggregate {
     Value(Take),
 }
 
-impl SampleAggregate {
+impl<'a> SampleAggregate<'a> {
     /// Creates the aggregate of a check that needs samples.
-    fn for_check(check: &Check) -> Option<Self> {
+    fn for_check(check: &'a Check) -> Option<Self> {
         let aggregate = match (check.figure, &check.statistic) {
             (Some(figure), _) if figure.is_of_samples() => Aggregate::Figure(figure),
             (None, Some(_)) => Aggregate::Value(check.take.unwrap_or_default()),
             _ => return None,
         };
-        let only_kept =
-            matches!(aggregate, Aggregate::Value(_)) && check.of.unwrap_or_default() == Of::Kept;
-        let (group, statistic) = (check.group.clone(), check.statistic.clone());
-        let (least, most) = (f64::INFINITY, f64::NEG_INFINITY);
         let (count, kept, present, sum) = (0, 0, 0, 0.0);
-        let column = None;
-        Some(Self {
-            aggregate,
-            group,
-            statistic,
-            column,
-            only_kept,
-            count,
-            kept,
-            present,
-            sum,
-            least,
-            most,
-        })
+        let (column, least, most) = (None, f64::INFINITY, f64::NEG_INFINITY);
+        Some(Self { check, aggregate, column, count, kept, present, sum, least, most })
     }
 
     fn add(&mut self, group: Option<&str>, kept: bool, value: f64) {
-        if self.group.is_some() && self.group.as_deref() != group || self.only_kept && !kept {
+        let only_kept = matches!(self.aggregate, Aggregate::Value(_))
+            && self.check.of.unwrap_or_default() == Of::Kept;
+        let wanted = &self.check.group;
+        if wanted.is_some() && wanted.as_deref() != group || only_kept && !kept {
             return;
         }
         self.count += 1;

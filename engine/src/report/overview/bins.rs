@@ -56,15 +56,21 @@ impl BinScale {
         self.widen((own - before.min(own)) as u32);
         let scaled = (value * 2.0_f64.powi(-self.exponent)).floor();
         // Negative values that round to 0 belong to the bin below 0.
-        let mut bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
-        let (mut low, mut high) = self.range.unwrap_or((bin, bin));
-        (low, high) = (low.min(bin), high.max(bin));
+        let bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
+        let wider = self.include(bin, bin);
+        (shifted(bin, wider), (self.exponent - before) as u32)
+    }
+
+    /// Extends the range. Returns the power of two by which the bins have widened.
+    fn include(&mut self, low: i64, high: i64) -> u32 {
+        let (own_low, own_high) = self.range.unwrap_or((low, high));
+        let (mut low, mut high, before) = (low.min(own_low), high.max(own_high), self.exponent);
         while high - low >= self.max_bins {
-            (low, high, bin) = (low >> 1, high >> 1, bin >> 1);
+            (low, high) = (low >> 1, high >> 1);
             self.exponent += 1;
         }
         self.range = Some((low, high));
-        (bin, (self.exponent - before) as u32)
+        (self.exponent - before) as u32
     }
 
     fn widen(&mut self, by: u32) {
@@ -78,14 +84,7 @@ impl BinScale {
         let before = self.exponent;
         self.widen((other.exponent - before).max(0) as u32);
         let of_other = (self.exponent - other.exponent) as u32;
-        let (low, high) = (shifted(low, of_other), shifted(high, of_other));
-        let (own_low, own_high) = self.range.unwrap_or((low, high));
-        let (mut low, mut high) = (low.min(own_low), high.max(own_high));
-        while high - low >= self.max_bins {
-            (low, high) = (low >> 1, high >> 1);
-            self.exponent += 1;
-        }
-        self.range = Some((low, high));
+        self.include(shifted(low, of_other), shifted(high, of_other));
         ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
     }
 

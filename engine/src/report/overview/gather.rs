@@ -11,7 +11,7 @@ use longsift_stages::score::terms::{Combine, Scorer};
 use super::amounts::Scores;
 use super::bins::{BinSums, MAX_BINS};
 use super::choice::SelectionSettings;
-use super::picks::Picks;
+use super::picks::{Candidate, Picks};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::labels;
@@ -207,7 +207,7 @@ impl CountSources<'_> {
             let outcome = SampleOutcome::from_reason(row.reason);
             let skipped = row.reason.is_some_and(|reason| self.choice.is_early_rejection(reason));
             outcomes.extend(std::iter::repeat_n((outcome, skipped), windows));
-            self.sample(found, unit, row, place, tokens, outcome);
+            self.sample(found, Candidate { unit, row, place, tokens }, outcome);
             if let Some(of_rows) = &labels {
                 let label = of_rows.get((row.input_row - record.first_row) as usize).cloned();
                 let counts = found.labels.entry(label.flatten()).or_default();
@@ -239,16 +239,8 @@ impl CountSources<'_> {
         }
     }
 
-    fn sample(
-        &self,
-        found: &mut SampleCounts,
-        unit: usize,
-        row: &SelectedRow<'_>,
-        place: WindowLocation,
-        tokens: u64,
-        outcome: SampleOutcome,
-    ) {
-        let amount = Amount { samples: 1, tokens };
+    fn sample(&self, found: &mut SampleCounts, sample: Candidate<'_>, outcome: SampleOutcome) {
+        let (row, amount) = (sample.row, Amount { samples: 1, tokens: sample.tokens });
         match row.reason.map(|reason| (reason, found.dropped.get_mut(reason))) {
             None => found.kept.add(amount),
             Some((_, Some(all))) => all.add(amount),
@@ -265,13 +257,13 @@ impl CountSources<'_> {
             bins.add(*value, one);
         }
         if shown.is_some() {
-            group.picks.add(unit, row, place, tokens);
+            group.picks.add(sample);
         }
         let bounds = known.map_or(&[][..], |known| known.bounds);
         for (guard, (bounds, index)) in bounds.iter().zip(&self.guards).enumerate() {
             if index.is_some_and(|index| bounds.judge(row.statistics[index]) == Verdict::Refused) {
                 group.rejected[guard] += 1;
-                found.rejected[guard].add_rejected(unit, row, place, tokens);
+                found.rejected[guard].add_rejected(sample);
             }
         }
         if outcome == SampleOutcome::Refused {

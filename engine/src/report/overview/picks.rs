@@ -80,56 +80,46 @@ impl Pick {
     }
 }
 
+/// A sample that may be shown.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'r> {
+    /// Index of its unit.
+    pub(super) unit: usize,
+    pub(super) row: &'r SelectedRow<'r>,
+    pub(super) place: WindowLocation,
+    pub(super) tokens: u64,
+}
+
 /// Current candidates of a group, by kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picks([Vec<Pick>; KINDS.len()]);
 
 impl Picks {
     /// Adds a sample that a guard rejects.
-    pub(super) fn add_rejected(
-        &mut self,
-        unit: usize,
-        row: &SelectedRow<'_>,
-        place: WindowLocation,
-        tokens: u64,
-    ) {
-        let at = (unit, row.input_row, row.window);
-        self.put(PickKind::Refused, random(row), at, row, place, tokens);
+    pub(super) fn add_rejected(&mut self, sample: Candidate<'_>) {
+        self.put(PickKind::Refused, random(sample.row), sample);
     }
 
-    pub(super) fn add(
-        &mut self,
-        unit: usize,
-        row: &SelectedRow<'_>,
-        place: WindowLocation,
-        tokens: u64,
-    ) {
-        let at = (unit, row.input_row, row.window);
+    pub(super) fn add(&mut self, sample: Candidate<'_>) {
+        let row = sample.row;
         match row.reason {
             // Kept without a score: neither a best nor a marginal sample.
             None if row.score.is_nan() => {}
             None => {
-                self.put(PickKind::Best, -row.score, at, row, place, tokens);
-                self.put(PickKind::JustAbove, row.score, at, row, place, tokens);
+                self.put(PickKind::Best, -row.score, sample);
+                self.put(PickKind::JustAbove, row.score, sample);
             }
             Some(NOT_SELECTED) => {
-                self.put(PickKind::JustBelow, -row.score, at, row, place, tokens);
-                self.put(PickKind::LeftOut, random(row), at, row, place, tokens);
+                self.put(PickKind::JustBelow, -row.score, sample);
+                self.put(PickKind::LeftOut, random(row), sample);
             }
-            Some(_) => self.put(PickKind::Refused, random(row), at, row, place, tokens),
+            Some(_) => self.add_rejected(sample),
         }
     }
 
-    fn put(
-        &mut self,
-        kind: PickKind,
-        order: f64,
-        at: (usize, u64, Option<u32>),
-        row: &SelectedRow<'_>,
-        place: WindowLocation,
-        tokens: u64,
-    ) {
-        let picks = &mut self.0[kind as usize];
+    fn put(&mut self, kind: PickKind, order: f64, sample: Candidate<'_>) {
+        let Candidate { unit, row, place, tokens } = sample;
+        let (picks, at) = (&mut self.0[kind as usize], (unit, row.input_row, row.window));
         if picks.len() == SAMPLES_PER_KIND
             && picks.last().is_some_and(|last| before(last.order, last.at, order, at))
         {
@@ -226,7 +216,7 @@ mod tests {
                 percentile: None,
                 reason: *reason,
             };
-            picks.add(0, &row, place, 1);
+            picks.add(Candidate { unit: 0, row: &row, place, tokens: 1 });
         }
         picks
     }
