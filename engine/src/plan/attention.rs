@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use longsift_kernels::Kernel;
+use longsift_stages::first_layer_attention::FirstLayer;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::{FirstLayerAttention, LoadPartialModel, ShardAcrossDevices};
 
@@ -45,6 +46,11 @@ impl Attention {
             tracing::warn!("{warning}");
         }
         Ok(opened)
+    }
+
+    /// Returns the first layer with its `table`, for windows of at most `tokens`.
+    pub fn first_layer(&self, table: LayerZeroTable, tokens: usize) -> FirstLayer {
+        FirstLayer::new(self.model.spec().clone(), table, self.measure.mask, tokens)
     }
 
     /// Returns the kernel that measures windows.

@@ -28,7 +28,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use longsift_stages::contract::hex;
-use longsift_stages::first_layer_attention::FirstLayer;
 use sha2::{Digest, Sha256};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -213,8 +212,7 @@ fn with_evaluator<T>(
     let opened = plan.open_table(attention, &|_, _| {})?;
     let identity = identity(plan, &Digests::new(plan, Some(opened.weights_digest), whole)?);
     let longest = wanted.lengths.last().copied().unwrap_or_default();
-    let mask = attention.measure.mask;
-    let layer = FirstLayer::new(attention.model.spec().clone(), opened.table, mask, longest);
+    let layer = attention.first_layer(opened.table, longest);
     let devices = &attention.devices.list;
     Scheduler::run(devices, &layer, attention.policy(), |scheduler| run(Some(scheduler), &identity))
 }

@@ -211,7 +211,10 @@ pub(crate) fn explain(
         input_file: file,
     };
     let layer = match &plan.attention {
-        Some(attention) => Some((attention, open(plan, attention, ids.len())?)),
+        Some(attention) => {
+            let table = plan.open_table(attention, &|_, _| {})?.table;
+            Some((attention, attention.first_layer(table, ids.len())))
+        }
         None => None,
     };
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
@@ -274,12 +277,6 @@ fn window_of(cut: &CutDocument, number: u32, location: &DocumentLocation) -> Res
         Failure::from(Diagnostic::error(Blame::Pipeline, message))
     };
     found.copied().ok_or_else(none)
-}
-
-fn open(plan: &Plan, attention: &Attention, tokens: usize) -> Result<FirstLayer> {
-    let opened = plan.open_table(attention, &|_, _| {})?;
-    let spec = attention.model.spec().clone();
-    Ok(FirstLayer::new(spec, opened.table, attention.measure.mask, tokens))
 }
 
 /// Returns the recurring tokens found by the first `recurrence` of the pipeline.

@@ -64,8 +64,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
     let opened = plan.open_table(attention, &|_, _| {})?;
     let settings = &attention.measure;
     let tokens = plan.spec.tokenize().window_tokens as usize;
-    let layer =
-        FirstLayer::new(attention.model.spec().clone(), opened.table, settings.mask, tokens);
+    let layer = attention.first_layer(opened.table, tokens);
     let mut random = RandomIds(1);
     let mut window = || {
         let vocabulary = layer.spec().vocabulary_size;

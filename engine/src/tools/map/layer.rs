@@ -122,8 +122,7 @@ impl<'a> MappedLayer<'a> {
         match self {
             Self::First(attention) => {
                 let opened = plan.open_table(attention, &|done, _| progress.reached(done))?;
-                let (spec, mask) = (self.spec().clone(), attention.measure.mask);
-                let layer = FirstLayer::new(spec, opened.table, mask, ids.len());
+                let layer = attention.first_layer(opened.table, ids.len());
                 Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
             }
             Self::Whole { layer, model, .. } => {
