@@ -6,7 +6,6 @@ mod committing;
 pub(crate) mod empty_increment;
 pub(crate) mod finished;
 mod incompatible_scores;
-mod layer;
 mod measuring;
 pub(crate) mod missing;
 mod plan_file;
@@ -19,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use longsift_kernels::Kernel;
+use longsift_stages::first_layer_attention::FirstLayer;
 use serde_json::json;
 
 use crate::base::diagnostic::Diagnostic;
@@ -32,13 +32,12 @@ use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::PipelineLock;
-use crate::run_directory::summary::{DeviceUse, LabelShares, Summary};
+use crate::run_directory::summary::{DeviceUse, LabelShares, Summary, TableUse};
 use crate::run_directory::units::Part;
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
 use finished::{data_files, refuse_foreign_card, refuse_foreign_data, refuse_unreadable_input};
-use layer::OpenLayer;
 
 pub use finished::finished;
 
@@ -120,8 +119,8 @@ struct Run<'a> {
     ours: Vec<Part>,
     /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
     is_intent_damaged: bool,
-    /// First layer of the model, once it is needed.
-    layer: Option<OpenLayer>,
+    /// First layer of the model, once it is needed, and its table without the use by windows.
+    layer: Option<(FirstLayer, TableUse)>,
     /// Use of the devices, once they are needed.
     device_use: Option<DeviceUse>,
 }

@@ -6,7 +6,7 @@ use crate::base::machine::peak_memory_bytes;
 use crate::report::checked::{self, CheckResults};
 use crate::run::{Run, RunOutcome};
 use crate::run_directory::manifest::Manifest;
-use crate::run_directory::summary::Summary;
+use crate::run_directory::summary::{Summary, TableUse};
 use crate::score::context::ScoreTotals;
 use crate::write::staged::{Outcomes, StagedFiles};
 
@@ -48,8 +48,10 @@ impl Run<'_> {
         summary.peak_memory_by_phase =
             peaks.map(|(phase, bytes)| (phase.to_owned(), bytes)).collect();
         summary.peak_memory_bytes = peak_memory_bytes();
-        let row_bytes = self.plan.estimate.table_row_bytes;
-        summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.table = self.layer.as_ref().map(|(layer, table)| {
+            let rows_used = layer.rows_used();
+            TableUse { rows_used, bytes_used: rows_used * table.row_bytes, ..*table }
+        });
         summary.devices.clone_from(&self.device_use);
         summary.kernel = self.kernel.map(|kernel| kernel.name().to_owned());
         summary

@@ -1,15 +1,12 @@
 //! The score phase of a run: opens the model and the devices when they are needed.
 
-use longsift_stages::first_layer_attention::FirstLayer;
-
-use super::layer::OpenLayer;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text;
 use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
-use crate::run_directory::summary::DeviceUse;
+use crate::run_directory::summary::{DeviceUse, TableUse};
 use crate::run_directory::units::UnitRecord;
 use crate::score::context::{ScoreContext, ScoreTotals};
 use crate::score::programs::Programs;
@@ -18,9 +15,8 @@ use crate::score::{self, on_devices};
 impl Run<'_> {
     /// Opens the table, or builds it; returns the digest of the weights.
     pub(super) fn open_model(&mut self, attention: &Attention) -> Result<String> {
-        let (plan, spec) = (self.plan, attention.model.spec());
-        let progress = self.progress;
-        progress.phase("table", spec.vocabulary_size);
+        let (plan, progress) = (self.plan, self.progress);
+        progress.phase("table", attention.model.spec().vocabulary_size);
         let rows_built = |done, _| progress.reached(done);
         let opened =
             progress.timed("load-partial-model", || plan.open_table(attention, &rows_built))?;
@@ -30,13 +26,16 @@ impl Run<'_> {
             digest = opened.weights_digest,
             "layer-zero table ready"
         );
-        let longest = plan.spec.tokenize().window_tokens as usize;
-        let mask = attention.measure.mask;
-        self.layer = Some(OpenLayer {
-            layer: FirstLayer::new(spec.clone(), opened.table, mask, longest),
+        let table = TableUse {
             from_cache: opened.from_cache,
             checkpoint_bytes_read: opened.bytes_read,
-        });
+            bytes: opened.table.bytes(),
+            row_bytes: plan.estimate.table_row_bytes,
+            rows_used: 0,
+            bytes_used: 0,
+        };
+        let longest = plan.spec.tokenize().window_tokens as usize;
+        self.layer = Some((attention.first_layer(opened.table, longest), table));
         Ok(opened.weights_digest)
     }
 
@@ -105,12 +104,12 @@ impl Run<'_> {
         let watched = Some((&plan.directory, progress));
         let (done, of_models) = on_devices::run_models(plan, stop, watched, |models| {
             let context = ScoreContext { models, ..context };
-            let Some((attention, open)) = plan.attention.as_ref().zip(self.layer.as_ref()) else {
+            let Some((attention, (layer, _))) = plan.attention.as_ref().zip(self.layer.as_ref())
+            else {
                 return score::score(context, valid);
             };
-            let (done, device_use) = on_devices::run(context, attention, &open.layer, |context| {
-                score::score(context, valid)
-            });
+            let (done, device_use) =
+                on_devices::run(context, attention, layer, |context| score::score(context, valid));
             of_windows = Some(device_use);
             done
         });
