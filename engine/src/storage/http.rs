@@ -33,6 +33,9 @@ pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum bytes to discard from a server that ignores ranges.
 const MAX_DISCARDED_BYTES: u64 = 16 << 30;
 
+/// Maximum bytes to discard per block of a data file.
+pub(super) const MAX_DISCARDED_PER_BLOCK: u64 = 64 << 20;
+
 /// Maximum redirects per answer.
 const MAX_REDIRECTS: usize = 10;
 
@@ -258,6 +261,20 @@ impl HttpClient {
             }
         }
         Ok(())
+    }
+
+    /// Reads one range of a file.
+    pub(crate) fn read_range(
+        &self,
+        file: &RemoteFile,
+        range: Range<u64>,
+    ) -> Result<Bytes, StorageError> {
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        self.read(file, &[range], &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes.into())
     }
 
     /// Processes one answer to a request for the first remaining range.

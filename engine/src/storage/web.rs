@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use longsift_stages::contract::Location;
@@ -13,14 +13,11 @@ use reqwest::Url;
 
 use super::error::{ErrorKind, StorageError};
 use super::http::answers::ServerKind;
-use super::http::{HttpClient, RemoteFile};
+use super::http::{HttpClient, MAX_DISCARDED_PER_BLOCK, RemoteFile};
 use super::range_file::{FetchRange, RangeFile, Stamp};
 use super::retry::RetryPolicy;
 use crate::base::secrets;
 use crate::base::stop::Stop;
-
-/// Maximum bytes to discard per block from a server that ignores ranges.
-const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 
 pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     let Some(file) = client(address)?.open(&url(address)?)? else {
@@ -29,7 +26,7 @@ pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
     };
     let stamp = Stamp::new(file.length, file.modified_ns);
     let key = format!("{address}\0{}", file.version);
-    Ok(RangeFile::remote(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
+    Ok(RangeFile::remote(WebFile { file }, key, stamp, Bytes::new()))
 }
 
 /// Returns the length and modification time of a file; `None` if it is missing.
@@ -63,11 +60,11 @@ fn client(address: &str) -> Result<&'static HttpClient, StorageError> {
     let client = client.map_err(|problem: ModelProblem| {
         StorageError::new("open", Location::parse(address), ErrorKind::Transient, problem.message)
     })?;
-    Ok(CLIENT.get_or_init(|| client.with_max_discarded_bytes(MAX_DISCARDED_BYTES)))
+    Ok(CLIENT.get_or_init(|| client.with_max_discarded_bytes(MAX_DISCARDED_PER_BLOCK)))
 }
 
 struct WebFile {
-    file: Arc<RemoteFile>,
+    file: RemoteFile,
 }
 
 impl fmt::Debug for WebFile {
@@ -83,11 +80,6 @@ impl FetchRange for WebFile {
             return Ok(Bytes::copy_from_slice(first));
         }
         let client = client(self.file.url().as_str())?;
-        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
-        client.read(&self.file, &[range], &mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(bytes.into())
+        client.read_range(&self.file, range)
     }
 }

@@ -12,13 +12,10 @@ use reqwest::Url;
 use super::commits::files_of;
 use super::reference::HubReference;
 use crate::storage::error::StorageError;
-use crate::storage::http::{HttpClient, RemoteFile};
+use crate::storage::http::{HttpClient, MAX_DISCARDED_PER_BLOCK, RemoteFile};
 use crate::storage::hub::Hub;
 use crate::storage::range_file::{FetchRange, RangeFile, Stamp};
 use crate::storage::retry::RetryPolicy;
-
-/// Maximum bytes to discard per block from a server that ignores ranges.
-const MAX_DISCARDED_BYTES: u64 = 64 << 20;
 
 /// Maximum number of files whose signed links are cached.
 const MAX_LINKS: usize = 4096;
@@ -41,7 +38,7 @@ impl Hub {
             return Ok(None);
         }
         let (client, endpoint) = self.client(RetryPolicy::default())?;
-        let client = client.with_max_discarded_bytes(MAX_DISCARDED_BYTES);
+        let client = client.with_max_discarded_bytes(MAX_DISCARDED_PER_BLOCK);
         let base = files_of(&endpoint, reference);
         Ok(Some(Arc::new(HubFiles { client, base, opened: Mutex::default() })))
     }
@@ -63,12 +60,7 @@ impl fmt::Debug for HubFile {
 impl FetchRange for HubFile {
     fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         let file = self.remote.file(&self.name, self.length);
-        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
-        self.remote.client.read(&file, &[range], &mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(bytes.into())
+        self.remote.client.read_range(&file, range)
     }
 }
 
