@@ -14,6 +14,7 @@ use longsift_stages::StageSettings;
 use longsift_stages::contract::{Evidence, Measure, Request, RowError, Value, Window};
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
 use longsift_stages::first_layer_attention::FirstLayer;
+use longsift_stages::measures::recurrence::Link;
 use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
@@ -100,19 +101,6 @@ struct TermValue {
     value: f64,
 }
 
-/// A recurring token.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct RecurringToken {
-    /// Position in the window, BOS included.
-    token: usize,
-    /// Position of the last earlier occurrence.
-    earlier: usize,
-    /// Whether it is part of a copied passage.
-    copied: bool,
-    /// Whether `far_recurrence` counts it.
-    far: bool,
-}
-
 /// Explanation of one window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Explanation {
@@ -146,7 +134,7 @@ pub(crate) struct Explanation {
     /// `[tokens]`: gain in nats over the loss with the short context; null for tokens of the short context, empty
     /// without a measure of losses.
     token_gains: Vec<Option<f64>>,
-    links: Vec<RecurringToken>,
+    links: Vec<Link>,
     /// Layer of the blocks; null without blocks.
     layer: Option<u32>,
     /// Attention between blocks, as in `longsift map`.
@@ -280,19 +268,12 @@ fn window_of(cut: &CutDocument, number: u32, location: &DocumentLocation) -> Res
 }
 
 /// Returns the recurring tokens found by the first `recurrence` of the pipeline.
-fn links(plan: &Plan, ids: &[u32]) -> Vec<RecurringToken> {
+fn links(plan: &Plan, ids: &[u32]) -> Vec<Link> {
     let recurrence = plan.spec.pipeline.stages.iter().find_map(|stage| match stage {
         StageSettings::Recurrence(recurrence) => Some(recurrence),
         _ => None,
     });
-    let links = recurrence.map(|recurrence| recurrence.links(ids)).unwrap_or_default();
-    let link = |link: longsift_stages::measures::recurrence::Link| RecurringToken {
-        token: link.token,
-        earlier: link.earlier,
-        copied: link.copied,
-        far: link.far,
-    };
-    links.into_iter().map(link).collect()
+    recurrence.map(|recurrence| recurrence.links(ids)).unwrap_or_default()
 }
 
 fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usize) -> Vec<String> {

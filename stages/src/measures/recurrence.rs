@@ -67,7 +67,7 @@ impl Recurrence {
 }
 
 /// Token of the second half of a window whose trigram occurred earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
     /// Position in the window, BOS included.
     pub token: usize,

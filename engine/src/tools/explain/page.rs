@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use longsift_stages::contract::Value;
+use longsift_stages::measures::recurrence::Link;
 
-use super::{Explanation, RecurringToken, shown};
+use super::{Explanation, shown};
 use crate::base::text::{count, line_safe, one_line};
 use crate::report::page::chart::{Chart, ColumnChart, Tick, list};
 use crate::report::page::drawing::{Swatch, colour};
@@ -204,7 +205,7 @@ impl Explanation {
     fn text_section(&self) -> Section {
         let each = self.piece_tokens();
         let max = self.far_mass.iter().copied().fold(0.0, f64::max);
-        let far: BTreeMap<usize, &RecurringToken> =
+        let far: BTreeMap<usize, &Link> =
             self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
         let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
         let copied: BTreeSet<usize> =
@@ -270,7 +271,7 @@ impl Explanation {
         }
         let title = "Passages with the highest gain from the long context, in nats per token";
         blocks.extend(self.top_passages(title.to_owned(), "gain", |tokens| self.mean_gain(tokens)));
-        let far: Vec<&RecurringToken> = self.links.iter().filter(|link| link.far).collect();
+        let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
         let every = far.len().div_ceil(MAX_LISTED).max(1);
         let rows = far.iter().step_by(every).map(|link| {
             let text = one_line(&self.text(link.token.saturating_sub(2)..link.token + 1));
