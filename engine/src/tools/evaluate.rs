@@ -48,14 +48,12 @@ use evaluation::{KindResults, LengthResults};
 use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
-use labels::report::LabelFigures;
-use labels::{Labelling, windows_per_document};
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
 use measure::{Measurer, WindowContent};
 use report::{Report, ResultInput};
 use sample::{EvaluationSample, SampleOptions};
 use statistics::{MeasuredWindows, OrientedStatistic};
-use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin};
+use windows::{Category, WINDOWS_PER_DOCUMENT, WindowLength, WindowOrigin, windows_per_document};
 
 /// Maximum tokens of the windows measured at a time, within `memory_limit_bytes`. Ids, text and results take about
 /// sixteen bytes per token.
@@ -343,34 +341,6 @@ impl Evaluator<'_> {
             categories: usize::MAX,
             ..self.wanted.clone()
         }
-    }
-
-    /// Evaluates the natural windows of labelled documents.
-    fn labels(
-        &mut self,
-        classes: &LabelClasses,
-        wanted: &SampleOptions,
-        sample: &EvaluationSample,
-    ) -> Result<LabelFigures> {
-        let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
-        self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
-        let mut labelling = Labelling {
-            plan: self.plan,
-            classes,
-            scores: &self.options.scores,
-            wanted,
-            with_text: self.needs_text,
-            batch_tokens: self.batch_tokens(),
-            measurer: &mut self.measurer,
-            progress: self.progress,
-            stop: self.stop,
-        };
-        let mut figures = labelling.evaluate(sample)?;
-        for of in figures.lengths.values_mut() {
-            let documents = of.classes.values().map(|class| class.documents as usize).sum();
-            of.notes.extend(self.notes(of.tokens, documents, true));
-        }
-        Ok(figures)
     }
 
     /// Builds and measures windows of every length and category.

@@ -38,7 +38,6 @@ pub(crate) const KINDS: [WindowKind; 18] = [
 
 const WHOLE: WindowKind = WindowKind {
     name: "whole",
-    key: "whole",
     role: KindRole::Whole,
     pools: &[Pool::Fixed, Pool::Jittered],
     doc: "a window of one document",

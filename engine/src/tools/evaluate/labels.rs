@@ -12,47 +12,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use longsift_stages::score::presets::DEFAULT_SEED;
 
-use super::columns;
 use super::figures::bootstrap::Bootstrap;
-use super::measure::{Measurer, WindowContent};
+use super::measure::WindowContent;
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, OrientedStatistic};
-use super::windows::{WindowLength, WindowOrigin, starts};
+use super::windows::{WindowLength, WindowOrigin, starts, windows_per_document};
+use super::{Evaluator, columns};
 use crate::base::error::Result;
-use crate::base::progress::Progress;
-use crate::base::stop::Stop;
-use crate::plan::Plan;
 use classes::LabelClasses;
 use kept::LabelledWindows;
 use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
 /// Documents per read.
 const DOCUMENTS_AT_A_TIME: usize = 32;
-
-/// Returns the maximum number of windows of a document, which are spread over it: fewer long ones, because these
-/// contain more text.
-pub(crate) fn windows_per_document(tokens: usize) -> usize {
-    match tokens {
-        0..=4_096 => 8,
-        4_097..=16_384 => 4,
-        _ => 2,
-    }
-}
-
-/// Evaluation of a pipeline's scores on labelled documents.
-pub(crate) struct Labelling<'a, 'm> {
-    pub(crate) plan: &'m Plan,
-    pub(crate) classes: &'m LabelClasses,
-    /// Columns of the input that are document scores.
-    pub(crate) scores: &'m [String],
-    /// Sampling parameters, by class.
-    pub(crate) wanted: &'m SampleOptions,
-    pub(crate) measurer: &'m mut Measurer<'a>,
-    pub(crate) with_text: bool,
-    pub(crate) batch_tokens: usize,
-    pub(crate) progress: &'m Progress,
-    pub(crate) stop: &'m Stop,
-}
 
 /// Windows of one length, accumulated class by class.
 struct LabelledLength {
@@ -62,24 +34,33 @@ struct LabelledLength {
     scores: Vec<Vec<Vec<Option<f64>>>>,
 }
 
-impl Labelling<'_, '_> {
-    pub(crate) fn evaluate(&mut self, sample: &EvaluationSample) -> Result<LabelFigures> {
-        let lengths = self.wanted.lengths.iter().map(|tokens| LabelledLength {
+impl Evaluator<'_> {
+    /// Evaluates the natural windows of labelled documents.
+    pub(super) fn labels(
+        &mut self,
+        classes: &LabelClasses,
+        wanted: &SampleOptions,
+        sample: &EvaluationSample,
+    ) -> Result<LabelFigures> {
+        let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
+        self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
+        let scores = &self.options.scores;
+        let lengths = wanted.lengths.iter().map(|tokens| LabelledLength {
             measured: MeasuredWindows::new(self.plan, *tokens),
             classes: Vec::new(),
-            scores: vec![Vec::new(); self.scores.len()],
+            scores: vec![Vec::new(); scores.len()],
         });
         let mut lengths: Vec<LabelledLength> = lengths.collect();
         let mut groups: HashMap<Option<String>, usize> = HashMap::new();
         for (class, sampled) in &sample.categories {
             let mut chosen: Vec<BTreeMap<InputRow, usize>> = Vec::new();
             for length in &mut lengths {
-                let found = sampled.for_length(length.measured.tokens, self.wanted);
+                let found = sampled.for_length(length.measured.tokens, wanted);
                 chosen.push(found.iter().enumerate().map(|(index, of)| (of.row, index)).collect());
                 if found.is_empty() {
                     continue;
                 }
-                for (column, values) in self.scores.iter().zip(&mut length.scores) {
+                for (column, values) in scores.iter().zip(&mut length.scores) {
                     values.push(columns::read(self.plan, column, &found)?);
                 }
                 length.classes.push(class.clone());
@@ -103,31 +84,31 @@ impl Labelling<'_, '_> {
                         windows.extend(starts.map(|start| {
                             let origin =
                                 WindowOrigin { category, document: *document, start, kind: 0 };
-                            (origin, group, natural.window(start, tokens, self.with_text))
+                            (origin, group, natural.window(start, tokens, self.needs_text))
                         }));
                     }
-                    self.measure(length, windows)?;
+                    self.measure_natural(length, windows)?;
                 }
             }
         }
         let of = |length: LabelledLength| {
-            (WindowLength(length.measured.tokens as u64), self.figures(length))
+            (WindowLength(length.measured.tokens as u64), self.label_figures(classes, length))
         };
         Ok(LabelFigures {
-            column: self.classes.column.clone(),
-            good: self.classes.good.iter().cloned().collect(),
-            rows_without_label: self.classes.null_rows,
+            column: classes.column.clone(),
+            good: classes.good.iter().cloned().collect(),
+            rows_without_label: classes.null_rows,
             lengths: lengths.into_iter().map(of).collect(),
         })
     }
 
-    fn measure(
+    fn measure_natural(
         &mut self,
         length: &mut LabelledLength,
         windows: Vec<(WindowOrigin, usize, WindowContent)>,
     ) -> Result<()> {
         let tokens = length.measured.tokens;
-        let at_a_time = (self.batch_tokens / tokens).max(1);
+        let at_a_time = (self.batch_tokens() / tokens).max(1);
         let mut windows = windows.into_iter().peekable();
         while windows.peek().is_some() {
             let mut origins = Vec::new();
@@ -145,7 +126,7 @@ impl Labelling<'_, '_> {
         Ok(())
     }
 
-    fn figures(&self, length: LabelledLength) -> LabelLength {
+    fn label_figures(&self, labels: &LabelClasses, length: LabelledLength) -> LabelLength {
         let LabelledLength { measured, classes, scores } = length;
         let ids = &measured.ids;
         let rejections = measured.rejections(self.plan);
@@ -155,7 +136,7 @@ impl Labelling<'_, '_> {
         let is_known = |statistics: &[OrientedStatistic], name: &str| {
             statistics.iter().any(|statistic| statistic.name == name)
         };
-        for (column, values) in self.scores.iter().zip(&scores) {
+        for (column, values) in self.options.scores.iter().zip(&scores) {
             // Statistics of the pipeline take precedence over columns with the same name.
             let is_taken = is_known(&statistics, column) || column == RANDOM;
             let name = if is_taken { format!("input:{column}") } else { column.clone() };
@@ -165,13 +146,16 @@ impl Labelling<'_, '_> {
             statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }
         statistics.push(random(&statistics, &measured, seed));
-        let good: Vec<bool> =
-            classes.iter().map(|class| self.classes.good.contains(class)).collect();
+        let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
-        let bootstrap = Bootstrap::new(self.wanted.seed, &documents);
-        let labelled =
-            LabelledWindows { origins: &measured.origins, good: &good, bootstrap: &bootstrap };
-        let windows = LabelWindows { labelled, classes: &classes, ids, passes: passes.as_deref() };
+        let bootstrap = Bootstrap::new(self.options.seed, &documents);
+        let labelled = LabelledWindows {
+            origins: &measured.origins,
+            classes: &classes,
+            good: &good,
+            bootstrap: &bootstrap,
+        };
+        let windows = LabelWindows { labelled, ids, passes: passes.as_deref() };
         let mut notes = rejections.notes();
         let is_comparable = good.contains(&true) && good.contains(&false);
         if !is_comparable {
@@ -182,12 +166,13 @@ impl Labelling<'_, '_> {
             ));
             statistics.clear();
         }
+        notes.extend(self.notes(measured.tokens as u64, documents.iter().sum(), true));
         let reports: BTreeMap<_, _> =
             statistics.iter().map(|of| (of.name.clone(), windows.report(of))).collect();
         let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report)));
         let matrix: BTreeMap<_, _> = cells.filter(|(_, cells)| !cells.is_empty()).collect();
         let score = statistics.iter().find(|statistic| statistic.name == "score");
-        let without = self.classes.rows.keys().filter(|class| !classes.contains(class));
+        let without = labels.rows.keys().filter(|class| !classes.contains(class));
         LabelLength {
             tokens: measured.tokens as u64,
             sentence: reports

@@ -80,6 +80,16 @@ impl WindowOrigin {
     }
 }
 
+/// Returns the maximum number of windows of a document, which are spread over it: fewer long ones, because these
+/// contain more text.
+pub(crate) fn windows_per_document(tokens: usize) -> usize {
+    match tokens {
+        0..=4_096 => 8,
+        4_097..=16_384 => 4,
+        _ => 2,
+    }
+}
+
 /// Returns the offsets of at most `max` windows of a document, ascending and spread over it.
 pub(crate) fn starts(
     tokens: usize,
@@ -110,7 +120,7 @@ pub(crate) fn windows<'a>(
             let others = others.clone();
             let text = start.to_string();
             let build = move |(index, kind): (usize, &WindowKind)| {
-                let rng = key(seed, &[category.name, &base.id, &text, kind.key]);
+                let rng = key(seed, &[category.name, &base.id, &text, kind.key()]);
                 let ids = (kind.construct)(&Base { window, others: &others }, &mut Rng::new(rng))?;
                 Some((WindowOrigin { category: category.index, document, start, kind: index }, ids))
             };
@@ -205,7 +215,7 @@ mod tests {
 
     #[test]
     fn twins_of_planted_windows_have_the_same_tokens() {
-        let all = built(&[("x", 400), ("y", 500)], 384, 1, |kind| kind.key == "plant");
+        let all = built(&[("x", 400), ("y", 500)], 384, 1, |kind| kind.key() == "plant");
         assert_eq!(all.len(), 2 * 2);
         for pair in all.chunks(2) {
             let [(planted, ids), (twin, others)] = pair else {

@@ -5,7 +5,6 @@ use super::kind::{KindRole, Pool, WindowKind};
 
 pub(super) const FAR: WindowKind = WindowKind {
     name: "boil_far",
-    key: "boil_far",
     role: KindRole::Junk,
     pools: &[Pool::Fixed],
     doc: "its first sixteenth repeated far apart between its text",
@@ -14,7 +13,6 @@ pub(super) const FAR: WindowKind = WindowKind {
 
 pub(super) const NEAR: WindowKind = WindowKind {
     name: "boil_near",
-    key: "boil_near",
     pools: &[],
     doc: "its first block repeated eight times between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 32, base.window.len() / 8),
@@ -23,7 +21,6 @@ pub(super) const NEAR: WindowKind = WindowKind {
 
 pub(super) const HEADER: WindowKind = WindowKind {
     name: "header",
-    key: "header",
     doc: "its first sixteen tokens repeated eight times between its text",
     construct: |base, _| {
         interleave(base.window, (base.window.len() / 32).min(16), base.window.len() / 8)

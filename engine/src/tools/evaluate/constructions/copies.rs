@@ -4,7 +4,6 @@ use super::kind::{KindRole, Pool, WindowKind};
 
 pub(super) const DUPLICATED: WindowKind = WindowKind {
     name: "dup",
-    key: "dup",
     role: KindRole::Junk,
     pools: &[Pool::Fixed],
     doc: "its first half twice, one token in twenty changed in the copy",
@@ -23,7 +22,6 @@ pub(super) const DUPLICATED: WindowKind = WindowKind {
 
 pub(super) const REPEATED: WindowKind = WindowKind {
     name: "rep",
-    key: "rep",
     pools: &[Pool::Fixed, Pool::Jittered],
     doc: "its first 256 tokens repeated",
     construct: |base, _| {

@@ -4,7 +4,6 @@ use super::kind::{Base, KindRole, WindowKind};
 
 pub(super) const PERMUTED: WindowKind = WindowKind {
     name: "far_permute",
-    key: "far_permute",
     role: KindRole::Dependence,
     pools: &[],
     doc: "its first half in random order",
@@ -18,7 +17,6 @@ pub(super) const PERMUTED: WindowKind = WindowKind {
 
 pub(super) const SWAPPED: WindowKind = WindowKind {
     name: "far_swap",
-    key: "far_swap",
     doc: "its first half from another document",
     construct: |base: &Base<'_>, rng| {
         let half = base.window.len() / 2;

@@ -5,7 +5,6 @@ use crate::tools::evaluate::random::Rng;
 
 pub(super) const BOILERPLATE: WindowKind = WindowKind {
     name: "boil_jit",
-    key: "boil_jit",
     role: KindRole::Junk,
     pools: &[Pool::Jittered],
     doc: "its first sixteenth repeated at varying distances between its text",
@@ -17,7 +16,6 @@ pub(super) const BOILERPLATE: WindowKind = WindowKind {
 
 pub(super) const HEADER: WindowKind = WindowKind {
     name: "header_jit",
-    key: "header_jit",
     doc: "its first sixteen tokens repeated at varying distances between its text",
     construct: |base, rng| {
         let tokens = base.window.len();
@@ -28,7 +26,6 @@ pub(super) const HEADER: WindowKind = WindowKind {
 
 pub(super) const DUPLICATED: WindowKind = WindowKind {
     name: "dup_indel",
-    key: "dup_indel",
     doc: "its first half twice, with tokens changed, inserted and omitted in the copy",
     construct: |base, rng| {
         let (tokens, half) = (base.window.len(), base.window.len() / 2);

@@ -25,8 +25,6 @@ impl Base<'_> {
 pub(crate) struct WindowKind {
     /// Name in tables and files: `pieces_8`.
     pub(crate) name: &'static str,
-    /// Key of its random numbers: the name, except for twins that differ only in their last step.
-    pub(crate) key: &'static str,
     /// Comparison in which it is used.
     pub(crate) role: KindRole,
     /// Pools of one real to five other windows for the top-fifth test.
@@ -35,6 +33,13 @@ pub(crate) struct WindowKind {
     pub(crate) doc: &'static str,
     /// Returns as many ids as the base has; `None` if the category has too few documents or the window is too short.
     pub(crate) construct: fn(&Base<'_>, &mut Rng) -> Option<Vec<u32>>,
+}
+
+impl WindowKind {
+    /// Returns the key of its random numbers: the name, except for twins that differ only in their last step.
+    pub(crate) fn key(&self) -> &'static str {
+        self.name.trim_end_matches("_twin")
+    }
 }
 
 /// A pool of whole windows and five other kinds.

@@ -5,7 +5,6 @@ use crate::tools::evaluate::random::Rng;
 
 pub(super) const TWO: WindowKind = WindowKind {
     name: "pieces_2",
-    key: "pieces_2",
     role: KindRole::Ladder,
     pools: &[],
     doc: "pieces of two documents",
@@ -14,7 +13,6 @@ pub(super) const TWO: WindowKind = WindowKind {
 
 pub(super) const FOUR: WindowKind = WindowKind {
     name: "pieces_4",
-    key: "pieces_4",
     doc: "pieces of four documents",
     construct: |base, rng| join(base, 4, rng),
     ..TWO
@@ -22,7 +20,6 @@ pub(super) const FOUR: WindowKind = WindowKind {
 
 pub(super) const EIGHT: WindowKind = WindowKind {
     name: "pieces_8",
-    key: "pieces_8",
     pools: &[Pool::Fixed, Pool::Jittered],
     doc: "pieces of eight documents",
     construct: |base, rng| join(base, 8, rng),

@@ -12,7 +12,6 @@ const LENGTH: usize = 6;
 
 pub(super) const PLANTED: WindowKind = WindowKind {
     name: "plant",
-    key: "plant",
     role: KindRole::Planted,
     pools: &[],
     doc: "sixteen short facts in its first quarter, again in its last",

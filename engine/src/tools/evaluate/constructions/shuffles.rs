@@ -4,7 +4,6 @@ use super::kind::{KindRole, WindowKind};
 
 pub(super) const CHUNKS: WindowKind = WindowKind {
     name: "chunk_shuffle",
-    key: "chunk_shuffle",
     role: KindRole::Information,
     pools: &[],
     doc: "its sixteen chunks in random order (turns near links into far ones)",
@@ -21,7 +20,6 @@ pub(super) const CHUNKS: WindowKind = WindowKind {
 
 pub(super) const TOKENS: WindowKind = WindowKind {
     name: "token_shuffle",
-    key: "token_shuffle",
     role: KindRole::Tokens,
     doc: "its tokens in random order",
     construct: |base, rng| {

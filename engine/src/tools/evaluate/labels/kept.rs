@@ -3,6 +3,11 @@
 //! A window of a good class has the weight ½ / (good classes · windows of its class), any other ½ / (other classes ·
 //! windows of its class): classes on the same side have equal total weight, and chance is ½.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::tools::evaluate::figures::bootstrap::Bootstrap;
 use crate::tools::evaluate::figures::{DocumentCounts, IntervalEstimate, Values, same_rank};
 use crate::tools::evaluate::windows::WindowOrigin;
@@ -13,6 +18,8 @@ pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 /// Windows of one length, with their class as category.
 pub(crate) struct LabelledWindows<'a> {
     pub(crate) origins: &'a [WindowOrigin],
+    /// Names of the classes, in order.
+    pub(crate) classes: &'a [String],
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],
     pub(crate) bootstrap: &'a Bootstrap,
@@ -21,14 +28,16 @@ pub(crate) struct LabelledWindows<'a> {
 /// Windows with values, by descending value and grouped by equal values.
 struct RankedWindows(Vec<Vec<usize>>);
 
-/// Selection of one fraction.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct KeptFraction {
-    /// Kept weight: less than the fraction if guards leave less.
+/// Selection of one fraction of the total weight.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct KeptShare {
+    pub(crate) fraction: f64,
+    /// Kept weight: below the fraction if guards leave less.
     pub(crate) taken: f64,
+    /// Share of good classes in the kept weight; 0.5 is chance.
     pub(crate) real_share: IntervalEstimate,
     /// Kept share of the windows of each class.
-    pub(crate) by_class: Vec<f64>,
+    pub(crate) by_class: BTreeMap<String, f64>,
 }
 
 /// Windows of each class, weighted by their documents' counts, and the weight of one window.
@@ -56,7 +65,7 @@ impl RankedWindows {
 
 impl LabelledWindows<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
-    pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptFraction> {
+    pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptShare> {
         let ranking = RankedWindows::new(values);
         let figures = self.bootstrap.figures(|counts| {
             let weights = self.weights(counts);
@@ -68,18 +77,21 @@ impl LabelledWindows<'_> {
             let taken = self.taken(&ranking, passes, counts, &weights);
             (weights, taken)
         });
-        let kept = taken.iter().zip(figures).map(|(windows, real_share)| {
-            let share = |(kept, all): (&f64, &u64)| kept / *all as f64;
-            KeptFraction {
-                taken: windows
-                    .iter()
-                    .zip(&weights.weights)
-                    .map(|(kept, weight)| kept * weight)
-                    .sum(),
-                real_share,
-                by_class: windows.iter().zip(&weights.windows).map(share).collect(),
-            }
-        });
+        let kept =
+            taken.iter().zip(figures).zip(FRACTIONS).map(|((windows, real_share), fraction)| {
+                let shares =
+                    windows.iter().zip(&weights.windows).map(|(kept, all)| kept / *all as f64);
+                KeptShare {
+                    fraction,
+                    taken: windows
+                        .iter()
+                        .zip(&weights.weights)
+                        .map(|(kept, weight)| kept * weight)
+                        .sum(),
+                    real_share,
+                    by_class: self.classes.iter().cloned().zip(shares).collect(),
+                }
+            });
         kept.collect()
     }
 
@@ -188,6 +200,14 @@ mod tests {
 
     const GOOD: [bool; 4] = [true, false, true, false];
 
+    fn labelled<'a>(
+        origins: &'a [WindowOrigin],
+        classes: &'a [String],
+        bootstrap: &'a Bootstrap,
+    ) -> LabelledWindows<'a> {
+        LabelledWindows { origins, classes, good: &GOOD, bootstrap }
+    }
+
     fn origins(rows: &Rows) -> Vec<WindowOrigin> {
         let origin = |(class, document, ..): &(usize, usize, Option<u8>, bool)| WindowOrigin {
             category: *class,
@@ -249,7 +269,8 @@ mod tests {
             rows.extend(more);
             let origins = origins(&rows);
             let bootstrap = Bootstrap::new(1, &[3; 4]);
-            let labelled = LabelledWindows { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
+            let classes = ["a", "b", "c", "d"].map(str::to_owned);
+            let labelled = labelled(&origins, &classes, &bootstrap);
             let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
             let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
             // Documents without windows have no weight, so a replicate may lack a class.
@@ -259,7 +280,7 @@ mod tests {
                     let expected = real_share(&rows, fraction, guarded);
                     prop_assert!(close(kept.real_share.value, expected), "{kept:?} {expected:?}");
                     prop_assert!(kept.taken <= fraction + 1e-9);
-                    prop_assert!(kept.by_class.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share)));
+                    prop_assert!(kept.by_class.values().all(|share| (0.0..=1.0 + 1e-9).contains(share)));
                 }
             }
             for (class, figure) in labelled.auroc(&values).into_iter().enumerate() {
@@ -279,12 +300,14 @@ mod tests {
         ];
         let origins = origins(&rows);
         let bootstrap = Bootstrap::new(1, &[1; 4]);
-        let labelled = LabelledWindows { origins: &origins, good: &GOOD, bootstrap: &bootstrap };
+        let classes = ["a", "b", "c", "d"].map(str::to_owned);
+        let labelled = labelled(&origins, &classes, &bootstrap);
         let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
         let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
         let kept = labelled.kept(&values, Some(&passes));
-        assert_eq!(kept[0].by_class, [0.4, 0.0, 0.0, 0.0]);
-        assert_eq!(kept[2].by_class, [1.0, 0.0, 0.0, 1.0]);
+        let by_class = |kept: &KeptShare| kept.by_class.values().copied().collect::<Vec<_>>();
+        assert_eq!(by_class(&kept[0]), [0.4, 0.0, 0.0, 0.0]);
+        assert_eq!(by_class(&kept[2]), [1.0, 0.0, 0.0, 1.0]);
         assert_eq!((kept[2].taken, kept[2].real_share.value), (0.5, Some(0.5)));
         let guards: Vec<bool> = vec![true, false, false, false];
         let kept = labelled.kept(&values, Some(&guards));

@@ -1,7 +1,7 @@
 //! Evaluation of labelled windows as sections of a page.
 
-use super::kept::FRACTIONS;
-use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
+use super::kept::{FRACTIONS, KeptShare};
+use super::report::{LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use crate::base::text::{count, value_name};
 use crate::report::page::{Bars, Block, KeyNumber, Section};
 use crate::tools::evaluate::drawings::{descriptions, intervals, matrix_table};

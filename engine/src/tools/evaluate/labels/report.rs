@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::kept::{FRACTIONS, KeptFraction, LabelledWindows};
+use super::kept::{KeptShare, LabelledWindows};
 use crate::tools::evaluate::figures::IntervalEstimate;
 use crate::tools::evaluate::guards::GuardRejections;
 use crate::tools::evaluate::matrix::{Cell, MIN_DOCUMENTS, Matrix, shortcomings};
@@ -78,18 +78,6 @@ pub(crate) struct LabelReport {
     pub(crate) auroc: BTreeMap<String, IntervalEstimate>,
 }
 
-/// Selection of one fraction of the total weight.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct KeptShare {
-    pub(crate) fraction: f64,
-    /// Kept weight: below the fraction if guards leave less.
-    pub(crate) taken: f64,
-    /// Share of good classes in the kept weight; 0.5 is chance.
-    pub(crate) real_share: IntervalEstimate,
-    /// Kept share of the windows of each class.
-    pub(crate) by_class: BTreeMap<String, f64>,
-}
-
 /// A window with a high score.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct BestWindow {
@@ -115,8 +103,6 @@ pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptSh
 /// Windows of one length, with their classes and documents.
 pub(crate) struct LabelWindows<'a> {
     pub(crate) labelled: LabelledWindows<'a>,
-    /// Names of the classes, in order.
-    pub(crate) classes: &'a [String],
     /// Document ids by class and document.
     pub(crate) ids: &'a [Vec<String>],
     /// By window, whether it passes the guards; `None` without guards.
@@ -134,29 +120,16 @@ impl LabelWindows<'_> {
             let (good, documents) = (self.labelled.good[class], self.ids[class].len() as u64);
             (name.clone(), ClassSize { good, documents, windows: windows as u64 })
         };
-        self.classes.iter().enumerate().map(size).collect()
+        self.labelled.classes.iter().enumerate().map(size).collect()
     }
 
     pub(crate) fn report(&self, statistic: &OrientedStatistic) -> LabelReport {
         let missing = statistic.values.iter().filter(|value| value.is_none()).count() as u64;
-        let shares = |values: &[Option<f64>], passes: Option<&[bool]>| {
-            let kept = self.labelled.kept(values, passes);
-            let share =
-                |(fraction, KeptFraction { taken, real_share, by_class }): (f64, KeptFraction)| {
-                    KeptShare {
-                        fraction,
-                        taken,
-                        real_share,
-                        by_class: self.classes.iter().cloned().zip(by_class).collect(),
-                    }
-                };
-            FRACTIONS.into_iter().zip(kept).map(share).collect()
-        };
-        let auroc = self.classes.iter().zip(self.labelled.auroc(&statistic.values));
+        let auroc = self.labelled.classes.iter().zip(self.labelled.auroc(&statistic.values));
         LabelReport {
             missing,
-            guarded: self.passes.map(|passes| shares(&statistic.values, Some(passes))),
-            unguarded: shares(statistic.without_guards(), None),
+            guarded: self.passes.map(|passes| self.labelled.kept(&statistic.values, Some(passes))),
+            unguarded: self.labelled.kept(statistic.without_guards(), None),
             auroc: auroc.filter_map(|(class, figure)| Some((class.clone(), figure?))).collect(),
         }
     }
@@ -164,12 +137,13 @@ impl LabelWindows<'_> {
     /// Returns the AUROCs of the classes with enough documents.
     pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
         let documents = |class: &usize| self.ids[*class].len();
-        let good = (0..self.classes.len()).filter(|class| self.labelled.good[*class]);
+        let good = (0..self.labelled.classes.len()).filter(|class| self.labelled.good[*class]);
         if good.map(|class| documents(&class)).sum::<usize>() < MIN_DOCUMENTS {
             return BTreeMap::new();
         }
-        let many = (0..self.classes.len()).filter(|class| documents(class) >= MIN_DOCUMENTS);
-        many.map(|class| &self.classes[class])
+        let many =
+            (0..self.labelled.classes.len()).filter(|class| documents(class) >= MIN_DOCUMENTS);
+        many.map(|class| &self.labelled.classes[class])
             .filter_map(|class| Some((class.clone(), Cell::new(*report.auroc.get(class)?)?)))
             .collect()
     }
@@ -184,7 +158,7 @@ impl LabelWindows<'_> {
         let window = |(window, score): (usize, f64)| {
             let WindowOrigin { category, document, start, .. } = self.origins()[window];
             let (class, id) =
-                (self.classes[category].clone(), self.ids[category][document].clone());
+                (self.labelled.classes[category].clone(), self.ids[category][document].clone());
             BestWindow { class, id, start: start as u64, score }
         };
         windows.into_iter().take(MAX_BEST_WINDOWS).map(window).collect()
