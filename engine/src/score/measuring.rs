@@ -472,15 +472,23 @@ pub(crate) fn figures_from_attention(
 ) -> Measured {
     let (window, sums) = result?;
     let evidence = [Evidence::Attention(sums)];
-    let (text, text_half, document) = (None, None, &[][..]);
-    measure.figures(&Window { ids: &window.ids, text, text_half, document, evidence: &evidence })
+    measure.figures(&Window { ids: &window.ids, evidence: &evidence, ..Window::default() })
 }
 
 /// Computes the statistics of a window from the answer of a program.
 pub(crate) fn figures_from_answer(measure: &dyn Measure, answer: Answer) -> Measured {
     let evidence = [Evidence::Answers(answer?.values)];
-    let (text, text_half, document) = (None, None, &[][..]);
-    measure.figures(&Window { ids: &[], text, text_half, document, evidence: &evidence })
+    measure.figures(&Window { evidence: &evidence, ..Window::default() })
+}
+
+/// Window of a batch with its document.
+type BatchWindow<'d> = (WindowKey, &'d CutDocument, &'d TokenWindow);
+
+/// Windows of a batch to measure.
+fn windows_to_measure(documents: &[Prepared]) -> impl Iterator<Item = BatchWindow<'_>> {
+    to_measure(documents).flat_map(|(document, cut)| {
+        cut.windows.iter().map(move |window| ((document.row, window.index), cut, window))
+    })
 }
 
 /// Documents of a batch that have windows to measure.

@@ -254,8 +254,7 @@ fn out_of_vocabulary(whole: &WholeModelPlan, ids: &[u32]) -> Option<RowError> {
 /// Computes the statistics of a measure from the output of a whole model.
 pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> PassResult {
     let evidence = [Evidence::Forward(made)];
-    let (text, text_half, document) = (None, None, &[][..]);
-    measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
+    measure.figures(&Window { ids, evidence: &evidence, ..Window::default() })
 }
 
 /// Runs one window through a whole model on the first device.

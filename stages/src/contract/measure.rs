@@ -161,7 +161,7 @@ pub enum Evidence {
     Forward(ForwardFigures),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Window<'a> {
     /// Token ids, BOS included: `[tokens]`.
     pub ids: &'a [u32],
