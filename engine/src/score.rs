@@ -1,6 +1,5 @@
 //! The score phase: measures the windows of every work unit that has no valid record.
 
-pub(crate) mod carried;
 pub mod context;
 pub(crate) mod documents;
 pub(crate) mod journal;
@@ -10,6 +9,7 @@ pub(crate) mod passes;
 pub(crate) mod prepare;
 pub(crate) mod programs;
 pub(crate) mod reopen;
+pub(crate) mod retained;
 pub(crate) mod tolerance;
 pub(crate) mod unit;
 pub(crate) mod watch;

@@ -11,10 +11,10 @@ use std::time::Instant;
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Figures, Kind, Measure, Merge, Orientation, Value};
 
-use super::carried::RetainedMeasure;
 use super::context::ScoreContext;
 use super::journal::{FigureKey, Header, Journal};
 use super::programs::{Question, QuestionContent};
+use super::retained::RetainedMeasure;
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, DocumentContent};
 use crate::dataset::units::WorkUnit;
@@ -162,7 +162,7 @@ impl StoredAnswers {
         });
         let content = format!("{:?}", plan.columns.content);
         let windows = units::fingerprint(&plan.dataset, unit, &content);
-        let header = Header { windows, measures: measures.collect(), carried: Vec::new() };
+        let header = Header { windows, measures: measures.collect(), retained: Vec::new() };
         let path = context.directory.answers().join(unit.name());
         let (journal, known) = Journal::open(&path, &header, context.exclusive)?;
         let is_own = journal.path() == path;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use longsift_stages::contract::Figures;
 use serde::{Deserialize, Serialize};
 
-use super::carried::RetainedMeasure;
+use super::retained::RetainedMeasure;
 use crate::base::clock;
 use crate::base::error::Result;
 use crate::run_directory::scores::MeasureColumns;
@@ -47,13 +47,14 @@ pub struct Header {
     /// Measures of the plan in order, in the form in which they are retained if the next plan does not have them.
     pub measures: Vec<RetainedMeasure>,
     /// Measures after those of the plan, which the unit retains.
-    pub carried: Vec<RetainedMeasure>,
+    #[serde(rename = "carried")]
+    pub retained: Vec<RetainedMeasure>,
 }
 
 impl Header {
     /// All measures by index.
     fn all(&self) -> impl Iterator<Item = &RetainedMeasure> {
-        self.measures.iter().chain(&self.carried)
+        self.measures.iter().chain(&self.retained)
     }
 
     /// Reads the measures of the journal at `path`; empty if it belongs to other windows.
@@ -62,7 +63,7 @@ impl Header {
         let header =
             next_record(&bytes).and_then(|(header, _)| serde_json::from_slice(header).ok());
         let header: Option<Self> = header.filter(|header: &Self| header.windows == windows);
-        Ok(header.map_or(Vec::new(), |header| [header.measures, header.carried].concat()))
+        Ok(header.map_or(Vec::new(), |header| [header.measures, header.retained].concat()))
     }
 }
 
@@ -287,7 +288,7 @@ mod tests {
 
     fn header(windows: &str, measures: &[(&str, &str)]) -> Header {
         let measures = measures.iter().map(measure).collect();
-        Header { windows: windows.to_owned(), measures, carried: Vec::new() }
+        Header { windows: windows.to_owned(), measures, retained: Vec::new() }
     }
 
     fn two(windows: &str) -> Header {
@@ -349,9 +350,9 @@ mod tests {
     fn not_measured_markers_do_not_count_for_planned_measures() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
-        let carrying =
-            Header { carried: vec![measure(&("two", "2"))], ..header("w", &[("one", "1")]) };
-        let (mut journal, _) = open(&path, &carrying);
+        let retaining =
+            Header { retained: vec![measure(&("two", "2"))], ..header("w", &[("one", "1")]) };
+        let (mut journal, _) = open(&path, &retaining);
         journal.append(((0, 0), 1), &NOT_MEASURED).unwrap();
         journal.append(((0, 1), 1), &Figures(vec![Value::Count(9)])).unwrap();
         journal.sync().unwrap();
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(Header::measures_at(&path, "other").unwrap(), []);
         let of_one = (((0, 1), 1), Figures(vec![Value::Count(9)]));
         let both = HashMap::from([(((0, 0), 1), NOT_MEASURED), of_one.clone()]);
-        assert_eq!(open(&path, &carrying).1, both, "still carried");
+        assert_eq!(open(&path, &retaining).1, both, "still retained");
         assert_eq!(open(&path, &two("w")).1, HashMap::from([of_one]), "to be measured");
     }
 

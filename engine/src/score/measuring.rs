@@ -30,7 +30,7 @@ pub(super) struct Measuring<'a> {
     context: &'a ScoreContext<'a>,
     journal: Journal,
     /// Indexes of retained measures that the plan does not have.
-    carried: Range<u16>,
+    retained: Range<u16>,
     /// For each retained measure, whether statistics that may have existed are missing.
     lost: Vec<bool>,
     /// Statistics of the journal that no batch has used yet.
@@ -51,12 +51,11 @@ type IndexedMeasure<'m> = (u16, &'m dyn Measure);
 struct OpenWindow {
     /// Tokens of the scored sequence, including BOS.
     tokens: u64,
-    /// By measure of the plan; `None` until it has finished.
+    /// By measure: those of the plan, `None` until it has finished, then the retained ones.
     figures: Vec<Option<Measured>>,
-    /// By measure, whether a guard before it skips the window. Statistics of a run with other guards may exist nevertheless.
+    /// By measure of the plan, whether a guard before it skips the window. Statistics of a run with other guards may exist
+    /// nevertheless.
     skipped: Vec<bool>,
-    /// Statistics of retained measures.
-    carried: Vec<Figures>,
     /// Whether this run computed any of the statistics.
     new: bool,
 }
@@ -70,6 +69,11 @@ pub(super) struct MeasuredWindow {
 }
 
 impl OpenWindow {
+    /// Whether a measure of the plan has not finished.
+    fn lacks(&self, measure_index: u16) -> bool {
+        self.figures[usize::from(measure_index)].is_none()
+    }
+
     fn is_whole(&self) -> bool {
         self.figures.iter().all(Option::is_some)
     }
@@ -79,15 +83,15 @@ impl<'a> Measuring<'a> {
     pub(super) fn new(
         context: &'a ScoreContext<'a>,
         journal: Journal,
-        carried: usize,
+        retained: usize,
         finished: HashMap<FigureKey, Figures>,
     ) -> Self {
         let planned = context.plan.measures.indices().end;
         Self {
             context,
             journal,
-            carried: planned..planned + carried as u16,
-            lost: vec![false; carried],
+            retained: planned..planned + retained as u16,
+            lost: vec![false; retained],
             finished,
             submitted: BTreeMap::new(),
             next_id: 0,
@@ -100,28 +104,19 @@ impl<'a> Measuring<'a> {
     /// runs the other measures while the devices work. Returns the scheduler's ids of the submitted windows.
     pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
         let (first, cascade) = (self.next_id, &self.context.plan.cascade);
-        for (document, cut) in to_measure(documents) {
-            for window in &cut.windows {
-                let key = (document.row, window.index);
-                let indices = self.context.plan.measures.indices();
-                let found = indices
-                    .map(|measure_index| self.finished.remove(&(key, measure_index)).map(Ok));
-                let tokens =
-                    window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
-                let figures: Vec<Option<Measured>> = found.collect();
-                let found = self
-                    .carried
-                    .clone()
-                    .map(|measure_index| self.finished.remove(&(key, measure_index)));
-                let of_carried = found.zip(&mut self.lost).map(|(found, lost)| {
-                    *lost |= found.is_none();
-                    found.unwrap_or(NOT_MEASURED)
-                });
-                let carried = of_carried.collect();
-                let skipped = vec![false; figures.len()];
-                let open = OpenWindow { tokens, figures, skipped, carried, new: false };
-                self.windows.insert(key, open);
+        for (key, _, window) in windows_to_measure(documents) {
+            let mut finished = |measure_index| self.finished.remove(&(key, measure_index));
+            let planned = self.context.plan.measures.indices();
+            let mut figures: Vec<_> = planned.map(|index| finished(index).map(Ok)).collect();
+            let skipped = vec![false; figures.len()];
+            for (measure_index, lost) in self.retained.clone().zip(&mut self.lost) {
+                let finished = finished(measure_index);
+                *lost |= finished.is_none();
+                figures.push(Some(Ok(finished.unwrap_or(NOT_MEASURED))));
             }
+            let tokens =
+                window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
+            self.windows.insert(key, OpenWindow { tokens, figures, skipped, new: false });
         }
         self.store_answers(documents)?;
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
@@ -130,10 +125,8 @@ impl<'a> Measuring<'a> {
         {
             self.skip_rejected(documents, *measure_index);
         }
-        for (document, cut) in to_measure(documents) {
-            for window in &cut.windows {
-                self.submit_attention((document.row, window.index), cut, window)?;
-            }
+        for (key, cut, window) in windows_to_measure(documents) {
+            self.submit_attention(key, cut, window)?;
         }
         cascade.rest.iter().try_for_each(|round| self.measure_here(documents, round))?;
         Ok(first..self.next_id)
@@ -158,7 +151,7 @@ impl<'a> Measuring<'a> {
         for (measure_index, measure) in plan.measures() {
             let needs = measure.needs();
             let Some(request) = needs.attention() else { continue };
-            if self.windows[&key].figures[usize::from(measure_index)].is_some() {
+            if !self.windows[&key].lacks(measure_index) {
                 continue;
             }
             let ids = plan.bos.prepend_to(cut.ids_of(window));
@@ -195,8 +188,7 @@ impl<'a> Measuring<'a> {
                 for key in sample {
                     let open = self.windows.get_mut(key).expect("windows of the batch are open");
                     open.skipped[usize::from(measure_index)] = true;
-                    if open.figures[usize::from(measure_index)].is_none() || !self.context.exclusive
-                    {
+                    if open.lacks(measure_index) || !self.context.exclusive {
                         self.store_result((*key, measure_index), Ok(NOT_MEASURED));
                     }
                 }
@@ -235,13 +227,10 @@ impl<'a> Measuring<'a> {
 
     /// Assigns to all windows of a document the statistics that programs returned for the document.
     fn store_answers(&mut self, documents: &[Prepared]) -> Result<()> {
-        for (document, cut) in to_measure(documents) {
+        for (key, cut, _) in windows_to_measure(documents) {
             for (measure_index, figures) in &cut.answers {
-                for window in &cut.windows {
-                    let key = (document.row, window.index);
-                    if self.windows[&key].figures[usize::from(*measure_index)].is_none() {
-                        self.record_result((key, *measure_index), Ok(figures.clone()))?;
-                    }
+                if self.windows[&key].lacks(*measure_index) {
+                    self.record_result((key, *measure_index), Ok(figures.clone()))?;
                 }
             }
         }
@@ -271,9 +260,8 @@ impl<'a> Measuring<'a> {
                 .collect();
             let of_window = |window: &TokenWindow| {
                 let key = (document.row, window.index);
-                let missing = here.iter().zip(&shared).filter(|((measure_index, _), _)| {
-                    windows[&key].figures[usize::from(*measure_index)].is_none()
-                });
+                let missing = here.iter().zip(&shared);
+                let missing = missing.filter(|((index, _), _)| windows[&key].lacks(*index));
                 let ids = plan.bos.prepend_to(cut.ids_of(window));
                 let (text, text_half) = cut.text_of(window, plan.bos);
                 let results = missing.map(|((measure_index, measure), document)| {
@@ -307,21 +295,14 @@ impl<'a> Measuring<'a> {
         let (plan, progress) = (self.context.plan, self.context.progress);
         let program = plan.program(measure_index);
         let mut questions = Vec::new();
-        for (document, cut) in to_measure(documents) {
-            for window in &cut.windows {
-                let (row, window_index) = (document.row, window.index);
-                if self.windows[&(row, window_index)].figures[usize::from(measure_index)].is_some()
-                {
-                    continue;
+        for ((row, window_index), cut, window) in self.missing(documents, measure_index) {
+            let content = match cut.text_of(window, plan.bos) {
+                (Some(text), _) if program.reads_text => {
+                    QuestionContent::Text(String::from_utf8_lossy(text))
                 }
-                let content = match cut.text_of(window, plan.bos) {
-                    (Some(text), _) if program.reads_text => {
-                        QuestionContent::Text(String::from_utf8_lossy(text))
-                    }
-                    _ => QuestionContent::Ids(Cow::Owned(plan.bos.prepend_to(cut.ids_of(window)))),
-                };
-                questions.push(Question { row, window: window_index, content });
-            }
+                _ => QuestionContent::Ids(Cow::Owned(plan.bos.prepend_to(cut.ids_of(window)))),
+            };
+            questions.push(Question { row, window: window_index, content });
         }
         let programs = self.context.programs;
         progress.timed("external", || {
@@ -344,15 +325,10 @@ impl<'a> Measuring<'a> {
         measure: &dyn Measure,
     ) -> Result<()> {
         let plan = self.context.plan;
-        let mut missing = Vec::new();
-        for (document, cut) in to_measure(documents) {
-            for window in &cut.windows {
-                let key = (document.row, window.index);
-                if self.windows[&key].figures[usize::from(measure_index)].is_none() {
-                    missing.push((key, plan.bos.prepend_to(cut.ids_of(window))));
-                }
-            }
-        }
+        let missing = self.missing(documents, measure_index);
+        let missing = missing
+            .map(|(key, cut, window)| (key, plan.bos.prepend_to(cut.ids_of(window))))
+            .collect::<Vec<_>>();
         let ids: Vec<&[u32]> = missing.iter().map(|(_, ids)| &ids[..]).collect();
         let mut models = self.context.models.iter();
         let model = models.find(|model| model.measure_index == measure_index);
@@ -363,6 +339,16 @@ impl<'a> Measuring<'a> {
                 self.record_result((missing[index].0, measure_index), figures)
             })
         })
+    }
+
+    /// Windows of a batch that have no statistics of a measure.
+    fn missing<'d>(
+        &self,
+        documents: &'d [Prepared],
+        measure_index: u16,
+    ) -> impl Iterator<Item = BatchWindow<'d>> {
+        windows_to_measure(documents)
+            .filter(move |(key, ..)| self.windows[key].lacks(measure_index))
     }
 
     /// Records a result that this run computed.
@@ -382,7 +368,8 @@ impl<'a> Measuring<'a> {
         let was_whole = open.is_whole();
         open.figures[usize::from(measure_index)] = Some(figures);
         // A window that no measure runs on counts as finished here.
-        let is_new = open.new || open.figures.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
+        let planned = &open.figures[..open.skipped.len()];
+        let is_new = open.new || planned.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
         if is_new && !was_whole && open.is_whole() {
             self.measured.push(window);
             self.context.progress.windows_done(1, open.tokens);
@@ -438,10 +425,10 @@ impl<'a> Measuring<'a> {
             let figures = figures.expect("every window of a finished batch has ended");
             figures.map_err(|why| (measure_index, why))
         });
-        let figures = figures
-            .chain(open.carried.into_iter().map(Ok))
-            .collect::<std::result::Result<_, _>>()?;
-        Ok(MeasuredWindow { figures, skipped: open.skipped })
+        Ok(MeasuredWindow {
+            figures: figures.collect::<std::result::Result<_, _>>()?,
+            skipped: open.skipped,
+        })
     }
 
     /// For each measure that the plan does not have, whether statistics that may have existed are missing.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Figures, Value};
 
-use super::carried::{self, RetainedMeasure};
 use super::journal::{FigureKey, Header, Journal, NOT_MEASURED};
+use super::retained::{self, RetainedMeasure};
 use crate::base::error::Result;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
@@ -23,19 +23,19 @@ pub(super) struct OpenJournal {
     /// Statistics in the journal.
     pub(super) finished: HashMap<FigureKey, Figures>,
     /// Measures whose indexes follow those of the plan.
-    pub(super) carried: Vec<RetainedMeasure>,
+    pub(super) retained: Vec<RetainedMeasure>,
 }
 
 /// Opens the journal of a unit.
 ///
-/// `carried`: measures to retain in addition to those of the plan and those in the journal. `None` if other processes are
+/// `retained`: measures to retain in addition to those of the plan and those in the journal. `None` if other processes are
 /// active, which must produce the same parts; `Some` implies exclusive access.
 pub(super) fn open_journal(
     plan: &Plan,
     directory: &RunDirectory,
     wanted: &Fingerprints,
     unit: &WorkUnit,
-    carried: Option<Vec<RetainedMeasure>>,
+    retained: Option<Vec<RetainedMeasure>>,
 ) -> Result<OpenJournal> {
     let measures = plan.measures.columns.iter().map(|columns| {
         let fingerprint = wanted.measures[&columns.measure].fingerprint.clone();
@@ -43,17 +43,17 @@ pub(super) fn open_journal(
     });
     let windows = units::fingerprint(&plan.dataset, unit, &wanted.windows);
     let path = journal_path(directory, unit);
-    let exclusive = carried.is_some();
-    let carried = match carried {
+    let exclusive = retained.is_some();
+    let retained = match retained {
         Some(more) => {
             let known = Header::measures_at(&path, &windows)?;
-            carried::without_conflicts(more.into_iter().chain(known), &plan.measures.columns)
+            retained::without_conflicts(more.into_iter().chain(known), &plan.measures.columns)
         }
         None => Vec::new(),
     };
-    let header = Header { windows, measures: measures.collect(), carried: carried.clone() };
+    let header = Header { windows, measures: measures.collect(), retained: retained.clone() };
     let (journal, finished) = Journal::open(&path, &header, exclusive)?;
-    Ok(OpenJournal { journal, finished, carried })
+    Ok(OpenJournal { journal, finished, retained })
 }
 
 fn journal_path(directory: &RunDirectory, unit: &WorkUnit) -> PathBuf {
@@ -122,13 +122,13 @@ fn reopen(
     let path = directory.root.join(&record.scores.path);
     // A damaged score file is measured again.
     let is_whole = record.scores.is_unchanged(&directory.root)?;
-    let carried = match (exclusive, is_whole) {
-        (true, true) => Some(carried::from_record(&path, record, &plan.measures.columns)?),
+    let retained = match (exclusive, is_whole) {
+        (true, true) => Some(retained::from_record(&path, record, &plan.measures.columns)?),
         (true, false) => Some(Vec::new()),
         (false, _) => None,
     };
-    let OpenJournal { mut journal, finished, carried } =
-        open_journal(plan, directory, wanted, unit, carried)?;
+    let OpenJournal { mut journal, finished, retained } =
+        open_journal(plan, directory, wanted, unit, retained)?;
     if let Some(is_still_valid) = is_still_valid
         && (journal.path() != journal_path(directory, unit) || !is_still_valid()?)
     {
@@ -138,7 +138,7 @@ fn reopen(
         return Ok(false);
     }
     if is_whole {
-        copy_figures(plan, wanted, record, &path, &carried, &mut journal)?;
+        copy_figures(plan, wanted, record, &path, &retained, &mut journal)?;
     }
     files::remove_file(&units::record_path(directory, &record.unit))?;
     Ok(true)
@@ -151,19 +151,20 @@ fn copy_figures(
     wanted: &Fingerprints,
     record: &UnitRecord,
     path: &Path,
-    carried: &[RetainedMeasure],
+    retained: &[RetainedMeasure],
     journal: &mut Journal,
 ) -> Result<()> {
     let planned = plan.measures.columns.iter();
-    let planned = planned.map(|of| (of.clone(), &wanted.measures[&of.measure].fingerprint));
-    let retained = carried.iter().map(|of| (of.columns(), &of.by.fingerprint));
+    let planned =
+        planned.map(|columns| (columns.clone(), &wanted.measures[&columns.measure].fingerprint));
+    let retained = retained.iter().map(|measure| (measure.columns(), &measure.by.fingerprint));
     let mut kept = Vec::new();
     let mut kept_headers = Vec::new();
     for (header_index, (columns, fingerprint)) in planned.chain(retained).enumerate() {
-        let own = record.measures.get(&columns.measure);
-        if let Some(own) = own.filter(|own| own.fingerprint == *fingerprint) {
+        let measured = record.measures.get(&columns.measure);
+        if let Some(measured) = measured.filter(|by| by.fingerprint == *fingerprint) {
             kept.push(columns);
-            kept_headers.push((header_index, own.covers_all_windows()));
+            kept_headers.push((header_index, measured.covers_all_windows()));
         }
     }
     scores::read_figures(path, &kept, |row, window, index, figures| {

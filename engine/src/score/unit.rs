@@ -9,13 +9,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender};
 
 use longsift_stages::contract::RowError;
 
-use super::carried::RetainedMeasure;
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
 use super::measuring::{MeasuredWindow, Measuring};
 use super::passes::STOP_INTERVAL;
 use super::prepare::{CutDocument, Preparation, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
+use super::retained::RetainedMeasure;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::dataset::documents;
@@ -139,9 +139,9 @@ pub(super) fn score(
 ) -> Result<ScoredUnit> {
     let mut measured = Vec::new();
     loop {
-        let carried = context.exclusive.then(Vec::new);
+        let retained = context.exclusive.then(Vec::new);
         let opened =
-            reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
+            reopen::open_journal(context.plan, context.directory, context.wanted, unit, retained)?;
         let journal_path = opened.journal.path().to_owned();
         if let Some(record) = record_of_another(context, unit)? {
             files::remove_file(&journal_path)?;
@@ -196,7 +196,7 @@ struct OpenUnit<'a> {
     /// Columns of the plan's measures, then of the retained ones.
     measures: Vec<MeasureColumns>,
     /// Measures that the plan does not have.
-    carried: Vec<RetainedMeasure>,
+    retained: Vec<RetainedMeasure>,
     /// Windows skipped by a guard, by measure of the plan.
     not_measured: Vec<u64>,
     /// Windows outside the sample, by measure of the plan.
@@ -216,12 +216,12 @@ impl<'a> OpenUnit<'a> {
         unit: &'a WorkUnit,
         opened: OpenJournal,
     ) -> Result<Self> {
-        let OpenJournal { journal, finished, carried } = opened;
-        let retained = carried.iter().map(RetainedMeasure::columns);
+        let OpenJournal { journal, finished, retained } = opened;
+        let planned = context.plan.measures.columns.iter().cloned();
         let measures: Vec<MeasureColumns> =
-            context.plan.measures.columns.iter().cloned().chain(retained).collect();
+            planned.chain(retained.iter().map(RetainedMeasure::columns)).collect();
         let mut fingerprints = context.wanted.clone();
-        for RetainedMeasure { measure, by, .. } in &carried {
+        for RetainedMeasure { measure, by, .. } in &retained {
             let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
             let of_measure = MeasureFingerprint { fingerprint, only };
             fingerprints.measures.insert(measure.clone(), of_measure);
@@ -245,9 +245,9 @@ impl<'a> OpenUnit<'a> {
             counts,
             not_measured: vec![0; context.plan.measures.columns.len()],
             not_sampled: vec![0; context.plan.measures.columns.len()],
-            measuring: Measuring::new(context, journal, carried.len(), finished),
+            measuring: Measuring::new(context, journal, retained.len(), finished),
             measures,
-            carried,
+            retained,
         })
     }
 
@@ -396,7 +396,7 @@ impl<'a> OpenUnit<'a> {
             counts,
             not_measured,
             not_sampled,
-            carried,
+            retained,
             measuring,
             ..
         } = self;
@@ -427,8 +427,8 @@ impl<'a> OpenUnit<'a> {
             (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
         let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
-        let retained = carried.into_iter().zip(measuring.lost()).map(|(carried, lost)| {
-            let RetainedMeasure { measure, by, .. } = carried;
+        let retained = retained.into_iter().zip(measuring.lost()).map(|(retained, lost)| {
+            let RetainedMeasure { measure, by, .. } = retained;
             (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
         });
         let record = UnitRecord {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 /// Declaration of a statistic: the single source for tables, plan, calibration, terms, guards, output, report,
 /// evaluation and manual.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,8 @@ pub struct Column {
 }
 
 /// Type of a statistic's values. Only single numbers can be terms of a score and guards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Float64.
     Number,

@@ -23,11 +23,11 @@ use crate::devices::scheduler::{Scheduler, SchedulerMessage};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
-use crate::score::carried::RetainedMeasure;
 use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
 use crate::score::measuring::{Measured, figures_from_answer, figures_from_attention};
 use crate::score::passes::{ModelOnDevices, STOP_INTERVAL, device_panicked, no_device};
 use crate::score::programs::{Programs, Question, QuestionContent};
+use crate::score::retained::RetainedMeasure;
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
 const VERSION: u32 = 1;
@@ -130,7 +130,7 @@ impl<'a> Measurer<'a> {
         let header = Header {
             windows: sha256_hex(windows.to_string().as_bytes()),
             measures: measures.collect(),
-            carried: Vec::new(),
+            retained: Vec::new(),
         };
         // Fails if another evaluation writes to the journal.
         let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header, false)?;

@@ -22,17 +22,9 @@ pub struct RetainedMeasure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RetainedColumn {
     name: String,
-    kind: RetainedKind,
+    kind: Kind,
     unit: String,
     doc: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RetainedKind {
-    Number,
-    Count,
-    Numbers,
 }
 
 impl RetainedMeasure {
@@ -60,12 +52,7 @@ impl RetainedMeasure {
 
 impl RetainedColumn {
     fn from_column(column: Column) -> Self {
-        let kind = match column.kind {
-            Kind::Number => RetainedKind::Number,
-            Kind::Count => RetainedKind::Count,
-            Kind::Numbers => RetainedKind::Numbers,
-        };
-        let (name, unit, doc) = (column.name, column.unit, column.doc);
+        let Column { name, kind, unit, doc, .. } = column;
         Self { name: name.into(), kind, unit: unit.into(), doc: doc.into() }
     }
 
@@ -73,11 +60,7 @@ impl RetainedColumn {
     fn column(&self) -> Column {
         Column {
             name: self.name.clone().into(),
-            kind: match self.kind {
-                RetainedKind::Number => Kind::Number,
-                RetainedKind::Count => Kind::Count,
-                RetainedKind::Numbers => Kind::Numbers,
-            },
+            kind: self.kind,
             unit: self.unit.clone().into(),
             doc: self.doc.clone().into(),
             merge: Merge::Never,
@@ -98,7 +81,7 @@ pub(super) fn from_record(
     if record.measures.keys().all(|name| is_planned(name)) {
         return Ok(Vec::new());
     }
-    let carried =
+    let retained =
         scores::measures(path)?.into_iter().filter_map(|MeasureColumns { measure, columns }| {
             let by = record.measures.get(&measure)?.clone();
             let by = MeasuredBy {
@@ -109,12 +92,12 @@ pub(super) fn from_record(
             let columns = columns.into_iter().map(RetainedColumn::from_column).collect();
             Some(RetainedMeasure { measure, by, columns })
         });
-    Ok(without_conflicts(carried, planned))
+    Ok(without_conflicts(retained, planned))
 }
 
 /// Drops duplicates and all measures whose name or columns collide with those of a planned measure.
 pub(super) fn without_conflicts(
-    carried: impl IntoIterator<Item = RetainedMeasure>,
+    retained: impl IntoIterator<Item = RetainedMeasure>,
     planned: &[MeasureColumns],
 ) -> Vec<RetainedMeasure> {
     let mut taken: Vec<String> = Vec::new();
@@ -123,12 +106,12 @@ pub(super) fn without_conflicts(
         taken.extend(columns.iter().map(|column| column.name.clone().into_owned()));
     }
     let mut left = Vec::new();
-    for one in carried {
-        let own = one.columns.iter().map(|column| &column.name).chain([&one.measure]);
-        let own: Vec<String> = own.cloned().collect();
-        if own.iter().all(|name| !taken.contains(name)) {
-            taken.extend(own);
-            left.push(one);
+    for measure in retained {
+        let names = measure.columns.iter().map(|column| &column.name).chain([&measure.measure]);
+        let names: Vec<String> = names.cloned().collect();
+        if names.iter().all(|name| !taken.contains(name)) {
+            taken.extend(names);
+            left.push(measure);
         }
     }
     left
