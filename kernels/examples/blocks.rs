@@ -21,15 +21,25 @@ fn main() -> Result<(), String> {
     );
     for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
         let case = BenchCase { kernel, head_dim: 128, tokens, key_heads: 2, group: 4, threads: 2 };
-        let cost = case.measure_blocks(block_tokens, repeats);
+        let turns = (0..repeats.max(1)).map(|_| {
+            let statistics = case.measure(1).processor_seconds;
+            let blocks = case.measure_blocks(block_tokens, 1).processor_seconds;
+            [statistics, blocks, blocks / statistics]
+        });
+        let turns: Vec<[f64; 3]> = turns.collect();
+        let [statistics, blocks, ratio] = [0, 1, 2].map(|column| {
+            let mut values: Vec<f64> = turns.iter().map(|turn| turn[column]).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            values[values.len() / 2]
+        });
         let shape = AttentionShape { tokens, query_heads: 8, key_heads: 2, head_dim: 128 };
         let bytes = BlockAttention::bytes(kernel, &shape, tokens.div_ceil(block_tokens), 2);
         println!(
             "{:14} {:>8.3} s {:>8.3} s {:>7.3} {:>6.1} MB",
             kernel.name(),
-            cost.statistics_seconds,
-            cost.blocks_seconds,
-            cost.ratio,
+            statistics,
+            blocks,
+            ratio,
             bytes as f64 / 1e6
         );
     }

@@ -5,5 +5,5 @@
 mod case;
 mod clock;
 
-pub use case::{BenchCase, BenchSpeed, BlockCost};
+pub use case::{BenchCase, BenchSpeed};
 pub use clock::Clock;

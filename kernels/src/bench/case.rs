@@ -56,14 +56,29 @@ impl BenchCase {
     /// # Panics
     /// If the processor lacks the kernel or no pool of threads can be started.
     pub fn measure(&self, repeats: usize) -> BenchSpeed {
-        let pool = self.pool();
+        self.measure_work(repeats, |window| window.run(self))
+    }
+
+    /// Like [`Self::measure`], for the attention between blocks of `block_tokens` tokens instead of the statistics.
+    ///
+    /// # Panics
+    /// As [`Self::measure`], and if the blocks are more than a window may have.
+    pub fn measure_blocks(&self, block_tokens: usize, repeats: usize) -> BenchSpeed {
+        let blocks = 1..=self.tokens.div_ceil(block_tokens);
+        let ends: Vec<usize> = blocks.map(|end| self.tokens.min(end * block_tokens)).collect();
+        self.measure_work(repeats, |window| window.run_blocks(self, &ends))
+    }
+
+    fn measure_work(&self, repeats: usize, work: impl Fn(&OwnWindow) + Sync) -> BenchSpeed {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
+        let pool = pool.expect("a pool of threads starts");
         let window = OwnWindow::new(self);
         let windows = (MIN_PAIRS / self.pairs()).ceil() as u32;
         let mut runs: Vec<(f64, f64)> = Vec::new();
         for _ in 0..repeats.max(1) {
             let wall = Instant::now();
             let clocks = pool.broadcast(|_| Clock::start());
-            pool.install(|| (0..windows).for_each(|_| window.run(self)));
+            pool.install(|| (0..windows).for_each(|_| work(&window)));
             let busy = pool.broadcast(|context| clocks[context.index()].seconds());
             let wall = wall.elapsed().as_secs_f64() / f64::from(windows);
             runs.push((wall, self.pairs() * f64::from(windows) / busy.iter().sum::<f64>()));
@@ -72,53 +87,6 @@ impl BenchCase {
             seconds: median(runs.iter().map(|run| run.0)),
             processor_seconds: median(runs.iter().map(|run| self.pairs() / run.1)),
             pairs: median(runs.iter().map(|run| run.1)),
-        }
-    }
-
-    fn pool(&self) -> rayon::ThreadPool {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads)
-            .build()
-            .expect("a pool of threads starts")
-    }
-}
-
-/// Cost of attention between blocks, compared with the statistics of the same window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BlockCost {
-    /// Seconds of processor time of the statistics, median.
-    pub statistics_seconds: f64,
-    /// Seconds of processor time of the attention between blocks, median.
-    pub blocks_seconds: f64,
-    /// Median over repeats of the second divided by the first, both measured in the same repeat.
-    pub ratio: f64,
-}
-
-impl BenchCase {
-    /// Measures a window by blocks of `block_tokens` tokens and by its statistics, in turns.
-    ///
-    /// # Panics
-    /// If the blocks are more than a window may have.
-    pub fn measure_blocks(&self, block_tokens: usize, repeats: usize) -> BlockCost {
-        let pool = self.pool();
-        let window = OwnWindow::new(self);
-        let ends: Vec<usize> = (1..=self.tokens.div_ceil(block_tokens))
-            .map(|end| self.tokens.min(end * block_tokens))
-            .collect();
-        let busy = |work: &(dyn Fn() + Sync)| {
-            let clocks = pool.broadcast(|_| Clock::start());
-            pool.install(work);
-            pool.broadcast(|context| clocks[context.index()].seconds()).iter().sum::<f64>()
-        };
-        let mut runs: Vec<(f64, f64)> = Vec::new();
-        for _ in 0..repeats.max(1) {
-            let statistics = busy(&|| window.run(self));
-            runs.push((statistics, busy(&|| window.run_blocks(self, &ends))));
-        }
-        BlockCost {
-            statistics_seconds: median(runs.iter().map(|run| run.0)),
-            blocks_seconds: median(runs.iter().map(|run| run.1)),
-            ratio: median(runs.iter().map(|run| run.1 / run.0)),
         }
     }
 }
@@ -217,7 +185,7 @@ mod tests {
             let speed = case.measure(3);
             assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
             let cost = case.measure_blocks(64, 1);
-            assert!(cost.statistics_seconds > 0.0 && cost.ratio > 0.0, "{cost:?}");
+            assert!(cost.processor_seconds > 0.0, "{cost:?}");
         }
     }
 
