@@ -11,6 +11,8 @@ mod avx512;
 mod exponential;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod operations;
 mod portable;
 #[cfg(any(target_arch = "aarch64", test))]
 mod twice;

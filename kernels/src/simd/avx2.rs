@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::exponential::{AROUND_ZERO, ROUND, horner};
+use super::operations::operations;
 use super::vector::Simd;
 
 /// AVX2 and FMA.
@@ -26,34 +27,12 @@ impl Avx2 {
     }
 }
 
-/// Implements operations whose body is an intrinsic, or a few.
-macro_rules! operations {
-    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
-        $($(#[$doc])* #[inline(always)]
-        fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: `new` can only be called with AVX2 and FMA, and `self` comes from it.
-            unsafe { $($body)* }
-        })*
-    };
-}
-
 impl Simd for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
 
-    #[inline(always)]
-    fn load(self, from: &[f32]) -> __m256 {
-        let from = &from[..Self::LANES];
-        // SAFETY: the slice has eight floats; `new` can only be called with AVX.
-        unsafe { _mm256_loadu_ps(from.as_ptr()) }
-    }
-    #[inline(always)]
-    fn store(self, vector: __m256, to: &mut [f32]) {
-        let to = &mut to[..Self::LANES];
-        // SAFETY: the slice has eight floats; `new` can only be called with AVX.
-        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), vector) }
-    }
     operations! {
+        load: _mm256_loadu_ps -> __m256, store: _mm256_storeu_ps;
         fn splat(self, value: f32) -> __m256 { _mm256_set1_ps(value) }
         fn add(self, a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         fn sub(self, a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, AROUND_ZERO, horner};
+use super::operations::operations;
 use super::vector::Simd;
 
 /// Polynomial of an exponential.
@@ -59,17 +60,6 @@ impl<P: Polynomial> Avx512<P> {
     }
 }
 
-/// Implements operations whose body is an intrinsic, or a few.
-macro_rules! operations {
-    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
-        $($(#[$doc])* #[inline(always)]
-        fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: `new` can only be called with AVX-512 F and DQ, and `self` comes from it.
-            unsafe { $($body)* }
-        })*
-    };
-}
-
 /// Rounds down, and reports no inexact result: the operand of `vreduceps`.
 const FLOOR: i32 = 0b1001;
 /// Rounds to nearest, ties to even, likewise.
@@ -79,19 +69,8 @@ impl<P: Polynomial> Simd for Avx512<P> {
     type Vector = __m512;
     const LANES: usize = 16;
 
-    #[inline(always)]
-    fn load(self, from: &[f32]) -> __m512 {
-        let from = &from[..Self::LANES];
-        // SAFETY: the slice has sixteen floats; `new` can only be called with AVX-512.
-        unsafe { _mm512_loadu_ps(from.as_ptr()) }
-    }
-    #[inline(always)]
-    fn store(self, vector: __m512, to: &mut [f32]) {
-        let to = &mut to[..Self::LANES];
-        // SAFETY: the slice has sixteen floats; `new` can only be called with AVX-512.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), vector) }
-    }
     operations! {
+        load: _mm512_loadu_ps -> __m512, store: _mm512_storeu_ps;
         fn splat(self, value: f32) -> __m512 { _mm512_set1_ps(value) }
         fn add(self, a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub(self, a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }

@@ -9,41 +9,20 @@ use std::arch::aarch64::{
 use std::ops::Range;
 
 use super::exponential::{AROUND_ZERO, ROUND, horner};
+use super::operations::operations;
 use super::vector::Simd;
 
 /// NEON, which every processor of the target has.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
-/// Implements operations whose body is an intrinsic, or a few.
-macro_rules! operations {
-    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
-        $($(#[$doc])* #[inline(always)]
-        fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: the target has NEON.
-            unsafe { $($body)* }
-        })*
-    };
-}
-
 #[allow(unused_unsafe, reason = "newer compilers call most of these functions safe")]
 impl Simd for Neon {
     type Vector = float32x4_t;
     const LANES: usize = 4;
 
-    #[inline(always)]
-    fn load(self, from: &[f32]) -> float32x4_t {
-        let from = &from[..Self::LANES];
-        // SAFETY: the slice has four floats; the target has NEON.
-        unsafe { vld1q_f32(from.as_ptr()) }
-    }
-    #[inline(always)]
-    fn store(self, vector: float32x4_t, to: &mut [f32]) {
-        let to = &mut to[..Self::LANES];
-        // SAFETY: the slice has four floats; the target has NEON.
-        unsafe { vst1q_f32(to.as_mut_ptr(), vector) }
-    }
     operations! {
+        load: vld1q_f32 -> float32x4_t, store: vst1q_f32;
         fn splat(self, value: f32) -> float32x4_t { vdupq_n_f32(value) }
         fn add(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vaddq_f32(a, b) }
         fn sub(self, a: float32x4_t, b: float32x4_t) -> float32x4_t { vsubq_f32(a, b) }

@@ -16,9 +16,31 @@ impl<S: Simd> Twice<S> {
     }
 }
 
+/// Implements operations that apply to each of the two vectors.
+macro_rules! operations {
+    ($(fn $name:ident($($argument:ident),*);)*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: Self::Vector),*) -> Self::Vector {
+            [self.0.$name($($argument[0]),*), self.0.$name($($argument[1]),*)]
+        })*
+    };
+}
+
 impl<S: Simd> Simd for Twice<S> {
     type Vector = [S::Vector; 2];
     const LANES: usize = 2 * S::LANES;
+
+    operations! {
+        fn add(a, b);
+        fn sub(a, b);
+        fn mul(a, b);
+        fn div(a, b);
+        fn mul_add(a, b, c);
+        fn max(a, b);
+        fn min(a, b);
+        fn between(from, at, to, vector, otherwise);
+        fn exp2(x);
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
@@ -34,34 +56,6 @@ impl<S: Simd> Simd for Twice<S> {
         self.0.store(vector[1], &mut to[S::LANES..]);
     }
     #[inline(always)]
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.add(a[0], b[0]), self.0.add(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.sub(a[0], b[0]), self.0.sub(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.mul(a[0], b[0]), self.0.mul(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.div(a[0], b[0]), self.0.div(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        [self.0.mul_add(a[0], b[0], c[0]), self.0.mul_add(a[1], b[1], c[1])]
-    }
-    #[inline(always)]
-    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.max(a[0], b[0]), self.0.max(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        [self.0.min(a[0], b[0]), self.0.min(a[1], b[1])]
-    }
-    #[inline(always)]
     fn select(
         self,
         lanes: Range<usize>,
@@ -73,26 +67,8 @@ impl<S: Simd> Simd for Twice<S> {
         [self.0.select(low, vector[0], otherwise[0]), self.0.select(high, vector[1], otherwise[1])]
     }
     #[inline(always)]
-    fn between(
-        self,
-        from: Self::Vector,
-        at: Self::Vector,
-        to: Self::Vector,
-        vector: Self::Vector,
-        otherwise: Self::Vector,
-    ) -> Self::Vector {
-        [
-            self.0.between(from[0], at[0], to[0], vector[0], otherwise[0]),
-            self.0.between(from[1], at[1], to[1], vector[1], otherwise[1]),
-        ]
-    }
-    #[inline(always)]
     fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool {
         self.0.any_above(a[0], b[0]) || self.0.any_above(a[1], b[1])
-    }
-    #[inline(always)]
-    fn exp2(self, x: Self::Vector) -> Self::Vector {
-        [self.0.exp2(x[0]), self.0.exp2(x[1])]
     }
     #[inline(always)]
     fn sum(self, vector: Self::Vector) -> f32 {
