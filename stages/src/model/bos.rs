@@ -7,11 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::config::ModelConfig;
-use super::folder_files::read_small_file;
+use super::folder_files::{MAX_CONFIG_BYTES, read_small_file};
 use crate::tokenize::encoder::MAX_TOKENIZER_BYTES;
-
-/// Maximum size of `tokenizer_config.json`. Files with 128,000 added tokens take a few megabytes.
-const MAX_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
 
 impl ModelConfig {
     /// Returns the BOS id: from `tokenizer_config.json` in the model folder, otherwise from `config.json`.
@@ -43,8 +40,7 @@ enum BosToken {
 
 /// Reads `bos_token` from `tokenizer_config.json`; `None` if the file or the key is missing.
 fn bos_token(folder: &Path) -> Option<BosToken> {
-    let bytes =
-        read_small_file(&folder.join("tokenizer_config.json"), MAX_TOKENIZER_CONFIG_BYTES).ok()?;
+    let bytes = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES).ok()?;
     let config: Map<String, Value> = serde_json::from_slice(&bytes).ok()?;
     match config.get("bos_token")? {
         Value::Null => Some(BosToken::Absent),

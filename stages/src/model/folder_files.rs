@@ -7,6 +7,9 @@ use std::path::Path;
 use super::problem::ModelProblem;
 use crate::contract::open_regular;
 
+/// Maximum size of a `tokenizer_config.json` or a chat template. Files with 128,000 added tokens take a few megabytes.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
 /// Lists the names of a folder's entries, sorted.
 pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);

@@ -14,10 +14,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::chat_json::tojson;
-use crate::model::folder_files::read_small_file;
+use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file};
 
-/// Maximum size of a `tokenizer_config.json` or a template.
-const MAX_BYTES: u64 = 16 << 20;
 /// Maximum number of steps: templates in use take some hundred per message.
 const MAX_STEPS: u64 = 5_000_000;
 /// File of the template in newer tokenizer folders.
@@ -64,7 +62,7 @@ impl ChatTemplate {
     /// If no template exists or it cannot be read: a message for users.
     pub fn open(folder: &Path) -> Result<Self, String> {
         let config_path = folder.join(CONFIG_FILE);
-        let config: Map<String, Value> = match read_small_file(&config_path, MAX_BYTES) {
+        let config: Map<String, Value> = match read_small_file(&config_path, MAX_CONFIG_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| format!("`{}` is not JSON: {error}", config_path.display()))?,
             Err(_) => Map::new(),
@@ -77,7 +75,7 @@ impl ChatTemplate {
         );
         let special_tokens = special_tokens.collect();
         let path = folder.join(TEMPLATE_FILE);
-        if let Ok(bytes) = read_small_file(&path, MAX_BYTES) {
+        if let Ok(bytes) = read_small_file(&path, MAX_CONFIG_BYTES) {
             let source = String::from_utf8(bytes)
                 .map_err(|error| format!("`{}` is not UTF-8: {error}", path.display()))?;
             return Ok(Self { path, source, special_tokens });

@@ -7,10 +7,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
-use crate::contract::open_regular;
+use crate::model::folder_files::{MAX_CONFIG_BYTES, read_small_file};
 
-/// Maximum size of a file. Those with 128,000 added tokens have some megabytes.
-const MAX_BYTES: u64 = 16 << 20;
 /// Maximum number of tokens that a message lists.
 const MAX_LISTED: usize = 4;
 /// Settings that name a token.
@@ -27,18 +25,12 @@ const BERT_SETTINGS: [(&str, &str); 3] = [
 
 /// Describes each setting of the files next to a `tokenizer.json` that gives other ids than `tokenizer`.
 pub(super) fn differences(folder: &Path, tokenizer: &Tokenizer) -> Vec<String> {
-    let Some(config) = read(&folder.join("tokenizer_config.json")) else { return Vec::new() };
+    let file = read_small_file(&folder.join("tokenizer_config.json"), MAX_CONFIG_BYTES).ok();
+    let config = file.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    let Some(config) = config else { return Vec::new() };
     let tokens = added_tokens(&config, tokenizer);
     let prefix = prefix_space(&config, tokenizer);
     tokens.into_iter().chain(prefix).chain(bert_normalizer(&config, tokenizer)).collect()
-}
-
-fn read(path: &Path) -> Option<Map<String, Value>> {
-    let (metadata, file) = open_regular(path).ok()?;
-    if metadata.len() > MAX_BYTES {
-        return None;
-    }
-    serde_json::from_reader(std::io::BufReader::new(file)).ok()
 }
 
 /// Returns the text of a token: a string, or an object with its settings.
