@@ -108,8 +108,6 @@ pub(super) fn llama_like_with(
         alpha: family.alpha,
     };
     let norm = family.norm.with_eps(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
-    let layer = "layers.0.input_layernorm";
-    let norm_weight = (norm != Norm::None).then(|| format!("{layer}.weight"));
     let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
     let spec = AttentionSpec {
         bias: family.bias,
@@ -120,17 +118,10 @@ pub(super) fn llama_like_with(
         let name = format!("layers.0.self_attn.{name}");
         Projection::whole(&name, family.bias, heads * sizes.head_dim)
     };
-    let tensors = LayerZeroTensors {
-        prefixes: &["model.", ""],
-        embedding: "embed_tokens.weight".to_owned(),
-        norm_weight,
-        norm_bias: norm_bias.then(|| format!("{layer}.bias")),
-        query: projection("q_proj", sizes.query_heads),
-        key: projection("k_proj", sizes.key_heads),
-        more: Vec::new(),
-        absent_key: None,
-    };
-    FirstLayerConfig::new(spec, tensors)
+    let projections =
+        (projection("q_proj", sizes.query_heads), projection("k_proj", sizes.key_heads));
+    let names = ("embed_tokens", "layers.0.input_layernorm", norm_bias);
+    named(spec, &["model.", ""], names, projections)
 }
 
 /// Creates a first layer with its own tensor names. The norm's tensors are `{norm}.weight` and, with `norm_bias`,
