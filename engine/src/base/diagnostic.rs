@@ -124,6 +124,11 @@ impl Diagnostic {
     }
 
     #[must_use]
+    pub fn notes(self, notes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        notes.into_iter().fold(self, Self::note)
+    }
+
+    #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(cut(&hint.into()));
         self

@@ -246,12 +246,9 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
     } else {
         "this changes what is written, not what is kept"
     };
-    let mut problem = Diagnostic::error(Blame::Pipeline, message);
-    for line in measured.into_iter().chain(written) {
-        problem = problem.note(line);
-    }
     let hint = "`whatif` supports settings of `stages.score` and `stages.filter`; run the pipeline to change others";
-    Err(problem.hint(hint).into())
+    let lines = measured.into_iter().chain(written);
+    Err(Diagnostic::error(Blame::Pipeline, message).notes(lines).hint(hint).into())
 }
 
 fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
@@ -266,8 +263,7 @@ fn not_available(why: Vec<String>, there: usize, all: usize) -> Failure {
         let message = "this setting requires a new run".to_owned();
         (message, "run the pipeline with this change; only missing statistics are measured")
     };
-    let problem = Diagnostic::error(Blame::Pipeline, message);
-    why.into_iter().fold(problem, Diagnostic::note).hint(hint).into()
+    Diagnostic::error(Blame::Pipeline, message).notes(why).hint(hint).into()
 }
 
 struct Counter<'a> {

@@ -60,10 +60,7 @@ pub(super) fn incompatible_scores(
         return Ok(None);
     }
     let what = format!("the scores in `{}` were made with other settings", scores.root.display());
-    let mut problem = Diagnostic::error(Blame::Pipeline, what);
-    for line in different {
-        problem = problem.note(line);
-    }
+    let mut problem = Diagnostic::error(Blame::Pipeline, what).notes(different);
     if let Some((removed, replacement)) = removed_kernel(&measures) {
         problem = problem.note(format!(
             "the kernel `{removed}` was removed: `--kernel {}` replaces it",

@@ -56,18 +56,13 @@ impl Run<'_> {
             return score::reuse(plan, &self.scores, valid);
         }
         if plan.options.scores_from.is_some() {
-            let mut problem = Diagnostic::error(
-                Blame::Pipeline,
-                format!(
-                    "`{}` has no scores of {} of this input",
-                    self.scores.root.display(),
-                    text::counted(missing.len() as u64, "work unit")
-                ),
+            let message = format!(
+                "`{}` has no scores of {} of this input",
+                self.scores.root.display(),
+                text::counted(missing.len() as u64, "work unit")
             );
-            for unit in missing.into_iter().take(5) {
-                problem = problem.note(unit);
-            }
-            return Err(problem
+            return Err(Diagnostic::error(Blame::Pipeline, message)
+                .notes(missing.into_iter().take(5))
                 .hint("first run the pipeline of that run directory on this input")
                 .into());
         }

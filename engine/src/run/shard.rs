@@ -86,26 +86,7 @@ impl Run<'_> {
         }
         let hint = "start all shards with the same pipeline and settings, and on different machines with the same \
                     `--kernel NAME`";
-        Err(problem.hint(hint).into())
-    }
-
-    /// Returns the summary of scored units; nothing is selected yet.
-    fn score_summary(&self, status: &str, scored: &context::ScoreTotals) -> Summary {
-        let counts = &scored.counts;
-        Summary {
-            rows_in: counts.rows,
-            rows_dropped: counts.rows_dropped.clone(),
-            quarantined: counts.quarantined_rows(),
-            windows_total: counts.windows_total(),
-            windows_dropped: counts.windows_dropped.clone(),
-            windows_scored: scored.windows_scored,
-            windows_reused: scored.windows_reused,
-            windows_not_measured: scored.not_measured(self.plan),
-            windows_not_sampled: scored.not_sampled(self.plan),
-            tokens_total: counts.tokens_total,
-            tokens_scored: counts.tokens_scored,
-            ..self.base_summary(status)
-        }
+        Err(Diagnostic::error(Blame::Pipeline, message).notes(different).hint(hint).into())
     }
 
     /// Writes the plan of all shards together, for `longsift status` and the selection.

@@ -141,14 +141,11 @@ impl PipelineLock {
         if different.is_empty() {
             return Ok(());
         }
-        let mut problem = Diagnostic::error(
-            Blame::Pipeline,
-            format!("the pipeline differs from `{}`", path.display()),
-        );
-        for line in different {
-            problem = problem.note(line);
-        }
-        Err(problem.hint("`longsift lock PIPELINE` accepts the change").into())
+        let message = format!("the pipeline differs from `{}`", path.display());
+        Err(Diagnostic::error(Blame::Pipeline, message)
+            .notes(different)
+            .hint("`longsift lock PIPELINE` accepts the change")
+            .into())
     }
 }
 

@@ -42,21 +42,16 @@ pub(super) fn check_quarantine(
     let so_far = if counts.rows < rows { " so far" } else { "" };
     let reasons: Vec<String> =
         counts.quarantined.iter().map(|(code, count)| format!("{code}: {count}")).collect();
-    let mut problem = Diagnostic::error(
-        Blame::Data,
-        format!(
-            "{bad} of {rows} rows were quarantined{so_far} ({}), more than {} allows",
-            reasons.join(", "),
-            limit.setting
-        ),
-    )
-    .hint(format!(
+    let message = format!(
+        "{bad} of {rows} rows were quarantined{so_far} ({}), more than {} allows",
+        reasons.join(", "),
+        limit.setting
+    );
+    let hint = format!(
         "the rows and their reasons are in `{}`; fix the input or {}",
         directory.quarantine().display(),
         limit.remedy
-    ));
-    for first in crate::run_directory::quarantine::first_messages(directory, 3)? {
-        problem = problem.note(first);
-    }
-    Err(problem.into())
+    );
+    let first = crate::run_directory::quarantine::first_messages(directory, 3)?;
+    Err(Diagnostic::error(Blame::Data, message).hint(hint).notes(first).into())
 }

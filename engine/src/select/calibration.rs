@@ -13,7 +13,6 @@ use super::gather::GatheredSamples;
 use super::histograms::Histograms;
 use super::rank::GroupDecision;
 use super::warnings::{listed, name};
-use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
 use crate::base::text::counted;
 use crate::plan::Plan;
@@ -312,8 +311,7 @@ fn read(
 fn made_with_other_settings(plan: &Plan, path: &Location, differences: Vec<String>) -> Failure {
     let message = format!("the calibration `{path}` was made with other settings");
     let hint = "use the settings of the calibration, or calibrate again";
-    let problem = plan.spec.error(SETTING, message).hint(hint);
-    differences.into_iter().fold(problem, Diagnostic::note).into()
+    plan.spec.error(SETTING, message).hint(hint).notes(differences).into()
 }
 
 fn damaged(plan: &Plan, message: String) -> Failure {
