@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::Identity;
 use super::layout::RunDirectory;
+use super::pipeline_lock::stated_version;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::storage::{atomic, files};
@@ -137,13 +138,7 @@ pub const VERSION: u32 = 4;
 /// # Errors
 /// The bytes are not a calibration, or another version of longsift wrote them.
 pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    if let Ok(Versioned { version }) = serde_json::from_slice(bytes)
-        && version != VERSION
-    {
+    if let Some(version) = stated_version(bytes).filter(|version| *version != VERSION) {
         let message = format!("the calibration `{path}` has format {version}, expected {VERSION}");
         let hint = "another version of longsift wrote it; calibrate again: run the pipeline of that corpus with this version";
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place).hint(hint).into());

@@ -175,12 +175,8 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
 /// # Errors
 /// The version differs. Invalid JSON is left to the caller.
 fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    match serde_json::from_slice::<Versioned>(bytes) {
-        Ok(Versioned { version }) if version != VERSION => {
+    match stated_version(bytes) {
+        Some(version) if version != VERSION => {
             let message = format!(
                 "`{}` has format {version}; this longsift ({}) reads format {VERSION}",
                 path.display(),
@@ -192,6 +188,15 @@ fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the version in the JSON of a record; `None` if it has none.
+pub(super) fn stated_version(bytes: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    serde_json::from_slice(bytes).ok().map(|Versioned { version }| version)
 }
 
 /// Path of the lock of a pipeline file: `demo.yaml` → `demo.lock`.
