@@ -12,22 +12,11 @@ use crate::write::staged::{Outcomes, StagedFiles};
 
 impl Run<'_> {
     pub(super) fn summary(&self, scored: &ScoreTotals, staged: &StagedFiles) -> Result<Summary> {
-        let mut summary = self.base_summary("done");
-        let counts = &scored.counts;
-        summary.rows_in = counts.rows;
-        summary.rows_dropped.clone_from(&counts.rows_dropped);
-        summary.windows_dropped.clone_from(&counts.windows_dropped);
+        let mut summary = self.score_summary("done", scored);
         summary.rows_dropped.extend(staged.outcomes.rows_dropped.clone());
         summary.windows_dropped.extend(staged.outcomes.windows_dropped.clone());
-        summary.quarantined = counts.quarantined_rows();
         summary.files_quarantined = self.plan.dataset.bad_files.len() as u64;
-        summary.windows_total = counts.windows_total();
-        summary.windows_scored = scored.windows_scored;
-        summary.windows_reused = scored.windows_reused;
-        summary.windows_not_sampled = scored.not_sampled(self.plan);
         note_kept(&mut summary, &staged.outcomes);
-        summary.tokens_total = counts.tokens_total;
-        summary.tokens_scored = counts.tokens_scored;
         summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         if summary.rows_in != self.plan.rows() {
             let violation = format!(
@@ -38,6 +27,25 @@ impl Run<'_> {
             return Err(Diagnostic::error(Blame::Bug, violation).into());
         }
         Ok(summary)
+    }
+
+    /// Returns the summary of scored units, before anything is selected.
+    pub(super) fn score_summary(&self, status: &str, scored: &ScoreTotals) -> Summary {
+        let counts = &scored.counts;
+        Summary {
+            rows_in: counts.rows,
+            rows_dropped: counts.rows_dropped.clone(),
+            quarantined: counts.quarantined_rows(),
+            windows_total: counts.windows_total(),
+            windows_dropped: counts.windows_dropped.clone(),
+            windows_scored: scored.windows_scored,
+            windows_reused: scored.windows_reused,
+            windows_not_measured: scored.not_measured(self.plan),
+            windows_not_sampled: scored.not_sampled(self.plan),
+            tokens_total: counts.tokens_total,
+            tokens_scored: counts.tokens_scored,
+            ..self.base_summary(status)
+        }
     }
 
     /// Returns a summary with the fields that every run reports.

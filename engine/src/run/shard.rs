@@ -10,7 +10,7 @@ use crate::run::{Run, RunOptions, RunOutcome};
 use crate::run_directory::events;
 use crate::run_directory::keep::sealed;
 use crate::run_directory::pipeline_lock::PipelineLock;
-use crate::run_directory::summary::{ShardSummary, Summary};
+use crate::run_directory::summary::ShardSummary;
 use crate::score::{self, context, journal, reopen};
 
 impl Run<'_> {
@@ -80,10 +80,6 @@ impl Run<'_> {
             "another shard scores in `{}` with other settings",
             self.directory.root.display()
         );
-        let mut problem = Diagnostic::error(Blame::Pipeline, message);
-        for line in different {
-            problem = problem.note(line);
-        }
         let hint = "start all shards with the same pipeline and settings, and on different machines with the same \
                     `--kernel NAME`";
         Err(Diagnostic::error(Blame::Pipeline, message).notes(different).hint(hint).into())
