@@ -179,7 +179,7 @@ impl Writer<'_> {
             each(&self.plan.units[index]);
         }
         staged.data = output.finish()?;
-        staged.labels = staged::shares(labels);
+        staged.labels = labels.into_iter().collect();
         Ok(staged)
     }
 

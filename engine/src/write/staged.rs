@@ -49,12 +49,13 @@ impl StagedFiles {
         folders: &PartFolders,
         directory: &RunDirectory,
     ) {
-        for part in range.data {
-            self.add_data(part, folders, directory);
+        for part in &range.data {
+            self.moves.push((folders.data.join(&part.path), directory.data().join(&part.path)));
         }
         for part in range.dropped.iter().chain(&range.selection) {
             self.moves.push((folders.records.join(&part.path), directory.root.join(&part.path)));
         }
+        self.data.extend(range.data);
         self.dropped.extend(range.dropped);
         self.selection.extend(range.selection);
         self.outcomes.add(&range.outcomes);
@@ -63,16 +64,9 @@ impl StagedFiles {
         }
     }
 
-    /// Adds a file of `data/`, which is in that of `folders`.
-    pub(super) fn add_data(&mut self, part: Part, folders: &PartFolders, directory: &RunDirectory) {
-        let from = folders.data.join(&part.path);
-        self.moves.push((from, directory.data().join(&part.path)));
-        self.data.push(part);
-    }
-
     /// Samples and kept samples by label of `output.report_by`, ascending.
     pub fn label_shares(&self) -> LabelShares {
-        shares(self.labels.clone())
+        self.labels.clone().into_iter().collect()
     }
 }
 
@@ -86,11 +80,6 @@ pub(super) fn count(labels: &mut Labels, label: Option<String>, more: &LabelCoun
     counts.kept += more.kept;
     counts.compared.resize(more.compared.len(), 0);
     counts.compared.iter_mut().zip(&more.compared).for_each(|(kept, more)| *kept += more);
-}
-
-/// Converts counts to a list ordered by label.
-pub(super) fn shares(labels: Labels) -> LabelShares {
-    labels.into_iter().collect()
 }
 
 /// Outcomes of measured rows and windows.
