@@ -35,6 +35,13 @@ pub struct HeadNorm {
     pub after_rope: bool,
 }
 
+impl HeadNorm {
+    /// Returns a norm with weights before the rotary embedding.
+    pub(crate) fn new(norm: Norm, over: NormScope) -> Self {
+        Self { norm, over, weight: true, bias: false, after_rope: false }
+    }
+}
+
 /// Numbers that share a mean in a norm over queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

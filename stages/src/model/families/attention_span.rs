@@ -67,6 +67,12 @@ pub(super) fn slide_window(
         Some(SlidingLayers { window, layers: (0..first.spec.layers).map(slides).collect() });
 }
 
+/// Reads `sliding_window`. As in the transformers library, `null` disables the window and a missing key means `default`.
+pub(super) fn sliding_window(config: &Fields<'_>, default: u64) -> Option<u64> {
+    let default = (!config.contains("sliding_window")).then_some(default);
+    config.optional_size("sliding_window", 1 << 32).or(default)
+}
+
 /// Whether layer 0 slides, from `layer_types` or the family's default.
 pub(super) fn layer_zero_slides(config: &Fields<'_>, default: bool) -> bool {
     let types = config.optional_texts("layer_types").unwrap_or_default();

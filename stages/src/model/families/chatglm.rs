@@ -2,9 +2,8 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{named, plain_rope};
-use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, sizes};
+use super::sizes::{MAX_HEADS, SizeDefaults, SizeNames, check_groups, sizes};
 use crate::model::fields::Fields;
-use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
 use crate::model::spec::{AttentionSpec, Norm};
 use crate::model::tensors::Projection;
@@ -34,11 +33,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     } else {
         Projection::grouped(name, bias, heads, 1, head_dim)
     };
-    if config.is_clean() && !heads.is_multiple_of(sizes.key_heads) {
-        config.note(ModelProblem::checkpoint(format!(
-            "config.json contradicts itself: {heads} query heads cannot share {} key heads evenly",
-            sizes.key_heads
-        )));
+    if config.is_clean() {
+        check_groups(config, "config.json", heads, sizes.key_heads);
     }
     let eps = config.optional_positive("layernorm_epsilon").unwrap_or(1e-5);
     let rms = config.flag("rmsnorm", true);

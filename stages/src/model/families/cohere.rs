@@ -1,6 +1,6 @@
 //! Command-R and Command-A: a layer norm without bias, adjacent rotating pairs.
 
-use super::attention_span::{layer_zero_slides, slide};
+use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
 use super::rest::{LlamaLayout, llama_decoder};
@@ -13,13 +13,7 @@ use crate::model::spec::{HeadNorm, NormScope};
 pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(config, 5e5), rope_theta);
     if config.flag("use_qk_norm", false) {
-        let norm = HeadNorm {
-            norm: first.spec.norm.clone(),
-            over: NormScope::EachHead,
-            weight: true,
-            bias: false,
-            after_rope: false,
-        };
+        let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::EachHead);
         head_norm(&mut first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
     }
     first
@@ -28,8 +22,7 @@ pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
 /// Three layers of four slide, starting with the first, and only these rotate.
 pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(config, 1e4), rope_theta);
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    let window = sliding_window(config, 4096);
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(4);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
     slide(&mut first, config, window, slides);

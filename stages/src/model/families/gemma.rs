@@ -1,6 +1,6 @@
 //! Gemma 1, 2 and 3: the embedding is multiplied by `√hidden_size`, norms multiply by `1 + weight`.
 
-use super::attention_span::{layer_zero_slides, slide};
+use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, eps, llama_like_with, plain_rope, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder, norms_after, ropes};
@@ -22,7 +22,7 @@ pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerC
 pub(super) fn gemma2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = base(config, 4, 1e4, 8192, &SizeDefaults::default(), rope_theta);
     attention(&mut first, config, Some(50.0));
-    slide(&mut first, config, window(config), |layer| layer.is_multiple_of(2));
+    slide(&mut first, config, sliding_window(config, 4096), |layer| layer.is_multiple_of(2));
     first
 }
 
@@ -42,7 +42,7 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     rms_head_norm(&mut first, eps, 1.0, NormScope::Head);
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(6);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
-    slide(&mut first, config, window(config), slides);
+    slide(&mut first, config, sliding_window(config, 4096), slides);
     if layer_zero_slides(config, slides(0)) {
         first.spec.rope = Some(rope_for(config, &first, rope_theta, true));
     }
@@ -82,11 +82,6 @@ fn attention(first: &mut FirstLayerConfig, config: &Fields<'_>, softcap: Option<
     first.spec.scale = 1.0 / scalar.sqrt();
     let default = softcap.filter(|_| !config.contains("attn_logit_softcapping"));
     first.spec.softcap = config.optional_positive("attn_logit_softcapping").or(default);
-}
-
-fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    config.optional_size("sliding_window", 1 << 32).or(default)
 }
 
 /// Gemma 1: a gate with tanh-approximated GELU, even for `hidden_act: gelu`, as in the library.

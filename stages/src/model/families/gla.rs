@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::first_layer::{FirstLayerConfig, SoftmaxLayers};
 use super::llama_like::{named, plain_rope};
 use super::rest::{head, plain, sized};
-use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS};
+use super::sizes::{MAX_ENTRIES, MAX_HEADS, MAX_TOKENS, check_groups};
 use crate::model::decoder::{Activation, Decoder, NamedNorm, Perceptron};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
@@ -36,7 +36,7 @@ pub(super) fn first_layer(config: &Fields<'_>, _rope_theta: Option<f64>) -> Firs
     let hidden_size = config.optional_size("hidden_size", MAX_ENTRIES).unwrap_or(2048);
     let heads = config.optional_size("num_heads", MAX_HEADS).unwrap_or(4);
     let key_heads = config.optional_size("num_kv_heads", MAX_HEADS).unwrap_or(heads);
-    check_group(config, heads, key_heads);
+    check_groups(config, config.location(), heads, key_heads);
     let sizes = Sizes {
         layers: config.optional_size("num_hidden_layers", MAX_ENTRIES).unwrap_or(24),
         hidden_size,
@@ -139,15 +139,6 @@ fn refuse_variants(config: &Fields<'_>) {
     }
 }
 
-fn check_group(config: &Fields<'_>, heads: u64, key_heads: u64) {
-    if !heads.is_multiple_of(key_heads) {
-        config.note(ModelProblem::checkpoint(format!(
-            "{} contradicts itself: {heads} query heads cannot share {key_heads} key heads evenly",
-            config.location()
-        )));
-    }
-}
-
 /// Returns the numbers of a head whose heads together have `hidden_size` times the value of a key.
 fn head_width(
     config: &Fields<'_>,
@@ -247,7 +238,7 @@ fn softmax_group(
     let hidden = sizes.hidden_size;
     let query_heads = fields.size("num_heads", MAX_HEADS);
     let key_heads = fields.optional_size("num_kv_heads", MAX_HEADS).unwrap_or(query_heads);
-    check_group(fields, query_heads, key_heads);
+    check_groups(fields, fields.location(), query_heads, key_heads);
     if !hidden.is_multiple_of(2 * query_heads) {
         let message = format!(
             "{} contradicts itself: {query_heads} heads with pairs of numbers cannot share `hidden_size` {hidden} evenly",

@@ -2,7 +2,7 @@
 
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
-use super::rest::{LlamaLayout, llama_decoder, norms_after};
+use super::rest::{fused_gate_decoder, norms_after};
 use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
@@ -43,13 +43,8 @@ pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
 
 /// GLM-4-0414: norms before and after both parts; gate and up projection in one tensor.
 pub(super) fn glm4_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    let mut decoder = glm_decoder(config, first);
+    let mut decoder = fused_gate_decoder(config, first);
     let names = ["layers.0.post_self_attn_layernorm", "layers.0.post_mlp_layernorm"];
     norms_after(&mut decoder, &first.spec.norm, names[0], names[1]);
     decoder
-}
-
-/// GLM-4-9B: gate and up projection in one tensor.
-pub(super) fn glm_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
 }

@@ -51,9 +51,8 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     let (query, key) = Projection::grouped(name, true, heads, 1, head_dim);
     (first.tensors.query, first.tensors.key, first.spec.key_heads) = (query, key, heads);
     if config.flag("qk_layernorm", true) {
-        let norm = first.spec.norm.clone();
-        let over = NormScope::Head;
-        let norm = HeadNorm { norm, over, weight: true, bias: true, after_rope: false };
+        let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+        let norm = HeadNorm { bias: true, ..norm };
         let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
         head_norm(&mut first, norm, names[0], names[1]);
     }

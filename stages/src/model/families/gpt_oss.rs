@@ -1,6 +1,6 @@
 //! gpt-oss: a learned logit per head is added to the softmax; layers alternate between sliding and full attention.
 
-use super::attention_span::slide;
+use super::attention_span::{slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
@@ -33,8 +33,6 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
             attention_factor: yarn_attention_factor(32.0, None, None),
         };
     }
-    let default = (!config.contains("sliding_window")).then_some(128);
-    let window = config.optional_size("sliding_window", 1 << 32).or(default);
-    slide(&mut first, config, window, |layer| layer.is_multiple_of(2));
+    slide(&mut first, config, sliding_window(config, 128), |layer| layer.is_multiple_of(2));
     first
 }

@@ -14,13 +14,8 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         ..LlamaLike::default()
     };
     let mut first = llama_like(config, &family, rope_theta);
-    let norm = HeadNorm {
-        norm: first.spec.norm.clone(),
-        over: NormScope::Head,
-        weight: true,
-        bias: false,
-        after_rope: true,
-    };
+    let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+    let norm = HeadNorm { after_rope: true, ..norm };
     let names = ["layers.0.self_attn.query_layernorm", "layers.0.self_attn.key_layernorm"];
     head_norm(&mut first, norm, names[0], names[1]);
     first

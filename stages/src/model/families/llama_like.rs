@@ -176,8 +176,7 @@ pub(super) fn head_norm(first: &mut FirstLayerConfig, norm: HeadNorm, query: &st
 
 /// Adds an RMS norm of each head before the rotary embedding: `q_norm` and `k_norm` (Qwen3, Gemma 3).
 pub(super) fn rms_head_norm(first: &mut FirstLayerConfig, eps: f64, offset: f64, over: NormScope) {
-    let norm = Norm::Rms { eps, offset };
-    let norm = HeadNorm { norm, over, weight: true, bias: false, after_rope: false };
+    let norm = HeadNorm::new(Norm::Rms { eps, offset }, over);
     head_norm(first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
 }
 

@@ -1,10 +1,8 @@
 //! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 
-use super::attention_span::{slide, slide_everywhere};
+use super::attention_span::{slide, slide_everywhere, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaLayout, llama_decoder};
-use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
 
@@ -12,14 +10,14 @@ use crate::model::spec::QueryScale;
 /// missing key means 4,096.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(1e-6), rope_theta);
-    slide_everywhere(&mut first, config, window(config));
+    slide_everywhere(&mut first, config, sliding_window(config, 4096));
     first
 }
 
 /// Every layer slides unless `layer_types` says otherwise.
 pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = llama_like(config, &family(1e-6), rope_theta);
-    slide(&mut first, config, window(config), |_| true);
+    slide(&mut first, config, sliding_window(config, 4096), |_| true);
     first
 }
 
@@ -47,14 +45,4 @@ fn family(eps: f64) -> LlamaLike {
         max_positions: 131_072,
         ..LlamaLike::default()
     }
-}
-
-fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    config.optional_size("sliding_window", 1 << 32).or(default)
-}
-
-/// No biases after the first projections.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout::default())
 }

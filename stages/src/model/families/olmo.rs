@@ -1,6 +1,6 @@
 //! `OLMo` 1 to 3 and `OLMoE`: a first norm without weights or none at all, norms over all heads together.
 
-use super::attention_span::{layer_zero_slides, slide};
+use super::attention_span::{layer_zero_slides, slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder, norms_after};
@@ -31,10 +31,8 @@ pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerC
 /// Like `OLMo` 2; three layers of four slide, starting with the first, without rope scaling.
 pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerConfig {
     let mut first = without_first_norm(config, 5e5, rope_theta);
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", 1 << 32).or(default);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(4);
-    slide(&mut first, config, window, slides);
+    slide(&mut first, config, sliding_window(config, 4096), slides);
     let nested = config.optional_object("rope_parameters");
     let nested = nested.is_some_and(|rope| rope.contains("sliding_attention"));
     if layer_zero_slides(config, slides(0)) && !nested {

@@ -3,9 +3,7 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
-use super::rest::{
-    LlamaLayout, activation, head, llama_decoder, output, plain, two_projections, width,
-};
+use super::rest::{activation, head, output, plain, two_projections, width};
 use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -22,13 +20,8 @@ pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCon
     };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("qk_layernorm", false) {
-        let norm = HeadNorm {
-            norm: first.spec.norm.clone(),
-            over: NormScope::Head,
-            weight: true,
-            bias: true,
-            after_rope: false,
-        };
+        let norm = HeadNorm::new(first.spec.norm.clone(), NormScope::Head);
+        let norm = HeadNorm { bias: true, ..norm };
         let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
         head_norm(&mut first, norm, names[0], names[1]);
     }
@@ -66,9 +59,4 @@ pub(super) fn phi_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Deco
     head.bias = Some("lm_head.bias".to_owned());
     let norms = (NamedNorm::default(), last);
     Decoder { order: Order::Parallel, ..plain(first, output, norms, feed_forward, head) }
-}
-
-/// Gate and up projection in one tensor.
-pub(super) fn phi3_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
 }

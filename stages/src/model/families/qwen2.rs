@@ -1,10 +1,8 @@
 //! Qwen2 and Qwen2.5, dense and with experts.
 
-use super::attention_span::slide;
+use super::attention_span::{slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, llama_like};
-use super::rest::{LlamaLayout, llama_decoder};
-use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
 /// Queries and keys always have a bias. With `use_sliding_window`, layers from `max_window_layers` on slide, so layer 0
@@ -19,7 +17,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("use_sliding_window", false) {
         let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
-        slide(&mut first, config, window(config), |layer| layer >= sliding_from);
+        slide(&mut first, config, sliding_window(config, 4096), |layer| layer >= sliding_from);
     }
     first
 }
@@ -36,17 +34,7 @@ pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayerCon
     if config.flag("use_sliding_window", false) {
         let sliding_below = config.optional_count("max_window_layers").unwrap_or(28);
         let slides = |layer: u64| layer.is_multiple_of(2) && layer < sliding_below;
-        slide(&mut first, config, window(config), slides);
+        slide(&mut first, config, sliding_window(config, 4096), slides);
     }
     first
-}
-
-fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    config.optional_size("sliding_window", 1 << 32).or(default)
-}
-
-/// No biases after the first projections.
-pub(super) fn decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
-    llama_decoder(config, first, &LlamaLayout::default())
 }

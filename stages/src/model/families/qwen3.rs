@@ -1,6 +1,6 @@
 //! Qwen3, dense and with experts: an RMS norm over each head of queries and keys before the rotary embedding.
 
-use super::attention_span::slide;
+use super::attention_span::{slide, sliding_window};
 use super::first_layer::FirstLayerConfig;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
 use super::rest::{LlamaLayout, llama_decoder};
@@ -43,9 +43,7 @@ fn base(
 }
 
 fn window(config: &Fields<'_>) -> Option<u64> {
-    let default = (!config.contains("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", 1 << 32).or(default);
-    window.filter(|_| config.flag("use_sliding_window", false))
+    sliding_window(config, 4096).filter(|_| config.flag("use_sliding_window", false))
 }
 
 /// `attention_bias` applies to all projections of attention.

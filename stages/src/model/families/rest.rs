@@ -54,6 +54,16 @@ pub(super) fn llama_decoder(
     plain(first, output, (before, last), feed_forward, head(config, layout.tied))
 }
 
+/// Describes a model with Llama's names, without biases after the first projections.
+pub(super) fn plain_llama_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
+    llama_decoder(config, first, &LlamaLayout::default())
+}
+
+/// Describes a model like Llama with gate and up projection in one tensor.
+pub(super) fn fused_gate_decoder(config: &Fields<'_>, first: &FirstLayerConfig) -> Decoder {
+    llama_decoder(config, first, &LlamaLayout { fused_gate: true, ..LlamaLayout::default() })
+}
+
 /// Describes sequential layers with norms before both parts and at the end.
 pub(super) fn plain(
     first: &FirstLayerConfig,

@@ -49,10 +49,8 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
     let written = names.key_heads.iter().any(|name| config.contains(name));
     let default_heads = defaults.key_heads.filter(|_| !written).unwrap_or(query_heads);
     let key_heads = config.first_size(names.key_heads, MAX_HEADS, Some(default_heads));
-    if config.is_clean() && !query_heads.is_multiple_of(key_heads) {
-        let message =
-            format!("{query_heads} query heads cannot share {key_heads} key heads evenly");
-        config.note(ModelProblem::checkpoint(format!("config.json contradicts itself: {message}")));
+    if config.is_clean() {
+        check_groups(config, "config.json", query_heads, key_heads);
     }
     let positions = names.positions.iter().find_map(|name| config.optional_size(name, 1 << 32));
     Sizes {
@@ -63,6 +61,15 @@ pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefau
         head_dim: head_dim(config, hidden_size, query_heads, defaults.head_dim),
         vocabulary_size: config.first_size(names.vocabulary, MAX_TOKENS, defaults.vocabulary),
         max_positions: positions.or(defaults.positions),
+    }
+}
+
+/// Checks that each key head has the same number of query heads.
+pub(super) fn check_groups(config: &Fields<'_>, location: &str, query_heads: u64, key_heads: u64) {
+    if !query_heads.is_multiple_of(key_heads) {
+        config.note(ModelProblem::checkpoint(format!(
+            "{location} contradicts itself: {query_heads} query heads cannot share {key_heads} key heads evenly"
+        )));
     }
 }
 

@@ -23,13 +23,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("qk_layernorm", false) {
         let spec = &mut first.spec;
-        spec.head_norm = Some(HeadNorm {
-            norm: spec.norm.clone(),
-            over: NormScope::EachHead,
-            weight: true,
-            bias: false,
-            after_rope: false,
-        });
+        spec.head_norm = Some(HeadNorm::new(spec.norm.clone(), NormScope::EachHead));
         let projections = [
             ("q_layernorm", TensorRole::QueryNormWeight, spec.query_heads),
             ("k_layernorm", TensorRole::KeyNormWeight, spec.key_heads),
