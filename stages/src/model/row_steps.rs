@@ -5,9 +5,9 @@ use std::ops::Range;
 use longsift_kernels::{Kernel, PackedWeights};
 use rayon::prelude::*;
 
-use super::norm::normalise;
+use super::norm::{GroupNorm, RowNorm};
 use super::spec::{AttentionSpec, Norm, NormScope, RowContent};
-use super::tensors::TensorRole;
+use super::tensors::{Roles, TensorRole};
 use super::weights::LayerWeights;
 
 /// All steps of one model, with their weights.
@@ -21,47 +21,8 @@ pub(crate) struct RowSteps {
     /// Projection to the table's rows; `None` if these are the embeddings.
     projection: Option<PackedWeights>,
     clip: Option<f32>,
-    slice_norms: Vec<SliceNorm>,
-}
-
-/// A norm over a whole row.
-struct RowNorm {
-    norm: Norm,
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl RowNorm {
-    fn apply(&self, width: usize, rows: &mut [f32]) {
-        if self.norm != Norm::None {
-            rows.par_chunks_exact_mut(width)
-                .for_each(|row| normalise(&self.norm, &self.weight, &self.bias, row));
-        }
-    }
-}
-
-/// A norm over parts of a row, `group` numbers each. The weights are those of one group, or of all groups in order.
-struct SliceNorm {
-    norm: Norm,
-    range: Range<usize>,
-    group: usize,
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl SliceNorm {
-    fn apply(&self, row: &mut [f32]) {
-        for (index, part) in row[self.range.clone()].chunks_exact_mut(self.group).enumerate() {
-            let (weight, bias) =
-                (self.group_values(&self.weight, index), self.group_values(&self.bias, index));
-            normalise(&self.norm, weight, bias, part);
-        }
-    }
-
-    fn group_values<'a>(&self, values: &'a [f32], index: usize) -> &'a [f32] {
-        let groups = values.len() / self.group;
-        if groups == 0 { values } else { &values[index % groups * self.group..][..self.group] }
-    }
+    /// Norms over ranges of a row.
+    slice_norms: Vec<(Range<usize>, GroupNorm)>,
 }
 
 impl RowSteps {
@@ -69,16 +30,10 @@ impl RowSteps {
         let hidden_size = spec.hidden_size as usize;
         let embedding_width = spec.embedding_width() as usize;
         let projected = spec.row_content() != RowContent::Embedding;
-        let embedding_norm = RowNorm {
-            norm: spec.embedding.norm.clone(),
-            weight: weights.take(TensorRole::EmbeddingNormWeight),
-            bias: weights.take(TensorRole::EmbeddingNormBias),
-        };
-        let norm = RowNorm {
-            norm: if projected { spec.norm.clone() } else { Norm::None },
-            weight: weights.take(TensorRole::NormWeight),
-            bias: weights.take(TensorRole::NormBias),
-        };
+        let embedding_norm =
+            RowNorm::take(&spec.embedding.norm, weights, TensorRole::EMBEDDING_NORM);
+        let norm = if projected { &spec.norm } else { &Norm::None };
+        let norm = RowNorm::take(norm, weights, TensorRole::NORM);
         let pack = |weight: Vec<f32>, bias: Vec<f32>, inputs| {
             let bias = (!bias.is_empty()).then_some(bias.as_slice());
             PackedWeights::new(kernel, &weight, bias, inputs)
@@ -113,7 +68,8 @@ impl RowSteps {
                 *x = (f64::from(*x) * multiplier) as f32;
             }
         }
-        self.embedding_norm.apply(self.embedding_width, &mut rows);
+        let width = self.embedding_width;
+        rows.par_chunks_exact_mut(width).for_each(|row| self.embedding_norm.apply(width, row));
         if let Some(projection) = &self.embedding_projection {
             let mut projected = vec![0.0; count * self.hidden_size];
             projection.apply(&rows, &mut projected);
@@ -122,7 +78,8 @@ impl RowSteps {
         let Some(projection) = &self.projection else {
             return rows;
         };
-        self.norm.apply(self.hidden_size, &mut rows);
+        let width = self.hidden_size;
+        rows.par_chunks_exact_mut(width).for_each(|row| self.norm.apply(width, row));
         let mut table = vec![0.0; count * projection.outputs()];
         projection.apply(&rows, &mut table);
         if let Some(clip) = self.clip {
@@ -131,37 +88,31 @@ impl RowSteps {
             }
         }
         if !self.slice_norms.is_empty() {
-            table
-                .par_chunks_exact_mut(projection.outputs())
-                .for_each(|row| self.slice_norms.iter().for_each(|norm| norm.apply(row)));
+            table.par_chunks_exact_mut(projection.outputs()).for_each(|row| {
+                let norms = self.slice_norms.iter();
+                norms.for_each(|(range, norm)| norm.apply(&mut row[range.clone()]));
+            });
         }
         table
     }
 }
 
 /// Returns the projections of the hidden state (weight, bias) that form a row.
-fn first_projections(spec: &AttentionSpec) -> ((TensorRole, TensorRole), (TensorRole, TensorRole)) {
-    let query = (TensorRole::QueryWeight, TensorRole::QueryBias);
+fn first_projections(spec: &AttentionSpec) -> (Roles, Roles) {
     match &spec.latent {
-        None => (query, (TensorRole::KeyWeight, TensorRole::KeyBias)),
-        Some(latent) => {
-            let down = (TensorRole::QueryDownWeight, TensorRole::QueryDownBias);
-            let query = if latent.query_rank.is_some() { down } else { query };
-            (query, (TensorRole::KeyDownWeight, TensorRole::KeyDownBias))
-        }
+        None => (TensorRole::QUERY, TensorRole::KEY),
+        Some(latent) if latent.query_rank.is_none() => (TensorRole::QUERY, TensorRole::KEY_DOWN),
+        Some(_) => (TensorRole::QUERY_DOWN, TensorRole::KEY_DOWN),
     }
 }
 
-fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<SliceNorm> {
+fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<(Range<usize>, GroupNorm)> {
     if let Some(latent) = &spec.latent {
         let query = spec.latent_query_width(latent) as usize;
         let key = query..query + latent.key_rank as usize;
-        let mut norm = |range: Range<usize>, role| SliceNorm {
-            norm: Norm::Rms { eps: latent.eps, offset: 0.0 },
-            group: range.len(),
-            range,
-            weight: weights.take(role),
-            bias: Vec::new(),
+        let mut norm = |range: Range<usize>, role| {
+            let (norm, group) = (Norm::Rms { eps: latent.eps, offset: 0.0 }, range.len());
+            (range, GroupNorm { norm, group, weight: weights.take(role), bias: Vec::new() })
         };
         let key = norm(key, TensorRole::KeyDownNorm);
         let query = latent.query_rank.map(|_| norm(0..query, TensorRole::QueryDownNorm));
@@ -173,37 +124,9 @@ fn slice_norms(spec: &AttentionSpec, weights: &mut LayerWeights) -> Vec<SliceNor
     let head_dim = spec.head_dim as usize;
     let queries = spec.query_heads as usize * head_dim;
     let row = queries + spec.key_heads as usize * head_dim;
-    let mut norm = |range: Range<usize>, weight, bias| SliceNorm {
-        norm: head_norm.norm.clone(),
-        group: if head_norm.over == NormScope::AllHeads { range.len() } else { head_dim },
-        range,
-        weight: weights.take(weight),
-        bias: weights.take(bias),
+    let mut norm = |range: Range<usize>, roles| {
+        let group = if head_norm.over == NormScope::AllHeads { range.len() } else { head_dim };
+        (range, GroupNorm::take(&head_norm.norm, group, weights, roles))
     };
-    vec![
-        norm(0..queries, TensorRole::QueryNormWeight, TensorRole::QueryNormBias),
-        norm(queries..row, TensorRole::KeyNormWeight, TensorRole::KeyNormBias),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slice_norm(weight: Vec<f32>) -> SliceNorm {
-        let norm = Norm::Layer { eps: 0.0, offset: 0.0 };
-        SliceNorm { norm, range: 1..5, group: 2, weight, bias: Vec::new() }
-    }
-
-    #[test]
-    fn group_weights_are_shared_or_separate() {
-        let normed = |weight| {
-            let mut row = [9.0, 1.0, 3.0, 4.0, 8.0, 9.0];
-            slice_norm(weight).apply(&mut row);
-            row.map(|x| x as i32)
-        };
-        assert_eq!(normed(vec![]), [9, -1, 1, -1, 1, 9]);
-        assert_eq!(normed(vec![2.0, 3.0]), [9, -2, 3, -2, 3, 9]);
-        assert_eq!(normed(vec![2.0, 3.0, 4.0, 5.0]), [9, -2, 3, -4, 5, 9]);
-    }
+    vec![norm(0..queries, TensorRole::QUERY_NORM), norm(queries..row, TensorRole::KEY_NORM)]
 }

@@ -103,12 +103,7 @@ impl Projection {
     }
 
     /// Returns its tensors, for a hidden state of `hidden_size` numbers.
-    pub(crate) fn needed(
-        &self,
-        hidden_size: u64,
-        weight: TensorRole,
-        bias: TensorRole,
-    ) -> Vec<NeededTensor> {
+    pub(crate) fn needed(&self, hidden_size: u64, (weight, bias): Roles) -> Vec<NeededTensor> {
         let inputs = self.inputs.unwrap_or(hidden_size);
         let shape = if self.transposed { [inputs, self.outputs] } else { [self.outputs, inputs] };
         let mut needed = vec![NeededTensor {
@@ -138,6 +133,9 @@ fn span(rows: &[Range<u64>]) -> Range<u64> {
 fn all(rows: u64) -> Vec<Range<u64>> {
     std::iter::once(0..rows).collect()
 }
+
+/// Roles of the weight and the bias of a norm or projection.
+pub(crate) type Roles = (TensorRole, TensorRole);
 
 /// Purpose of a required tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -213,6 +211,32 @@ pub(crate) enum TensorRole {
     OutputGateWeight,
 }
 
+impl TensorRole {
+    pub(crate) const NORM: Roles = (Self::NormWeight, Self::NormBias);
+    pub(crate) const QUERY: Roles = (Self::QueryWeight, Self::QueryBias);
+    pub(crate) const KEY: Roles = (Self::KeyWeight, Self::KeyBias);
+    pub(crate) const EMBEDDING_NORM: Roles = (Self::EmbeddingNormWeight, Self::EmbeddingNormBias);
+    pub(crate) const QUERY_NORM: Roles = (Self::QueryNormWeight, Self::QueryNormBias);
+    pub(crate) const KEY_NORM: Roles = (Self::KeyNormWeight, Self::KeyNormBias);
+    pub(crate) const QUERY_DOWN: Roles = (Self::QueryDownWeight, Self::QueryDownBias);
+    pub(crate) const KEY_DOWN: Roles = (Self::KeyDownWeight, Self::KeyDownBias);
+    pub(crate) const VALUE: Roles = (Self::ValueWeight, Self::ValueBias);
+    pub(crate) const OUTPUT: Roles = (Self::OutputWeight, Self::OutputBias);
+    pub(crate) const AFTER_ATTENTION: Roles =
+        (Self::AfterAttentionWeight, Self::AfterAttentionBias);
+    pub(crate) const FEED_FORWARD_NORM: Roles =
+        (Self::FeedForwardNormWeight, Self::FeedForwardNormBias);
+    pub(crate) const ROUTER: Roles = (Self::RouterWeight, Self::RouterBias);
+    pub(crate) const GATE: Roles = (Self::GateWeight, Self::GateBias);
+    pub(crate) const UP: Roles = (Self::UpWeight, Self::UpBias);
+    pub(crate) const DOWN: Roles = (Self::DownWeight, Self::DownBias);
+    pub(crate) const AFTER_FEED_FORWARD: Roles =
+        (Self::AfterFeedForwardWeight, Self::AfterFeedForwardBias);
+    pub(crate) const LAST_NORM: Roles = (Self::LastNormWeight, Self::LastNormBias);
+    pub(crate) const HEAD_PROJECTION: Roles = (Self::HeadProjection, Self::HeadProjectionBias);
+    pub(crate) const DECAY_UP: Roles = (Self::DecayUpWeight, Self::DecayUpBias);
+}
+
 /// A required tensor, with the shape that config.json implies.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeededTensor {
@@ -228,6 +252,11 @@ pub(crate) struct NeededTensor {
 }
 
 impl NeededTensor {
+    /// Requires all rows of a tensor.
+    pub(crate) fn whole(role: TensorRole, name: String, shape: Vec<u64>) -> Self {
+        Self { role, name, rows: all(shape[0]), shape, columns: None }
+    }
+
     /// Returns how many numbers are read.
     pub(crate) fn numbers(&self) -> u64 {
         let rows: u64 = self.rows.iter().map(|rows| rows.end - rows.start).sum();
@@ -270,8 +299,8 @@ impl LayerZeroTensors {
                 name.as_ref().map(|name| whole(*role, name, &[hidden], 0))
             }),
         );
-        needed.extend(self.query.needed(hidden, TensorRole::QueryWeight, TensorRole::QueryBias));
-        needed.extend(self.key.needed(hidden, TensorRole::KeyWeight, TensorRole::KeyBias));
+        needed.extend(self.query.needed(hidden, TensorRole::QUERY));
+        needed.extend(self.key.needed(hidden, TensorRole::KEY));
         needed.extend(
             self.more
                 .iter()
@@ -306,9 +335,9 @@ mod tests {
     fn columns_of_a_transposed_projection_are_read() {
         let (_, mut key) = Projection::stacked("qkv", false, 8, 4);
         key.transposed = true;
-        let needed = key.needed(6, TensorRole::KeyWeight, TensorRole::KeyBias).remove(0);
+        let needed = key.needed(6, TensorRole::KEY).remove(0);
         assert_eq!((needed.shape, needed.columns), (vec![6, 16], Some(8..12)));
-        let numbers = key.needed(6, TensorRole::KeyWeight, TensorRole::KeyBias)[0].numbers();
+        let numbers = key.needed(6, TensorRole::KEY)[0].numbers();
         assert_eq!(numbers, 24);
     }
 }

@@ -9,7 +9,7 @@ use super::entry::TensorEntry;
 use super::problem::ModelProblem;
 use super::shard::{ShardReader, WeightShard};
 use super::stored::StoredTensor;
-use super::tensors::TensorRole;
+use super::tensors::{Roles, TensorRole};
 use crate::contract::hex;
 
 /// Maximum bytes of floats per chunk.
@@ -247,8 +247,8 @@ impl LayerWeights {
     /// Creates a projection to the rows of `one`, then those of `other`, both `[outputs, inputs]`, with their biases.
     pub(crate) fn joined(
         &mut self,
-        one: (TensorRole, TensorRole),
-        other: (TensorRole, TensorRole),
+        one: Roles,
+        other: Roles,
         inputs: usize,
     ) -> (Vec<f32>, Vec<f32>) {
         let (mut weight, more) = (self.take(one.0), self.take(other.0));

@@ -6,7 +6,6 @@ mod groups;
 mod head;
 mod layer;
 pub(super) mod memory;
-pub(super) mod norms;
 mod packed;
 mod query_keys;
 

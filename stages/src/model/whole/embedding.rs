@@ -4,10 +4,9 @@ use std::ops::Range;
 
 use longsift_kernels::{PackedWeights, return_freed_arrays};
 
-use super::cpu::norms::RowNorm;
 use super::located::WholeModel;
+use crate::model::norm::RowNorm;
 use crate::model::problem::ModelProblem;
-use crate::model::spec::Norm;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::{LayerWeights, TensorReader};
 
@@ -32,11 +31,7 @@ pub(super) fn hidden_states(
     let width = spec.embedding_width() as usize;
     let hidden = spec.hidden_size as usize;
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.before)?;
-    let norm = RowNorm {
-        norm: spec.embedding.norm.clone(),
-        weight: weights.take(TensorRole::EmbeddingNormWeight),
-        bias: weights.take(TensorRole::EmbeddingNormBias),
-    };
+    let norm = RowNorm::take(&spec.embedding.norm, &mut weights, TensorRole::EMBEDDING_NORM);
     let projection = weights.take(TensorRole::EmbeddingProjection);
     let projection =
         spec.embedding.width.map(|_| PackedWeights::new(model.kernel, &projection, None, width));
@@ -52,9 +47,7 @@ pub(super) fn hidden_states(
                 *x = (f64::from(*x) * multiplier) as f32;
             }
         }
-        if norm.norm != Norm::None {
-            norm.apply(width, &mut state);
-        }
+        norm.apply(width, &mut state);
         if let Some(projection) = &projection {
             let mut projected = vec![0.0; ids_of.len() * hidden];
             projection.apply(&state, &mut projected);

@@ -12,7 +12,7 @@ use crate::model::families::FirstLayerConfig;
 use crate::model::problem::ModelProblem;
 use crate::model::shard::WeightShard;
 use crate::model::spec::{AttentionSpec, Norm};
-use crate::model::tensors::{NeededTensor, Projection, TensorRole};
+use crate::model::tensors::{NeededTensor, Projection, Roles, TensorRole};
 use crate::model::unread::ReadScope;
 use crate::model::weights::TensorReader;
 
@@ -217,40 +217,28 @@ fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec
     for needed in &mut needed {
         needed.name = at_layer(&needed.name, layer);
     }
-    let mut projection = |of: &Projection, weight, bias| {
-        needed.extend(projection_at(of, layer).needed(hidden, weight, bias));
+    let mut projection = |of: &Projection, roles| {
+        needed.extend(projection_at(of, layer).needed(hidden, roles));
     };
-    projection(value, TensorRole::ValueWeight, TensorRole::ValueBias);
-    projection(output, TensorRole::OutputWeight, TensorRole::OutputBias);
+    projection(value, TensorRole::VALUE);
+    projection(output, TensorRole::OUTPUT);
     for part in decoder.feed_forward.perceptrons() {
         if let Some(gate) = &part.gate {
-            projection(gate, TensorRole::GateWeight, TensorRole::GateBias);
+            projection(gate, TensorRole::GATE);
         }
-        projection(&part.up, TensorRole::UpWeight, TensorRole::UpBias);
-        projection(&part.down, TensorRole::DownWeight, TensorRole::DownBias);
+        projection(&part.up, TensorRole::UP);
+        projection(&part.down, TensorRole::DOWN);
     }
     if let FeedForward::Experts { router, .. } = &decoder.feed_forward {
-        projection(router, TensorRole::RouterWeight, TensorRole::RouterBias);
+        projection(router, TensorRole::ROUTER);
     }
     let norms = [
-        (
-            &decoder.after_attention,
-            TensorRole::AfterAttentionWeight,
-            TensorRole::AfterAttentionBias,
-        ),
-        (
-            &decoder.before_feed_forward,
-            TensorRole::FeedForwardNormWeight,
-            TensorRole::FeedForwardNormBias,
-        ),
-        (
-            &decoder.after_feed_forward,
-            TensorRole::AfterFeedForwardWeight,
-            TensorRole::AfterFeedForwardBias,
-        ),
+        (&decoder.after_attention, TensorRole::AFTER_ATTENTION),
+        (&decoder.before_feed_forward, TensorRole::FEED_FORWARD_NORM),
+        (&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD),
     ];
-    for (norm, weight, bias) in norms {
-        needed.extend(norm_tensors(norm, hidden, weight, bias, layer));
+    for (norm, roles) in norms {
+        needed.extend(norm_tensors(norm, hidden, roles, layer));
     }
     needed
 }
@@ -258,21 +246,15 @@ fn layer_tensors(first: &FirstLayerConfig, decoder: &Decoder, layer: u64) -> Vec
 fn norm_tensors(
     named: &NamedNorm,
     hidden: u64,
-    weight: TensorRole,
-    bias: TensorRole,
+    (weight, bias): Roles,
     layer: u64,
 ) -> impl Iterator<Item = NeededTensor> {
     let there = named.norm != Norm::None;
     let tensors = [(weight, &named.weight), (bias, &named.bias)];
     let tensors = tensors.into_iter().filter(move |_| there);
     tensors.filter_map(move |(role, name)| {
-        let name = at_layer(name.as_ref()?, layer);
-        Some(NeededTensor { role, name, shape: vec![hidden], rows: whole(hidden), columns: None })
+        Some(NeededTensor::whole(role, at_layer(name.as_ref()?, layer), vec![hidden]))
     })
-}
-
-fn whole(rows: u64) -> Vec<std::ops::Range<u64>> {
-    std::iter::once(0..rows).collect()
 }
 
 /// Lists the tensors between the last layer and the head.
@@ -280,29 +262,20 @@ fn tensors_after_layers(first: &FirstLayerConfig, decoder: &Decoder) -> Vec<Need
     let (spec, head) = (&first.spec, &decoder.head);
     let hidden = spec.hidden_size;
     let last = &decoder.last_norm;
-    let mut needed: Vec<_> =
-        norm_tensors(last, hidden, TensorRole::LastNormWeight, TensorRole::LastNormBias, 0)
-            .collect();
+    let mut needed: Vec<_> = norm_tensors(last, hidden, TensorRole::LAST_NORM, 0).collect();
     if let Some(projection) = &head.projection {
-        needed.extend(projection.needed(
-            hidden,
-            TensorRole::HeadProjection,
-            TensorRole::HeadProjectionBias,
-        ));
+        needed.extend(projection.needed(hidden, TensorRole::HEAD_PROJECTION));
     }
-    needed.extend(head.bias.as_ref().map(|name| NeededTensor {
-        role: TensorRole::HeadBias,
-        name: name.clone(),
-        shape: vec![spec.vocabulary_size],
-        rows: whole(spec.vocabulary_size),
-        columns: None,
-    }));
+    let bias = head.bias.clone();
+    needed.extend(
+        bias.map(|name| {
+            NeededTensor::whole(TensorRole::HeadBias, name, vec![spec.vocabulary_size])
+        }),
+    );
     needed
 }
 
 fn head(first: &FirstLayerConfig, decoder: &Decoder) -> Option<NeededTensor> {
-    let (rows, width) = (first.spec.vocabulary_size, first.spec.embedding_width());
-    let name = decoder.head.weight.clone()?;
-    let (shape, rows) = (vec![rows, width], whole(rows));
-    Some(NeededTensor { role: TensorRole::HeadWeight, name, shape, rows, columns: None })
+    let shape = vec![first.spec.vocabulary_size, first.spec.embedding_width()];
+    Some(NeededTensor::whole(TensorRole::HeadWeight, decoder.head.weight.clone()?, shape))
 }

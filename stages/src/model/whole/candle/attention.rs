@@ -36,10 +36,9 @@ impl<'m> QueryKeys<'m> {
         weights: &mut LayerWeights,
     ) -> Result<Self> {
         let hidden = spec.hidden_size as usize;
-        let roles = (TensorRole::NormWeight, TensorRole::NormBias);
-        let norm = TensorNorm::take(place, &spec.norm, weights, roles, hidden)?;
-        let mut heads = |weight, bias, of_norm| {
-            let projection = LinearLayer::take(place, weights, (weight, bias), hidden)?;
+        let norm = TensorNorm::take(place, &spec.norm, weights, TensorRole::NORM, hidden)?;
+        let mut heads = |roles, of_norm| {
+            let projection = LinearLayer::take(place, weights, roles, hidden)?;
             let norm = spec.head_norm.as_ref().map(|norm| {
                 let width = match norm.over {
                     NormScope::AllHeads => projection.outputs(),
@@ -50,16 +49,8 @@ impl<'m> QueryKeys<'m> {
             });
             Ok::<_, candle_core::Error>(Heads { projection, norm: norm.transpose()? })
         };
-        let query = heads(
-            TensorRole::QueryWeight,
-            TensorRole::QueryBias,
-            (TensorRole::QueryNormWeight, TensorRole::QueryNormBias),
-        )?;
-        let key = heads(
-            TensorRole::KeyWeight,
-            TensorRole::KeyBias,
-            (TensorRole::KeyNormWeight, TensorRole::KeyNormBias),
-        )?;
+        let query = heads(TensorRole::QUERY, TensorRole::QUERY_NORM)?;
+        let key = heads(TensorRole::KEY, TensorRole::KEY_NORM)?;
         Ok(Self { place, spec, norm, query, key })
     }
 

@@ -38,10 +38,10 @@ pub(super) fn finish(
     let (hidden, width) =
         (model.spec().hidden_size as usize, model.spec().embedding_width() as usize);
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
-    let roles = (TensorRole::LastNormWeight, TensorRole::LastNormBias);
-    let norm = TensorNorm::take(place, &model.decoder.last_norm.norm, &mut weights, roles, hidden);
+    let (norm, roles) = (&model.decoder.last_norm.norm, TensorRole::LAST_NORM);
+    let norm = TensorNorm::take(place, norm, &mut weights, roles, hidden);
     let norm = norm.map_err(failed)?;
-    let roles = (TensorRole::HeadProjection, TensorRole::HeadProjectionBias);
+    let roles = TensorRole::HEAD_PROJECTION;
     let projection = model.decoder.head.projection.as_ref();
     let projection = projection.map(|_| LinearLayer::take(place, &mut weights, roles, hidden));
     let projection = projection.transpose().map_err(failed)?;

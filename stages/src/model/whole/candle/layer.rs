@@ -51,28 +51,15 @@ impl<'m> Layer<'m> {
         let hidden = spec.hidden_size as usize;
         let weights = &mut weights;
         let query_keys = QueryKeys::new(place, spec, weights)?;
-        let value = (TensorRole::ValueWeight, TensorRole::ValueBias);
-        let value = LinearLayer::take(place, weights, value, hidden)?;
-        let output = (TensorRole::OutputWeight, TensorRole::OutputBias);
-        let output = LinearLayer::take(place, weights, output, query_keys.query_width())?;
-        let mut norm = |named: &NamedNorm, weight, bias| {
-            TensorNorm::take(place, &named.norm, weights, (weight, bias), hidden)
-        };
-        let after_attention = norm(
-            &decoder.after_attention,
-            TensorRole::AfterAttentionWeight,
-            TensorRole::AfterAttentionBias,
-        )?;
-        let before_feed_forward = norm(
-            &decoder.before_feed_forward,
-            TensorRole::FeedForwardNormWeight,
-            TensorRole::FeedForwardNormBias,
-        )?;
-        let after_feed_forward = norm(
-            &decoder.after_feed_forward,
-            TensorRole::AfterFeedForwardWeight,
-            TensorRole::AfterFeedForwardBias,
-        )?;
+        let value = LinearLayer::take(place, weights, TensorRole::VALUE, hidden)?;
+        let width = query_keys.query_width();
+        let output = LinearLayer::take(place, weights, TensorRole::OUTPUT, width)?;
+        let mut norm =
+            |named: &NamedNorm, roles| TensorNorm::take(place, &named.norm, weights, roles, hidden);
+        let after_attention = norm(&decoder.after_attention, TensorRole::AFTER_ATTENTION)?;
+        let before_feed_forward =
+            norm(&decoder.before_feed_forward, TensorRole::FEED_FORWARD_NORM)?;
+        let after_feed_forward = norm(&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD)?;
         Ok(Self {
             query_keys,
             value,
@@ -153,22 +140,18 @@ impl FeedForwardTensors {
         let inner = |part: &Perceptron| part.down.inputs.unwrap_or(1) as usize;
         let (chosen, experts) = match of {
             FeedForward::Dense(part) => {
-                let mut take = |weight, bias, inputs| {
-                    LinearLayer::take(place, weights, (weight, bias), inputs)
-                };
-                let gate = part.gate.as_ref();
-                let gate = gate.map(|_| take(TensorRole::GateWeight, TensorRole::GateBias, hidden));
+                let mut take = |roles, inputs| LinearLayer::take(place, weights, roles, inputs);
+                let gate = part.gate.as_ref().map(|_| take(TensorRole::GATE, hidden));
                 return Ok(Self::Dense(PerceptronTensors {
                     gate: gate.transpose()?,
-                    up: take(TensorRole::UpWeight, TensorRole::UpBias, hidden)?,
-                    down: take(TensorRole::DownWeight, TensorRole::DownBias, inner(part))?,
+                    up: take(TensorRole::UP, hidden)?,
+                    down: take(TensorRole::DOWN, inner(part))?,
                     activation: part.activation,
                 }));
             }
             FeedForward::Experts { chosen, experts, .. } => (*chosen as usize, experts),
         };
-        let router = (TensorRole::RouterWeight, TensorRole::RouterBias);
-        let router = LinearLayer::take(place, weights, router, hidden)?;
+        let router = LinearLayer::take(place, weights, TensorRole::ROUTER, hidden)?;
         let gates = weights.take(TensorRole::GateWeight);
         let (ups, downs) =
             (weights.take(TensorRole::UpWeight), weights.take(TensorRole::DownWeight));

@@ -6,7 +6,7 @@ use longsift_kernels::{Rope, RopeStyle};
 use super::place::CandleDevice;
 use crate::measures::language_model::ProductPrecision;
 use crate::model::spec::Norm;
-use crate::model::tensors::TensorRole;
+use crate::model::tensors::Roles;
 use crate::model::weights::LayerWeights;
 use crate::model::whole::figures::Squares;
 
@@ -44,7 +44,7 @@ impl LinearLayer {
     pub(super) fn take(
         place: &CandleDevice,
         weights: &mut LayerWeights,
-        (weight, bias): (TensorRole, TensorRole),
+        (weight, bias): Roles,
         inputs: usize,
     ) -> Result<Self> {
         Self::new(place, weights.take(weight), weights.take(bias), inputs)
@@ -77,7 +77,7 @@ impl TensorNorm {
         place: &CandleDevice,
         norm: &Norm,
         weights: &mut LayerWeights,
-        (weight, bias): (TensorRole, TensorRole),
+        (weight, bias): Roles,
         width: usize,
     ) -> Result<Self> {
         let mut take = |role| {

@@ -37,16 +37,11 @@ impl FeedForwardWeights {
         match of {
             FeedForward::Dense(part) => {
                 let width = part.down.inputs.unwrap_or(1) as usize;
-                let gate = (TensorRole::GateWeight, TensorRole::GateBias);
+                let mut take = |roles, inputs| packed(weights, kernel, roles, inputs);
                 Self::Dense(PerceptronWeights {
-                    gate: part.gate.as_ref().map(|_| packed(weights, kernel, gate, hidden)),
-                    up: packed(weights, kernel, (TensorRole::UpWeight, TensorRole::UpBias), hidden),
-                    down: packed(
-                        weights,
-                        kernel,
-                        (TensorRole::DownWeight, TensorRole::DownBias),
-                        width,
-                    ),
+                    gate: part.gate.as_ref().map(|_| take(TensorRole::GATE, hidden)),
+                    up: take(TensorRole::UP, hidden),
+                    down: take(TensorRole::DOWN, width),
                     activation: part.activation,
                     kernel,
                 })

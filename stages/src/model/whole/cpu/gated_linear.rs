@@ -5,8 +5,8 @@ use longsift_kernels::{
 };
 use rayon::prelude::*;
 
-use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
+use crate::model::norm::RowNorm;
 use crate::model::spec::{AttentionSpec, GatedLinear};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -51,13 +51,9 @@ impl<'a> GatedLinearLayer<'a> {
     ) -> Option<Self> {
         let (settings, shape) = (spec.gated_linear.as_ref()?, spec.gated_linear_shape()?);
         let hidden = spec.hidden_size as usize;
-        let mut norm = |role| RowNorm {
-            norm: spec.norm.clone(),
-            weight: weights.take(role),
-            bias: Vec::new(),
-        };
-        let (row_norm, head_norm) =
-            (norm(TensorRole::NormWeight), norm(TensorRole::MixedNormWeight));
+        let norm = RowNorm::take(&spec.norm, weights, TensorRole::NORM);
+        let mixed = weights.take(TensorRole::MixedNormWeight);
+        let head_norm = RowNorm { norm: spec.norm.clone(), weight: mixed, bias: Vec::new() };
         let convolutions = [
             TensorRole::QueryConvolution,
             TensorRole::KeyConvolution,
@@ -66,8 +62,7 @@ impl<'a> GatedLinearLayer<'a> {
         let convolutions = convolutions.map(|role| weights.take(role));
         let rank = weights.take(TensorRole::DecayDownWeight);
         let decay_down = PackedWeights::new(kernel, &rank, None, hidden);
-        let decay_up = (TensorRole::DecayUpWeight, TensorRole::DecayUpBias);
-        let decay_up = packed(weights, kernel, decay_up, decay_down.outputs());
+        let decay_up = packed(weights, kernel, TensorRole::DECAY_UP, decay_down.outputs());
         let gate = settings.output_gate.then(|| weights.take(TensorRole::OutputGateWeight));
         let mut packed = |roles| packed(weights, kernel, roles, hidden);
         Some(Self {
@@ -76,10 +71,10 @@ impl<'a> GatedLinearLayer<'a> {
             kernel,
             hidden,
             scale: spec.scale as f32,
-            norm: row_norm,
-            query: packed((TensorRole::QueryWeight, TensorRole::QueryBias)),
-            key: packed((TensorRole::KeyWeight, TensorRole::KeyBias)),
-            value: packed((TensorRole::ValueWeight, TensorRole::ValueBias)),
+            norm,
+            query: packed(TensorRole::QUERY),
+            key: packed(TensorRole::KEY),
+            value: packed(TensorRole::VALUE),
             decay_down,
             decay_up,
             convolutions,

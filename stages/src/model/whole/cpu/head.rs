@@ -4,8 +4,8 @@
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
-use super::norms::RowNorm;
 use super::packed::BLOCK_ROWS;
+use crate::model::norm::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -45,11 +45,7 @@ pub(super) fn finish(
     let (spec, decoder, kernel) = (model.spec(), &model.decoder, model.kernel);
     let (hidden, width) = (spec.hidden_size as usize, spec.embedding_width() as usize);
     let mut weights = LayerWeights::read_tensors(&model.shards, &model.after)?;
-    let norm = RowNorm {
-        norm: decoder.last_norm.norm.clone(),
-        weight: weights.take(TensorRole::LastNormWeight),
-        bias: weights.take(TensorRole::LastNormBias),
-    };
+    let norm = RowNorm::take(&decoder.last_norm.norm, &mut weights, TensorRole::LAST_NORM);
     let projection = decoder.head.projection.as_ref();
     let projection = projection.map(|_| {
         PackedWeights::new(kernel, &weights.take(TensorRole::HeadProjection), None, hidden)

@@ -5,10 +5,10 @@ use rayon::prelude::*;
 
 use super::feed_forward::FeedForwardWeights;
 use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
-use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
+use crate::model::norm::RowNorm;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
@@ -39,26 +39,10 @@ impl<'a> Layer<'a> {
     pub(super) fn new(model: &'a WholeModel, index: usize, mut weights: LayerWeights) -> Self {
         let (spec, decoder, kernel) = (&model.layers[index].spec, &model.decoder, model.kernel);
         let hidden = spec.hidden_size as usize;
-        let mut norm = |named: &NamedNorm, weight, bias| RowNorm {
-            norm: named.norm.clone(),
-            weight: weights.take(weight),
-            bias: weights.take(bias),
-        };
-        let after_attention = norm(
-            &decoder.after_attention,
-            TensorRole::AfterAttentionWeight,
-            TensorRole::AfterAttentionBias,
-        );
-        let before_feed_forward = norm(
-            &decoder.before_feed_forward,
-            TensorRole::FeedForwardNormWeight,
-            TensorRole::FeedForwardNormBias,
-        );
-        let after_feed_forward = norm(
-            &decoder.after_feed_forward,
-            TensorRole::AfterFeedForwardWeight,
-            TensorRole::AfterFeedForwardBias,
-        );
+        let mut norm = |named: &NamedNorm, roles| RowNorm::take(&named.norm, &mut weights, roles);
+        let after_attention = norm(&decoder.after_attention, TensorRole::AFTER_ATTENTION);
+        let before_feed_forward = norm(&decoder.before_feed_forward, TensorRole::FEED_FORWARD_NORM);
+        let after_feed_forward = norm(&decoder.after_feed_forward, TensorRole::AFTER_FEED_FORWARD);
         let gated_linear = GatedLinearLayer::new(spec, kernel, &mut weights);
         let (mixer, width) = if let Some(layer) = gated_linear {
             let width = layer.width();
@@ -66,11 +50,8 @@ impl<'a> Layer<'a> {
         } else {
             let query_keys = Box::new(QueryKeys::new(spec, kernel, &mut weights));
             let width = query_keys.query_width();
-            let value = (TensorRole::ValueWeight, TensorRole::ValueBias);
-            (
-                Mixer::Softmax { query_keys, value: packed(&mut weights, kernel, value, hidden) },
-                width,
-            )
+            let value = packed(&mut weights, kernel, TensorRole::VALUE, hidden);
+            (Mixer::Softmax { query_keys, value }, width)
         };
         Self {
             spec,
@@ -78,12 +59,7 @@ impl<'a> Layer<'a> {
             hidden,
             order: decoder.order,
             residual_multiplier: decoder.residual_multiplier,
-            output: packed(
-                &mut weights,
-                kernel,
-                (TensorRole::OutputWeight, TensorRole::OutputBias),
-                width,
-            ),
+            output: packed(&mut weights, kernel, TensorRole::OUTPUT, width),
             after_attention,
             before_feed_forward,
             feed_forward: FeedForwardWeights::new(

@@ -2,7 +2,7 @@
 
 use longsift_kernels::{Kernel, PackedWeights};
 
-use crate::model::tensors::TensorRole;
+use crate::model::tensors::Roles;
 use crate::model::weights::LayerWeights;
 
 /// Rows that a thread processes at a time.
@@ -12,7 +12,7 @@ pub(super) const BLOCK_ROWS: usize = 96;
 pub(super) fn packed(
     weights: &mut LayerWeights,
     kernel: Kernel,
-    (weight, bias): (TensorRole, TensorRole),
+    (weight, bias): Roles,
     inputs: usize,
 ) -> PackedWeights {
     let (weight, bias) = (weights.take(weight), weights.take(bias));

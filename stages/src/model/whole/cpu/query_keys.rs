@@ -8,11 +8,10 @@ use longsift_kernels::{
 };
 use rayon::prelude::*;
 
-use super::norms::{HeadsNorm, RowNorm};
 use super::packed::{BLOCK_ROWS, packed};
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::model::decoder::NamedNorm;
-use crate::model::spec::AttentionSpec;
+use crate::model::norm::{GroupNorm, RowNorm};
+use crate::model::spec::{AttentionSpec, NormScope};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 
@@ -23,33 +22,27 @@ pub(crate) struct QueryKeys<'a> {
     pub(super) norm: RowNorm,
     query: PackedWeights,
     key: PackedWeights,
-    query_norm: Option<HeadsNorm>,
-    key_norm: Option<HeadsNorm>,
+    query_norm: Option<GroupNorm>,
+    key_norm: Option<GroupNorm>,
 }
 
 impl<'a> QueryKeys<'a> {
     /// Takes the required weights out of a layer's weights.
     pub(super) fn new(spec: &'a AttentionSpec, kernel: Kernel, weights: &mut LayerWeights) -> Self {
         let hidden = spec.hidden_size as usize;
-        let own = NamedNorm::bare(spec.norm.clone());
-        let norm = RowNorm {
-            norm: own.norm,
-            weight: weights.take(TensorRole::NormWeight),
-            bias: weights.take(TensorRole::NormBias),
+        let norm = RowNorm::take(&spec.norm, weights, TensorRole::NORM);
+        let query = packed(weights, kernel, TensorRole::QUERY, hidden);
+        let key = packed(weights, kernel, TensorRole::KEY, hidden);
+        let mut head_norm = |width, roles| {
+            let norm = spec.head_norm.as_ref()?;
+            let group = match norm.over {
+                NormScope::AllHeads => width,
+                NormScope::Head | NormScope::EachHead => spec.head_dim as usize,
+            };
+            Some(GroupNorm::take(&norm.norm, group, weights, roles))
         };
-        let mut head_norm = |weight, bias| {
-            spec.head_norm.clone().map(|norm| HeadsNorm {
-                norm,
-                head_dim: spec.head_dim as usize,
-                weight: weights.take(weight),
-                bias: weights.take(bias),
-            })
-        };
-        let query_norm = head_norm(TensorRole::QueryNormWeight, TensorRole::QueryNormBias);
-        let key_norm = head_norm(TensorRole::KeyNormWeight, TensorRole::KeyNormBias);
-        let query =
-            packed(weights, kernel, (TensorRole::QueryWeight, TensorRole::QueryBias), hidden);
-        let key = packed(weights, kernel, (TensorRole::KeyWeight, TensorRole::KeyBias), hidden);
+        let query_norm = head_norm(query.outputs(), TensorRole::QUERY_NORM);
+        let key_norm = head_norm(key.outputs(), TensorRole::KEY_NORM);
         Self { spec, kernel, norm, query, key, query_norm, key_norm }
     }
 
@@ -81,20 +74,21 @@ impl<'a> QueryKeys<'a> {
     fn finish(
         &self,
         (first, width): (usize, usize),
-        norm: Option<&HeadsNorm>,
+        norm: Option<&GroupNorm>,
         rope: Option<&Rope>,
         rows: &mut [f32],
     ) {
         self.clip(rows);
         let head_dim = self.spec.head_dim as usize;
+        let after_rope = self.spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope);
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
-            if let Some(norm) = norm.filter(|norm| !norm.norm.after_rope) {
+            if let Some(norm) = norm.filter(|_| !after_rope) {
                 norm.apply(row);
             }
             if let Some(rope) = rope {
                 row.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(first + index, head));
             }
-            if let Some(norm) = norm.filter(|norm| norm.norm.after_rope) {
+            if let Some(norm) = norm.filter(|_| after_rope) {
                 norm.apply(row);
             }
         }
