@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::tables::{
     floats, integers, read_parquet, read_scores, strings, table, texts, token_lists, write_parquet,
 };
-use crate::support::{Workspace, count, demo_model, read_json};
+use crate::support::{Workspace, count, demo_model, files_below, read_json};
 use child::write_program;
 
 /// Two files of six documents, a tokenizer and the program.
@@ -430,9 +430,28 @@ fn editing_a_program_during_a_run_ends_the_run() {
     workspace.write("weights", "1");
     let late = "#!/bin/sh\n(sleep 0.3; echo 2 > weights) </dev/null >/dev/null 2>&1 &\n";
     let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
-    fs::write(workspace.path("child.sh"), program.replacen("#!/bin/sh\n", late, 1)).unwrap();
+    let honest = program.strip_prefix("#!/bin/sh\n").unwrap();
+    fs::write(workspace.path("child.sh"), late.to_owned() + honest).unwrap();
     let said = refused(&workspace, &windows("slow", "files: [weights],"), 2);
     assert!(said.contains("`weights` of `own` was edited"), "{said}");
+    // An edit that is undone before the end.
+    let other = self::workspace();
+    other.write("weights", "1");
+    let undone = late.replace("weights)", "weights; echo 1 > weights)");
+    fs::write(other.path("child.sh"), undone + honest).unwrap();
+    let said = refused(&other, &windows("slow", "files: [weights],"), 2);
+    assert!(said.contains("`weights` of `own` was edited"), "{said}");
+    assert_eq!(files_below(&other.path("out.run/units")), Vec::<String>::new());
+}
+
+#[test]
+fn settings_that_look_like_secrets_cause_a_warning() {
+    let workspace = workspace();
+    let more = "environment: {API_TOKEN: a, TOKENIZERS_PARALLELISM: b},";
+    workspace.write("pipeline.yaml", windows("honest", more));
+    let said = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+    assert!(said.contains("the value of `API_TOKEN` will be in the run directory"), "{said}");
+    assert!(!said.contains("TOKENIZERS"), "{said}");
 }
 
 #[test]

@@ -114,6 +114,19 @@ fn a_file_that_changed_is_filtered_again_with_a_warning() {
 }
 
 #[test]
+fn a_renamed_or_copied_file_is_filtered_again_with_a_warning() {
+    let workspace = first_day();
+    let input = |name: &str| workspace.path(&format!("input/{name}.parquet"));
+    fs::copy(input("b"), input("copy")).unwrap();
+    workspace.write("increment.yaml", increment("out.run", "day2").to_string());
+    let answer = workspace.longsift(&["plan", "increment.yaml"]).success();
+    let warning =
+        "1 file equal in size and footer to one that `out.run` filtered under another name";
+    assert!(answer.stderr.contains(warning), "{}", answer.stderr);
+    assert!(answer.stderr.contains("for example `copy.parquet`"), "{}", answer.stderr);
+}
+
+#[test]
 fn repeating_the_first_run_after_an_increment_is_detected() {
     let workspace = first_day();
     add_file(&workspace, "c");

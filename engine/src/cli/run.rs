@@ -196,6 +196,11 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
                 .hint("leave the other options out")
                 .into())
         }
+        _ if !arguments.remeasure.is_empty() && arguments.plan.scores_from.is_some() => {
+            Err(problem("`--remeasure` conflicts with `--scores-from`, which measures nothing")
+                .hint("leave one of them out, or use `--remeasure` in the run that has the scores")
+                .into())
+        }
         _ if arguments.locked && RunDirectory::exists_at(&arguments.plan.pipeline.pipeline) => {
             Err(problem("`--locked` requires a pipeline file with a lock next to it, got a run directory")
                 .hint("name the pipeline file")

@@ -19,7 +19,7 @@ use super::options::{Bos, PlanOptions, Subject};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error;
 use crate::base::machine;
-use crate::base::text::{bytes, quoted};
+use crate::base::text::{bytes, counted, quoted};
 use crate::dataset::documents::{ContentColumn, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::problem::DataProblem;
@@ -30,7 +30,7 @@ use crate::run_directory::calibration as saved;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
 use crate::spec::Spec;
-use crate::spec::pipeline::OutputFormat;
+use crate::spec::pipeline::{OutputFormat, Samples};
 use crate::storage::{files, store};
 
 /// Settings of an adapter, as the PEFT library saves it.
@@ -451,6 +451,22 @@ pub(super) fn replaced_amount(spec: &Spec) -> Option<Diagnostic> {
     let message = format!("`{name}` has no effect: the threshold in `score.calibration` decides");
     let hint = "remove it, or remove `score.calibration` to rank only the samples of this run";
     Some(spec.warning(&format!("stages.filter.{name}"), message).hint(hint))
+}
+
+/// Warns about budgets for more tokens than a window has, `bos` of which are added and not counted.
+pub(super) fn budgets_without_windows(spec: &Spec, bos: u8) -> Vec<Diagnostic> {
+    if spec.pipeline.output.samples == Samples::Documents {
+        return Vec::new();
+    }
+    let longest = spec.tokenize().text_tokens(bos);
+    let budgets = spec.filter().budgets.iter().flatten().enumerate();
+    let too_long = budgets.filter(|(_, budget)| budget.min_tokens.is_some_and(|min| min > longest));
+    let warning = |(index, _)| {
+        let path = format!("stages.filter.budgets.{index}.min_tokens");
+        let message = format!("a window has at most {} without BOS", counted(longest, "token"));
+        spec.warning(&path, message).hint(format!("lower `min_tokens` to {longest}"))
+    };
+    too_long.map(warning).collect()
 }
 
 /// Checks that every other column exists and has a readable type, and that output columns do not exist in the input.

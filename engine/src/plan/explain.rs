@@ -351,7 +351,7 @@ pub(crate) fn amount(score: &Score, filter: &Filter) -> String {
             format!("a token budget for each of {} groups", groups.len())
         }
         (_, _, Some(budgets), _) => {
-            format!("token budgets of {} groups and lengths", budgets.len())
+            format!("{} by group and length", counted(budgets.len() as u64, "token budget"))
         }
         (.., Some(score)) => format!("scores from {score}"),
         (None, None, None, None) => "everything that passes the guards".to_owned(),
@@ -447,7 +447,7 @@ fn disk(plan: &Plan) -> String {
         None => String::new(),
     };
     format!(
-        "about {} of scores, {} of output{cache}",
+        "up to {} of scores, {} of output{cache}",
         bytes(estimate.scores_bytes),
         bytes(estimate.output_bytes)
     )

@@ -31,7 +31,7 @@ pub struct Program {
     /// Location of its stage in the pipeline file.
     pub place: Place,
     /// Files that its answers depend on: names in the pipeline, and paths.
-    files: Vec<(String, PathBuf)>,
+    pub(crate) files: Vec<(String, PathBuf)>,
 }
 
 impl Program {
@@ -65,6 +65,33 @@ pub(super) fn find(
         _ => None,
     });
     settings.filter_map(|settings| find_one(spec, content, settings, problems)).collect()
+}
+
+/// Warns about variables and arguments that look like secrets: settings are written to the run directory and into reports.
+pub(super) fn secrets(spec: &Spec) -> Vec<Diagnostic> {
+    let is_secret = |name: &str| {
+        let name = name.to_lowercase().replace('-', "_");
+        ["token", "secret", "password", "api_key", "credentials"]
+            .iter()
+            .any(|end| name.ends_with(end))
+    };
+    let mut warnings = Vec::new();
+    for stage in &spec.pipeline.stages {
+        let StageSettings::External(settings) = stage else { continue };
+        let variables = settings.environment.keys().map(|name| ("environment", name.as_str()));
+        let arguments = settings.command.iter().filter_map(|argument| argument.split_once('='));
+        let arguments = arguments.map(|(name, _)| ("command", name));
+        for (setting, name) in variables.chain(arguments).filter(|(_, name)| is_secret(name)) {
+            let path = format!("stages.{}.{setting}", settings.name);
+            let message = format!(
+                "the value of {} will be in the run directory and in reports",
+                quoted(name)
+            );
+            let hint = "set it in the environment of longsift, and name the variable in `pass_environment`";
+            warnings.push(spec.warning(&path, message).hint(hint));
+        }
+    }
+    warnings
 }
 
 fn find_one(

@@ -143,6 +143,8 @@ impl Plan {
         }
         warnings.extend(checks::random_without_ids(&spec));
         warnings.extend(checks::replaced_amount(&spec));
+        warnings.extend(programs::secrets(&spec));
+        warnings.extend(checks::budgets_without_windows(&spec, bos.count));
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
         let input_before =
             since::exclude(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;

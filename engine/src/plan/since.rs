@@ -96,21 +96,28 @@ pub(super) fn exclude(
         &format!("changed since `{since}` and"),
         "samples of their earlier versions are still in the earlier output",
     );
-    let content = |file: &KnownFile| {
+    let moved = |file: &KnownFile| {
         (file.path.clone(), file.size, file.modified_ns, file.footer_hash.clone())
     };
+    let content = |file: &KnownFile| (file.size, file.footer_hash.clone());
+    let all_moved: HashSet<_> = known.iter().map(moved).collect();
     let contents: HashSet<_> = known.iter().map(content).collect();
-    let elsewhere: Vec<_> = new()
-        .filter(|file| {
-            !at.contains(file.location_sha256.as_str()) && contents.contains(&content(file))
-        })
-        .collect();
+    let added = new().filter(|file| !at.contains(file.location_sha256.as_str()));
+    let (elsewhere, added): (Vec<_>, Vec<_>) =
+        added.partition(|file| all_moved.contains(&moved(file)));
+    let renamed: Vec<_> =
+        added.into_iter().filter(|file| contents.contains(&content(file))).collect();
     warn(
         &elsewhere,
         &format!(
             "with the name, size and time of a file that `{since}` filtered in another folder"
         ),
         "if the corpus was moved, move it back (a link does not suffice), or expect these files in both outputs",
+    );
+    warn(
+        &renamed,
+        &format!("equal in size and footer to one that `{since}` filtered under another name"),
+        "rename it back or remove the copy, or expect its documents in both outputs",
     );
     Ok(known)
 }

@@ -14,6 +14,7 @@ use crate::run_directory::facts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
+use crate::run_directory::summary::Summary;
 
 /// Differences between two runs, the first of which is `a`.
 #[derive(Clone, Debug, Serialize)]
@@ -95,7 +96,7 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         settings: facts::differences(&flat(lock_b), &flat(lock_a)),
         model: facts::differences(&model(lock_b), &model(lock_a)),
         inputs: inputs(&manifest_a, &manifest_b),
-        counts: facts::differences(&counts(&manifest_b), &counts(&manifest_a)),
+        counts: facts::differences(&counts(b, &manifest_b)?, &counts(a, &manifest_a)?),
         documents: documents::compare((a, &manifest_a), (b, &manifest_b), listed)?,
     })
 }
@@ -127,16 +128,22 @@ fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
     lines
 }
 
-fn counts(manifest: &Manifest) -> Map<String, Value> {
+/// Returns the counts of the score phase, and those of the selection from the summary.
+fn counts(directory: &RunDirectory, manifest: &Manifest) -> Result<Map<String, Value>> {
     let mut counts = Counts::default();
     manifest.units.iter().for_each(|record| counts.add(&record.counts));
-    let kept: u64 = manifest.data.iter().map(|part| part.rows).sum();
-    let mut map = match serde_json::to_value(&counts) {
-        Ok(Value::Object(map)) => map,
-        _ => Map::new(),
-    };
-    map.insert("kept".to_owned(), kept.into());
-    map
+    let mut counts = object(&counts);
+    if let Some(summary) = directory.read_json::<Summary>(&directory.summary())? {
+        let selected = ["kept", "rows_kept", "rows_dropped", "windows_kept", "windows_dropped"];
+        let summary = object(&summary).into_iter();
+        counts.extend(summary.filter(|(name, _)| selected.contains(&&**name)));
+    }
+    Ok(pipeline_lock::flat(&Value::Object(counts)))
+}
+
+fn object(value: &impl Serialize) -> Map<String, Value> {
+    let value = serde_json::to_value(value).expect("plain data");
+    value.as_object().cloned().unwrap_or_default()
 }
 
 impl fmt::Display for Difference {

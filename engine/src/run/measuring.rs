@@ -83,7 +83,7 @@ impl Run<'_> {
         }
         self.progress.phase("score", plan.estimate.tokens);
         let (progress, stop) = (self.progress, self.stop);
-        let programs = Programs::new(plan, self.programs.clone(), stop);
+        let programs = Programs::new(plan, &self.programs, stop)?;
         let context = ScoreContext {
             plan,
             directory: &self.scores,

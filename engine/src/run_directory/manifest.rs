@@ -90,8 +90,17 @@ impl Manifest {
     /// Reads the manifest of a finished run.
     ///
     /// # Errors
-    /// The run is not finished, or the manifest cannot be read.
+    /// The run is not finished, its files are partly replaced by those of an unfinished commit, or the manifest cannot be read.
     pub fn read_finished(directory: &RunDirectory) -> Result<Self> {
+        if files::size(&directory.intent())?.is_some() {
+            let message = format!(
+                "a commit in `{}` is unfinished: its files belong to two selections",
+                directory.root.display()
+            );
+            let hint =
+                "`longsift run` finishes it; `longsift status` shows whether a run is under way";
+            return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
+        }
         Self::read(directory)?.ok_or_else(|| not_finished(directory))
     }
 

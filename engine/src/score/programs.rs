@@ -9,6 +9,8 @@ mod stream;
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -35,8 +37,8 @@ pub(crate) struct Programs<'a> {
     stop: &'a Stop,
     /// By stage.
     idle: HashMap<&'a str, Copies>,
-    /// Digests of the files that answers depend on, by stage, as in the identity of the statistics.
-    digests: BTreeMap<String, BTreeMap<String, String>>,
+    /// Stamps of the files that answers depend on, by stage, when their digests were those in the identity of the statistics.
+    stamps: HashMap<&'a str, Vec<Stamp>>,
     /// Whether threads that wait for answers should return, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
@@ -50,16 +52,31 @@ struct Copies {
 }
 
 impl<'a> Programs<'a> {
-    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]). They are compared
-    /// again later, so that answers of a program edited during the run are not recorded under the old digests.
+    /// `digests`: digests of the files that answers depend on, by stage ([`Program::digests`]).
+    ///
+    /// # Errors
+    /// A file has changed since, or cannot be read.
     pub(crate) fn new(
         plan: &'a Plan,
-        digests: BTreeMap<String, BTreeMap<String, String>>,
+        digests: &BTreeMap<String, BTreeMap<String, String>>,
         stop: &'a Stop,
-    ) -> Self {
+    ) -> Result<Self> {
         let names = plan.programs.iter().map(|program| &*program.settings.name);
         let idle = names.map(|name| (name, Copies::default())).collect();
-        Self { stop, idle, digests, is_abandoned: AtomicBool::new(false) }
+        let mut stamps = HashMap::new();
+        for program in &plan.programs {
+            let name = &*program.settings.name;
+            // Taken before the digests: a change between the two is then found later.
+            stamps.insert(name, program.files.iter().map(|(_, path)| stamp(path)).collect());
+            let (now, then) = (program.digests()?, digests.get(name));
+            let edited = now
+                .iter()
+                .find(|(file, now)| then.is_some_and(|then| then.get(*file) != Some(*now)));
+            if let Some((file, _)) = edited {
+                return Err(edited_while_used(program, file).into());
+            }
+        }
+        Ok(Self { stop, idle, stamps, is_abandoned: AtomicBool::new(false) })
     }
 
     /// Queries a program. Calls `on_answer` for each answer with the index of its question, in any order, and with `None` at
@@ -120,29 +137,51 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Refuses a program whose files differ from those in the identity of its statistics.
+    /// Checks that no program was edited, before answers are recorded under the digests of its files.
+    ///
+    /// # Errors
+    /// A file has changed, even if the change was undone.
+    pub(crate) fn check_all_unedited(&self, plan: &Plan) -> Result<()> {
+        plan.programs.iter().try_for_each(|program| self.check_unedited(program))
+    }
+
     fn check_unedited(&self, program: &Program) -> Result<()> {
-        let name = &program.settings.name;
-        let Some(then) = self.digests.get(name) else { return Ok(()) };
-        let now = program.digests()?;
-        let Some((file, _)) = now.iter().find(|(file, digest)| then.get(*file) != Some(*digest))
-        else {
-            return Ok(());
-        };
-        let message =
-            format!("{} of {} was edited while the run used it", quoted(file), quoted(name));
-        Err(Diagnostic::error(Blame::Pipeline, message)
-            .at(program.place.clone())
-            .hint(format!(
-                "restore the old file to keep the answers of the old program, or run again with `--remeasure {name}` to \
-                 send all rows to the new one"
-            ))
-            .into())
+        let stamps = &self.stamps[&*program.settings.name];
+        match program.files.iter().zip(stamps).find(|((_, path), then)| stamp(path) != **then) {
+            Some(((file, _), _)) => Err(edited_while_used(program, file).into()),
+            None => Ok(()),
+        }
     }
 
     fn copies(&self, program: &Program) -> &Copies {
         &self.idle[&*program.settings.name]
     }
+}
+
+/// State of a file that every change of its content changes: device, inode, size, and times of modification and change.
+type Stamp = Option<[i64; 7]>;
+
+/// Returns the stamp of a file; `None` if it cannot be read.
+fn stamp(path: &Path) -> Stamp {
+    let status = std::fs::metadata(path).ok()?;
+    Some([
+        status.dev() as i64,
+        status.ino() as i64,
+        status.size() as i64,
+        status.mtime(),
+        status.mtime_nsec(),
+        status.ctime(),
+        status.ctime_nsec(),
+    ])
+}
+
+fn edited_while_used(program: &Program, file: &str) -> Diagnostic {
+    let name = &program.settings.name;
+    let message = format!("{} of {} was edited while the run used it", quoted(file), quoted(name));
+    Diagnostic::error(Blame::Pipeline, message).at(program.place.clone()).hint(format!(
+        "restore the old file to keep the answers of the old program, or run again with `--remeasure {name}` to \
+         send all rows to the new one"
+    ))
 }
 
 impl Copies {

@@ -408,6 +408,7 @@ impl<'a> OpenUnit<'a> {
             .hint("the file is damaged or was replaced while it was read; restore it and run again")
             .into());
         }
+        context.programs.check_all_unedited(context.plan)?;
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(

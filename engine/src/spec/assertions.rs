@@ -6,6 +6,8 @@ use longsift_stages::contract::BrokenRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::base::text::quoted;
+
 /// Check of a run before its output replaces the previous one: bounds for a `figure` of the run (a count or share), or for a
 /// `statistic` of its samples. If a check fails, the run ends with exit code 6 and the previous output stays. Scores are kept,
 /// so that another selection takes seconds. A finished run repeats its checks when it is run again.
@@ -169,8 +171,13 @@ impl Check {
     }
 
     /// Lists the rules that the check breaks, with their keys. `used`: statistics of terms and guards; `has_groups`: whether
-    /// `score.within` is set.
-    pub fn broken_rules(&self, used: &[String], has_groups: bool) -> Vec<BrokenRule> {
+    /// `score.within` is set; `programs`: names of `external` stages.
+    pub fn broken_rules(
+        &self,
+        used: &[String],
+        has_groups: bool,
+        programs: &[&str],
+    ) -> Vec<BrokenRule> {
         let Self { figure, reason, statistic, take, of, group, min, max, severity: _ } = self;
         let mut broken = Vec::new();
         let mut rule = |key: &str, message: String, hint: String| {
@@ -207,6 +214,12 @@ impl Check {
             let message =
                 "`reason` applies only to `rows_dropped` and `windows_dropped`".to_owned();
             rule("reason", message, "remove it".to_owned());
+        } else if let Some(reason) = reason {
+            let known = reasons(used, programs);
+            if !known.contains(reason) {
+                let message = format!("nothing is dropped for {}", quoted(reason));
+                rule("reason", message, format!("reasons of this pipeline: {}", known.join(", ")));
+            }
         }
         if group.is_some() {
             if figure.is_some_and(|figure| !figure.is_of_samples()) {
@@ -239,6 +252,14 @@ fn listed(names: &[String]) -> String {
     quoted.join(", ")
 }
 
+/// Lists the reasons for which a pipeline with these statistics in terms and guards, and these programs, drops rows or windows.
+fn reasons(used: &[String], programs: &[&str]) -> Vec<String> {
+    let fixed = ["short_document", "too_short", "not_selected", "not_measured"].map(str::to_owned);
+    let dropped = programs.iter().map(|name| format!("dropped_by_{name}"));
+    let statistics = used.iter().flat_map(|name| [format!("guard_{name}"), format!("no_{name}")]);
+    fixed.into_iter().chain(dropped).chain(statistics).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +289,8 @@ mod tests {
             (r#"{"statistic": "score", "take": "min", "of": "all", "min": 0}"#, false, &[]),
             (r#"{"statistic": "copy_share", "max": 0.4}"#, false, &[]),
         ] {
-            let rules = check(text).broken_rules(&["copy_share".to_owned()], has_groups);
+            let rules =
+                check(text).broken_rules(&["copy_share".to_owned()], has_groups, &["prose"]);
             let found: Vec<&str> = rules.iter().map(|rule| rule.setting.as_str()).collect();
             assert_eq!(found, keys, "{text}");
         }

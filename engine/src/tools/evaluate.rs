@@ -176,7 +176,7 @@ fn with_evaluator<T>(
         Some(encoder) if needs_text => encoder.token_bytes(),
         _ => None,
     };
-    let programs = Programs::new(plan, plan.program_digests()?, stop);
+    let programs = Programs::new(plan, &plan.program_digests()?, stop)?;
     let with_devices = |scheduler: Option<&Scheduler<'_>>,
                         models: &[ModelOnDevices<'_>],
                         identity: &Identity| {

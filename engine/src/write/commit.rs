@@ -5,8 +5,10 @@
 //! selections.
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -15,6 +17,7 @@ use crate::base::parallel;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
 use crate::storage::error::ErrorKind;
+use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
 
 /// Files of a commit per concurrent request.
@@ -79,6 +82,7 @@ impl CommitPath {
 /// Another process has begun a commit, or `run_lock` is lost. Files that another process has committed stay untouched.
 pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> Result<()> {
     files::create_folder(&directory.data())?;
+    check_folders(directory, intent)?;
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if atomic::write_new(&directory.intent(), &json)? {
         // If this process was suspended before it wrote, the files may belong to another process.
@@ -97,6 +101,47 @@ pub fn commit(directory: &RunDirectory, intent: &Intent, run_lock: &RunLock) -> 
     Err(Diagnostic::error(Blame::Machine, message)
         .hint("run again: its commit is finished first, and this run resumes from its scores")
         .into())
+}
+
+/// Checks that files can be renamed into and removed from all folders of a commit, which could otherwise not be finished.
+///
+/// # Errors
+/// A folder is not writable, or on another file system than the staged files.
+fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+    if is_address(&directory.output) || is_address(&directory.root) {
+        return Ok(());
+    }
+    let existing =
+        |path: &Path| path.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned);
+    let renames = intent.renames.iter().map(|(from, to)| (Some(from), to));
+    let removals = intent.removals.iter().map(|path| (None, path));
+    let mut checked = HashSet::new();
+    for (from, to) in renames.chain(removals) {
+        let from = from.and_then(|from| existing(&from.resolve(directory)));
+        let Some(to) = existing(&to.resolve(directory)) else { continue };
+        if !checked.insert((from.clone(), to.clone())) {
+            continue;
+        }
+        let problem = |message: String| Diagnostic::error(Blame::Machine, message);
+        for folder in from.iter().chain([&to]) {
+            rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+                problem(format!("cannot write to `{}`: {error}", folder.display()))
+                    .hint("the previous output is unchanged; allow it, and run again")
+            })?;
+        }
+        let device = |folder: &Path| folder.metadata().ok().map(|of| of.dev());
+        if let Some(from) = from.filter(|from| device(from) != device(&to)) {
+            let message = format!(
+                "`{}` and `{}` are on different file systems",
+                from.display(),
+                to.display()
+            );
+            return Err(problem(message)
+                .hint("the previous output is unchanged; remove the link or mount, and run again")
+                .into());
+        }
+    }
+    Ok(())
 }
 
 /// Reads the record of a commit that an interrupted run has begun.
