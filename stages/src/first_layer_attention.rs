@@ -19,7 +19,7 @@ use rotary_tables::RotaryTables;
 pub use sampling::{RowEstimate, SampledRows};
 
 use crate::contract::Decimal;
-use crate::model::{AttentionSpec, AuxTensor, LayerZeroTable, PackedProjections, WindowParts};
+use crate::model::{AttentionSpec, LayerZeroTable, PackedProjections, TensorRole, WindowParts};
 
 /// Measures how much the tokens of a window attend, in the first layer and by head, to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -370,7 +370,7 @@ impl FirstLayer {
 
     fn shape_and_rules(&self, tokens: usize) -> (AttentionShape, LogitRules) {
         let mut rules = self.spec.logit_rules(self.mask == Mask::Causal);
-        rules.sinks = self.table.aux(AuxTensor::Sinks).map(<[f32]>::to_vec);
+        rules.sinks = self.table.aux(TensorRole::Sinks).map(<[f32]>::to_vec);
         rules.query_scale = self.spec.query_scales(tokens);
         (self.spec.attention_shape(tokens), rules)
     }

@@ -97,9 +97,9 @@ pub use problem::{ModelProblem, ProblemKind};
 pub use remote::{SlicePlan, SlicedFile, slice};
 pub use remote_weights::RemoteWeights;
 pub use rope::{Pairing, RopeScaling, RopeSpec};
-pub(crate) use side::AuxTensor;
 pub use spec::{AttentionSpec, EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
+pub(crate) use tensors::TensorRole;
 pub use whole::{
     BackendName, FORWARD_VERSION, ForwardMemory, ForwardOperations, ForwardOutput, ShortWindow,
     WholeModel, has_gpu, short_stride, short_windows,

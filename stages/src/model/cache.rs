@@ -25,7 +25,7 @@ use super::build::{self, TABLE_VERSION};
 use super::checkpoint::ModelFolder;
 use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
-use super::side::aux_tensors;
+use super::side::{aux_name, aux_tensors};
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
@@ -177,7 +177,7 @@ fn header(
         rows: spec.vocabulary_size,
         row_width: spec.row_width(),
         precision,
-        side: aux.map(|(array, length)| (array.name().to_owned(), length)).collect(),
+        side: aux.map(|(array, length)| (aux_name(array).to_owned(), length)).collect(),
     }
 }
 

@@ -2,81 +2,59 @@
 
 use super::norm::normalise;
 use super::spec::{AttentionSpec, Norm};
+use super::tensors::TensorRole;
 
-/// Small f32 arrays in a table file that are used for each window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AuxTensor {
-    /// `[query_heads]`
-    Sinks,
-    /// `[head_dim]`
-    QueryNorm,
-    /// `[head_dim]`
-    KeyNorm,
-    /// `[query heads · projected numbers per head, inputs]`
-    QueryWeight,
-    /// `[query heads · projected numbers per head]`
-    QueryBias,
-    /// `[key heads · projected numbers per head, inputs]`
-    KeyWeight,
-    /// `[key heads · projected numbers per head]`
-    KeyBias,
-    /// `[learned_positions, hidden_size]`
-    Positions,
-    /// `[hidden_size]`
-    NormWeight,
-    /// `[hidden_size]`
-    NormBias,
-}
+/// Small f32 arrays in a table file that are used for each window, by name.
+const AUX_NAMES: [(TensorRole, &str); 10] = [
+    (TensorRole::Sinks, "sinks"),
+    (TensorRole::QueryNormWeight, "query_norm"),
+    (TensorRole::KeyNormWeight, "key_norm"),
+    (TensorRole::QueryWeight, "query_weight"),
+    (TensorRole::QueryBias, "query_bias"),
+    (TensorRole::KeyWeight, "key_weight"),
+    (TensorRole::KeyBias, "key_bias"),
+    (TensorRole::Positions, "positions"),
+    (TensorRole::NormWeight, "norm_weight"),
+    (TensorRole::NormBias, "norm_bias"),
+];
 
-impl AuxTensor {
-    /// Returns the name in a table file.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Sinks => "sinks",
-            Self::QueryNorm => "query_norm",
-            Self::KeyNorm => "key_norm",
-            Self::QueryWeight => "query_weight",
-            Self::QueryBias => "query_bias",
-            Self::KeyWeight => "key_weight",
-            Self::KeyBias => "key_bias",
-            Self::Positions => "positions",
-            Self::NormWeight => "norm_weight",
-            Self::NormBias => "norm_bias",
-        }
-    }
+/// Returns the name of an array in a table file.
+pub(crate) fn aux_name(array: TensorRole) -> &'static str {
+    let named = AUX_NAMES.iter().find(|(role, _)| *role == array);
+    named.expect("every array of a table has a name").1
 }
 
 /// Lists the arrays of a model's table and their lengths, in the order of the file.
-pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(AuxTensor, u64)> {
+pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(TensorRole, u64)> {
     let mut arrays = Vec::new();
     if spec.sinks {
-        arrays.push((AuxTensor::Sinks, spec.query_heads));
+        arrays.push((TensorRole::Sinks, spec.query_heads));
     }
     if spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope) {
-        arrays.push((AuxTensor::QueryNorm, spec.head_dim));
-        arrays.push((AuxTensor::KeyNorm, spec.head_dim));
+        arrays.push((TensorRole::QueryNormWeight, spec.head_dim));
+        arrays.push((TensorRole::KeyNormWeight, spec.head_dim));
     }
     if let Some(latent) = &spec.latent {
         if let Some(rank) = latent.query_rank {
             let queries = spec.query_heads * spec.head_dim;
-            arrays.push((AuxTensor::QueryWeight, queries * rank));
+            arrays.push((TensorRole::QueryWeight, queries * rank));
         }
         let keys = spec.key_heads * (spec.head_dim - latent.rotary_dims);
-        arrays.push((AuxTensor::KeyWeight, keys * latent.key_rank));
+        arrays.push((TensorRole::KeyWeight, keys * latent.key_rank));
     }
     if let Some(positions) = spec.learned_positions {
         let hidden = spec.hidden_size;
         let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
-        arrays.push((AuxTensor::Positions, positions * hidden));
-        arrays.push((AuxTensor::QueryWeight, queries * hidden));
-        arrays.push((AuxTensor::KeyWeight, keys * hidden));
+        arrays.push((TensorRole::Positions, positions * hidden));
+        arrays.push((TensorRole::QueryWeight, queries * hidden));
+        arrays.push((TensorRole::KeyWeight, keys * hidden));
         if spec.bias {
-            arrays.push((AuxTensor::QueryBias, queries));
-            arrays.push((AuxTensor::KeyBias, keys));
+            arrays.push((TensorRole::QueryBias, queries));
+            arrays.push((TensorRole::KeyBias, keys));
         }
         if spec.norm != Norm::None {
-            arrays.push((AuxTensor::NormWeight, hidden));
-            arrays.push((AuxTensor::NormBias, hidden));
+            arrays.push((TensorRole::NormWeight, hidden));
+            arrays.push((TensorRole::NormBias, hidden));
         }
     }
     arrays
@@ -84,8 +62,8 @@ pub(crate) fn aux_tensors(spec: &AttentionSpec) -> Vec<(AuxTensor, u64)> {
 
 /// Returns the bytes of the projections that are packed for the kernel with the first window.
 pub(crate) fn packed_bytes(spec: &AttentionSpec) -> u64 {
-    let projections = |(array, _): &(AuxTensor, u64)| {
-        matches!(array, AuxTensor::QueryWeight | AuxTensor::KeyWeight)
+    let projections = |(array, _): &(TensorRole, u64)| {
+        matches!(array, TensorRole::QueryWeight | TensorRole::KeyWeight)
     };
     aux_tensors(spec)
         .iter()

@@ -23,7 +23,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::side::AuxTensor;
+use super::side::aux_name;
+use super::tensors::TensorRole;
 use crate::load_partial_model::Precision;
 
 const MAGIC: &[u8; 16] = b"longsift-table-1";
@@ -263,11 +264,11 @@ impl LayerZeroTable {
     }
 
     /// Returns an auxiliary tensor, if the model has it.
-    pub(crate) fn aux(&self, array: AuxTensor) -> Option<&[f32]> {
+    pub(crate) fn aux(&self, array: TensorRole) -> Option<&[f32]> {
         let mut start = self.data.start + self.header.aux_start()? as usize;
         for (name, length) in &self.header.side {
             let end = start + *length as usize * 4;
-            if name == array.name() {
+            if name == aux_name(array) {
                 return self.file.f32_slice(start..end).ok();
             }
             start = end;
@@ -382,9 +383,9 @@ mod tests {
             let table = LayerZeroTable::open(&path, &header).unwrap();
             table.verify().unwrap();
             assert_eq!(table.view().len(), 15);
-            assert_eq!(table.aux(AuxTensor::Sinks), Some([1.0f32, 2.0].as_slice()));
-            assert_eq!(table.aux(AuxTensor::KeyNorm), Some([3.0f32, 4.0, 5.0].as_slice()));
-            assert_eq!(table.aux(AuxTensor::Positions), None);
+            assert_eq!(table.aux(TensorRole::Sinks), Some([1.0f32, 2.0].as_slice()));
+            assert_eq!(table.aux(TensorRole::KeyNormWeight), Some([3.0f32, 4.0, 5.0].as_slice()));
+            assert_eq!(table.aux(TensorRole::Positions), None);
         }
     }
 

@@ -5,9 +5,10 @@ use longsift_kernels::{
     QueryKeySource, Rope, TableWindow, WindowRows,
 };
 
-use super::side::{AuxTensor, hidden_states};
+use super::side::hidden_states;
 use super::spec::{AttentionSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
+use super::tensors::{Roles, TensorRole};
 
 /// Parts of a table that all windows share, in the kernel's layout.
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ pub(crate) struct PackedProjections {
 impl PackedProjections {
     /// Packs the projections. Memory: one more copy of the projection weights in the table's auxiliary tensors.
     pub(crate) fn new(spec: &AttentionSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
-        let pack = |weight, bias, inputs: u64, heads: u64| {
+        let pack = |(weight, bias): Roles, inputs: u64, heads: u64| {
             let (inputs, heads) = (inputs as usize, heads as usize);
             let (weight, bias) = (table.aux(weight)?, table.aux(bias));
             let outputs = weight.len() / inputs / heads;
@@ -39,8 +40,8 @@ impl PackedProjections {
         let query = latent.and_then(|latent| latent.query_rank).unwrap_or(hidden);
         let key = latent.map_or(hidden, |latent| latent.key_rank);
         Self {
-            query: pack(AuxTensor::QueryWeight, AuxTensor::QueryBias, query, spec.query_heads),
-            key: pack(AuxTensor::KeyWeight, AuxTensor::KeyBias, key, spec.key_heads),
+            query: pack(TensorRole::QUERY, query, spec.query_heads),
+            key: pack(TensorRole::KEY, key, spec.key_heads),
             head_norms: head_norms(spec, table),
         }
     }
@@ -57,7 +58,8 @@ fn head_norms(spec: &AttentionSpec, table: &LayerZeroTable) -> Option<HeadNorms>
         let weights = table.aux(array).unwrap_or_default().iter();
         weights.map(|weight| (f64::from(*weight) + offset) as f32).collect()
     };
-    let (query_weight, key_weight) = (weight(AuxTensor::QueryNorm), weight(AuxTensor::KeyNorm));
+    let (query_weight, key_weight) =
+        (weight(TensorRole::QueryNormWeight), weight(TensorRole::KeyNormWeight));
     Some(HeadNorms { epsilon: eps, query_weight, key_weight })
 }
 
@@ -139,8 +141,8 @@ impl WindowParts<'_> {
             self.table.view().copy(*id as usize * hidden, row);
         }
         let aux = |array| self.table.aux(array).unwrap_or_default();
-        let norm = (aux(AuxTensor::NormWeight), aux(AuxTensor::NormBias));
-        let positions = aux(AuxTensor::Positions);
+        let norm = (aux(TensorRole::NormWeight), aux(TensorRole::NormBias));
+        let positions = aux(TensorRole::Positions);
         assert!(
             positions.len() >= embeddings.len(),
             "windows longer than the learned positions are refused when they are planned"
