@@ -3,7 +3,9 @@
 
 use super::embedding;
 use super::located::WholeModel;
-use super::memory::{ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes};
+use super::memory::{
+    ForwardMemory, Sequences, float_bytes, peak_while_reading, piece_rows, total_float_bytes,
+};
 use super::ropes::Ropes;
 use crate::model::decoder::FeedForward;
 use crate::model::weights::chunk_bytes;
@@ -12,17 +14,10 @@ use crate::model::weights::chunk_bytes;
 pub(super) const BLOCK_ROWS: usize = 512;
 /// Maximum rows of a block of attention.
 pub(super) const ATTENTION_ROWS: usize = 128;
-/// Bytes of the head's rows per read.
-const PIECE_BYTES: usize = 8 << 20;
 
 /// Returns the bytes of the logits of a block of attention: they fit a processor's cache, or fill a GPU.
 pub(super) fn attention_bytes(on_gpu: bool) -> usize {
     if on_gpu { 128 << 20 } else { 1 << 20 }
-}
-
-/// Returns the rows of the head in a piece, for rows of `width` numbers.
-pub(super) fn piece_rows(width: usize) -> usize {
-    (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
 }
 
 /// Estimates the memory of a run: hidden states of all sequences, one layer, and of one sequence its keys, values and a
@@ -69,7 +64,7 @@ pub(super) fn estimate(
     let reading = window_bytes + moving.max().unwrap_or(0);
     let applying = window_bytes + layer_bytes + keys_and_values_bytes + threads_bytes;
     let ending = if losses {
-        let piece = (piece_rows(width as usize) as u64).min(spec.vocabulary_size);
+        let piece = piece_rows(width).min(spec.vocabulary_size);
         let (stored, chunk) = chunk_bytes(model.head(), piece);
         let logits = 4 * block * piece * 5;
         let input = 4 * tokens * width + 24 * tokens;

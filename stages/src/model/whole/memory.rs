@@ -28,6 +28,15 @@ pub(super) struct Sequences<'a> {
     pub(super) losses: bool,
 }
 
+/// Bytes of the head's rows per read, as float32.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// Returns the rows of the head in a piece, for rows of `width` numbers: the logits of a block of tokens for it are held at
+/// once.
+pub(super) fn piece_rows(width: u64) -> u64 {
+    (PIECE_BYTES / (4 * width.max(1))).clamp(64, 4096)
+}
+
 /// Bytes of a tensor as float32.
 pub(super) fn float_bytes(part: &LocatedTensor) -> u64 {
     4 * part.needed.numbers()

@@ -10,9 +10,10 @@ use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
 use crate::model::whole::backend::{HeadOutput, HeadRequest};
-use crate::model::whole::candle_memory::{BLOCK_ROWS, piece_rows};
+use crate::model::whole::candle_memory::BLOCK_ROWS;
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
+use crate::model::whole::memory::piece_rows;
 
 /// Some rows of a window, while the vocabulary is processed.
 struct HeadRows<'a> {
@@ -50,7 +51,7 @@ pub(super) fn finish(
         row_blocks(request, &state, &norm, projection.as_ref()).map_err(failed)
     });
     let mut prepared = prepared.collect::<std::result::Result<Vec<_>, _>>()?;
-    model.read_head(piece_rows(width) as u64, &mut |first, piece| {
+    model.read_head(piece_rows(width as u64), &mut |first, piece| {
         let rows = piece.len() / width;
         let bias = bias.get(first..first + rows).map(<[f32]>::to_vec).unwrap_or_default();
         let piece = LinearLayer::new(place, piece, bias, width).map_err(failed)?;

@@ -12,16 +12,7 @@ use crate::model::weights::LayerWeights;
 use crate::model::whole::backend::{HeadOutput, HeadRequest};
 use crate::model::whole::figures::Squares;
 use crate::model::whole::located::WholeModel;
-
-/// Bytes of the head's rows per read, as float32.
-const PIECE_BYTES: u64 = 8 << 20;
-/// Minimum and maximum rows of a piece: each thread holds the logits of a block of tokens for it.
-const PIECE_ROWS: (u64, u64) = (64, 4096);
-
-/// Returns the rows of the head in a piece, for rows of `width` numbers.
-pub(super) fn piece_rows(width: u64) -> u64 {
-    (PIECE_BYTES / (4 * width.max(1))).clamp(PIECE_ROWS.0, PIECE_ROWS.1)
-}
+use crate::model::whole::memory::piece_rows;
 
 /// Some tokens of a window, while the vocabulary is processed.
 struct TokenBlock<'a> {

@@ -4,7 +4,6 @@ use longsift_kernels::{GatedLinearState, KeyValues, PackedWeights, span_bytes};
 
 use super::gated_linear::{self, PIECE_TOKENS};
 use super::groups::parallel_groups;
-use super::head;
 use super::packed::BLOCK_ROWS;
 use crate::model::checkpoint::LocatedTensor;
 use crate::model::decoder::FeedForward;
@@ -13,7 +12,7 @@ use crate::model::weights::chunk_bytes;
 use crate::model::whole::embedding;
 use crate::model::whole::located::WholeModel;
 use crate::model::whole::memory::{
-    ForwardMemory, Sequences, float_bytes, peak_while_reading, total_float_bytes,
+    ForwardMemory, Sequences, float_bytes, peak_while_reading, piece_rows, total_float_bytes,
 };
 use crate::model::whole::pass::ROUND_TOKENS;
 use crate::model::whole::ropes::Ropes;
@@ -78,8 +77,8 @@ pub(in crate::model::whole) fn estimate(
     let applying = window_bytes + layer_bytes + applying;
     // 4. The head, in pieces: stored, as floats and packed; then packed, with the logits of one block per thread.
     let ending = if losses {
-        let (stored, chunk) = chunk_bytes(model.head(), head::piece_rows(width));
-        let piece = head::piece_rows(width).min(spec.vocabulary_size);
+        let (stored, chunk) = chunk_bytes(model.head(), piece_rows(width));
+        let piece = piece_rows(width).min(spec.vocabulary_size);
         let logits = threads * (4 * block * piece + scratch);
         let meeting = stored + chunk + chunk.max(logits);
         window_bytes + projected + meeting + 16 * tokens + 8 * scored + 4 * spec.vocabulary_size
