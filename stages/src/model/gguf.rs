@@ -63,13 +63,28 @@ enum GgufValue {
     Long,
 }
 
+impl GgufValue {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Float(number) => Some(*number),
+            Self::Whole(number) => Some(*number as f64),
+            Self::Negative(number) => Some(*number as f64),
+            _ => None,
+        }
+    }
+}
+
 impl GgufMetadata {
     /// Returns a text; `None` if the entry has another type.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        match self.0.get(key)? {
-            GgufValue::Text(text) => Some(text),
-            _ => None,
-        }
+        self.0.get(key)?.text()
     }
 
     /// Returns a whole number, or the first of a list with one per layer.
@@ -87,30 +102,17 @@ impl GgufMetadata {
     /// Returns a number. Single-precision values become the shortest decimal number with the same rounding: 1e-5, not
     /// 9.99999974e-6.
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
-        match self.0.get(key)? {
-            GgufValue::Float(number) => Some(*number),
-            GgufValue::Whole(number) => Some(*number as f64),
-            GgufValue::Negative(number) => Some(*number as f64),
-            _ => None,
-        }
+        self.0.get(key)?.number()
     }
 
     /// Returns a list of texts, if the entry is one and was kept.
     pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
-        self.list(key, |value| match value {
-            GgufValue::Text(text) => Some(text.as_str()),
-            _ => None,
-        })
+        self.list(key, GgufValue::text)
     }
 
     /// Returns a list of numbers, if the entry is one and was kept.
     pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
-        self.list(key, |value| match value {
-            GgufValue::Float(number) => Some(*number),
-            GgufValue::Whole(number) => Some(*number as f64),
-            GgufValue::Negative(number) => Some(*number as f64),
-            _ => None,
-        })
+        self.list(key, GgufValue::number)
     }
 
     fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a GgufValue) -> Option<T>) -> Option<Vec<T>> {
