@@ -108,7 +108,7 @@ impl Estimate {
             device.compute.window_bytes(spec, window_tokens as usize, key_heads.clone())
         });
         let window_bytes = window_bytes.max().unwrap_or(0);
-        let table_bytes = model.table_bytes(reading.precision);
+        let table_bytes = config.table_bytes(reading.precision);
         let windows_in_flight = devices.list.iter().map(|device| {
             let resident = device.compute.resident_bytes(spec, table_bytes);
             device.fitting_windows(window_bytes, resident)

@@ -16,7 +16,6 @@ use super::stored::{StoredTensor, StoredTensors, WeightSource};
 use super::tensors::NeededTensor;
 use super::unread::{self, ReadScope};
 use crate::contract::hex;
-use crate::load_partial_model::Precision;
 
 /// A model folder whose `config.json` and weight headers have been read and agree. No weights have been read.
 #[derive(Debug)]
@@ -88,16 +87,6 @@ impl ModelFolder {
     /// Returns the exact number of weight bytes that building the table reads.
     pub fn bytes_to_read(&self) -> u64 {
         self.parts.iter().map(LocatedTensor::bytes).sum()
-    }
-
-    /// Returns the bytes of the layer-zero table.
-    pub fn table_bytes(&self, precision: Precision) -> u64 {
-        self.config.table_bytes(precision)
-    }
-
-    /// Returns the BOS id, if the model has one: see [`ModelConfig::bos_token_id`].
-    pub fn bos_token_id(&self) -> Option<u32> {
-        self.config.bos_token_id()
     }
 
     pub fn warnings(&self) -> &[String] {

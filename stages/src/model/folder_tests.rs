@@ -130,8 +130,8 @@ fn bytes_to_read_and_checkpoint_bytes_are_exact() {
     let model = Tiny::new().opened().unwrap();
     assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
     assert_eq!(model.config().bytes_to_read_at(4), model.bytes_to_read());
-    assert_eq!(model.table_bytes(Precision::F32), 4 * 12 * (2 + 1) * 4);
-    assert_eq!(model.table_bytes(Precision::Bf16), 2 * 12 * (2 + 1) * 4);
+    assert_eq!(model.config().table_bytes(Precision::F32), 4 * 12 * (2 + 1) * 4);
+    assert_eq!(model.config().table_bytes(Precision::Bf16), 2 * 12 * (2 + 1) * 4);
     assert!(model.checkpoint_bytes() > model.bytes_to_read());
 }
 

@@ -287,11 +287,11 @@ fn a_gguf_file_and_its_folder_are_the_same_model() {
     fs::copy(folder.path().join("model.gguf"), folder.path().join("sha256-0f")).unwrap();
     let blob = ModelFolder::open(&folder.path().join("sha256-0f"), None).unwrap();
     assert_eq!(
-        (blob.spec(), blob.bos_token_id()),
-        (self_contained.spec(), self_contained.bos_token_id())
+        (blob.spec(), blob.config().bos_token_id()),
+        (self_contained.spec(), self_contained.config().bos_token_id())
     );
     assert_eq!(
-        (self_contained.config().quantization(), self_contained.bos_token_id()),
+        (self_contained.config().quantization(), self_contained.config().bos_token_id()),
         (Some("gguf"), Some(1))
     );
     assert!(
