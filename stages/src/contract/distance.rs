@@ -17,6 +17,15 @@ pub enum FarDistance {
 }
 
 impl FarDistance {
+    /// Returns the distance that a measure's settings name: `min_distance_tokens`, or else `min_distance_fraction`.
+    pub(crate) fn from_settings(tokens: Option<u32>, fraction: Option<Decimal>) -> Self {
+        match (tokens, fraction) {
+            (Some(tokens), _) => Self::Tokens(tokens),
+            (None, None | Some(Decimal(0.25))) => Self::PublishedQuarter,
+            (None, Some(fraction)) => Self::Fraction(fraction),
+        }
+    }
+
     /// Returns the far distance `k` in a window of `tokens` tokens.
     pub fn in_window(self, tokens: u64) -> u64 {
         match self {

@@ -4,7 +4,7 @@ use longsift_kernels::STATISTICS_VERSION;
 use serde_json::json;
 
 use crate::contract::{
-    AttentionRequest, Column, Decimal, Evidence, FarDistance, Figures, Kind, Measure, Merge, Needs,
+    AttentionRequest, Column, Evidence, FarDistance, Figures, Kind, Measure, Merge, Needs,
     Orientation, Request, RowError, Value, Window,
 };
 use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics, WindowTokens};
@@ -12,11 +12,7 @@ use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics, Window
 impl FirstLayerAttention {
     /// Returns the minimum distance of a far key.
     pub fn far_distance(&self) -> FarDistance {
-        match (self.min_distance_tokens, self.min_distance_fraction) {
-            (Some(tokens), _) => FarDistance::Tokens(tokens),
-            (None, None | Some(Decimal(0.25))) => FarDistance::PublishedQuarter,
-            (None, Some(fraction)) => FarDistance::Fraction(fraction),
-        }
+        FarDistance::from_settings(self.min_distance_tokens, self.min_distance_fraction)
     }
 
     pub fn request(&self) -> AttentionRequest {

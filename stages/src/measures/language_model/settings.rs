@@ -193,11 +193,7 @@ impl AttentionLayer {
 impl LanguageModel {
     /// Returns the minimum distance of a far key.
     pub fn distance(&self) -> FarDistance {
-        match (self.min_distance_tokens, self.min_distance_fraction) {
-            (Some(tokens), _) => FarDistance::Tokens(tokens),
-            (None, None | Some(Decimal(0.25))) => FarDistance::PublishedQuarter,
-            (None, Some(fraction)) => FarDistance::Fraction(fraction),
-        }
+        FarDistance::from_settings(self.min_distance_tokens, self.min_distance_fraction)
     }
 
     /// Returns the tokens of a short window; `None` if losses of short windows are not requested.
