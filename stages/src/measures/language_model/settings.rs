@@ -124,21 +124,7 @@ fn default_true() -> bool {
 
 impl Default for LanguageModel {
     fn default() -> Self {
-        Self {
-            name: None,
-            model: None,
-            losses: default_true(),
-            short_context_tokens: None,
-            attention_layers: Vec::new(),
-            sink_tokens: None,
-            min_distance_fraction: None,
-            min_distance_tokens: None,
-            ladm: None,
-            sample_fraction: None,
-            sample_seed: None,
-            strict_positions: false,
-            precision: ProductPrecision::F32,
-        }
+        serde_json::from_str("{}").expect("every setting has a default")
     }
 }
 
