@@ -52,13 +52,11 @@ fn ranked(scores: &[f64]) -> Vec<usize> {
     ranking
 }
 
-/// Returns how many of `tokens` fit before the first that would exceed `budget`.
-fn within_budget(tokens: impl Iterator<Item = u64>, budget: u64) -> usize {
-    let running = tokens.scan(0u64, |spent, tokens| {
-        *spent = spent.saturating_add(tokens);
-        Some(*spent)
-    });
-    running.take_while(|&spent| spent <= budget).count()
+/// Charges a sample to the rest of a budget and returns whether it fits. `None` after a sample that would have exceeded the
+/// budget: later ones are not kept even if they would fit.
+fn spend(left: &mut Option<u64>, tokens: u64) -> bool {
+    *left = left.and_then(|left| left.checked_sub(tokens));
+    left.is_some()
 }
 
 #[cfg(test)]

@@ -24,20 +24,6 @@ pub struct Budget {
     pub keep_tokens: u64,
 }
 
-/// Remaining budgets of one group; samples are requested in rank order.
-#[derive(Clone, Debug)]
-pub struct GroupBudgets<'b> {
-    budgets: Vec<(&'b Budget, BudgetRemainder)>,
-}
-
-/// Remainder of a budget.
-#[derive(Clone, Copy, Debug)]
-enum BudgetRemainder {
-    Tokens(u64),
-    /// A sample would have exceeded the budget: later ones are rejected even if they would fit.
-    Exhausted,
-}
-
 impl Budget {
     /// Returns whether both budgets apply to the same samples, regardless of their amounts.
     pub fn has_same_scope(&self, other: &Self) -> bool {
@@ -96,37 +82,6 @@ pub fn matching(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<
     budgets.iter().position(|budget| budget.matches_group(group) && budget.matches_length(tokens))
 }
 
-impl<'b> GroupBudgets<'b> {
-    /// Returns the budgets that apply to a group: `None` for a null and without a `within` column.
-    pub fn new(budgets: &'b [Budget], group: Option<&str>) -> Self {
-        let whole = |budget: &'b Budget| (budget, BudgetRemainder::Tokens(budget.keep_tokens));
-        Self {
-            budgets: budgets
-                .iter()
-                .filter(|budget| budget.matches_group(group))
-                .map(whole)
-                .collect(),
-        }
-    }
-
-    /// Returns whether the next sample in rank order is kept, and charges it to the first budget that matches its
-    /// length. A sample without a budget is not kept.
-    pub fn keeps(&mut self, tokens: u64) -> bool {
-        let Some((_, left)) =
-            self.budgets.iter_mut().find(|(budget, _)| budget.matches_length(tokens))
-        else {
-            return false;
-        };
-        *left = match *left {
-            BudgetRemainder::Tokens(left) => {
-                left.checked_sub(tokens).map_or(BudgetRemainder::Exhausted, BudgetRemainder::Tokens)
-            }
-            BudgetRemainder::Exhausted => BudgetRemainder::Exhausted,
-        };
-        matches!(left, BudgetRemainder::Tokens(_))
-    }
-}
-
 /// Returns every constraint that `budgets` violate. `has_groups`: whether the score has a `within` column.
 pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
     let mut broken = Vec::new();
@@ -171,14 +126,16 @@ pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::filter::Filter;
 
     fn budgets(text: &str) -> Vec<Budget> {
         serde_json::from_str(text).unwrap()
     }
 
     fn kept(budgets: &[Budget], group: Option<&str>, samples: &[u64]) -> Vec<bool> {
-        let mut remaining = GroupBudgets::new(budgets, group);
-        samples.iter().map(|tokens| remaining.keeps(*tokens)).collect()
+        let filter = Filter { budgets: Some(budgets.to_vec()), ..Filter::default() };
+        let equal = vec![0.0; samples.len()];
+        filter.keep(&equal, &vec![true; samples.len()], samples, group).keep
     }
 
     #[test]

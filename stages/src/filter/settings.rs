@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::budgets::{self, Budget, GroupBudgets};
+use super::budgets::{self, Budget};
 use super::guards::Guard;
-use super::{FilterResult, KeepTokens, ranked, within_budget};
+use super::{FilterResult, KeepTokens, ranked, spend};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
@@ -86,12 +86,14 @@ impl Filter {
         } else if let Some(fraction) = self.keep_fraction {
             kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
         } else if let Some(budget) = &self.keep_tokens {
-            let fit =
-                within_budget(kept.iter().map(|&sample| tokens[sample]), budget.for_group(group));
-            kept.truncate(fit);
+            let mut left = Some(budget.for_group(group));
+            kept.retain(|&sample| spend(&mut left, tokens[sample]));
         } else if let Some(budgets) = &self.budgets {
-            let mut remaining = GroupBudgets::new(budgets, group);
-            kept.retain(|&sample| remaining.keeps(tokens[sample]));
+            let mut left: Vec<_> = budgets.iter().map(|budget| Some(budget.keep_tokens)).collect();
+            kept.retain(|&sample| {
+                let matching = budgets::matching(budgets, group, tokens[sample]);
+                matching.is_some_and(|index| spend(&mut left[index], tokens[sample]))
+            });
         }
         let last = kept.last().map(|&sample| scores[sample]);
         let mut keep = vec![false; scores.len()];
