@@ -11,12 +11,14 @@ use super::bpe_model::BpeModel;
 use super::classes::{CLASSES, Classes};
 use super::joins::Joins;
 use super::long_parts::LongParts;
-use super::matcher::BLANKS;
 use super::memo::PartToken;
 use super::merges::Merges;
 use super::part_cache::{self, Key, LONG_PART, MAX_IDS, MAX_SHORT, PartCache};
 use super::parts::{Parts, Recipe};
-use super::patterns::{BYTE_LEVEL_PATTERN, PreTokenizerStep, PreTokenizerSteps};
+use super::patterns::{
+    BYTE_LEVEL_PATTERN, DEEPSEEK_CODER, DEEPSEEK_V3, O200K, PreTokenizerStep, PreTokenizerSteps,
+    cl100k,
+};
 use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
 use super::token_bytes::byte_level_bytes;
 
@@ -292,19 +294,6 @@ fn letters(word: [u8; WORD]) -> u32 {
     half(word as u64) | half((word >> 64) as u64) << 8
 }
 
-/// Patterns before [`BLANKS`], and the steps of `DeepSeek`'s pre-tokenizers.
-const CL100K: [&str; 2] = [
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
-];
-const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
-const DEEPSEEK_CODER: [&str; 4] = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\u{d7ff}]+"];
-const DEEPSEEK_V3: [&str; 3] = [
-    r"\p{N}{1,3}",
-    "[一-龥\u{3040}-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+",
-];
-
 impl Scanner {
     /// Returns the scanner of a pre-tokenizer that has exactly these patterns and writes pieces as bytes.
     pub(super) fn new(steps: &PreTokenizerSteps) -> Option<Self> {
@@ -333,18 +322,13 @@ impl Scanner {
                 _ => None,
             })
             .collect::<Option<_>>()?;
-        let cl100k = |digits: &str| format!("{}{digits}{}{BLANKS}", CL100K[0], CL100K[1]);
         match patterns.as_slice() {
             [pattern] if *pattern == BYTE_LEVEL_PATTERN => Some(Self::Gpt2),
             [pattern] if *pattern == cl100k("") => Some(Self::Cl100k { digits: 1 }),
             [pattern] if *pattern == cl100k("{1,3}") => Some(Self::Cl100k { digits: 3 }),
-            [pattern] if *pattern == format!("{O200K}{BLANKS}") => Some(Self::O200k),
+            [pattern] if *pattern == O200K => Some(Self::O200k),
             [steps @ .., "digits"] if *steps == DEEPSEEK_CODER => Some(Self::DeepSeekCoder),
-            [steps @ .., last]
-                if *steps == DEEPSEEK_V3[..2] && *last == format!("{}{BLANKS}", DEEPSEEK_V3[2]) =>
-            {
-                Some(Self::DeepSeekV3)
-            }
+            steps if *steps == DEEPSEEK_V3 => Some(Self::DeepSeekV3),
             _ => None,
         }
     }

@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use super::patterns::{DEEPSEEK_CODER, DEEPSEEK_V3, cl100k};
+
 /// Steps of a tokenizer around its merges.
 pub(super) struct Steps {
     /// Whether texts are composed (NFC).
@@ -12,28 +14,9 @@ pub(super) struct Steps {
     pub(super) pre_tokenizer: Value,
 }
 
-pub(super) const NAMES: [&str; 16] = [
-    "gpt-2",
-    "phi-2",
-    "mpt",
-    "olmo",
-    "llama-bpe",
-    "llama3",
-    "llama-v3",
-    "qwen2",
-    "smollm",
-    "starcoder",
-    "refact",
-    "command-r",
-    "deepseek-coder",
-    "deepseek-v3",
-    "falcon",
-    "gpt2",
-];
-
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const DEEPSEEK3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+/// Supported names.
+pub(super) const NAMES: &str = "gpt-2, phi-2, mpt, olmo, llama-bpe, llama3, llama-v3, qwen2, smollm, starcoder, refact, \
+     command-r, deepseek-coder, deepseek-v3, falcon, gpt2";
 
 impl Steps {
     /// Returns the steps of that name; `None` if it is unknown.
@@ -50,25 +33,15 @@ impl Steps {
             // As in GPT-NeoX.
             "mpt" | "olmo" => composed(&[bytes(true)]),
             "llama-bpe" | "llama3" | "llama-v3" => {
-                Self { ignores_merges: true, ..plain(&[split(LLAMA3), bytes(false)]) }
+                Self { ignores_merges: true, ..plain(&[split(&cl100k("{1,3}")), bytes(false)]) }
             }
-            "qwen2" => composed(&[split(QWEN2), bytes(false)]),
+            "qwen2" => composed(&[split(&cl100k("")), bytes(false)]),
             "smollm" | "starcoder" | "refact" => plain(&[digits(true), bytes(true)]),
             "command-r" => composed(&[digits(true), bytes(true)]),
-            "deepseek-coder" => plain(&[
-                split("[\r\n]"),
-                split(r"\s?\p{L}+"),
-                split(r"\s?\p{P}+"),
-                split("[一-龥ࠀ-一가-\u{d7ff}]+"),
-                digits(true),
-                bytes(false),
-            ]),
-            "deepseek-v3" => plain(&[
-                split(r"\p{N}{1,3}"),
-                split("[一-龥\u{3040}-ゟ゠-ヿ]+"),
-                split(DEEPSEEK3),
-                bytes(false),
-            ]),
+            "deepseek-coder" => {
+                plain(&[&DEEPSEEK_CODER.map(split)[..], &[digits(true), bytes(false)]].concat())
+            }
+            "deepseek-v3" => plain(&[&DEEPSEEK_V3.map(split)[..], &[bytes(false)]].concat()),
             "falcon" => {
                 let punctuation = json!({"type": "Punctuation", "behavior": "Contiguous"});
                 plain(&[punctuation, bytes(true), digits(false), split("[0-9][0-9][0-9]")])
@@ -93,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_crate_accepts_the_steps_of_every_name() {
-        for name in NAMES {
+        for name in NAMES.split(", ") {
             let steps = Steps::from_name(name).unwrap().pre_tokenizer;
             let read = serde_json::from_value::<tokenizers::PreTokenizerWrapper>(steps);
             assert!(read.is_ok(), "{name}");

@@ -115,8 +115,7 @@ fn byte_level(metadata: &GgufMetadata, tokens: &GgufTokens<'_>) -> Result<Tokeni
         return Err("the pre-tokenizer is missing (`tokenizer.ggml.pre`)".to_owned());
     };
     let Some(steps) = Steps::from_name(name) else {
-        let known = NAMES.join(", ");
-        return Err(format!("its pre-tokenizer is `{name}`; supported are: {known}"));
+        return Err(format!("its pre-tokenizer is `{name}`; supported are: {NAMES}"));
     };
     if metadata.flag("tokenizer.ggml.add_space_prefix") == Some(true) {
         return Err("its tokenizer puts a space before texts, which is supported for `llama` only"

@@ -11,7 +11,7 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, PatternID};
 
 /// Look-ahead of the tokenizers since GPT-2: a run of blanks before a word leaves its last blank to the word.
-pub(super) const BLANKS: &str = r"|\s+(?!\S)|\s+";
+const BLANKS: &str = r"|\s+(?!\S)|\s+";
 
 /// Finds the matches of a pre-tokenizer's pattern.
 #[derive(Debug)]
