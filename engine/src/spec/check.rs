@@ -194,7 +194,7 @@ impl Checker<'_, '_> {
             problem.hint(format!(
                 "a list is written in brackets: `{}: [{}]`",
                 owner.key,
-                line_safe(text)
+                shown(text)
             ));
         }
     }
@@ -290,18 +290,13 @@ impl Checker<'_, '_> {
             return;
         };
         let Some(name) = entry.value.as_str() else {
-            let message = format!("the name of a stage is {}, not a string", found(&entry.value));
+            let message =
+                format!("the name of a stage is {}, not a string", type_words(&entry.value));
             self.problems.error(entry.value.span, message).label(format!("known stages: {list}"));
             return;
         };
         let Some((_, mapping)) = stages.iter().find(|(known, _)| *known == name) else {
-            let problem =
-                self.problems.error(entry.value.span, format!("unknown stage {}", quoted(name)));
-            let problem = problem.label(format!("known stages: {list}"));
-            if let Some(meant) = suggest(name, names) {
-                problem.hint(format!("did you mean `{meant}`?"));
-            }
-            return;
+            return unknown_stage(name, entry.value.span, self.problems);
         };
         self.mapping(
             node,
@@ -316,7 +311,7 @@ impl Checker<'_, '_> {
         if owner.key.is_empty() {
             let problem = self
                 .problems
-                .error(head(node), format!("the pipeline is {}, not {wanted}", found(node)));
+                .error(head(node), format!("the pipeline is {}, not {wanted}", type_words(node)));
             problem.hint(
                 "a pipeline begins with `version: 1`; `longsift init` writes one to start from",
             );
@@ -325,7 +320,7 @@ impl Checker<'_, '_> {
         let is_scalar =
             !matches!(node.value, YamlValue::List(_) | YamlValue::Mapping(_) | YamlValue::Null);
         let subject = if is_scalar { &node.text } else { owner.key };
-        let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
+        let message = format!("{} is {}, not {wanted}", quoted(subject), type_words(node));
         // An empty value in the file has no position of its own, but an empty argument of the command line has one.
         let is_invisible = node.span.length == 0 && node.span.source == owner.span.source;
         let span = if is_invisible { owner.span } else { head(node) };
@@ -343,8 +338,17 @@ impl Checker<'_, '_> {
     }
 }
 
+/// Reports a stage that does not exist.
+pub(super) fn unknown_stage(name: &str, span: Span, problems: &mut Problems) {
+    let problem = problems.error(span, format!("unknown stage {}", quoted(name)));
+    let problem = problem.label(format!("known stages: {}", schema::stage_names().join(", ")));
+    if let Some(meant) = suggest(name, schema::stage_names().iter().copied()) {
+        problem.hint(format!("did you mean `{meant}`?"));
+    }
+}
+
 /// Describes the type of a value.
-fn found(node: &Node) -> &'static str {
+fn type_words(node: &Node) -> &'static str {
     match node.value {
         YamlValue::Null => "empty",
         YamlValue::Boolean(_) => "a boolean",
@@ -357,11 +361,7 @@ fn found(node: &Node) -> &'static str {
     }
 }
 
+/// Escapes and shortens text of the user.
 fn shown(text: &str) -> String {
     quoted(text).trim_matches('`').to_string()
-}
-
-/// Escapes text of the user for a hint.
-fn line_safe(text: &str) -> String {
-    shown(text)
 }

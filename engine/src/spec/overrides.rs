@@ -1,10 +1,11 @@
 //! `--set stages.filter.keep_fraction=0.25`: applies settings of the command line to the tree before it is checked.
 
+use super::check::unknown_stage;
 use super::node::{Entry, Node, YamlValue};
 use super::schema::stage_names;
 use super::source::{Problems, Span};
 use super::yaml::{self, Origin};
-use crate::base::text::{quoted, suggest};
+use crate::base::text::quoted;
 
 /// Option name, as messages show it before its argument.
 pub(crate) const SET: &str = "--set ";
@@ -79,12 +80,7 @@ fn set_in_stage(
         return;
     };
     if !stage_names().contains(&stage.name) {
-        let problem = problems.error(stage.span, format!("unknown stage {}", quoted(stage.name)));
-        let problem = problem.label(format!("known stages: {}", stage_names().join(", ")));
-        if let Some(meant) = suggest(stage.name, stage_names().iter().copied()) {
-            problem.hint(format!("did you mean `{meant}`?"));
-        }
-        return;
+        return unknown_stage(stage.name, stage.span, problems);
     }
     if keys[0].name == "stage" {
         problems
