@@ -23,43 +23,28 @@ use crate::run_directory::summary::Summary;
 
 pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     // First, so that an earlier summary is never taken for the summary of this run, however it ends.
-    let mut observers = Observers::from_arguments(arguments)?;
+    let observers = Observers::from_arguments(arguments)?;
     let stop = Stop::on_signals()?;
+    let mut reporter = RunReporter { cli, arguments, observers };
     let RunInputs { plan, options } = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
-        Err(failure) => {
-            return Ok(failed(
-                cli,
-                arguments,
-                &mut observers,
-                &prefer_stopped(failure, &stop),
-                None,
-            ));
-        }
+        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop), None)),
     };
     let progress = Arc::new(Progress::new(bars));
     if arguments.engine == Engine::Ray {
         return ray::drive(cli, arguments, &plan);
     }
-    observers.started(&plan, &progress);
+    reporter.observers.started(&plan, &progress);
     let result = crate::run::run(&plan, &options, &progress, &stop);
     progress.finish();
     let outcome = match result {
         Ok(outcome) => outcome,
-        Err(failure) => {
-            return Ok(failed(
-                cli,
-                arguments,
-                &mut observers,
-                &prefer_stopped(failure, &stop),
-                Some(&plan),
-            ));
-        }
+        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop), Some(&plan))),
     };
     let mut summary = outcome.summary;
     if let Some(refused) = &outcome.refused {
         failed_status(refused).clone_into(&mut summary.status);
-        return Ok(ended(cli, arguments, &mut observers, refused, Some(&plan), summary));
+        return Ok(reporter.ended(refused, Some(&plan), summary));
     }
     report_warnings(cli, outcome.warnings.iter());
     summary.run_id.clone_from(&arguments.run_id);
@@ -88,7 +73,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             eprint(&terminal::text(&output_paths(&plan)));
         }
     }
-    let observed = observers.ended(Some(&plan), &summary);
+    let observed = reporter.observers.ended(Some(&plan), &summary);
     print_summary(arguments, &summary)?;
     observed?;
     Ok(summary.exit_code)
@@ -100,7 +85,7 @@ fn print_summary(arguments: &RunArguments, summary: &Summary) -> Result<()> {
         Some(format) => format == AnswerFormat::Json,
         None => !std::io::stdout().is_terminal(),
     };
-    if is_json { print_line(&json_safe(&summary.to_line())) } else { Ok(()) }
+    if is_json { print_line(&json_safe(&summary.to_line())).map(drop) } else { Ok(()) }
 }
 
 /// Returns the last lines of the closing table: the paths of the output and of the report.
@@ -157,7 +142,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs
 }
 
 /// Replaces a failure by "stopped" if a signal has arrived, because the signal ends the retries of a temporary failure.
-pub(super) fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
+fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
     match stop.check() {
         Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
             tracing::warn!("{failure}");
@@ -168,85 +153,76 @@ pub(super) fn prefer_stopped(failure: Failure, stop: &Stop) -> Failure {
 }
 
 /// Refuses flags that conflict.
-pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
+fn check_phase(arguments: &RunArguments) -> Result<()> {
     let sharded = arguments.plan.shard.is_some();
-    let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
-    match arguments.phase {
-        Phase::All | Phase::Select if sharded => {
-            Err(problem("`--shard` requires `--phase score` or `--phase write`: a selection needs all shards")
-                .hint("add `--phase score`, and when all shards are done run `--phase select`")
-                .into())
-        }
-        Phase::Score | Phase::Write | Phase::Select if arguments.fresh => {
-            Err(problem("`--fresh` would remove the scores of other processes")
-                .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
-                .into())
-        }
-        Phase::Score if arguments.plan.scores_from.is_some() => {
-            Err(problem("`--scores-from` uses the scores of another run and conflicts with `--phase score`")
-                .hint("leave one of them out")
-                .into())
-        }
+    let (message, hint) = match arguments.phase {
+        Phase::All | Phase::Select if sharded => (
+            "`--shard` requires `--phase score` or `--phase write`: a selection needs all shards",
+            "add `--phase score`, and when all shards are done run `--phase select`",
+        ),
+        Phase::Score | Phase::Write | Phase::Select if arguments.fresh => (
+            "`--fresh` would remove the scores of other processes",
+            "remove the run directory before the first shard starts, or give the pipeline another `output.path`",
+        ),
+        Phase::Score if arguments.plan.scores_from.is_some() => (
+            "`--scores-from` uses the scores of another run and conflicts with `--phase score`",
+            "leave one of them out",
+        ),
         _ if arguments.only_quarantined
             && (arguments.phase != Phase::All
                 || arguments.fresh
                 || arguments.plan.scores_from.is_some()) =>
         {
-            Err(problem("`--only-quarantined` conflicts with `--phase`, `--fresh` and `--scores-from`")
-                .hint("leave the other options out")
-                .into())
+            (
+                "`--only-quarantined` conflicts with `--phase`, `--fresh` and `--scores-from`",
+                "leave the other options out",
+            )
         }
-        _ if !arguments.remeasure.is_empty() && arguments.plan.scores_from.is_some() => {
-            Err(problem("`--remeasure` conflicts with `--scores-from`, which measures nothing")
-                .hint("leave one of them out, or use `--remeasure` in the run that has the scores")
-                .into())
+        _ if !arguments.remeasure.is_empty() && arguments.plan.scores_from.is_some() => (
+            "`--remeasure` conflicts with `--scores-from`, which measures nothing",
+            "leave one of them out, or use `--remeasure` in the run that has the scores",
+        ),
+        _ if arguments.locked && RunDirectory::exists_at(&arguments.plan.pipeline.pipeline) => (
+            "`--locked` requires a pipeline file with a lock next to it, got a run directory",
+            "name the pipeline file",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+}
+
+/// Reports failures of a run to people, in the summary and to the observers.
+struct RunReporter<'a> {
+    cli: &'a Cli,
+    arguments: &'a RunArguments,
+    observers: Observers,
+}
+
+impl RunReporter<'_> {
+    /// Reports a failure, and returns the exit code.
+    fn failed(&mut self, failure: &Failure, plan: Option<&Plan>) -> u8 {
+        let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
+        self.ended(failure, plan, Summary::new(failed_status(failure), run_dir))
+    }
+
+    /// Reports a failure with a summary that is already known, and returns the exit code.
+    fn ended(&mut self, failure: &Failure, plan: Option<&Plan>, mut summary: Summary) -> u8 {
+        report_failure(self.cli, failure);
+        summary.run_id.clone_from(&self.arguments.run_id);
+        summary.exit_code = failure.exit_code();
+        summary.error = Some(failure.to_string());
+        let observed = self.observers.ended(plan, &summary);
+        // The exit code is that of the first failure.
+        for lost in [observed, print_summary(self.arguments, &summary)] {
+            if let Err(lost) = lost {
+                report_failure(self.cli, &lost);
+            }
         }
-        _ if arguments.locked && RunDirectory::exists_at(&arguments.plan.pipeline.pipeline) => {
-            Err(problem("`--locked` requires a pipeline file with a lock next to it, got a run directory")
-                .hint("name the pipeline file")
-                .into())
-        }
-        _ => Ok(()),
+        failure.exit_code()
     }
 }
 
-/// Reports a failure to people and in the summary, and returns the exit code.
-pub(super) fn failed(
-    cli: &Cli,
-    arguments: &RunArguments,
-    observers: &mut Observers,
-    failure: &Failure,
-    plan: Option<&Plan>,
-) -> u8 {
-    let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
-    let summary = Summary::new(failed_status(failure), run_dir);
-    ended(cli, arguments, observers, failure, plan, summary)
-}
-
-/// Reports a failure with a summary that is already known, and returns the exit code.
-fn ended(
-    cli: &Cli,
-    arguments: &RunArguments,
-    observers: &mut Observers,
-    failure: &Failure,
-    plan: Option<&Plan>,
-    mut summary: Summary,
-) -> u8 {
-    report_failure(cli, failure);
-    summary.run_id.clone_from(&arguments.run_id);
-    summary.exit_code = failure.exit_code();
-    summary.error = Some(failure.to_string());
-    let observed = observers.ended(plan, &summary);
-    // The exit code is that of the first failure.
-    for lost in [observed, print_summary(arguments, &summary)] {
-        if let Err(lost) = lost {
-            report_failure(cli, &lost);
-        }
-    }
-    failure.exit_code()
-}
-
-pub(super) fn failed_status(failure: &Failure) -> &'static str {
+fn failed_status(failure: &Failure) -> &'static str {
     match failure {
         Failure::Stopped { .. } => "stopped",
         Failure::Problems(_) => "failed",

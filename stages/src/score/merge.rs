@@ -38,16 +38,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_the_mean_or_the_max_of_its_windows() {
-        assert!((Merge::Mean.merge_windows(&[0.1, 0.2, 0.6]) - 0.3).abs() < 1e-15);
-        assert!((Merge::Max.merge_windows(&[0.1, 0.6, 0.2]) - 0.6).abs() < 1e-15);
-        assert!(
-            Merge::Max.merge_windows(&[0.1, f64::NAN]).is_nan()
-                && Merge::Mean.merge_windows(&[]).is_nan()
-        );
-    }
-
-    #[test]
     fn windows_merge_by_the_declared_rule() {
         let windows = [1.0, 4.0, 1.0];
         assert!((Merge::Mean.merge_windows(&windows) - 2.0).abs() < f64::EPSILON);
