@@ -11,6 +11,7 @@ mod picture;
 mod table;
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
@@ -130,9 +131,7 @@ pub(crate) struct Map {
 /// Tokens of a document and their division into blocks.
 struct DocumentBlocks {
     ids: Vec<u32>,
-    ends: Vec<usize>,
-    labels: Vec<Option<String>>,
-    texts: Vec<Option<String>>,
+    blocks: Vec<MapBlock>,
     notes: Vec<String>,
 }
 
@@ -161,24 +160,15 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
     }
     let kernel = mapped.kernel();
-    let memory_bytes = mapped.bytes(tokens, cut.ends.len());
-    check_memory(plan, memory_bytes, tokens, cut.ends.len())?;
+    let ends: Vec<usize> = cut.blocks.iter().map(|block| block.end as usize).collect();
+    let memory_bytes = mapped.bytes(tokens, ends.len());
+    check_memory(plan, memory_bytes, tokens, ends.len())?;
     let started = Instant::now();
     let head = options.head.map(|head| head as usize);
     let rows = sampled.as_ref();
-    let shares = mapped.shares(plan, &cut.ids, &cut.ends, head, rows, progress)?;
+    let shares = mapped.shares(plan, &cut.ids, &ends, head, rows, progress)?;
     let seconds = started.elapsed().as_secs_f64();
     check_finite(&shares, &location)?;
-    let starts = [0].into_iter().chain(cut.ends.iter().copied());
-    let of_blocks = starts.zip(&cut.ends).zip(cut.labels).zip(cut.texts);
-    let blocks: Vec<MapBlock> = of_blocks
-        .map(|(((start, end), label), text)| MapBlock {
-            start: start as u64,
-            end: *end as u64,
-            label,
-            text,
-        })
-        .collect();
     Ok(Map {
         version: 1,
         longsift: env!("CARGO_PKG_VERSION").to_owned(),
@@ -196,8 +186,8 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         memory_bytes,
         seconds,
         notes: cut.notes,
-        matrix: BlockAttentionMatrix::new(&cut.ends, &shares),
-        blocks,
+        matrix: BlockAttentionMatrix::new(&ends, &shares),
+        blocks: cut.blocks,
     })
 }
 
@@ -215,7 +205,7 @@ fn cut(
             Err(problem) => Err(unusable(plan, location, &problem.message)),
             Ok(DocumentContent::Tokens(ids)) => {
                 let ends = cutting.ends(ids.len())?;
-                Ok(DocumentBlocks::new(ids, ends, |_| None))
+                Ok(DocumentBlocks::new(ids, &ends, |_| None))
             }
             Ok(DocumentContent::Text(text)) => {
                 let encoded = encode(plan, location, &text)?;
@@ -261,19 +251,21 @@ fn joined(messages: &[Message]) -> (String, Vec<Option<usize>>) {
 }
 
 impl DocumentBlocks {
-    fn new(ids: Vec<u32>, ends: Vec<usize>, text: impl Fn(usize) -> Option<String>) -> Self {
-        let blocks = ends.len();
-        let texts = (0..blocks).map(text).collect();
-        Self { ids, ends, labels: vec![None; blocks], texts, notes: Vec::new() }
+    fn new(ids: Vec<u32>, ends: &[usize], text: impl Fn(Range<usize>) -> Option<String>) -> Self {
+        let starts = [0].into_iter().chain(ends.iter().copied());
+        let block = |(start, &end): (usize, &usize)| {
+            let text = text(start..end);
+            MapBlock { start: start as u64, end: end as u64, label: None, text }
+        };
+        Self { ids, blocks: starts.zip(ends).map(block).collect(), notes: Vec::new() }
     }
 
     fn from_text(encoded: &EncodedText, text: &str, ends: &[usize]) -> Self {
-        let excerpt = |block: usize| {
-            let start = if block == 0 { 0 } else { ends[block - 1] };
-            let bytes = encoded.byte_range(start, ends[block], text.len());
+        let excerpt = |tokens: Range<usize>| {
+            let bytes = encoded.byte_range(tokens.start, tokens.end, text.len());
             Some(text[bytes].chars().take(MAX_TEXT_CHARACTERS).collect())
         };
-        Self::new(encoded.ids.clone(), ends.to_vec(), excerpt)
+        Self::new(encoded.ids.clone(), ends, excerpt)
     }
 
     /// Creates a block for each message. A token that spans two messages belongs to the first.
@@ -315,7 +307,7 @@ impl DocumentBlocks {
         for ((start, role), end) in begins.into_iter().zip(next_starts) {
             if end > start {
                 ends.push(end);
-                labels.push(Some(role));
+                labels.push(role);
             } else {
                 empty += 1;
             }
@@ -332,7 +324,11 @@ impl DocumentBlocks {
             let hint = "use `--block-tokens` instead";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
         }
-        Ok(Self { labels, notes, ..Self::from_text(encoded, text, &ends) })
+        let mut cut = Self { notes, ..Self::from_text(encoded, text, &ends) };
+        for (block, role) in cut.blocks.iter_mut().zip(labels) {
+            block.label = Some(role);
+        }
+        Ok(cut)
     }
 
     /// Inserts BOS tokens as a block before the document.
@@ -341,10 +337,13 @@ impl DocumentBlocks {
             return;
         }
         self.ids.splice(0..0, bos.iter().copied());
-        self.ends.iter_mut().for_each(|end| *end += bos.len());
-        self.ends.insert(0, bos.len());
-        self.labels.insert(0, Some("BOS".to_owned()));
-        self.texts.insert(0, None);
+        let end = bos.len() as u64;
+        for block in &mut self.blocks {
+            block.start += end;
+            block.end += end;
+        }
+        self.blocks
+            .insert(0, MapBlock { start: 0, end, label: Some("BOS".to_owned()), text: None });
     }
 }
 
