@@ -1,6 +1,5 @@
 //! `longsift test`: runs a pipeline over its own test rows and checks the outcome of each.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -241,12 +240,7 @@ impl fmt::Display for TestReport {
                 writeln!(f, "        {}", line_safe(&line))?;
             }
         }
-        let counts =
-            self.0.iter().fold(BTreeMap::new(), |mut counts: BTreeMap<bool, usize>, test| {
-                *counts.entry(test.passed).or_default() += 1;
-                counts
-            });
-        let of = |passed| counts.get(&passed).copied().unwrap_or_default();
-        writeln!(f, "{} passed, {} failed", of(true), of(false))
+        let passed = self.0.iter().filter(|test| test.passed).count();
+        writeln!(f, "{passed} passed, {} failed", self.0.len() - passed)
     }
 }
