@@ -27,13 +27,12 @@ pub(super) fn answer_with(
     value: &impl Serialize,
 ) -> Result<u8> {
     match format {
-        AnswerFormat::Text => print(&terminal::text(&text()))?,
+        AnswerFormat::Text => print(&terminal::text(&text())),
         AnswerFormat::Json => {
             let json = serde_json::to_value(value).expect("plain data");
-            print_line(&json_safe(&format!("{json:#}")))?;
+            print_line(&json_safe(&format!("{json:#}")))
         }
     }
-    Ok(DONE)
 }
 
 /// Refuses output paths that hold files not written by longsift. Reports all of them, before anything is computed.
@@ -104,16 +103,33 @@ pub(super) fn command_line() -> String {
     std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes to standard output.
+/// Writes a file that the command line may request. Most commands call it last, so that the answer is printed even if
+/// the file cannot be written.
+pub(super) fn write_requested(
+    path: Option<&Path>,
+    mark: Mark,
+    content: impl FnOnce() -> Vec<u8>,
+) -> Result<()> {
+    path.map_or(Ok(()), |path| marked::write(path, mark, &content()))
+}
+
+/// Returns the failure for a name that does not exist.
+pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {
+    Diagnostic::error(Blame::Pipeline, format!("unknown {what} `{name}`"))
+        .hint(format!("expected one of: {}", known.join(", ")))
+        .into()
+}
+
+/// Writes to standard output, and returns the exit code of success.
 ///
 /// # Errors
 /// Fails if standard output cannot be written. A closed pipe is not an error.
-pub(super) fn print(text: &str) -> Result<()> {
+pub(super) fn print(text: &str) -> Result<u8> {
     let mut out = io::stdout();
-    is_reader_open(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
+    is_reader_open(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(|_| DONE)
 }
 
-pub(super) fn print_line(text: &str) -> Result<()> {
+pub(super) fn print_line(text: &str) -> Result<u8> {
     print(&format!("{text}\n"))
 }
 

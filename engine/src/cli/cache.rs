@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use super::answer::unknown_name;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{bytes, count, line_safe, table};
@@ -28,7 +29,7 @@ const KINDS: [(&str, &str); 6] = [
 const RUNS: &str = "runs";
 
 /// Contents of the cache folder and of `--runs`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct CacheListing {
     folder: PathBuf,
     kinds: Vec<CacheKind>,
@@ -79,9 +80,7 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
     let CacheArguments { folder, runs, clear, .. } = arguments;
     let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);
     if let Some(unknown) = clear.iter().find(|kind| !names().any(|name| name == *kind)) {
-        let message = format!("unknown kind `{unknown}`");
-        let hint = format!("expected one of: {}", names().collect::<Vec<_>>().join(", "));
-        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        return Err(unknown_name("kind", unknown, &names().collect::<Vec<_>>()));
     }
     if runs.is_none() && clear.iter().any(|kind| kind == RUNS) {
         let problem = Diagnostic::error(Blame::Pipeline, "`--clear runs` requires `--runs`");
@@ -94,14 +93,7 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
         None => files::user_cache_folder()?,
     };
     let now = SystemTime::now();
-    let mut kept = CacheListing {
-        kinds: Vec::new(),
-        runs: Vec::new(),
-        removed: Vec::new(),
-        in_use: Vec::new(),
-        foreign: Vec::new(),
-        folder,
-    };
+    let mut kept = CacheListing { folder, ..CacheListing::default() };
     for (kind, doc) in KINDS {
         let mut entries = Vec::new();
         for path in files::list_if_present(&kept.folder.join(kind))? {

@@ -8,13 +8,12 @@ use clap::CommandFactory;
 
 use super::answer::{
     answer, answer_with, check_output_paths, color, command_line, eprint, is_reader_open, print,
-    print_line, report_failure, report_warnings,
+    print_line, report_failure, report_warnings, unknown_name, write_requested,
 };
 use super::planned::{make_plan, make_plan_with, plan_options, start_threads};
 use super::run::run;
 use super::validate::validate;
 use super::{cache, logging, terminal};
-use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -94,10 +93,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             check_output_paths([(html.as_deref(), Mark::PAGE)])?;
             let overview = overview::read(&RunDirectory::open(run_dir)?, !no_text)?;
             answer_with(*format, || overview.to_string(), &overview.json())?;
-            // Last, so that the answer is printed even if the page cannot be written.
-            if let Some(path) = html {
-                marked::write(path, Mark::PAGE, overview.page().as_bytes())?;
-            }
+            write_requested(html.as_deref(), Mark::PAGE, || overview.page().into_bytes())?;
             Ok(DONE)
         }
         Command::Whatif { run_dir, set, list, format } => {
@@ -123,8 +119,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "longsift", &mut script);
-            print(&String::from_utf8_lossy(&script))?;
-            Ok(DONE)
+            print(&String::from_utf8_lossy(&script))
         }
         Command::Cache(arguments) => answer(arguments.format, &cache::cache(arguments)?),
         Command::Manual { folder, format } => manual(folder, *format),
@@ -191,8 +186,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     };
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
     lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_next_to(&path)?;
-    print_line(&terminal::text(&format!("wrote `{}`", path.display())))?;
-    Ok(DONE)
+    print_line(&terminal::text(&format!("wrote `{}`", path.display())))
 }
 
 fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
@@ -209,51 +203,30 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
             eprint(&format!("{figure}\n"));
         }
     })?;
-    if let Some(path) = &arguments.json {
-        let json = serde_json::to_vec_pretty(&bench).expect("plain data");
-        marked::write(path, BENCH, &json)?;
-    }
-    if let Some(path) = &arguments.chart {
-        marked::write(path, Mark::DRAWING, chart::draw(&bench).as_bytes())?;
-    }
-    if let Some(path) = &arguments.html {
-        marked::write(path, Mark::PAGE, chart::page(&bench, &command_line()).as_bytes())?;
-    }
-    print(&bench.to_string())?;
-    Ok(DONE)
+    let json = || serde_json::to_vec_pretty(&bench).expect("plain data");
+    write_requested(arguments.json.as_deref(), BENCH, json)?;
+    let drawing = || chart::draw(&bench).into_bytes();
+    write_requested(arguments.chart.as_deref(), Mark::DRAWING, drawing)?;
+    let page = || chart::page(&bench, &command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    print(&bench.to_string())
 }
 
 fn schema(name: Option<&str>) -> Result<u8> {
     let schemas = reference::schemas();
     let names: Vec<&str> = schemas.iter().map(|(name, _)| *name).collect();
-    let Some(name) = name else {
-        print_line(&names.join("\n"))?;
-        return Ok(DONE);
-    };
+    let Some(name) = name else { return print_line(&names.join("\n")) };
     match schemas.iter().find(|(known, _)| *known == name) {
-        Some((_, schema)) => {
-            print(&reference::schema_text(schema))?;
-            Ok(DONE)
-        }
-        None => Err(Diagnostic::error(Blame::Pipeline, format!("unknown schema `{name}`"))
-            .hint(format!("expected one of: {}", names.join(", ")))
-            .into()),
+        Some((_, schema)) => print(&reference::schema_text(schema)),
+        None => Err(unknown_name("schema", name, &names)),
     }
 }
 
 fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
     let width = 100;
     match reference::stage_page(name, width, color(cli, std::io::stdout().is_terminal())) {
-        Some(page) => {
-            print(&page)?;
-            Ok(DONE)
-        }
-        None => Err(Diagnostic::error(
-            Blame::Pipeline,
-            format!("unknown stage `{}`", name.unwrap_or_default()),
-        )
-        .hint(format!("expected one of: {}", reference::page_names().join(", ")))
-        .into()),
+        Some(page) => print(&page),
+        None => Err(unknown_name("stage", name.unwrap_or_default(), &reference::page_names())),
     }
 }
 
@@ -275,14 +248,14 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
         ManualFormat::Man => {
             let mut built = command.disable_help_subcommand(true);
             built.build();
-            let of = |command: clap::Command| {
+            let page_of = |command: clap::Command| {
                 let page = clap_mangen::Man::new(command);
                 let mut text = Vec::new();
                 page.render(&mut text).expect("writing to memory does not fail");
                 (page.get_filename(), text)
             };
             let subcommands = built.get_subcommands().cloned();
-            std::iter::once(built.clone()).chain(subcommands).map(of).collect()
+            std::iter::once(built.clone()).chain(subcommands).map(page_of).collect()
         }
     };
     let mark = match format {
@@ -294,12 +267,7 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     for (path, (_, text)) in paths.iter().zip(&pages) {
         marked::write(path, mark, text)?;
     }
-    print_line(&terminal::text(&format!(
-        "wrote {} pages into `{}`",
-        pages.len(),
-        folder.display()
-    )))?;
-    Ok(DONE)
+    print_line(&terminal::text(&format!("wrote {} pages into `{}`", pages.len(), folder.display())))
 }
 
 fn tune(
@@ -314,8 +282,6 @@ fn tune(
     start_threads(arguments)?;
     let plan = make_plan(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
-    if let Some(path) = html {
-        marked::write(path, Mark::PAGE, tuned.page(&command_line()).as_bytes())?;
-    }
+    write_requested(html, Mark::PAGE, || tuned.page(&command_line()).into_bytes())?;
     answer(format, &tuned)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::answer::{answer_with, check_output_paths, command_line};
+use super::answer::{answer_with, check_output_paths, command_line, write_requested};
 use super::planned::{make_plan, refuse_without_effect, start_threads};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
@@ -48,10 +48,8 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     let json = serde_json::to_value(&found).expect("plain data");
     marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
     answer_with(arguments.format, || found.text(arguments.details), &json)?;
-    // Last, so that the answer is printed even if the page cannot be written.
-    if let Some(path) = &arguments.html {
-        marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
-    }
+    let page = || found.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
     Ok(DONE)
 }
 

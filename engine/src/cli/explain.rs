@@ -1,11 +1,11 @@
 //! `longsift explain`.
 
-use super::answer::{answer, check_output_paths, command_line};
+use super::answer::{answer, check_output_paths, command_line, write_requested};
 use super::planned::{make_plan, refuse_without_effect, start_threads};
 use crate::base::error::{DONE, Result};
 use crate::cli::{Cli, ExplainArguments};
 use crate::run_directory::layout::RunDirectory;
-use crate::storage::marked::{self, Mark};
+use crate::storage::marked::Mark;
 use crate::tools::explain;
 
 pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
@@ -18,9 +18,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let run = if RunDirectory::exists_at(path) { Some(RunDirectory::open(path)?) } else { None };
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
     answer(arguments.format, &found)?;
-    // Last, so that the answer is printed even if the page cannot be written.
-    if let Some(path) = &arguments.html {
-        marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
-    }
+    let page = || found.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
     Ok(DONE)
 }

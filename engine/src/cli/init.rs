@@ -5,7 +5,7 @@ use std::path::Path;
 use super::answer::{print_line, report_warnings};
 use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{DONE, Result};
+use crate::base::error::Result;
 use crate::base::text::{quoted, shell_word};
 use crate::cli::{Cli, InitArguments};
 use crate::spec::init::Starter;
@@ -64,8 +64,7 @@ pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
         "wrote `{}` and `{}`; next: {edit}`longsift plan {next}`",
         output.display(),
         schema.display()
-    )))?;
-    Ok(DONE)
+    )))
 }
 
 fn exists(output: &Path) -> Diagnostic {

@@ -1,12 +1,12 @@
 //! `longsift map`.
 
-use super::answer::{answer, check_output_paths, command_line};
+use super::answer::{answer, check_output_paths, command_line, write_requested};
 use super::planned::{make_plan_with, plan_options, refuse_without_effect, start_threads};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::cli::{Cli, MapArguments};
 use crate::plan::options::{PlanOptions, Subject};
-use crate::storage::marked::{self, Mark};
+use crate::storage::marked::Mark;
 use crate::tools::map;
 
 pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
@@ -33,15 +33,9 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     let map = map::map(&plan, &arguments.options, &progress)?;
     progress.finish();
     answer(arguments.format, &map)?;
-    // Last, so that the answer is printed even if a file cannot be written.
-    if let Some(path) = &arguments.html {
-        marked::write(path, Mark::PAGE, map.page(&command_line()).as_bytes())?;
-    }
-    if let Some(path) = &arguments.png {
-        marked::write(path, Mark::IMAGE, &map.png())?;
-    }
-    if let Some(path) = &arguments.parquet {
-        marked::write(path, Mark::TABLE, &map.parquet())?;
-    }
+    let page = || map.page(&command_line()).into_bytes();
+    write_requested(arguments.html.as_deref(), Mark::PAGE, page)?;
+    write_requested(arguments.png.as_deref(), Mark::IMAGE, || map.png())?;
+    write_requested(arguments.parquet.as_deref(), Mark::TABLE, || map.parquet())?;
     Ok(DONE)
 }

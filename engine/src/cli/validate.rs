@@ -25,12 +25,11 @@ pub(super) fn validate(
     if format == ValidateFormat::Text {
         let (spec, warnings) = read?;
         report_warnings(cli, warnings.iter());
-        print_line(&format!(
+        return print_line(&format!(
             "{} is a valid pipeline: {}",
             quoted(&arguments.pipeline.display().to_string()),
             line_safe(&spec.pipeline.name)
-        ))?;
-        return Ok(DONE);
+        ));
     }
     let (name, problems, code) = match read {
         Ok((spec, warnings)) => (Some(spec.pipeline.name), warnings, DONE),
