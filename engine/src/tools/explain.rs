@@ -102,7 +102,7 @@ struct TermValue {
 }
 
 /// Explanation of one window.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Explanation {
     /// Version of the JSON format.
     version: u32,
@@ -183,20 +183,10 @@ pub(crate) fn explain(
         token_end: window.token_end,
         tokens: ids.len() as u64,
         bos: plan.bos.count,
-        kernel: None,
-        notes: Vec::new(),
-        selected: None,
-        figures: Vec::new(),
-        guards: Vec::new(),
-        far_distance: None,
-        far_mass: Vec::new(),
-        token_losses: Vec::new(),
-        token_gains: Vec::new(),
-        layer: None,
         links: links(plan, &ids),
-        matrix: BlockAttentionMatrix::default(),
         pieces: pieces(&cut, &window, text.as_deref(), bos),
         input_file: file,
+        ..Explanation::default()
     };
     let layer = match &plan.attention {
         Some(attention) => {
