@@ -162,19 +162,19 @@ pub(crate) fn whatif(
     let thresholds =
         |calibration: Option<&Calibration>| -> HashMap<Option<String>, Vec<Option<f64>>> {
             let score = |threshold: &Threshold| threshold.score;
-            let groups = calibration.into_iter().flat_map(|of| &of.groups);
+            let groups = calibration.into_iter().flat_map(|calibration| &calibration.groups);
             groups
                 .map(|group| (group.value.clone(), group.thresholds.iter().map(score).collect()))
                 .collect()
         };
     let now = thresholds(calibration.as_ref());
     let then = thresholds(Some(&selection.calibration));
-    let of = |of: &HashMap<Option<String>, Vec<Option<f64>>>, value: &Option<String>| {
-        of.get(value).cloned().unwrap_or_default()
+    let of_group = |groups: &HashMap<Option<String>, Vec<Option<f64>>>, value: &Option<String>| {
+        groups.get(value).cloned().unwrap_or_default()
     };
     let groups = counted.groups.into_iter().map(|(value, change)| GroupChange {
-        thresholds_now: of(&now, &value),
-        thresholds_then: of(&then, &value),
+        thresholds_now: of_group(&now, &value),
+        thresholds_then: of_group(&then, &value),
         value,
         change,
     });
@@ -478,8 +478,9 @@ fn row(name: String, change: &Change, score: String) -> Vec<String> {
 
 impl fmt::Display for MovedSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let score =
-            |score: Option<f64>| score.map_or_else(|| "none".to_owned(), |of| format!("{of:.4}"));
+        let score = |score: Option<f64>| {
+            score.map_or_else(|| "none".to_owned(), |score| format!("{score:.4}"))
+        };
         write!(f, "{}", line_safe(&self.id))?;
         if let Some(window) = self.window {
             write!(f, "#{window}")?;

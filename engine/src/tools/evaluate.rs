@@ -216,9 +216,9 @@ fn with_evaluator<T>(
 }
 
 fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<SampleOptions> {
-    let own = plan.spec.tokenize().window_tokens;
+    let whole = plan.spec.tokenize().window_tokens as usize;
     let mut lengths: Vec<usize> = match &options.windows[..] {
-        [] => vec![own as usize / 4, own as usize],
+        [] => vec![whole / 4, whole],
         windows => windows.iter().map(|tokens| *tokens as usize).collect(),
     };
     lengths.sort_unstable();
@@ -289,7 +289,7 @@ impl Evaluator<'_> {
         self.progress.phase("sample", 1);
         let sample =
             self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
-        let long_enough = sample.categories.values().any(|of| !of.documents.is_empty());
+        let long_enough = sample.categories.values().any(|category| !category.documents.is_empty());
         if !long_enough {
             let shortest = wanted.lengths[0];
             let message = format!("no document of the input has {} tokens", count(shortest as u64));
@@ -366,14 +366,14 @@ impl Evaluator<'_> {
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
-                let found = sampled.for_length(tokens, self.wanted);
+                let chosen = sampled.for_length(tokens, self.wanted);
                 let index = length.categories.len();
-                if found.is_empty() {
+                if chosen.is_empty() {
                     continue;
                 }
-                let documents = sample::read(self.plan, &found, self.stop)?;
+                let documents = sample::read(self.plan, &chosen, self.stop)?;
                 for (column, values) in self.options.scores.iter().zip(&mut length.scores) {
-                    values.push(columns::read(self.plan, column, &found)?);
+                    values.push(columns::read(self.plan, column, &chosen)?);
                 }
                 let ids = documents.iter().map(|document| document.id.clone());
                 length.measured.ids.push(ids.collect());
@@ -383,10 +383,10 @@ impl Evaluator<'_> {
                 self.measure(&category, length)?;
             }
         }
-        let of = |length: ConstructedLength| {
+        let results = |length: ConstructedLength| {
             (WindowLength(length.measured.tokens as u64), self.figures(length))
         };
-        Ok(lengths.into_iter().map(of).collect())
+        Ok(lengths.into_iter().map(results).collect())
     }
 
     /// Returns the maximum tokens of the windows measured at a time.
@@ -416,8 +416,8 @@ impl Evaluator<'_> {
                 for id in &content.ids {
                     hash.update(id.to_le_bytes());
                 }
-                let of = category.documents[origin.document].ids.len();
-                length.document_tokens.push(of as u64);
+                let document_tokens = category.documents[origin.document].ids.len();
+                length.document_tokens.push(document_tokens as u64);
                 length.measured.push(self.plan, *origin, origin.category, figures);
                 for (asked, values) in self.heads.iter().zip(&mut length.heads) {
                     asked.push(values, figures);
@@ -481,17 +481,17 @@ impl Evaluator<'_> {
             // Statistics of the pipeline take precedence over columns with the same name.
             let taken = statistics.iter().any(|statistic| statistic.name == *column);
             let name = if taken { format!("input:{column}") } else { column.clone() };
-            let of = columns::figures(&windows, &statistics, values);
-            for (statistic, value) in &of.agreement {
+            let figures = columns::figures(&windows, &statistics, values);
+            for (statistic, value) in &figures.agreement {
                 agreement.entry(statistic.clone()).or_default().insert(name.clone(), *value);
             }
-            agreement.insert(name.clone(), of.agreement);
-            agreement.entry(name.clone()).or_default().insert(name.clone(), of.own);
-            reports.insert(name.clone(), of.report);
+            agreement.insert(name.clone(), figures.agreement);
+            agreement.entry(name.clone()).or_default().insert(name.clone(), figures.own);
+            reports.insert(name.clone(), figures.report);
             with_columns.push(OrientedStatistic {
                 name: name.clone(),
                 doc: String::new(),
-                values: of.values,
+                values: figures.values,
                 unguarded: None,
             });
             notes.push(format!(
@@ -505,7 +505,7 @@ impl Evaluator<'_> {
             selection::consequences(self.plan.spec.filter(), &windows, tokens, score, &with_columns)
         });
         let of_heads =
-            self.heads.iter().zip(&heads).map(|(of, values)| of.figures(values, &windows));
+            self.heads.iter().zip(&heads).map(|(head, values)| head.figures(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
         LengthResults {
             tokens: measured.tokens as u64,
@@ -592,9 +592,12 @@ impl Evaluator<'_> {
     }
 
     fn count(&self, sample: &EvaluationSample, tokens: usize, max: usize) -> (u64, u64) {
-        let found = sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
-        found.fold((0, 0), |(documents, windows), found| {
-            let starts = windows::starts(found.tokens, tokens, max).count();
+        let sampled = sample
+            .categories
+            .values()
+            .flat_map(|category| category.for_length(tokens, self.wanted));
+        sampled.fold((0, 0), |(documents, windows), document| {
+            let starts = windows::starts(document.tokens, tokens, max).count();
             (documents + 1, windows + starts as u64)
         })
     }
@@ -614,11 +617,13 @@ impl Evaluator<'_> {
             let most_documents = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
             // Measures a few windows. The first one fills caches; if it takes long, as with a whole model, its time is
             // used as well.
-            let found =
-                sample.categories.values().flat_map(|of| of.for_length(tokens, self.wanted));
             let mut ids: Vec<WindowContent> = Vec::new();
-            for found in found {
-                let documents = sample::read(self.plan, &[found], self.stop)?;
+            let sampled = sample
+                .categories
+                .values()
+                .flat_map(|category| category.for_length(tokens, self.wanted));
+            for document in sampled {
+                let documents = sample::read(self.plan, &[document], self.stop)?;
                 let windows = documents[0].ids.chunks_exact(tokens);
                 let windows = windows.map(|ids| WindowContent::from_tokens(ids.to_vec()));
                 ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
@@ -634,9 +639,9 @@ impl Evaluator<'_> {
                 self.measurer.measure(&ids)?;
             }
             let seconds = self.plan.measures.columns.iter().zip(&self.measurer.took).filter_map(
-                |(of, (time, measured))| {
+                |(columns, (time, measured))| {
                     let each = time.as_secs_f64() / *measured as f64;
-                    (*measured > 0).then(|| (of.measure.clone(), each * windows as f64))
+                    (*measured > 0).then(|| (columns.measure.clone(), each * windows as f64))
                 },
             );
             let seconds = seconds.collect();

@@ -282,10 +282,10 @@ impl Explanation {
         let text_of = |tokens: Range<usize>| self.text(tokens);
         let source = PassageSource { ids, text, text_of: &text_of };
         let guarded = |(index, guard): (usize, &Guard)| {
-            let of_group = self.selected.as_ref().and_then(|own| own.bounds.get(index));
+            let of_group = self.selected.as_ref().and_then(|outcome| outcome.bounds.get(index));
             let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
-            let figure = self.figures.iter().find(|own| own.statistic == guard.statistic);
-            let value = figure.and_then(|own| own.now.finite().or(own.recorded.finite()));
+            let figure = self.figures.iter().find(|figure| figure.statistic == guard.statistic);
+            let value = figure.and_then(|figure| figure.now.finite().or(figure.recorded.finite()));
             GuardVerdict {
                 setting: format!("stages.filter.guards.{index}"),
                 statistic: guard.statistic.clone(),
@@ -458,11 +458,11 @@ fn rank(
     let choice = SelectionSettings::from_manifest(manifest, scores)?;
     let unfinished = || not_finished(run);
     let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
-    let mut found = None;
+    let mut outcome = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&run.root.join(&part.path), |sample| {
-            if sample.input_row == row && sample.window.is_none_or(|own| own == window) {
-                found = Some(SelectionOutcome {
+            if sample.input_row == row && sample.window.is_none_or(|index| index == window) {
+                outcome = Some(SelectionOutcome {
                     group: sample.group.map(str::to_owned),
                     score: (!sample.score.is_nan()).then_some(sample.score),
                     percentile: sample.percentile,
@@ -479,24 +479,24 @@ fn rank(
             Ok(())
         })?;
     }
-    let Some(mut own) = found else { return Ok(None) };
+    let Some(mut outcome) = outcome else { return Ok(None) };
     let mut above = 0;
     for part in &manifest.selection {
         selected::read(&run.root.join(&part.path), |sample| {
             // Only samples that pass have a percentile.
-            if sample.group == own.group.as_deref() && sample.percentile.is_some() {
-                own.of += 1;
-                above += u64::from(own.score.is_some_and(|score| sample.score > score));
+            if sample.group == outcome.group.as_deref() && sample.percentile.is_some() {
+                outcome.of += 1;
+                above += u64::from(outcome.score.is_some_and(|score| sample.score > score));
             }
             Ok(())
         })?;
     }
-    own.rank = own.percentile.map(|_| above + 1);
-    if own.combine == Combine::Least {
-        let min = own.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
-        own.weakest = min.map(|term| term.statistic.clone());
+    outcome.rank = outcome.percentile.map(|_| above + 1);
+    if outcome.combine == Combine::Least {
+        let min = outcome.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
+        outcome.weakest = min.map(|term| term.statistic.clone());
     }
-    Ok(Some(own))
+    Ok(Some(outcome))
 }
 
 fn group_of<'c>(
@@ -534,21 +534,24 @@ impl Explanation {
 
     /// Describes the outcome of the sample in the run.
     fn verdict(&self) -> Option<String> {
-        let own = self.selected.as_ref()?;
-        let fate = match &own.reason {
+        let outcome = self.selected.as_ref()?;
+        let fate = match &outcome.reason {
             None => "kept".to_owned(),
             Some(reason) => format!("not kept: {}", reason.replace('_', " ")),
         };
-        let score = own.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));
-        let rank = own.rank.map_or(String::new(), |rank| {
-            let group = own
+        let score =
+            outcome.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));
+        let rank = outcome.rank.map_or(String::new(), |rank| {
+            let group = outcome
                 .group
                 .as_deref()
                 .map_or(String::new(), |group| format!(" of {}", quoted_value(group)));
-            format!(", rank {} of {} samples{group}", count(rank), count(own.of))
+            format!(", rank {} of {} samples{group}", count(rank), count(outcome.of))
         });
-        let weakest =
-            own.weakest.as_ref().map_or(String::new(), |name| format!("; score limited by {name}"));
+        let weakest = outcome
+            .weakest
+            .as_ref()
+            .map_or(String::new(), |name| format!("; score limited by {name}"));
         Some(format!("{fate}; {score}{rank}{weakest}"))
     }
 }

@@ -138,9 +138,9 @@ impl CountSources<'_> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let (mut all, parts) = (self.nothing(), self.parts());
         let work = |part: usize| {
-            let mut found = self.nothing();
-            parts[part].clone().try_for_each(|unit| self.unit(unit, &mut found))?;
-            Ok(found)
+            let mut counts = self.nothing();
+            parts[part].clone().try_for_each(|unit| self.unit(unit, &mut counts))?;
+            Ok(counts)
         };
         parallel::each_in_order(parts.len(), threads, work, |part| {
             all.append(part);
@@ -193,15 +193,15 @@ impl CountSources<'_> {
         let mut outcomes: Vec<(SampleOutcome, bool)> = Vec::with_capacity(locations.len());
         selected::read(path, |row| {
             let first = outcomes.len();
-            let own = locations.get(first).filter(|place| place.input_row == row.input_row);
-            let (Some(place), true) = (own.copied(), self.is_sample(own, row)) else {
+            let place = locations.get(first).filter(|place| place.input_row == row.input_row);
+            let (Some(place), true) = (place.copied(), self.is_sample(place, row)) else {
                 return Err(mismatched_rows(path));
             };
             let (windows, tokens) = if row.window.is_some() {
                 (1, place.tokens.1 - place.tokens.0)
             } else {
                 let rest = locations[first..].iter();
-                let windows = rest.take_while(|of| of.input_row == row.input_row).count();
+                let windows = rest.take_while(|place| place.input_row == row.input_row).count();
                 (windows, place.tokens_total)
             };
             let outcome = SampleOutcome::from_reason(row.reason);
@@ -286,9 +286,9 @@ impl CountSources<'_> {
     fn labels_of(&self, unit: usize) -> Result<Option<Vec<Option<String>>>> {
         let Some((plan, column, units)) = &self.labels else { return Ok(None) };
         let record = &self.records[unit];
-        let Some(own) = units.get(&record.unit) else { return Ok(None) };
-        let (own, unreadable) = (&plan.units[*own], record.unreadable_rows());
-        Ok(Some(labels::read_labels(&plan.dataset, own, column, &unreadable)?))
+        let Some(index) = units.get(&record.unit) else { return Ok(None) };
+        let (unit, unreadable) = (&plan.units[*index], record.unreadable_rows());
+        Ok(Some(labels::read_labels(&plan.dataset, unit, column, &unreadable)?))
     }
 }
 

@@ -66,8 +66,9 @@ impl Evaluator<'_> {
                 length.classes.push(class.clone());
                 length.measured.ids.push(found.iter().map(|found| found.id.clone()).collect());
             }
-            let is_chosen =
-                |found: &&SampledDocument| chosen.iter().any(|of| of.contains_key(&found.row));
+            let is_chosen = |sampled: &&SampledDocument| {
+                chosen.iter().any(|rows| rows.contains_key(&sampled.row))
+            };
             let documents: Vec<&SampledDocument> =
                 sampled.documents.iter().filter(is_chosen).collect();
             for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
@@ -75,12 +76,12 @@ impl Evaluator<'_> {
                 for (length, chosen) in lengths.iter_mut().zip(&chosen) {
                     let tokens = length.measured.tokens;
                     let mut windows = Vec::new();
-                    for (found, natural) in batch.iter().zip(&read) {
-                        let Some(document) = chosen.get(&found.row) else { continue };
+                    for (sampled, natural) in batch.iter().zip(&read) {
+                        let Some(document) = chosen.get(&sampled.row) else { continue };
                         let next = groups.len();
                         let group = *groups.entry(natural.group.clone()).or_insert(next);
                         let category = length.classes.len() - 1;
-                        let starts = starts(found.tokens, tokens, windows_per_document(tokens));
+                        let starts = starts(sampled.tokens, tokens, windows_per_document(tokens));
                         windows.extend(starts.map(|start| {
                             let origin =
                                 WindowOrigin { category, document: *document, start, kind: 0 };
@@ -91,14 +92,14 @@ impl Evaluator<'_> {
                 }
             }
         }
-        let of = |length: LabelledLength| {
+        let figures = |length: LabelledLength| {
             (WindowLength(length.measured.tokens as u64), self.label_figures(classes, length))
         };
         Ok(LabelFigures {
             column: classes.column.clone(),
             good: classes.good.iter().cloned().collect(),
             rows_without_label: classes.null_rows,
-            lengths: lengths.into_iter().map(of).collect(),
+            lengths: lengths.into_iter().map(figures).collect(),
         })
     }
 
@@ -140,8 +141,8 @@ impl Evaluator<'_> {
             // Statistics of the pipeline take precedence over columns with the same name.
             let is_taken = is_known(&statistics, column) || column == RANDOM;
             let name = if is_taken { format!("input:{column}") } else { column.clone() };
-            let of = |origin: &WindowOrigin| values[origin.category][origin.document];
-            let values = measured.origins.iter().map(of).collect();
+            let value = |origin: &WindowOrigin| values[origin.category][origin.document];
+            let values = measured.origins.iter().map(value).collect();
             let doc = format!("The column `{column}` of the input, a document score.");
             statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }

@@ -75,8 +75,8 @@ impl WindowOrigin {
 
     /// Returns whether both have the same base window.
     pub(crate) fn same_base(&self, other: &Self) -> bool {
-        let of = |origin: &Self| (origin.category, origin.document, origin.start);
-        of(self) == of(other)
+        let base = |origin: &Self| (origin.category, origin.document, origin.start);
+        base(self) == base(other)
     }
 }
 

@@ -90,10 +90,10 @@ impl Explanation {
         let mut sections = self.sections();
         sections.push(Section::command(command));
         let mut tiles = vec![KeyNumber::new(count(self.tokens), "tokens")];
-        if let Some(own) = &self.selected {
-            tiles.extend(own.score.map(|score| KeyNumber::new(format!("{score:.4}"), "score")));
-            let label = || format!("rank among {} samples of its group", count(own.of));
-            tiles.extend(own.rank.map(|rank| KeyNumber::new(count(rank), label())));
+        if let Some(outcome) = &self.selected {
+            tiles.extend(outcome.score.map(|score| KeyNumber::new(format!("{score:.4}"), "score")));
+            let label = || format!("rank among {} samples of its group", count(outcome.of));
+            tiles.extend(outcome.rank.map(|rank| KeyNumber::new(count(rank), label())));
         }
         let id: String = line_safe(&self.id).chars().take(120).collect();
         let page = Page {
@@ -141,13 +141,14 @@ impl Explanation {
 
     /// Renders the terms of the score.
     fn score_of(&self) -> Vec<Block> {
-        let Some(own) = self.selected.as_ref().filter(|own| !own.terms.is_empty()) else {
+        let Some(outcome) = self.selected.as_ref().filter(|outcome| !outcome.terms.is_empty())
+        else {
             return Vec::new();
         };
         let weakest = |name: &str| {
-            if own.weakest.as_deref() == Some(name) { "limits the score" } else { "" }
+            if outcome.weakest.as_deref() == Some(name) { "limits the score" } else { "" }
         };
-        let rows = own.terms.iter().map(|term| {
+        let rows = outcome.terms.iter().map(|term| {
             let remark = weakest(&term.statistic).to_owned();
             vec![term.statistic.clone(), format!("{:.6}", term.value), remark]
         });
@@ -207,7 +208,7 @@ impl Explanation {
         let max = self.far_mass.iter().copied().fold(0.0, f64::max);
         let far: BTreeMap<usize, &Link> =
             self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
-        let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
+        let targets: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
         let copied: BTreeSet<usize> =
             self.links.iter().filter(|link| link.copied).map(|link| link.token).collect();
         let distance = self.far_distance.filter(|_| !self.far_mass.is_empty());
@@ -237,7 +238,7 @@ impl Explanation {
                 text,
                 fill: part.filter(|part| *part > 0.0).map_or_else(String::new, shade),
                 title,
-                anchor: if found.contains(&piece) { format!("t{piece}") } else { String::new() },
+                anchor: if targets.contains(&piece) { format!("t{piece}") } else { String::new() },
                 link: link.map_or_else(String::new, |link| format!("t{}", link.earlier / each)),
             }
         });
@@ -330,14 +331,14 @@ impl Explanation {
             blocks.push(columns(heading, &means, ticks()));
         }
         if !self.links.is_empty() {
-            let of = |far: bool| {
+            let kind = |far: bool| {
                 self.links.iter().filter(move |link| if far { link.far } else { link.copied })
             };
             let kinds =
                 [(false, colour::ORANGE, "copied"), (true, colour::BLUE, "far, not copied")];
             let arcs = kinds.into_iter().flat_map(|(far, stroke, what)| {
-                let every = of(far).count().div_ceil(MAX_LINES).max(1);
-                of(far).step_by(every).map(move |link| {
+                let every = kind(far).count().div_ceil(MAX_LINES).max(1);
+                kind(far).step_by(every).map(move |link| {
                     let [token, earlier] = [link.token, link.earlier].map(|token| token as u64);
                     let title = format!("token {} ← {}, {what}", count(token), count(earlier));
                     let [from, to] = [token, earlier].map(|token| axis.position(token as f64));
@@ -345,7 +346,7 @@ impl Explanation {
                 })
             });
             let legend = kinds.into_iter().map(|(far, stroke, what)| {
-                Swatch::new(format!("{what}: {}", count(of(far).count() as u64)), stroke)
+                Swatch::new(format!("{what}: {}", count(kind(far).count() as u64)), stroke)
             });
             let label = "lines from recurring tokens to their earlier occurrences";
             blocks.push(Block::Heading("Recurring tokens".to_owned()));
@@ -360,13 +361,13 @@ impl Explanation {
 
     fn lists(&self) -> Vec<CaptionedChart> {
         let mut figures = Vec::new();
-        for own in &self.figures {
-            let Value::Numbers(numbers) = &own.now else { continue };
-            let series = (&*own.statistic, colour::BLUE);
-            let chart = Block::Chart(list(&own.statistic, &[series], &[numbers]));
+        for figure in &self.figures {
+            let Value::Numbers(numbers) = &figure.now else { continue };
+            let series = (&*figure.statistic, colour::BLUE);
+            let chart = Block::Chart(list(&figure.statistic, &[series], &[numbers]));
             figures.push(CaptionedChart::new(
-                own.statistic.replace('_', " "),
-                own.doc.clone(),
+                figure.statistic.replace('_', " "),
+                figure.doc.clone(),
                 chart,
             ));
         }

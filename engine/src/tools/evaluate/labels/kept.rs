@@ -70,7 +70,7 @@ impl LabelledWindows<'_> {
         let figures = self.bootstrap.figures(|counts| {
             let weights = self.weights(counts);
             let taken = self.taken(&ranking, passes, counts, &weights);
-            taken.iter().map(|of| self.real_share(of, &weights)).collect()
+            taken.iter().map(|kept| self.real_share(kept, &weights)).collect()
         });
         let (weights, taken) = self.bootstrap.once(|counts| {
             let weights = self.weights(counts);
@@ -109,7 +109,7 @@ impl LabelledWindows<'_> {
         for origin in self.origins {
             windows[origin.category] += counts.count(origin);
         }
-        let classes = |good: bool| self.good.iter().filter(|of| **of == good).count() as f64;
+        let classes = |good: bool| self.good.iter().filter(|class| **class == good).count() as f64;
         let weight = |(windows, good): (&u64, &bool)| match windows {
             0 => 0.0,
             _ => 0.5 / (classes(*good) * *windows as f64),

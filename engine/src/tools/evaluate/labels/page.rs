@@ -9,17 +9,17 @@ use crate::tools::evaluate::grid::{by_importance, with_interval};
 
 impl LabelFigures {
     pub(crate) fn tiles(&self) -> impl Iterator<Item = KeyNumber> {
-        self.lengths.values().map(|of| {
-            let documents = count(of.classes.values().map(|class| class.documents).sum());
+        self.lengths.values().map(|length| {
+            let documents = count(length.classes.values().map(|class| class.documents).sum());
             KeyNumber::new(
                 documents,
-                format!("labelled documents of {} tokens or more", count(of.tokens)),
+                format!("labelled documents of {} tokens or more", count(length.tokens)),
             )
         })
     }
 
     pub(crate) fn sections(&self) -> Vec<Section> {
-        self.lengths.values().flat_map(|of| of.sections(self)).collect()
+        self.lengths.values().flat_map(|length| length.sections(self)).collect()
     }
 }
 
@@ -108,7 +108,7 @@ impl LabelLength {
             std::iter::once("score".to_owned()).chain(heads).chain(["no value".to_owned()]);
         let row = |(name, report): (&String, &LabelReport)| {
             let sides = report.guarded.iter().chain([&report.unguarded]).flatten();
-            let cells = sides.map(|of| with_interval(Some(&of.real_share)));
+            let cells = sides.map(|kept| with_interval(Some(&kept.real_share)));
             let cells = std::iter::once(name.clone()).chain(cells);
             cells.chain([count(report.missing)]).collect()
         };

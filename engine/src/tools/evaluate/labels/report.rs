@@ -97,7 +97,7 @@ impl LabelReport {
 }
 
 pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptShare> {
-    kept.iter().find(|of| (of.fraction - fraction).abs() < 1e-12)
+    kept.iter().find(|share| (share.fraction - fraction).abs() < 1e-12)
 }
 
 /// Windows of one length, with their classes and documents.
