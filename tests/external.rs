@@ -451,7 +451,7 @@ fn settings_that_look_like_secrets_cause_a_warning() {
     workspace.write("pipeline.yaml", windows("honest", more));
     let said = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
     assert!(said.contains("the value of `API_TOKEN` will be in the run directory"), "{said}");
-    assert!(!said.contains("TOKENIZERS"), "{said}");
+    assert_eq!(said.matches("the value of").count(), 1, "{said}");
 }
 
 #[test]

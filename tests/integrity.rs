@@ -202,3 +202,63 @@ fn removed_and_truncated_score_files_are_measured_again() {
     assert_eq!((&summary["status"], count(&summary, "windows_scored")), (&"done".into(), 0));
     assert_eq!(workspace.results(), expected);
 }
+
+#[test]
+fn damaged_scores_are_never_selected_from() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let scores = workspace.path("out.run/scores");
+    let part = scores.join(&files_below(&scores)[0]);
+    let sound = fs::read(&part).unwrap();
+    let mut flipped = sound.clone();
+    flipped[sound.len() / 3] ^= 1;
+    fs::write(&part, flipped).unwrap();
+    let before = workspace.hashes(&["out/data"]);
+    let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
+    let said = workspace.longsift(&select).expect(3).stderr;
+    assert!(said.contains("have changed since they were written: expected SHA-256"), "{said}");
+    assert_eq!(workspace.hashes(&["out/data"]), before);
+    // As the hint says.
+    fs::remove_file(&part).unwrap();
+    workspace.longsift(&select).success();
+    assert_eq!(fs::read(&part).unwrap(), sound);
+}
+
+#[test]
+fn a_run_whose_commit_is_unfinished_is_not_shown() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    workspace.write("out.run/intent.json", r#"{"renames": [], "removals": []}"#);
+    for command in [
+        &["report", "out.run"][..],
+        &["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.9"],
+        &["diff", "out.run", "out.run"],
+    ] {
+        let said = workspace.longsift(command).expect(3).stderr;
+        assert!(said.contains("its files belong to two selections"), "{said}");
+    }
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    workspace.longsift(&["report", "out.run"]).success();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_commit_across_file_systems_is_refused_before_it_begins() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let before = workspace.hashes(&["out/data", "out.run/selection", "out.run/manifest.json"]);
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    assert_ne!(device(elsewhere.path()), device(&workspace.path("out")), "/dev/shm is in memory");
+    symlink(elsewhere.path(), workspace.path("out/.staging")).unwrap();
+    let select = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
+    let said = workspace.longsift(&select).expect(4).stderr;
+    assert!(said.contains("are on different file systems"), "{said}");
+    assert_eq!(
+        workspace.hashes(&["out/data", "out.run/selection", "out.run/manifest.json"]),
+        before
+    );
+    fs::remove_file(workspace.path("out/.staging")).unwrap();
+    workspace.longsift(&select).success();
+}

@@ -362,3 +362,17 @@ fn an_adapter_next_to_the_weights_is_named() {
         "{said}"
     );
 }
+
+#[test]
+fn a_budget_for_longer_windows_than_there_are_causes_a_warning() {
+    let workspace = Workspace::with_three_groups();
+    let mut pipeline = Pipeline::tokens("model", 64)
+        .measure("recurrence")
+        .filter("budgets: [{min_tokens: 64, keep_tokens: 1000}, {min_tokens: 63, keep_tokens: 9}]");
+    pipeline.tokenize = "window_tokens: 64, bos: 1".to_owned();
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    assert_eq!(planned.stderr.matches("a window has at most 63 tokens without BOS").count(), 1);
+    assert!(planned.stderr.contains("hint: lower `min_tokens` to 63"), "{}", planned.stderr);
+    assert!(planned.stdout.contains("2 token budgets by group and length"), "{}", planned.stdout);
+}

@@ -262,6 +262,7 @@ fn conflicting_flags_are_rejected() {
         (&["--phase", "score", "--fresh"], "`--fresh` would remove"),
         (&["--phase", "score", "--shard", "2/2"], "the last of 2 is 1/2"),
         (&["--phase", "score", "--scores-from", "x.run"], "`--scores-from`"),
+        (&["--scores-from", "x.run", "--remeasure", "m"], "`--remeasure` conflicts"),
     ] {
         let answer = workspace.longsift(&[&["run", "pipeline.yaml"], arguments].concat()).expect(2);
         assert!(answer.stderr.contains(why), "{}", answer.stderr);

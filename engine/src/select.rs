@@ -30,7 +30,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::plan::Plan;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
@@ -38,8 +37,7 @@ use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::ScoredWindow;
 use crate::run_directory::summary::GuardUse;
-use crate::run_directory::units::UnitRecord;
-use crate::storage::files;
+use crate::run_directory::units::{self, UnitRecord};
 use calibration::{fitting_calibration, saved_calibration};
 use compared::AlternativeSelection;
 use criteria::Criteria;
@@ -181,31 +179,6 @@ impl Selection {
     }
 }
 
-/// Checks the digests of the score tables, which may be older than this run.
-///
-/// # Errors
-/// A table has changed since it was written, or cannot be read.
-fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
-    let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
-    parallel::in_order(records.len(), concurrency, |unit| {
-        stop.check()?;
-        let part = &records[unit].scores;
-        let path = directory.root.join(&part.path);
-        let found = files::digest(&path)?.sha256;
-        if found == part.sha256 {
-            return Ok(());
-        }
-        let message = format!(
-            "the scores `{}` have changed since they were written: expected SHA-256 {}, got {found}",
-            path.display(),
-            part.sha256
-        );
-        let hint = "remove the file and run again: its rows are then scored again";
-        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
-    })?;
-    Ok(())
-}
-
 /// Refuses a calibration that does not fit the scores of this plan, before anything is measured. Compares the measures in
 /// `identity` and all other settings; which groups exist is only known later.
 pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
@@ -221,7 +194,7 @@ pub fn select(
     identity: &Identity,
     stop: &Stop,
 ) -> Result<Selection> {
-    check_scores(directory, records, stop)?;
+    units::check_scores(directory, records, stop)?;
     let criteria = Criteria::from_plan(plan);
     let compared = compared::select(plan, directory, records, &criteria, stop)?;
     let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();

@@ -114,7 +114,7 @@ mod tests {
             [true, true],
             "a full budget is not exceeded"
         );
-        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None).keep, [true, true]);
+        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None).keep, [true, false]);
     }
 
     #[test]

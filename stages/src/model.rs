@@ -39,6 +39,7 @@ mod gguf;
 mod gguf_config;
 mod model_files;
 mod norm;
+mod norms;
 mod problem;
 mod remote;
 mod remote_weights;

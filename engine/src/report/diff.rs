@@ -68,10 +68,15 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         settings.extend(lock.params.clone());
         settings
     };
+    // A run that measured nothing does not know the devices that did.
+    let devices_are_known =
+        !manifest_a.device["name"].is_null() && !manifest_b.device["name"].is_null();
     let program = |manifest: &Manifest| {
         let mut program = Map::new();
         program.insert("longsift".to_owned(), manifest.longsift.clone().into());
-        program.insert("device".to_owned(), manifest.device.clone());
+        if devices_are_known {
+            program.insert("device".to_owned(), manifest.device["name"].clone());
+        }
         let identity = &manifest.lock.identity;
         for fact in ["kernel", "table_kernel"] {
             let value = identity.find_in_measures(fact).cloned();

@@ -13,6 +13,7 @@ use super::facts::{Facts, Fingerprints, MeasureFingerprint};
 use super::layout::RunDirectory;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::stop::Stop;
 use crate::base::{parallel, text};
 use crate::dataset::input::Dataset;
 use crate::dataset::part::WrittenPart;
@@ -273,6 +274,31 @@ pub fn valid_records(
     parallel::in_order(units.len(), concurrency, |unit| {
         valid_record(directory, dataset, &units[unit], wanted)
     })
+}
+
+/// Checks the digests of the score tables of units, which may be older than this run.
+///
+/// # Errors
+/// A table has changed since it was written, or cannot be read; or a signal.
+pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
+    let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
+    parallel::in_order(records.len(), concurrency, |unit| {
+        stop.check()?;
+        let part = &records[unit].scores;
+        let path = directory.root.join(&part.path);
+        let found = files::digest(&path)?.sha256;
+        if found == part.sha256 {
+            return Ok(());
+        }
+        let message = format!(
+            "the scores `{}` have changed since they were written: expected SHA-256 {}, got {found}",
+            path.display(),
+            part.sha256
+        );
+        let hint = "remove the file and run again: its rows are then scored again";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+    })?;
+    Ok(())
 }
 
 /// Reads the record of a unit; `None` if it does not exist or cannot be read.

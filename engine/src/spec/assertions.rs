@@ -285,7 +285,9 @@ mod tests {
             (r#"{"figure": "rows_in", "group": "x", "min": 2}"#, true, &["group"]),
             (r#"{"figure": "samples", "group": "x", "min": 2}"#, false, &["group"]),
             (r#"{"figure": "samples", "group": "x", "min": 2}"#, true, &[]),
-            (r#"{"figure": "rows_dropped", "reason": "x", "max": 2}"#, false, &[]),
+            (r#"{"figure": "rows_dropped", "reason": "x", "max": 2}"#, false, &["reason"]),
+            (r#"{"figure": "rows_dropped", "reason": "dropped_by_prose", "max": 2}"#, false, &[]),
+            (r#"{"figure": "windows_dropped", "reason": "no_copy_share", "max": 2}"#, false, &[]),
             (r#"{"statistic": "score", "take": "min", "of": "all", "min": 0}"#, false, &[]),
             (r#"{"statistic": "copy_share", "max": 0.4}"#, false, &[]),
         ] {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use longsift_kernels::{Kernel, PackedWeights};
 use rayon::prelude::*;
 
-use super::norm::{GroupNorm, RowNorm};
+use super::norms::{GroupNorm, RowNorm};
 use super::spec::{AttentionSpec, Norm, NormScope, RowContent};
 use super::tensors::{Roles, TensorRole};
 use super::weights::LayerWeights;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use longsift_kernels::{PackedWeights, return_freed_arrays};
 
 use super::located::WholeModel;
-use crate::model::norm::RowNorm;
+use crate::model::norms::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::{LayerWeights, TensorReader};

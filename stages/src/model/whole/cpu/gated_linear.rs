@@ -6,7 +6,7 @@ use longsift_kernels::{
 use rayon::prelude::*;
 
 use super::packed::{BLOCK_ROWS, packed};
-use crate::model::norm::RowNorm;
+use crate::model::norms::RowNorm;
 use crate::model::spec::{AttentionSpec, GatedLinear};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;

@@ -5,7 +5,7 @@ use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
 use super::packed::BLOCK_ROWS;
-use crate::model::norm::RowNorm;
+use crate::model::norms::RowNorm;
 use crate::model::problem::ModelProblem;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;

@@ -8,7 +8,7 @@ use super::gated_linear::{Carried, GatedLinearLayer, PIECE_TOKENS};
 use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
-use crate::model::norm::RowNorm;
+use crate::model::norms::RowNorm;
 use crate::model::spec::AttentionSpec;
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;

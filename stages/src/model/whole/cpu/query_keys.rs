@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::packed::{BLOCK_ROWS, packed};
 use crate::contract::{LayerAttention, LayersRequest};
-use crate::model::norm::{GroupNorm, RowNorm};
+use crate::model::norms::{GroupNorm, RowNorm};
 use crate::model::spec::{AttentionSpec, NormScope};
 use crate::model::tensors::TensorRole;
 use crate::model::weights::LayerWeights;
