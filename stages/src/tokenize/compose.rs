@@ -46,7 +46,7 @@ impl<'a> Composed<'a> {
     pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, EncodeRefusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
-        for range in UncomposedRanges::new(source) {
+        for range in (UncomposedRanges { source, at: 0 }) {
             if is_nfc_quick(source[range.clone()].chars()) == IsNormalized::Yes {
                 continue;
             }
@@ -99,12 +99,6 @@ impl<'a> Composed<'a> {
 struct UncomposedRanges<'a> {
     source: &'a str,
     at: usize,
-}
-
-impl<'a> UncomposedRanges<'a> {
-    fn new(source: &'a str) -> Self {
-        Self { source, at: 0 }
-    }
 }
 
 impl Iterator for UncomposedRanges<'_> {

@@ -31,10 +31,6 @@ pub(crate) struct SlidingLayers {
 }
 
 impl FirstLayerConfig {
-    pub(crate) fn new(spec: AttentionSpec, tensors: LayerZeroTensors) -> Self {
-        Self { spec, tensors, sliding: None, softmax: Vec::new() }
-    }
-
     /// Returns the softmax attention of a layer among layers with gated linear attention.
     pub(crate) fn softmax(&self, layer: u64) -> Option<&SoftmaxLayers> {
         self.softmax.iter().find(|softmax| softmax.layers.contains(&layer))

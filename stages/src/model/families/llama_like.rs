@@ -142,7 +142,7 @@ pub(super) fn named(
         more: Vec::new(),
         absent_key: None,
     };
-    FirstLayerConfig::new(spec, tensors)
+    FirstLayerConfig { spec, tensors, sliding: None, softmax: Vec::new() }
 }
 
 /// Returns an unscaled rotary embedding, for families that read the base themselves.
