@@ -144,7 +144,8 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
         };
         let Some(node) = place.and_then(|place| place.get(key)) else { continue };
         let Some(text) = node.as_str() else { continue };
-        if section == "output" && text.trim_end_matches('/').ends_with(".run") {
+        let is_run = || Path::new(text).extension().is_some_and(|extension| extension == "run");
+        if section == "output" && is_run() {
             let message = format!(
                 "`{key}` is {}, but `.run` is the extension of run directories",
                 quoted(text)
