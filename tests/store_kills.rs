@@ -360,6 +360,7 @@ impl Story {
         if wait_until(&mut child, || stopped.load(Ordering::Acquire)) {
             wait_until(&mut child, || is_stopped(pid));
         }
+        bucket.wait_until_idle();
         bucket.clear_faults();
         // Its clock shows a sleep so long that it no longer trusts its lease. Written in place: the clock is mapped.
         let moved = File::options().write(true).open(&clock).unwrap();

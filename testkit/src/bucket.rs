@@ -6,8 +6,9 @@ mod objects;
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -40,10 +41,19 @@ type Hook = dyn Fn(usize, &Request) -> Option<Fault> + Send + Sync;
 struct State {
     objects: Mutex<Objects>,
     hook: Mutex<(usize, Arc<Hook>)>,
+    /// Number of requests that are being answered.
+    active: AtomicUsize,
 }
 
 impl State {
     fn answer(&self, request: &Request) -> Reply {
+        self.active.fetch_add(1, Ordering::AcqRel);
+        let reply = self.answer_active(request);
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        reply
+    }
+
+    fn answer_active(&self, request: &Request) -> Reply {
         let (count, hook) = {
             let mut hook = self.hook.lock().unwrap();
             hook.0 += 1;
@@ -82,7 +92,8 @@ pub struct Bucket {
 impl Bucket {
     pub fn new() -> Self {
         let hook: Arc<Hook> = Arc::new(|_, _| None);
-        let state = Arc::new(State { objects: Mutex::default(), hook: Mutex::new((0, hook)) });
+        let (objects, hook) = (Mutex::default(), Mutex::new((0, hook)));
+        let state = Arc::new(State { objects, hook, active: AtomicUsize::new(0) });
         let answering = Arc::clone(&state);
         Self { server: Server::new(move |request| answering.answer(request)), state }
     }
@@ -95,6 +106,15 @@ impl Bucket {
     /// Removes the hook.
     pub fn clear_faults(&self) {
         self.inject(|_, _| None);
+    }
+
+    /// Waits until the requests that have arrived are executed.
+    pub fn wait_until_idle(&self) {
+        let start = Instant::now();
+        while self.state.active.load(Ordering::Acquire) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "a request is never answered");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn url(&self) -> String {
