@@ -662,7 +662,7 @@ const CASES: &[Case] = &[
         "checks[].reason",
         Nothing("checks only accept or reject the result"),
         r#"{"checks": [{"figure": "rows_dropped", "min": 0}]}"#,
-        r#"{"checks": [{"figure": "rows_dropped", "reason": "x", "min": 0}]}"#,
+        r#"{"checks": [{"figure": "rows_dropped", "reason": "too_short", "min": 0}]}"#,
     ),
     (
         "checks[].statistic",
