@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{BrokenRule, Location};
 use longsift_stages::{
-    Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices, StageSettings,
-    Tokenize,
+    External, Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices,
+    StageSettings, Tokenize,
 };
 use serde_json::Value;
 
@@ -185,7 +185,7 @@ impl Spec {
     /// already absolute in the settings. An address stays unchanged.
     pub fn resolve(&self, location: &Location) -> Location {
         match location {
-            Location::Path(path) => Location::Path(joined(&self.folder, path)),
+            Location::Path(path) => Location::Path(join_shorter(&self.folder, path)),
             Location::Address(address) => Location::Address(address.clone()),
         }
     }
@@ -305,6 +305,16 @@ optional_stage_access! {
     first_layer_attention, FirstLayerAttention, "first-layer-attention";
 }
 
+impl Spec {
+    /// Settings of the `external` stages, in pipeline order.
+    pub fn externals(&self) -> impl Iterator<Item = &External> {
+        self.pipeline.stages.iter().filter_map(|stage| match stage {
+            StageSettings::External(settings) => Some(settings),
+            _ => None,
+        })
+    }
+}
+
 /// Converts the checked tree to settings and fills in defaults that depend on other settings.
 fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     let mut pipeline: Pipeline = match serde_json::from_value(root.to_json()) {
@@ -390,10 +400,10 @@ fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
 
 /// Joins a folder and a relative path. A `..` at the start of the path removes the last component of the folder, unless that is
 /// a link.
-fn joined(folder: &Path, path: &Path) -> PathBuf {
+fn join_shorter(folder: &Path, path: &Path) -> PathBuf {
     match (path.strip_prefix(".."), folder.parent()) {
         (Ok(rest), Some(parent)) if folder.file_name().is_some() && !folder.is_symlink() => {
-            let shorter = joined(parent, rest);
+            let shorter = join_shorter(parent, rest);
             if shorter.as_os_str().is_empty() { folder.join(path) } else { shorter }
         }
         _ => folder.join(path),
@@ -404,7 +414,7 @@ fn joined(folder: &Path, path: &Path) -> PathBuf {
 mod tests {
     use std::path::Path;
 
-    use super::joined;
+    use super::join_shorter;
 
     #[test]
     fn a_joined_path_has_no_avoidable_parent() {
@@ -420,7 +430,7 @@ mod tests {
             ("a", "/out", "/out"),
         ] {
             assert_eq!(
-                joined(Path::new(folder), Path::new(path)),
+                join_shorter(Path::new(folder), Path::new(path)),
                 Path::new(expected),
                 "{folder} + {path}"
             );
@@ -433,6 +443,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
-        assert_eq!(joined(&link, Path::new("../out")), link.join("../out"));
+        assert_eq!(join_shorter(&link, Path::new("../out")), link.join("../out"));
     }
 }

@@ -29,7 +29,7 @@ const SIZES: hollow::Sizes = hollow::Sizes {
     vocabulary: 13_056,
 };
 
-/// Repeats of a measurement with the built-in model, of which the fastest counts.
+/// Number of measurements with the built-in model; the fastest counts.
 const REPEATS: usize = 3;
 
 fn main() {

@@ -453,7 +453,7 @@ pub(super) fn replaced_amount(spec: &Spec) -> Option<Diagnostic> {
     Some(spec.warning(&format!("stages.filter.{name}"), message).hint(hint))
 }
 
-/// Warns about budgets for more tokens than a window has, `bos` of which are added and not counted.
+/// Warns about budgets whose `min_tokens` no window reaches. `bos`: number of added BOS tokens, which are not counted.
 pub(super) fn budgets_without_windows(spec: &Spec, bos: u8) -> Vec<Diagnostic> {
     if spec.pipeline.output.samples == Samples::Documents {
         return Vec::new();

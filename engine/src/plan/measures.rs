@@ -161,11 +161,7 @@ pub(super) fn check(
         [score.broken_rules(), score.unknown_statistics(&measures.statistics())].concat();
     let of_filter = filter.broken_rules(score.within.is_some(), &listed);
     let used = used(spec, measures);
-    let programs = spec.pipeline.stages.iter().filter_map(|stage| match stage {
-        StageSettings::External(settings) => Some(&*settings.name),
-        _ => None,
-    });
-    let programs: Vec<&str> = programs.collect();
+    let programs: Vec<&str> = spec.externals().map(|settings| &*settings.name).collect();
     for (index, check) in spec.pipeline.checks.iter().enumerate() {
         let rules = check.broken_rules(&used, score.within.is_some(), &programs);
         problems.extend(spec.rule_errors(&format!("checks.{index}"), rules));

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use longsift_stages::Reads;
 use longsift_stages::measures::External;
-use longsift_stages::{Reads, StageSettings};
 
 use crate::base::diagnostic::{Diagnostic, Place};
 use crate::base::error::Result;
@@ -60,11 +60,7 @@ pub(super) fn find(
     content: &ContentColumn,
     problems: &mut Vec<Diagnostic>,
 ) -> Vec<Program> {
-    let settings = spec.pipeline.stages.iter().filter_map(|stage| match stage {
-        StageSettings::External(settings) => Some(settings),
-        _ => None,
-    });
-    settings.filter_map(|settings| find_one(spec, content, settings, problems)).collect()
+    spec.externals().filter_map(|settings| find_one(spec, content, settings, problems)).collect()
 }
 
 /// Warns about variables and arguments that look like secrets: settings are written to the run directory and into reports.
@@ -76,8 +72,7 @@ pub(super) fn secrets(spec: &Spec) -> Vec<Diagnostic> {
             .any(|end| name.ends_with(end))
     };
     let mut warnings = Vec::new();
-    for stage in &spec.pipeline.stages {
-        let StageSettings::External(settings) = stage else { continue };
+    for settings in spec.externals() {
         let variables = settings.environment.keys().map(|name| ("environment", name.as_str()));
         let arguments = settings.command.iter().filter_map(|argument| argument.split_once('='));
         let arguments = arguments.map(|(name, _)| ("command", name));

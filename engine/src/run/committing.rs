@@ -52,8 +52,8 @@ impl Run<'_> {
         summary.windows_not_measured.clone_from(&selection.not_measured);
         let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
-        if self.device_use.is_none() && manifest.device.is_object() {
-            manifest.device["name"].take();
+        if let (Some(attention), Some(_)) = (&plan.attention, &self.device_use) {
+            manifest.device["name"] = attention.devices.names().into();
         }
         let staged_paths: HashMap<&Path, &Path> =
             staged.moves.iter().map(|(from, to)| (to.as_path(), from.as_path())).collect();

@@ -33,9 +33,9 @@ pub(super) fn manifest(
         committed: clock::now_utc(),
         lock: lock.clone(),
         selection_fingerprint,
-        device: plan.attention.as_ref().map_or(Value::Null, |attention| {
+        device: plan.attention.as_ref().map_or(Value::Null, |_| {
             let recorded = Kernels::recorded(&lock.identity).map(|kernels| kernels.windows);
-            json!({ "name": attention.devices.names(), "kernel": recorded })
+            json!({ "name": null, "kernel": recorded })
         }),
         table: None,
         input: input.collect(),

@@ -9,8 +9,6 @@ mod stream;
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +21,7 @@ use crate::base::stop::Stop;
 use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::programs::Program;
+use crate::storage::range_file::{Stamp, stamp};
 use child::{Child, Failed};
 pub(crate) use stream::{Question, QuestionContent, Reply};
 
@@ -38,7 +37,7 @@ pub(crate) struct Programs<'a> {
     /// By stage.
     idle: HashMap<&'a str, Copies>,
     /// Stamps of the files that answers depend on, by stage, when their digests were those in the identity of the statistics.
-    stamps: HashMap<&'a str, Vec<Stamp>>,
+    stamps: HashMap<&'a str, Vec<Option<Stamp>>>,
     /// Whether threads that wait for answers should return, because the run ends for another reason.
     is_abandoned: AtomicBool,
 }
@@ -156,23 +155,6 @@ impl<'a> Programs<'a> {
     fn copies(&self, program: &Program) -> &Copies {
         &self.idle[&*program.settings.name]
     }
-}
-
-/// State of a file that every change of its content changes: device, inode, size, and times of modification and change.
-type Stamp = Option<[i64; 7]>;
-
-/// Returns the stamp of a file; `None` if it cannot be read.
-fn stamp(path: &Path) -> Stamp {
-    let status = std::fs::metadata(path).ok()?;
-    Some([
-        status.dev() as i64,
-        status.ino() as i64,
-        status.size() as i64,
-        status.mtime(),
-        status.mtime_nsec(),
-        status.ctime(),
-        status.ctime_nsec(),
-    ])
 }
 
 fn edited_while_used(program: &Program, file: &str) -> Diagnostic {

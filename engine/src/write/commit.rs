@@ -4,7 +4,7 @@
 //! will complete, now or when a later run replays the record. Outside of runs, `data/` therefore never holds a mixture of two
 //! selections.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -111,17 +111,15 @@ fn check_folders(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     if is_address(&directory.output) || is_address(&directory.root) {
         return Ok(());
     }
-    let existing =
-        |path: &Path| path.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned);
-    let renames = intent.renames.iter().map(|(from, to)| (Some(from), to));
-    let removals = intent.removals.iter().map(|path| (None, path));
-    let mut checked = HashSet::new();
-    for (from, to) in renames.chain(removals) {
-        let from = from.and_then(|from| existing(&from.resolve(directory)));
-        let Some(to) = existing(&to.resolve(directory)) else { continue };
-        if !checked.insert((from.clone(), to.clone())) {
-            continue;
-        }
+    let folder = |path: &CommitPath| path.resolve(directory).parent().map(Path::to_owned);
+    let renames = intent.renames.iter().map(|(from, to)| (folder(from), folder(to)));
+    let removals = intent.removals.iter().map(|path| (None, folder(path)));
+    let folders: BTreeSet<_> = renames.chain(removals).collect();
+    let existing = |folder: Option<PathBuf>| {
+        folder?.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned)
+    };
+    for (from, to) in folders {
+        let (from, Some(to)) = (existing(from), existing(to)) else { continue };
         let problem = |message: String| Diagnostic::error(Blame::Machine, message);
         for folder in from.iter().chain([&to]) {
             rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {

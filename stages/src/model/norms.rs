@@ -13,7 +13,7 @@ pub(crate) struct RowNorm {
 }
 
 impl RowNorm {
-    /// Takes the norm's weights out of those of a layer.
+    /// Creates the norm, and removes its weights from those of a layer.
     pub(crate) fn take(norm: &Norm, weights: &mut LayerWeights, (weight, bias): Roles) -> Self {
         Self { norm: norm.clone(), weight: weights.take(weight), bias: weights.take(bias) }
     }
@@ -45,7 +45,7 @@ pub(crate) struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// Takes the norm's weights out of those of a layer.
+    /// Creates the norm, and removes its weights from those of a layer.
     pub(crate) fn take(
         norm: &Norm,
         group: usize,

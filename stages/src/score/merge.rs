@@ -22,9 +22,9 @@ impl Merge {
     /// the denominators sum to 0.
     pub fn ratio(numerators: &[f64], denominators: &[f64], exponential: bool) -> f64 {
         let pairs = numerators.iter().zip(denominators);
-        let (above, below): (Vec<f64>, Vec<f64>) =
-            pairs.filter(|(above, below)| !above.is_nan() && !below.is_nan()).unzip();
-        let (above, below) = (Self::Sum.merge_windows(&above), Self::Sum.merge_windows(&below));
+        let pairs = pairs.filter(|(above, below)| !above.is_nan() && !below.is_nan());
+        let (above, below) =
+            pairs.fold((0.0, 0.0), |(above, below), (more, under)| (above + more, below + under));
         match (below > 0.0, exponential) {
             (false, _) => f64::NAN,
             (true, false) => above / below,
