@@ -1,6 +1,7 @@
 //! Tokenization of documents, and their windows.
 
 mod added;
+mod ascii_block;
 mod bpe_model;
 mod budget;
 mod chat_json;

@@ -107,12 +107,6 @@ impl Classes {
         let (code, length) = decode(text, at);
         (self.blocks[usize::from(self.block_of[code >> 8])][code & 0xFF], length)
     }
-
-    /// Returns the classes of a byte below 0x80.
-    #[inline]
-    pub(super) fn ascii(&self, byte: u8) -> u16 {
-        self.ascii[usize::from(byte & 0x7F)]
-    }
 }
 
 /// Returns the code point at byte `at`, and its length in bytes.

@@ -53,10 +53,17 @@ impl EncodedText {
     }
 
     /// Appends the tokens of a part of the text. `end_of`: maps an end in the part to the whole text, monotonically.
-    pub(super) fn extend(&mut self, part: &Self, end_of: impl Fn(u32) -> u32) {
+    pub(super) fn extend(&mut self, mut part: Self, end_of: impl Fn(u32) -> u32) {
         let reached = self.ends.last().copied().unwrap_or(0);
-        self.ids.extend_from_slice(&part.ids);
-        self.ends.extend(part.ends.iter().map(|end| end_of(*end).max(reached)));
+        for end in &mut part.ends {
+            *end = end_of(*end).max(reached);
+        }
+        if self.ids.is_empty() {
+            *self = part;
+        } else {
+            self.ids.append(&mut part.ids);
+            self.ends.append(&mut part.ends);
+        }
     }
 }
 

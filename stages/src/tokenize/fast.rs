@@ -7,6 +7,7 @@ use tokenizers::SplitDelimiterBehavior;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
+use super::ascii_block::BLOCK;
 use super::bpe_model::BpeModel;
 use super::classes::{CLASSES, Classes};
 use super::joins::Joins;
@@ -24,8 +25,8 @@ use super::token_bytes::byte_level_bytes;
 
 /// Number of parts whose ends and keys are computed before the first look-up, so that reads of the cache overlap.
 const BATCH: usize = 128;
-/// Bytes that a scan reads at once.
-const WORD: usize = 16;
+/// Bytes of a text read at once: a block, and after each of its bytes as many as a key has.
+const READ: usize = BLOCK + 16;
 
 /// Tokenizer of a supported shape.
 #[derive(Debug)]
@@ -109,17 +110,19 @@ impl FastPath {
     ) -> usize {
         let work = EncodeCall { path: self, cache, text, classes: &CLASSES, joint };
         match self.mode {
-            SplitMode::Pieces(Scanner::Gpt2) => work.pieces::<Gpt2>(start, stop, ids),
+            SplitMode::Pieces(Scanner::Gpt2) => work.encode(&Gpt2, start, stop, ids),
             SplitMode::Pieces(Scanner::Cl100k { digits: 1 }) => {
-                work.pieces::<Cl100k<1>>(start, stop, ids)
+                work.encode(&Cl100k::<1>, start, stop, ids)
             }
-            SplitMode::Pieces(Scanner::Cl100k { .. }) => work.pieces::<Cl100k<3>>(start, stop, ids),
-            SplitMode::Pieces(Scanner::O200k) => work.pieces::<O200k>(start, stop, ids),
+            SplitMode::Pieces(Scanner::Cl100k { .. }) => {
+                work.encode(&Cl100k::<3>, start, stop, ids)
+            }
+            SplitMode::Pieces(Scanner::O200k) => work.encode(&O200k, start, stop, ids),
             SplitMode::Pieces(Scanner::DeepSeekCoder) => {
-                work.pieces::<DeepSeekCoder>(start, stop, ids)
+                work.encode(&DeepSeekCoder, start, stop, ids)
             }
-            SplitMode::Pieces(Scanner::DeepSeekV3) => work.pieces::<DeepSeekV3>(start, stop, ids),
-            SplitMode::Unjoined => work.unjoined(start, stop, ids),
+            SplitMode::Pieces(Scanner::DeepSeekV3) => work.encode(&DeepSeekV3, start, stop, ids),
+            SplitMode::Unjoined => work.encode(&self.joins, start, stop, ids),
         }
     }
 
@@ -139,7 +142,7 @@ impl FastPath {
             SplitMode::Pieces(_) => {
                 unreachable!("only parts between unjoined characters have a first one")
             }
-            SplitMode::Unjoined => self.joins.end(text.as_bytes(), at),
+            SplitMode::Unjoined => self.joins.end(&CLASSES, text.as_bytes(), at),
         }
     }
 
@@ -168,24 +171,28 @@ struct EncodeCall<'a, J> {
 }
 
 impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
-    fn pieces<S: Scan>(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
+    /// Encodes the parts from byte `start` to the first boundary at or after `stop`.
+    fn encode(
+        mut self,
+        scanner: &impl Scan,
+        start: usize,
+        stop: usize,
+        ids: &mut Vec<u32>,
+    ) -> usize {
         let text = self.text.as_bytes();
-        let (mut keys, mut starts, mut lines) = ([0; BATCH], [0; BATCH + 1], [0; BATCH]);
-        let mut at = start;
-        while at < stop {
-            let mut batch = 0;
-            while batch < BATCH && at < stop {
-                starts[batch] = at;
-                (at, keys[batch]) = self.next_piece::<S>(text, at);
-                batch += 1;
+        let (mut batch, mut lines) = (Batch::new(start), [0; BATCH]);
+        while batch.end() < stop {
+            batch.restart();
+            while batch.parts <= BATCH - BLOCK && batch.end() < stop {
+                self.scan(scanner, &mut batch, stop);
             }
-            starts[batch] = at;
-            self.cache.load_lines(&keys[..batch], &mut lines);
+            let keys = &batch.keys[..batch.parts];
+            self.cache.load_lines(keys, &mut lines);
             // Ids of the batch that `ids` lacks.
             let (mut known, mut count) = ([0; BATCH * MAX_IDS], 0);
-            for ((piece, key), line) in starts[..=batch].windows(2).zip(keys).zip(lines) {
-                (self.joint)(piece[0], ids.len() + count);
-                if let Some(of_part) = self.cache.ids(key, line) {
+            for ((part, key), line) in batch.bounds.windows(2).zip(keys).zip(lines) {
+                (self.joint)(part[0], ids.len() + count);
+                if let Some(of_part) = self.cache.ids(*key, line) {
                     known[count..count + MAX_IDS].copy_from_slice(of_part);
                     count += part_cache::count(of_part);
                     continue;
@@ -193,38 +200,51 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
                 ids.extend_from_slice(&known[..count]);
                 count = 0;
                 let merges = &self.path.merges;
-                let part = &text[piece[0]..piece[1]];
-                if key == LONG_PART {
-                    self.long_piece(piece[0]..piece[1], ids);
+                if *key == LONG_PART {
+                    self.long_piece(part[0]..part[1], ids);
                 } else {
-                    self.cache.short(key, line, ids, |ids| merges.encode(part, ids));
+                    let part = &text[part[0]..part[1]];
+                    self.cache.short(*key, line, ids, |ids| merges.encode(part, ids));
                 }
             }
             ids.extend_from_slice(&known[..count]);
         }
-        at
+        batch.end()
     }
 
-    /// Returns the end and the key of the piece at byte `at`.
+    /// Adds the parts of a block of ASCII, or else one part.
     #[inline]
-    fn next_piece<S: Scan>(&self, text: &[u8], at: usize) -> (usize, Key) {
-        let Some(word) = text.get(at..at + WORD) else {
-            let end = S::end(self.classes, text, at);
-            return (end, part_cache::key(&text[at..end]));
+    fn scan(&self, scanner: &impl Scan, batch: &mut Batch, stop: usize) {
+        let text = self.text.as_bytes();
+        let at = batch.end();
+        let mut copy = [0; READ];
+        let (read, length) = match text[at..].first_chunk::<READ>() {
+            Some(read) => (read, BLOCK),
+            None => {
+                let rest = &text[at..];
+                copy[..rest.len()].copy_from_slice(rest);
+                (&copy, rest.len().min(BLOCK))
+            }
         };
-        let word: [u8; WORD] = word.try_into().expect("the range has sixteen bytes");
-        // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each
-        // byte.
-        let letters = letters(word);
-        let lead = usize::from(letters & 1 == 0);
-        let length = lead + (!(letters >> lead)).trailing_zeros() as usize;
-        let is_word = S::HAS_WORDS
-            && length <= MAX_SHORT
-            && word[length].is_ascii()
-            && (lead == 0
-                || letters & 2 != 0 && word[0].is_ascii() && S::leads(self.classes, word[0]));
-        let end = if is_word { at + length } else { S::end(self.classes, text, at) };
-        (end, part_cache::key_of_start(word, end - at))
+        let block = read.first_chunk::<BLOCK>().expect("a block is shorter than what is read");
+        let mut starts = match block {
+            // A character that is not ASCII is so near that the block would be wasted.
+            [a, b, c, d, ..] if (a | b | c | d) & 0x80 != 0 => 0,
+            _ => scanner.starts(block, length) & !1,
+        };
+        if starts == 0 {
+            let end = scanner.end(self.classes, text, at);
+            return batch.push(part_cache::key(&text[at..end]), end);
+        }
+        let mut begin = 0;
+        while starts != 0 && at + begin < stop {
+            let end = starts.trailing_zeros() as usize;
+            let bytes =
+                read[begin..].first_chunk().expect("as many bytes as a key has follow a block");
+            batch.push(part_cache::key_of_start(*bytes, end - begin), at + end);
+            begin = end;
+            starts &= starts - 1;
+        }
     }
 
     fn long_piece(&mut self, piece: std::ops::Range<usize>, ids: &mut Vec<u32>) {
@@ -236,7 +256,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         // often.
         let mut at = piece.start;
         while at < piece.end {
-            let end = self.path.joins.end(&text[..piece.end], at);
+            let end = self.path.joins.end(self.classes, &text[..piece.end], at);
             self.part(at..end, ids);
             at = end;
         }
@@ -261,37 +281,37 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         let merges = &self.path.merges;
         self.cache.long(part.as_bytes(), ids, |ids| merges.encode(part.as_bytes(), ids));
     }
-
-    fn unjoined(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
-        let mut at = start;
-        while at < stop {
-            let end = self.path.joins.end(self.text.as_bytes(), at);
-            (self.joint)(at, ids.len());
-            self.part(at..end, ids);
-            at = end;
-        }
-        at
-    }
 }
 
-/// Returns a bit for each byte, the lowest for the first: whether it is an ASCII letter.
-#[inline]
-fn letters(word: [u8; WORD]) -> u32 {
-    const ONES: u64 = u64::MAX / 0xFF;
-    const HIGH: u64 = ONES * 0x80;
-    // Addends that make `a`, and the byte after `z`, reach the highest bit.
-    const TO_A: u64 = ONES * (0x80 - 0x61);
-    const BEYOND_Z: u64 = ONES * (0x7F - 0x7A);
-    // Gathers the lowest bits of eight bytes in the highest byte.
-    const GATHER: u64 = 0x0102_0408_1020_4080;
-    let half = |bytes: u64| {
-        let lower = (bytes | (ONES * 0x20)) & !HIGH;
-        // No sum reaches the next byte.
-        let letters = (lower + TO_A) & !(lower + BEYOND_Z) & !bytes & HIGH;
-        ((letters >> 7).wrapping_mul(GATHER) >> 56) as u32
-    };
-    let word = u128::from_le_bytes(word);
-    half(word as u64) | half((word >> 64) as u64) << 8
+/// Consecutive parts.
+struct Batch {
+    keys: [Key; BATCH],
+    /// Start of the first part, and the end of each.
+    bounds: [usize; BATCH + 1],
+    parts: usize,
+}
+
+impl Batch {
+    fn new(start: usize) -> Self {
+        Self { keys: [0; BATCH], bounds: [start; BATCH + 1], parts: 0 }
+    }
+
+    /// Drops all parts. The next one begins where the last one ended.
+    fn restart(&mut self) {
+        self.bounds[0] = self.end();
+        self.parts = 0;
+    }
+
+    fn end(&self) -> usize {
+        self.bounds[self.parts]
+    }
+
+    #[inline]
+    fn push(&mut self, key: Key, end: usize) {
+        self.keys[self.parts] = key;
+        self.parts += 1;
+        self.bounds[self.parts] = end;
+    }
 }
 
 impl Scanner {
@@ -330,26 +350,6 @@ impl Scanner {
             [steps @ .., "digits"] if *steps == DEEPSEEK_CODER => Some(Self::DeepSeekCoder),
             steps if *steps == DEEPSEEK_V3 => Some(Self::DeepSeekV3),
             _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn letters_are_found_at_every_position() {
-        for byte in 0..=u8::MAX {
-            for at in 0..WORD {
-                let mut word = [b'!'; WORD];
-                word[at] = byte;
-                assert_eq!(letters(word), u32::from(byte.is_ascii_alphabetic()) << at, "{byte}");
-                let others = !(1 << at) & 0xFFFF;
-                let mut word = [b'z'; WORD];
-                word[at] = byte;
-                assert_eq!(letters(word) & others, others, "{byte}");
-            }
         }
     }
 }

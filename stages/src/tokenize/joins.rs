@@ -1,8 +1,10 @@
 //! Pairs of neighbouring characters that some token joins. A part may be cut between any other two, because no merge
 //! reaches across (proof in [`super::pairs`]).
 
+use super::ascii_block::BLOCK;
 use super::bpe_model::BpeModel;
-use super::classes::decode;
+use super::classes::{Classes, decode};
+use super::scan::Scan;
 
 /// Bits of the set of pairs, as a power of two: 512 KiB. A hash collision loses a cut, but never changes a token.
 const PAIR_BITS: u32 = 22;
@@ -67,11 +69,24 @@ impl Joins {
             }
         }
     }
+}
+
+impl Scan for Joins {
+    #[inline]
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        let ascii = bytes[..length].iter().position(|byte| !byte.is_ascii()).unwrap_or(length);
+        let mut starts = 1;
+        for (at, pair) in bytes[..ascii].windows(2).enumerate() {
+            let joined = self.ascii[usize::from(pair[0]) << 7 | usize::from(pair[1])];
+            starts |= u64::from(!joined) << (at + 1);
+        }
+        starts
+    }
 
     /// Returns the first position after byte `at`, the start of a character, at which `text` may be cut; the end of
     /// `text` if no other follows.
     #[inline]
-    pub(super) fn end(&self, text: &[u8], at: usize) -> usize {
+    fn end(&self, _: &Classes, text: &[u8], at: usize) -> usize {
         let (mut left, length) = decode(text, at);
         let mut end = at + length;
         while end < text.len() {

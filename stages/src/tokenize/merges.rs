@@ -22,7 +22,14 @@ const FILLED: u64 = 1 << 63;
 /// Bits of an id and of a rank, so that two ids and a rank fill a slot.
 const ID_BITS: u32 = 21;
 /// Maximum symbols of a part that is merged by scanning all ranks for each merge. A longer part uses a heap.
-const MAX_SHORT: usize = 64;
+const MAX_SHORT: usize = 1 << SHORT_BITS;
+/// Bits of a position in such a part.
+const SHORT_BITS: u32 = 6;
+/// Positions before and after each position.
+const BEFORE: [u8; MAX_SHORT + 1] = positions(u8::MAX);
+const AFTER: [u8; MAX_SHORT] = positions(1);
+/// In place of the id of a symbol that was merged into the one before.
+const MERGED: u32 = u32::MAX;
 /// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, so that most pairs without a merge
 /// cost one read of the L2 cache.
 const FILTER_BITS: u32 = 21;
@@ -229,49 +236,52 @@ impl Merges {
 
     /// Merges up to [`MAX_SHORT`] symbols in place; returns the number of tokens left.
     fn merge_short(&self, part: &[u8], ids: &mut [u32]) -> usize {
-        let mut ranks = [NO_RANK; MAX_SHORT];
-        let mut left = ids.len();
-        match &self.symbols {
-            Symbols::Bytes { ranks: of, .. } => {
-                for (rank, pair) in ranks.iter_mut().zip(part.windows(2)) {
-                    *rank = of[usize::from(pair[0]) << 8 | usize::from(pair[1])];
+        let symbols = ids.len();
+        // Symbols before and after each symbol; those merged into another are skipped.
+        let (mut before, mut after) = (BEFORE, AFTER);
+        // The merge of each symbol with the next one: its rank above the position of the symbol, so that the lowest is
+        // the first of the lowest rank.
+        let mut merges = [NO_RANK; MAX_SHORT];
+        let merge = |rank: u32, at: usize| {
+            if rank == NO_RANK { NO_RANK } else { rank << SHORT_BITS | at as u32 }
+        };
+        for at in 0..symbols - 1 {
+            let rank = match &self.symbols {
+                Symbols::Bytes { ranks, .. } => {
+                    ranks[usize::from(part[at]) << 8 | usize::from(part[at + 1])]
                 }
-            }
-            Symbols::Characters { .. } => {
-                for (rank, pair) in ranks.iter_mut().zip(ids.windows(2)) {
-                    *rank = self.rank(pair[0], pair[1]);
-                }
-            }
+                Symbols::Characters { .. } => self.rank(ids[at], ids[at + 1]),
+            };
+            merges[at] = merge(rank, at);
         }
+        // Blocks of eight, so that the search takes a few vector instructions.
+        let searched = (symbols - 1).next_multiple_of(8);
         loop {
-            // Blocks of eight, so that the search takes a few vector instructions; the ranks are padded with
-            // `NO_RANK`.
-            let searched = &ranks[..(left - 1).next_multiple_of(8)];
-            let lowest = searched.iter().fold(NO_RANK, |lowest, rank| lowest.min(*rank));
+            let lowest =
+                merges[..searched].iter().fold(NO_RANK, |lowest, merge| lowest.min(*merge));
             if lowest == NO_RANK {
-                return left;
+                break;
             }
-            let at = searched.iter().position(|rank| *rank == lowest).expect("it was found above");
-            ids[at] = self.merged[lowest as usize];
-            ids.copy_within(at + 2..left, at + 1);
-            ranks.copy_within(at + 1..left.min(MAX_SHORT), at);
-            left -= 1;
-            ranks[left - 1] = NO_RANK;
-            if at + 1 < left {
-                ranks[at] = self.rank(ids[at], ids[at + 1]);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.rank(ids[at - 1], ids[at]);
-            }
-            if left == 1 {
-                return left;
+            let at = lowest as usize % MAX_SHORT;
+            let id = self.merged[(lowest >> SHORT_BITS) as usize];
+            let merged = usize::from(after[at]);
+            let next = usize::from(after[merged]);
+            ids[at] = id;
+            ids[merged] = MERGED;
+            after[at] = next as u8;
+            before[next] = at as u8;
+            merges[merged] = NO_RANK;
+            merges[at] = if next < symbols { merge(self.rank(id, ids[next]), at) } else { NO_RANK };
+            let previous = usize::from(before[at]);
+            if previous < symbols {
+                merges[previous] = merge(self.rank(ids[previous], id), previous);
             }
         }
+        compact(ids)
     }
 
     /// Merges any number of symbols in place with a heap of pairs; returns the number of tokens left.
     fn merge_long(&self, ids: &mut [u32]) -> usize {
-        const GONE: u32 = u32::MAX;
         let symbols = ids.len();
         // Previous and next remaining symbol of each symbol.
         let mut links: Vec<(u32, u32)> =
@@ -282,7 +292,7 @@ impl Merges {
             .collect();
         while let Some(Reverse((rank, at))) = heap.pop() {
             let (before, right) = links[at as usize];
-            if ids[at as usize] == GONE
+            if ids[at as usize] == MERGED
                 || right as usize >= symbols
                 || self.rank(ids[at as usize], ids[right as usize]) != rank
             {
@@ -290,7 +300,7 @@ impl Merges {
             }
             let id = self.merged[rank as usize];
             ids[at as usize] = id;
-            ids[right as usize] = GONE;
+            ids[right as usize] = MERGED;
             let after = links[right as usize].1;
             links[at as usize].1 = after;
             if (after as usize) < symbols {
@@ -301,15 +311,28 @@ impl Merges {
                 heap.extend(pair(self.rank(ids[before as usize], id), before));
             }
         }
-        let mut left = 0;
-        for at in 0..symbols {
-            if ids[at] != GONE {
-                ids[left] = ids[at];
-                left += 1;
-            }
-        }
-        left
+        compact(ids)
     }
+}
+
+const fn positions<const N: usize>(offset: u8) -> [u8; N] {
+    let mut positions = [0; N];
+    let mut at = 0;
+    while at < N {
+        positions[at] = (at as u8).wrapping_add(offset);
+        at += 1;
+    }
+    positions
+}
+
+/// Moves the ids that are not [`MERGED`] to the front; returns their number.
+fn compact(ids: &mut [u32]) -> usize {
+    let mut left = 0;
+    for at in 0..ids.len() {
+        ids[left] = ids[at];
+        left += usize::from(ids[at] != MERGED);
+    }
+    left
 }
 
 /// Returns the upper bits of the slot of a pair.

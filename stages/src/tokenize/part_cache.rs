@@ -23,15 +23,17 @@ const LONG_BYTES_PER_LINE: usize = 32;
 const BYTES_PER_LINE: usize =
     size_of::<Line>() + 2 * SPILLED_PER_LINE * size_of::<u32>() + 2 * LONG_BYTES_PER_LINE;
 
-/// Marks an unused id: the largest ids are below 2²¹.
-const NONE: u32 = u32::MAX;
-/// Marks spilled ids, in place of the first id.
-const SPILLED: u32 = u32::MAX - 1;
+/// Marks spilled ids, in place of the first id: the largest ids are below 2²¹.
+const SPILLED: u32 = u32::MAX;
 
 /// Key of a short part: its bytes in the lower 15 bytes, its length in the highest. 0 is not a part.
 pub(super) type Key = u128;
 /// In place of the key of a part of more than [`MAX_SHORT`] bytes.
 pub(super) const LONG_PART: Key = Key::MAX;
+
+/// Ids of a part; the last one is the inverse of their number if they are fewer. Or [`SPILLED`], and the index and the
+/// number of ids in `spilled`.
+pub(super) type PartIds = [u32; MAX_IDS];
 
 #[derive(Debug)]
 pub(super) struct PartCache {
@@ -50,8 +52,7 @@ struct Line([CachedPart; 2]);
 #[repr(C, align(32))]
 struct CachedPart {
     key: Key,
-    /// Ids, then [`NONE`]; or [`SPILLED`], the index and the number of ids in `spilled`.
-    ids: [u32; MAX_IDS],
+    ids: PartIds,
 }
 
 impl Line {
@@ -63,10 +64,11 @@ impl Line {
     }
 }
 
-/// Returns the number of ids before [`NONE`].
+/// Returns the number of ids of a part.
 #[inline]
-pub(super) fn count(ids: &[u32; MAX_IDS]) -> usize {
-    ids.iter().filter(|id| **id != NONE).count()
+pub(super) fn count(ids: &PartIds) -> usize {
+    // The inverse of an id is large.
+    MAX_IDS.min(!ids[MAX_IDS - 1] as usize)
 }
 
 /// Returns the key of a part; [`LONG_PART`] for more than [`MAX_SHORT`] bytes.
@@ -127,10 +129,9 @@ impl PartCache {
         std::hint::black_box(read);
     }
 
-    /// Returns the ids of a short part, then [`NONE`]; `None` if they are not cached or more than [`MAX_IDS`]. `line`:
-    /// that of `key`.
+    /// Returns the ids of a short part; `None` if they are not cached or more than [`MAX_IDS`]. `line`: that of `key`.
     #[inline]
-    pub(super) fn ids(&self, key: Key, line: usize) -> Option<&[u32; MAX_IDS]> {
+    pub(super) fn ids(&self, key: Key, line: usize) -> Option<&PartIds> {
         let found = self.lines[line].entry(key);
         (found.key == key && found.ids[0] != SPILLED).then_some(&found.ids)
     }
@@ -168,7 +169,7 @@ impl PartCache {
         let first = ids.len();
         encode(ids);
         let of_part = &ids[first..];
-        let mut entry = CachedPart { key, ids: [NONE; MAX_IDS] };
+        let mut entry = CachedPart { key, ids: [!(of_part.len() as u32); MAX_IDS] };
         if of_part.len() <= MAX_IDS {
             entry.ids[..of_part.len()].copy_from_slice(of_part);
         } else {

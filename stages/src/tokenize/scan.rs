@@ -4,22 +4,20 @@
 //! Each equals its regular expressions on every text: the tests compare them with the patterns of the fallback path.
 //! Time: each character is read at most three times.
 
+use super::ascii_block::{AsciiBlock, BLOCK, WordRules};
 use super::classes::{
     BLANK, CODER_SCRIPTS, Classes, LETTER, LINE_END, LOWER, MARK, NUMBER, NUMERIC, PUNCTUATION,
     SYMBOL, UPPER, V3_SCRIPTS,
 };
 
-/// Scanner of a pre-tokenizer.
+/// Finds the parts of a text.
 pub(super) trait Scan {
-    /// Whether a run of ASCII letters before another ASCII character is a piece, alone and after a byte that
-    /// [`Self::leads`].
-    const HAS_WORDS: bool = true;
+    /// Returns the starts of parts among the first `length` bytes of a block, a bit for each byte, as far as no other
+    /// byte can change them. The block begins with a part.
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64;
 
-    /// Returns whether an ASCII character that is not a letter belongs to the letters after it.
-    fn leads(classes: &Classes, byte: u8) -> bool;
-
-    /// Returns the end of the piece that begins at byte `at` of `text`, which is UTF-8.
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize;
+    /// Returns the end of the part that begins at byte `at` of `text`, which is UTF-8.
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize;
 }
 
 /// Known pre-tokenizer.
@@ -139,11 +137,11 @@ fn is_other(class: u16) -> bool {
 }
 
 impl Scan for Gpt2 {
-    fn leads(_: &Classes, byte: u8) -> bool {
-        byte == b' '
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        AsciiBlock::new(bytes, length).gpt2()
     }
 
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         if text[at] == b'\''
             && let Some(end) = cursor.contraction(at, false)
@@ -166,12 +164,15 @@ impl Scan for Gpt2 {
 }
 
 impl<const DIGITS: u8> Scan for Cl100k<DIGITS> {
-    fn leads(classes: &Classes, byte: u8) -> bool {
-        // An apostrophe may begin a contraction.
-        classes.ascii(byte) & (NUMBER | LINE_END) == 0 && byte != b'\''
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        AsciiBlock::new(bytes, length).words(&WordRules {
+            digits: DIGITS,
+            contractions: true,
+            numbers_first: false,
+        })
     }
 
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         if text[at] == b'\''
             && let Some(end) = cursor.contraction(at, true)
@@ -210,14 +211,11 @@ fn others(cursor: &Cursor<'_>, at: usize, next: usize, trails: impl Fn(u16, u8) 
 }
 
 impl Scan for O200k {
-    /// A run of letters is several pieces where upper-case letters follow lower-case ones.
-    const HAS_WORDS: bool = false;
-
-    fn leads(_: &Classes, _: u8) -> bool {
-        false
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        AsciiBlock::new(bytes, length).o200k()
     }
 
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         let (first, next) = cursor.next(at);
         let leads = first & (LINE_END | LETTER | NUMBER) == 0;
@@ -262,13 +260,13 @@ fn upper_word(cursor: &Cursor<'_>, start: usize) -> Option<usize> {
 }
 
 impl Scan for DeepSeekCoder {
-    fn leads(classes: &Classes, byte: u8) -> bool {
-        classes.ascii(byte) & (BLANK | LINE_END) == BLANK
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        AsciiBlock::new(bytes, length).deepseek_coder()
     }
 
     /// Applies five steps that cut one after the other: line ends; letters, and punctuation, each with a blank
     /// before; scripts without blanks; single digits. Each limits the end of this piece.
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         let (first, next) = cursor.next(at);
         if first & (LINE_END | NUMERIC) != 0 {
@@ -297,13 +295,14 @@ impl Scan for DeepSeekCoder {
 }
 
 impl Scan for DeepSeekV3 {
-    fn leads(classes: &Classes, byte: u8) -> bool {
-        classes.ascii(byte) & (NUMBER | LINE_END) == 0
+    fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
+        let rules = WordRules { digits: 3, contractions: false, numbers_first: true };
+        AsciiBlock::new(bytes, length).before_controls().words(&rules)
     }
 
     /// Cuts numbers of up to three digits and runs of scripts first; neither reaches into the other nor into the text
     /// between them, which `segment` classifies.
-    fn end(classes: &Classes, text: &[u8], at: usize) -> usize {
+    fn end(&self, classes: &Classes, text: &[u8], at: usize) -> usize {
         let cursor = Cursor { classes, text };
         let (first, next) = cursor.next(at);
         if first & NUMBER != 0 {

@@ -133,8 +133,6 @@ impl Splitter {
         largest_part: usize,
     ) -> Result<EncodedText, EncodeRefusal> {
         let mut encoded = EncodedText::default();
-        encoded.ids.reserve(text.len() / 5);
-        encoded.ends.reserve(text.len() / 5);
         let mut has_added = false;
         for (id, range) in self.added.split(text) {
             if let Some(id) = id {
@@ -192,13 +190,13 @@ impl Splitter {
     ) -> Result<(), EncodeRefusal> {
         let text = source.text;
         if !self.recipe.prefix_space || text.starts_with(' ') {
-            return self.encode_runs(source, |run| encoded.extend(&run.tokens, &source_end));
+            return self.encode_runs(source, |run| encoded.extend(run.tokens, &source_end));
         }
         // The space in front belongs to the first character.
         let first_character = text.chars().next().map_or(0, char::len_utf8) as u32;
         let with_space = format!(" {text}");
         self.encode_runs(EncodeInput { text: &with_space, ..source }, |run| {
-            encoded.extend(&run.tokens, |end| source_end((end - 1).max(first_character)));
+            encoded.extend(run.tokens, |end| source_end((end - 1).max(first_character)));
         })
     }
 
