@@ -34,7 +34,7 @@ impl<'a> AsciiBlock<'a> {
     /// Classifies the first `length` bytes.
     #[inline]
     pub(super) fn new(bytes: &'a [u8; BLOCK], length: usize) -> Self {
-        let missing = from(length as u32);
+        let missing = bits_from(length as u32);
         let unknown = in_ranges(bytes, [(0x80, 0xFF)]) | missing;
         // The bits below the lowest set bit.
         let known = unknown.wrapping_sub(1) & !unknown;
@@ -48,7 +48,7 @@ impl<'a> AsciiBlock<'a> {
     }
 
     /// Returns the bytes of a class that do not follow one.
-    fn first(class: u64) -> u64 {
+    fn run_starts(class: u64) -> u64 {
         class & !(class << 1)
     }
 
@@ -57,16 +57,16 @@ impl<'a> AsciiBlock<'a> {
     pub(super) fn gpt2(&self) -> u64 {
         let words = [self.letters, self.numbers, self.others]
             .into_iter()
-            .fold(0, |words, class| words | Self::first(class));
+            .fold(0, |words, class| words | Self::run_starts(class));
         // The last blank before a word leads it, if it is a space; otherwise it is a piece.
         let last_blanks = self.blanks & ((self.known & !self.blanks) >> 1);
-        let mut starts = words & !(self.spaces << 1) | Self::first(self.blanks) | last_blanks;
+        let mut starts = words & !(self.spaces << 1) | Self::run_starts(self.blanks) | last_blanks;
         for at in self.apostrophes(starts) {
             match self.contraction(at, false) {
                 Contraction::None => {}
                 Contraction::Unknown => starts &= !(1 << (at + 1)),
                 Contraction::Ends(end) => {
-                    starts = starts & !(1 << (at + 1)) | self.letters & bit(end);
+                    starts = starts & !(1 << (at + 1)) | self.letters & bit_at(end);
                 }
             }
         }
@@ -76,14 +76,14 @@ impl<'a> AsciiBlock<'a> {
     /// Returns the starts of the pieces of a pattern like that of `cl100k`.
     #[inline]
     pub(super) fn words(&self, rules: &WordRules) -> u64 {
-        let others = Self::first(self.others) & !(self.spaces << 1);
+        let others = Self::run_starts(self.others) & !(self.spaces << 1);
         // One character before letters leads them, unless a space leads it.
         let leads = others & (self.letters >> 1);
         let leading_blanks = self.blanks & !self.line_ends;
-        let letters = Self::first(self.letters) & !((leading_blanks | leads) << 1);
+        let letters = Self::run_starts(self.letters) & !((leading_blanks | leads) << 1);
         let mut numbers = self.numbers;
         if rules.digits == 3 {
-            numbers = Self::first(self.numbers);
+            numbers = Self::run_starts(self.numbers);
             let after_three = self.numbers & self.numbers << 1 & self.numbers << 2;
             let mut next = numbers << 3 & after_three;
             while next != 0 {
@@ -99,9 +99,9 @@ impl<'a> AsciiBlock<'a> {
         let followers = self.known & !self.blanks;
         let words = if rules.numbers_first { followers & !self.numbers } else { followers };
         let last_blanks = after_line & words >> 1;
-        let mut starts = letters | numbers | others | Self::first(blanks) | last_blanks;
+        let mut starts = letters | numbers | others | Self::run_starts(blanks) | last_blanks;
         // Blanks up to the last line end of a run are a piece; those after it begin another one.
-        let mut indents = Self::first(after_line) & self.line_ends << 1 & !last_blanks;
+        let mut indents = Self::run_starts(after_line) & self.line_ends << 1 & !last_blanks;
         while indents != 0 {
             let start = indents & indents.wrapping_neg();
             let end = after_line.wrapping_add(start) & !after_line;
@@ -113,7 +113,7 @@ impl<'a> AsciiBlock<'a> {
         if rules.contractions {
             for at in self.apostrophes(starts) {
                 if let Contraction::Ends(end) = self.contraction(at, true) {
-                    starts |= self.letters & bit(end);
+                    starts |= self.letters & bit_at(end);
                 }
             }
         }
@@ -137,10 +137,10 @@ impl<'a> AsciiBlock<'a> {
         );
         let punctuation = self.others & !symbols & !self.controls();
         let leads = self.blanks & !self.line_ends & (self.letters | punctuation) >> 1;
-        let words = Self::first(self.letters) | Self::first(punctuation);
+        let words = Self::run_starts(self.letters) | Self::run_starts(punctuation);
         let single = self.line_ends | self.numbers;
         let gaps = self.known & !(self.letters | punctuation | single | leads);
-        (leads | words & !(leads << 1) | single | Self::first(gaps)) & self.known
+        (leads | words & !(leads << 1) | single | Self::run_starts(gaps)) & self.known
     }
 
     /// Returns the starts of the pieces of the pattern of `o200k`.
@@ -148,7 +148,7 @@ impl<'a> AsciiBlock<'a> {
     pub(super) fn o200k(self) -> u64 {
         // A slash after line ends belongs to them.
         let slashes = self.line_ends << 1 & in_ranges(self.bytes, [(b'/', b'/')]);
-        let block = self.before(slashes);
+        let block = self.cut_at(slashes);
         let rules = WordRules { digits: 3, contractions: false, numbers_first: false };
         let upper = block.letters & in_ranges(block.bytes, [(b'A', b'Z')]);
         let lower = block.letters & !upper;
@@ -163,9 +163,9 @@ impl<'a> AsciiBlock<'a> {
                 Contraction::None => {}
                 Contraction::Unknown => return starts & ((1 << at) - 1),
                 Contraction::Ends(end) => {
-                    let word = from(end);
+                    let word = bits_from(end);
                     starts &= (1 << at) - 1 | word;
-                    starts |= block.letters & bit(end);
+                    starts |= block.letters & bit_at(end);
                     after_contraction = end;
                 }
             }
@@ -176,7 +176,7 @@ impl<'a> AsciiBlock<'a> {
 
     /// Returns the block up to the first of some bytes.
     #[inline]
-    pub(super) fn before(mut self, unknown: u64) -> Self {
+    pub(super) fn cut_at(mut self, unknown: u64) -> Self {
         let known = unknown.wrapping_sub(1) & !unknown;
         for class in [
             &mut self.known,
@@ -194,9 +194,9 @@ impl<'a> AsciiBlock<'a> {
 
     /// Returns the block up to its first control character that is not a blank.
     #[inline]
-    pub(super) fn before_controls(self) -> Self {
+    pub(super) fn cut_at_controls(self) -> Self {
         let controls = self.controls();
-        self.before(controls)
+        self.cut_at(controls)
     }
 
     fn controls(&self) -> u64 {
@@ -229,7 +229,7 @@ impl<'a> AsciiBlock<'a> {
             _ => return Contraction::None,
         };
         let at = apostrophe + 2;
-        if self.known & bit(at) == 0 {
+        if self.known & bit_at(at) == 0 {
             return Contraction::Unknown;
         }
         if letter(at) == second { Contraction::Ends(at + 1) } else { Contraction::None }
@@ -245,12 +245,12 @@ enum Contraction {
 }
 
 /// Returns a bit; none from position 64 on.
-fn bit(at: u32) -> u64 {
+fn bit_at(at: u32) -> u64 {
     1_u64.checked_shl(at).unwrap_or(0)
 }
 
 /// Returns the bits from a position on.
-fn from(at: u32) -> u64 {
+fn bits_from(at: u32) -> u64 {
     u64::MAX.checked_shl(at).unwrap_or(0)
 }
 

@@ -41,13 +41,36 @@ pub(super) struct Merges {
     slots: RandomTable<u64>,
     /// A bit for the hash of each pair that has a merge.
     filter: Box<[u64]>,
-    /// Id that each rank's merge produces.
-    merged: Box<[u32]>,
+    merged: MergedIds,
     symbols: Symbols,
     /// Parts, by their bytes, that are one token regardless of merges: for models with `ignore_merges`.
     whole: HashMap<Box<[u8]>, u32>,
     /// Bytes of text per token; 0 for an id that is not in the vocabulary.
     token_bytes: Box<[u16]>,
+}
+
+/// Ids that merges produce, by rank.
+#[derive(Debug)]
+enum MergedIds {
+    /// Consecutive ids from this one on, which need no table.
+    From(u32),
+    ByRank(Box<[u32]>),
+}
+
+impl MergedIds {
+    fn new(ids: Vec<u32>) -> Self {
+        let first = ids.first().copied().unwrap_or(0);
+        let are_consecutive = ids.iter().zip(first..).all(|(id, expected)| *id == expected);
+        if are_consecutive { Self::From(first) } else { Self::ByRank(ids.into()) }
+    }
+
+    #[inline]
+    fn id(&self, rank: u32) -> u32 {
+        match self {
+            Self::From(first) => first + rank,
+            Self::ByRank(ids) => ids[rank as usize],
+        }
+    }
 }
 
 /// Symbols of a part before the first merge.
@@ -139,7 +162,7 @@ impl Merges {
         let mut merges = Self {
             slots: RandomTable::zeroed(capacity),
             filter: vec![0; 1 << (FILTER_BITS - 6)].into(),
-            merged: Box::default(),
+            merged: MergedIds::From(0),
             symbols,
             whole: HashMap::new(),
             token_bytes: token_bytes.into(),
@@ -155,7 +178,7 @@ impl Merges {
             merged.push(id_of(&token)?);
             merges.insert(id_of(left)?, id_of(right)?, rank as u64);
         }
-        merges.merged = merged.into();
+        merges.merged = MergedIds::new(merged);
         Ok(merges)
     }
 
@@ -263,7 +286,7 @@ impl Merges {
                 break;
             }
             let at = lowest as usize % MAX_SHORT;
-            let id = self.merged[(lowest >> SHORT_BITS) as usize];
+            let id = self.merged.id(lowest >> SHORT_BITS);
             let merged = usize::from(after[at]);
             let next = usize::from(after[merged]);
             ids[at] = id;
@@ -298,7 +321,7 @@ impl Merges {
             {
                 continue;
             }
-            let id = self.merged[rank as usize];
+            let id = self.merged.id(rank);
             ids[at as usize] = id;
             ids[right as usize] = MERGED;
             let after = links[right as usize].1;

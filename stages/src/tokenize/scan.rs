@@ -297,7 +297,7 @@ impl Scan for DeepSeekCoder {
 impl Scan for DeepSeekV3 {
     fn starts(&self, bytes: &[u8; BLOCK], length: usize) -> u64 {
         let rules = WordRules { digits: 3, contractions: false, numbers_first: true };
-        AsciiBlock::new(bytes, length).before_controls().words(&rules)
+        AsciiBlock::new(bytes, length).cut_at_controls().words(&rules)
     }
 
     /// Cuts numbers of up to three digits and runs of scripts first; neither reaches into the other nor into the text
