@@ -346,6 +346,18 @@ fn settings_of_one_format_are_refused_with_another() {
 }
 
 #[test]
+fn an_end_token_that_the_tokenizer_lacks_is_a_warning() {
+    let workspace = workspace();
+    for (id, warned) in [(3, false), (1_000_000, true)] {
+        let output = format!("format: megatron, end_token: {id}");
+        workspace.write("pipeline.yaml", pipeline(&output, HALF));
+        let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).success().stderr;
+        let warning = "`end_token` is 1000000, but the tokenizer has ids up to";
+        assert_eq!(stderr.contains(warning), warned, "{stderr}");
+    }
+}
+
+#[test]
 fn a_dataset_card_follows_its_selection_and_never_replaces_a_foreign_one() {
     let workspace = workspace();
     let summary = run(&workspace, "card: true", HALF);

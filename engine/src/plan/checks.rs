@@ -571,7 +571,14 @@ pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnosti
             "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
         )
     };
-    messages.map(warning).collect()
+    let largest = encoder.map(Encoder::largest_id);
+    let unknown = spec.pipeline.output.end_token.zip(largest).filter(|(id, largest)| id > largest);
+    let unknown = unknown.map(|(id, largest)| {
+        let message = format!("`end_token` is {id}, but the tokenizer has ids up to {largest}");
+        spec.warning("output.end_token", message)
+            .hint("the model that is trained must have a row for it")
+    });
+    messages.map(warning).chain(unknown).collect()
 }
 
 /// Returns the setting that determines the tokenizer.
