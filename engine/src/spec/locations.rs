@@ -176,8 +176,7 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
                  `./{text}` is a literal name"
             ));
         }
-        let parent = matches!(Path::new(text).components().next_back(), Some(Component::ParentDir));
-        if section == "output" && (parent || Path::new(text) == Path::new("/")) {
+        if section == "output" && Path::new(text).file_name().is_none() {
             let message = format!("`{key}` is {}, which is not a folder of its own", quoted(text));
             problems.error(node.span, message).hint(
                 "name a folder for the output: `<path>.run` is written next to `<path>/data`",

@@ -270,6 +270,11 @@ fn paths_that_only_a_shell_would_understand() {
         ("path: out", "path: $HOME/out"),
     ]));
     assert_snapshot!(wrong(&[("path: out", "path: a/..")]));
+    // Its run directory would be the hidden folder `..run`.
+    assert!(
+        wrong(&[("path: out", "path: .")])
+            .contains("`path` is `.`, which is not a folder of its own")
+    );
 }
 
 #[test]
