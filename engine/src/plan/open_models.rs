@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::ForwardRequest;
-use longsift_stages::model::WholeModel;
+use longsift_stages::model::{AttentionSpec, WholeModel};
 use longsift_stages::shard_across_devices::DeviceSettings;
 use longsift_stages::tokenize::encoder::Encoder;
-use longsift_stages::{ShardAcrossDevices, StageSettings};
+use longsift_stages::{LanguageModel, ShardAcrossDevices, StageSettings};
 
 use super::checks;
 use super::measures::Measures;
@@ -86,30 +86,11 @@ pub(super) fn open(
         } else {
             choose::processor(criteria, "the own backend is for processors").for_passes()
         };
-        let layer = model.spec();
-        if request.attention.is_some()
-            && let Some(problem) = layer.attention_problem()
-        {
-            problems.push(Diagnostic::from(problem).at(spec.locate(&at("attention_layers"))));
-            continue;
-        }
-        let unknown = settings.unknown_layers(layer.layers, layer.query_heads);
-        let is_known = unknown.is_empty();
-        problems.extend(spec.rule_errors(&stage, unknown));
         let tokens = u64::from(window);
-        if let Some(problem) = layer.window_problem(tokens) {
-            let setting = spec.locate("stages.tokenize.window_tokens");
-            problems.push(Diagnostic::from(problem).at(setting));
-            continue;
-        }
-        if let Some(message) = layer.positions_warning(tokens) {
-            let strict = request.strict_positions
-                || spec
-                    .load_partial_model()
-                    .is_some_and(|first| request.model.is_none() && first.strict_positions);
-            checks::positions(spec, message, strict, "losses", problems, warnings);
-        }
-        if !is_sound || !is_known {
+        let layers = model.spec();
+        let is_suitable =
+            check(spec, settings, &request, layers, tokens, &stage, problems, warnings);
+        if !is_sound || !is_suitable {
             continue;
         }
         let max = (TOKENS_PER_PASS / tokens.max(1)).max(1);
@@ -141,6 +122,43 @@ pub(super) fn open(
         models.insert(index, whole);
     }
     models
+}
+
+/// Checks that a model has the attention, the layers and the positions that a measure asks for.
+#[expect(clippy::too_many_arguments, reason = "a step of `open`")]
+fn check(
+    spec: &Spec,
+    settings: &LanguageModel,
+    request: &ForwardRequest,
+    layers: &AttentionSpec,
+    window_tokens: u64,
+    stage: &str,
+    problems: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) -> bool {
+    if request.attention.is_some()
+        && let Some(problem) = layers.attention_problem()
+    {
+        let setting = spec.locate(&format!("{stage}.attention_layers"));
+        problems.push(Diagnostic::from(problem).at(setting));
+        return false;
+    }
+    let unknown = settings.unknown_layers(layers.layers, layers.query_heads);
+    let are_known = unknown.is_empty();
+    problems.extend(spec.rule_errors(stage, unknown));
+    if let Some(problem) = layers.window_problem(window_tokens) {
+        let setting = spec.locate("stages.tokenize.window_tokens");
+        problems.push(Diagnostic::from(problem).at(setting));
+        return false;
+    }
+    if let Some(message) = layers.positions_warning(window_tokens) {
+        let strict = request.strict_positions
+            || spec
+                .load_partial_model()
+                .is_some_and(|first| request.model.is_none() && first.strict_positions);
+        checks::positions(spec, message, strict, "losses", problems, warnings);
+    }
+    are_known
 }
 
 /// Returns the devices for whole models: those that measure windows of the first layer, or those that the pipeline
