@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::pages::{beyond_a_screen, check_harmless, check_opened, hostile};
 use crate::support::tables::{read_scores, strings, table, write_parquet};
-use crate::support::{Pipeline, Workspace, demo_model, numbers};
+use crate::support::{Pipeline, Tiny, Workspace, copy_folder, demo_model, numbers};
 
 fn explain(workspace: &Workspace, arguments: &[&str]) -> Value {
     let all = [&["explain"][..], arguments, &["--format", "json"]].concat();
@@ -262,6 +262,57 @@ fn missing_and_changed_inputs_are_reported() {
     refused(&["out.run", "d#0#0"], 3, "has changed since the run scored it");
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
     refused(&["out.run", "d#0#0"], 2, "input");
+}
+
+#[test]
+fn weights_that_changed_since_the_run_are_named() {
+    let workspace = Workspace::with_three_groups();
+    workspace.run(&Pipeline::tokens("model", 64));
+    Tiny::new().seed(2).write(&workspace.path("model"));
+    let found = explain(&workspace, &["out.run", "document-1#0"]);
+    let notes: Vec<&str> =
+        found["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    let different = notes[0].strip_prefix("values that differ from the recorded ones: ").unwrap();
+    assert!(different.contains("dependency_strength"), "{different}");
+    assert!(notes[1].starts_with("changed since the run: weights: "), "{notes:?}");
+
+    // The last tensor of the file is the norm after the last layer.
+    let workspace = Workspace::new();
+    let input = table(&[("id", strings(["d"])), ("text", strings(&texts()[..1]))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    copy_folder(&demo_model(), &workspace.path("model"));
+    let of_model = "language-model, short_context_tokens: 32";
+    workspace.run(&Pipeline::text("model", 128).measure(of_model));
+    let path = workspace.path("model/model.safetensors");
+    let mut weights = fs::read(&path).unwrap();
+    let low_byte = weights.len() - 2;
+    weights[low_byte] ^= 0x40;
+    fs::write(&path, weights).unwrap();
+    let notes = explain(&workspace, &["out.run", "d#0"])["notes"].to_string();
+    assert!(notes.contains("mean_loss") && !notes.contains("dependency_strength"), "{notes}");
+    assert!(notes.contains("changed since the run: model_weights: "), "{notes}");
+    assert!(!notes.contains("kernel") && !notes.contains("settings"), "{notes}");
+}
+
+#[test]
+fn other_settings_are_not_called_a_changed_document() {
+    let workspace = run(&texts());
+    let found = explain(&workspace, &["out.run", "d#1#0", "--limit", "2"]);
+    assert_eq!(found["notes"], json!([]));
+    assert_eq!(found["selected"], explain(&workspace, &["out.run", "d#1#0"])["selected"]);
+    let other = ["out.run", "d#1#0", "--set", "stages.tokenize.window_tokens=64"];
+    let refused = workspace.longsift(&[&["explain"][..], &other].concat()).expect(3).stderr;
+    assert!(
+        refused.contains("the run did not score tokens 0 to 64 of document `d#1`"),
+        "{refused}"
+    );
+    assert!(refused.contains("changed since the run: window_tokens: 64, was 128"), "{refused}");
+    let kernel = ["out.run", "d#1#0", "--kernel", "portable-f32"];
+    let notes = explain(&workspace, &kernel)["notes"].to_string();
+    let named = notes.contains("changed since the run: kernel: portable-f32, was ");
+    // Where the run used this kernel, nothing differs.
+    assert!(notes == "[]" || named && !notes.contains("weights: "), "{notes}");
 }
 
 #[test]

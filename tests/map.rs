@@ -397,6 +397,22 @@ fn impossible_maps_are_rejected() {
 }
 
 #[test]
+fn a_map_of_a_run_refuses_a_document_that_has_changed() {
+    let texts = |second| ["harbour ", second, "lamp "].map(|word: &str| word.repeat(200));
+    let workspace = text_workspace(&texts("keeper "));
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let of_run = ["map", "out.run", "--document", "d1"];
+    workspace.longsift(&of_run).success();
+    let changed = text_workspace(&texts("keepers "));
+    fs::copy(changed.path("input/a.parquet"), workspace.path("input/a.parquet")).unwrap();
+    let refused = workspace.longsift(&of_run).expect(3).stderr;
+    assert!(refused.contains("document `d1` has changed since the run scored it"), "{refused}");
+    // Other documents have not changed, and a pipeline file names the current input.
+    workspace.longsift(&["map", "out.run", "--document", "d2"]).success();
+    map(&workspace, &["--document", "d1"]);
+}
+
+#[test]
 fn repeated_ids_are_named_with_their_rows() {
     let workspace = token_workspace(&[ids(30), ids(40), ids(50)]);
     let again = table(&[

@@ -107,6 +107,30 @@ fn bos_tokens_count_towards_the_window_only() {
     }
 }
 
+#[test]
+fn windows_of_a_run_are_not_printed_after_a_document_has_changed() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let write = |second: Vec<u32>| {
+        let tokens = token_lists(&[vec![5; 40], second, vec![6; 3]]);
+        let input = table(&[("id", strings(["a", "b", "short"])), ("tokens", tokens)]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+    };
+    write(vec![7; 40]);
+    workspace.run(&Pipeline::tokens("model", 10));
+    let tokens = |arguments: &[&str]| workspace.longsift(&[&["tokens"][..], arguments].concat());
+    let of_run = tokens(&["out.run", "-q"]).success().stdout;
+    assert_eq!(of_run, tokens(&["pipeline.yaml", "-q"]).success().stdout);
+    // Other settings do not change a document.
+    tokens(&["out.run", "-q", "--limit", "1"]).success();
+    tokens(&["out.run", "-q", "--set", "stages.tokenize.window_tokens=50"]).success();
+    write(vec![8; 40]);
+    let refused = tokens(&["out.run", "-q"]).expect(3).stderr;
+    assert!(refused.contains("document `b` has changed since the run scored it"), "{refused}");
+    tokens(&["out.run", "-q", "--limit", "1"]).success();
+    tokens(&["pipeline.yaml", "-q"]).success();
+}
+
 /// Texts that a tokenizer cuts inside characters, and that a normaliser might change.
 fn difficult_texts() -> Vec<String> {
     let pieces = [

@@ -10,7 +10,7 @@ use super::answer::{
     answer, answer_with, check_output_paths, color, command_line, eprint, is_reader_open, print,
     print_line, report_failure, report_warnings, unknown_name, write_requested,
 };
-use super::planned::{make_plan, make_plan_with, plan_options, start_threads};
+use super::planned::{make_plan, make_plan_with, named_run, plan_options, start_threads};
 use super::run::run;
 use super::validate::validate;
 use super::{cache, logging, terminal};
@@ -130,8 +130,11 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Map(arguments) => super::map::map(cli, arguments, bars),
         Command::Tokens { arguments, ids } => {
             let plan = make_plan(cli, arguments)?;
+            let run = named_run(arguments)?;
             let mut out = std::io::stdout().lock();
-            tokens::print(&plan, *ids, |line| is_reader_open(writeln!(out, "{line}")))?;
+            tokens::print(&plan, run.as_ref(), *ids, |line| {
+                is_reader_open(writeln!(out, "{line}"))
+            })?;
             Ok(DONE)
         }
     }

@@ -1,10 +1,9 @@
 //! `longsift explain`.
 
 use super::answer::{answer, check_output_paths, command_line, write_requested};
-use super::planned::{make_plan, refuse_without_effect, start_threads};
+use super::planned::{make_plan, named_run, refuse_without_effect, start_threads};
 use crate::base::error::{DONE, Result};
 use crate::cli::{Cli, ExplainArguments};
-use crate::run_directory::layout::RunDirectory;
 use crate::storage::marked::Mark;
 use crate::tools::explain;
 
@@ -14,8 +13,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     check_output_paths([(arguments.html.as_deref(), Mark::PAGE)])?;
     start_threads(&arguments.plan)?;
     let plan = make_plan(cli, &arguments.plan)?;
-    let path = &arguments.plan.pipeline.pipeline;
-    let run = if RunDirectory::exists_at(path) { Some(RunDirectory::open(path)?) } else { None };
+    let run = named_run(&arguments.plan)?;
     let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
     answer(arguments.format, &found)?;
     let page = || found.page(&command_line()).into_bytes();

@@ -1,7 +1,9 @@
 //! `longsift map`.
 
 use super::answer::{answer, check_output_paths, command_line, write_requested};
-use super::planned::{make_plan_with, plan_options, refuse_without_effect, start_threads};
+use super::planned::{
+    make_plan_with, named_run, plan_options, refuse_without_effect, start_threads,
+};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::cli::{Cli, MapArguments};
@@ -30,7 +32,8 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     ])?;
     let plan = make_plan_with(cli, &arguments.plan, options)?;
     let progress = Progress::new(bars);
-    let map = map::map(&plan, &arguments.options, &progress)?;
+    let run = named_run(&arguments.plan)?;
+    let map = map::map(&plan, run.as_ref(), &arguments.options, &progress)?;
     progress.finish();
     answer(arguments.format, &map)?;
     let page = || map.page(&command_line()).into_bytes();

@@ -6,6 +6,7 @@ use crate::base::error::Result;
 use crate::cli::{Cli, PipelineArguments, PlanArguments};
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
+use crate::run_directory::layout::RunDirectory;
 
 pub(super) fn make_plan(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
     make_plan_with(cli, arguments, plan_options(arguments))
@@ -33,6 +34,12 @@ pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         offline: arguments.offline,
         ..PlanOptions::default()
     }
+}
+
+/// Returns the run directory that is named instead of a pipeline file.
+pub(super) fn named_run(arguments: &PlanArguments) -> Result<Option<RunDirectory>> {
+    let path = &arguments.pipeline.pipeline;
+    RunDirectory::exists_at(path).then(|| RunDirectory::open(path)).transpose()
 }
 
 pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {

@@ -1,16 +1,96 @@
-//! Lookup of documents of a pipeline's input by id.
+//! Lookup of documents of a pipeline's input by id, and their comparison with the documents that a run scored.
+
+use std::collections::HashMap;
+use std::ops::Range;
 
 use arrow_array::RecordBatch;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, quoted};
+use crate::dataset::documents::{Document, content_hash, id_of_row};
 use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_row;
 use crate::plan::Plan;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::scores;
+use crate::run_directory::units::UnitRecord;
 
 /// Maximum number of locations listed for a duplicate id.
 const MAX_LOCATIONS: usize = 3;
+
+/// A finished run whose input is read again.
+pub(super) struct FinishedRun {
+    pub(super) directory: RunDirectory,
+    pub(super) manifest: Manifest,
+    /// Run directory of the score tables: its own, or that of `--scores-from`.
+    pub(super) scores: RunDirectory,
+}
+
+impl FinishedRun {
+    /// Reads the manifest of a run.
+    ///
+    /// # Errors
+    /// Fails if the run is not finished.
+    pub(super) fn read(directory: &RunDirectory) -> Result<Self> {
+        Self::new(directory, Manifest::read_finished(directory)?)
+    }
+
+    /// Reads the manifest of a run; `None` if it does not exist.
+    pub(super) fn read_if_present(directory: &RunDirectory) -> Result<Option<Self>> {
+        let manifest = Manifest::read(directory)?;
+        manifest.map(|manifest| Self::new(directory, manifest)).transpose()
+    }
+
+    fn new(directory: &RunDirectory, manifest: Manifest) -> Result<Self> {
+        let scores = manifest.scores_directory(directory)?;
+        Ok(Self { directory: directory.clone(), manifest, scores })
+    }
+
+    /// Returns the records of the work units with these rows of a file, which the plan may divide differently.
+    pub(super) fn records(
+        &self,
+        file: &str,
+        rows: Range<u64>,
+    ) -> impl Iterator<Item = &UnitRecord> {
+        self.manifest.units.iter().filter(move |record| {
+            let end = record.first_row.saturating_add(record.counts.rows);
+            record.file == file && record.first_row < rows.end && rows.start < end
+        })
+    }
+
+    /// Reads the content hashes of the documents in these rows of a file.
+    pub(super) fn content_hashes(&self, file: &str, rows: Range<u64>) -> Result<ContentHashes> {
+        let mut hashes = HashMap::new();
+        for record in self.records(file, rows) {
+            scores::read(&self.scores.root.join(&record.scores.path), &[], |window| {
+                hashes.insert(window.input_row, window.content_hash);
+                Ok(())
+            })?;
+        }
+        Ok(ContentHashes(hashes))
+    }
+}
+
+/// Content hashes of the documents of a file that a run scored, by row.
+#[derive(Default)]
+pub(super) struct ContentHashes(HashMap<u64, String>);
+
+impl ContentHashes {
+    /// Fails if the run scored other content in the row of this document. A row without scores has no hash.
+    pub(super) fn check(&self, file: &str, document: &Document) -> Result<()> {
+        let Some(scored) = self.0.get(&document.row) else { return Ok(()) };
+        if document.content.as_ref().is_ok_and(|content| content_hash(content) == *scored) {
+            return Ok(());
+        }
+        let id = document.id.clone().unwrap_or_else(|| id_of_row(file, document.row));
+        let message = format!("document {} has changed since the run scored it", quoted(&id));
+        let hint =
+            "name the pipeline file instead of the run directory to read the current document";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DocumentLocation {

@@ -6,6 +6,7 @@
 mod gains;
 mod page;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
-use super::document::{self, DocumentLocation};
+use super::document::{self, DocumentLocation, FinishedRun};
 use super::map::blocks::{BlockAttentionMatrix, Cutting};
 use super::map::layer::{MappedLayer, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -30,6 +31,7 @@ use crate::base::text::{count, quoted, quoted_value};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::report::overview::choice::SelectionSettings;
 use crate::report::page::text;
 use crate::report::passages::{self, Passage, PassageSource};
@@ -167,6 +169,11 @@ pub(crate) fn explain(
     };
     let file = plan.units[location.unit].file_path.clone();
     let document = Document { row: location.row, id: Some(location.id.clone()), content };
+    let run = run.map(FinishedRun::read).transpose()?;
+    if let Some(run) = &run {
+        let hashes = run.content_hashes(&file, location.row..location.row + 1)?;
+        hashes.check(&file, &document)?;
+    }
     let outcome = prepare(plan, &file, vec![document.into()]).remove(0).outcome;
     let cut = cut_of(outcome, &location)?;
     let window = window_of(&cut, number, &location)?;
@@ -188,12 +195,13 @@ pub(crate) fn explain(
         input_file: file,
         ..Explanation::default()
     };
-    let layer = match &plan.attention {
+    let (layer, weights) = match &plan.attention {
         Some(attention) => {
-            let table = plan.open_table(attention, &|_, _| {})?.table;
-            Some((attention, attention.first_layer(table, ids.len())))
+            let opened = plan.open_table(attention, &|_, _| {})?;
+            let layer = attention.first_layer(opened.table, ids.len());
+            (Some((attention, layer)), Some(opened.weights_digest))
         }
-        None => None,
+        None => (None, None),
     };
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
     if let Some((attention, layer)) = &layer {
@@ -210,8 +218,8 @@ pub(crate) fn explain(
         let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
         found.set_blocks(mapped.number(), &ends, &shares);
     }
-    if let Some(run) = run {
-        found.compare(plan, run, &location, &cut.content_hash)?;
+    if let Some(run) = &run {
+        found.compare(plan, run, location.row, weights)?;
     }
     let bytes = text.as_deref().zip(cut.ends.as_ref()).map(|(text, ends)| {
         let (start, end) = (window.token_start as usize, window.token_end as usize);
@@ -369,36 +377,39 @@ impl Explanation {
             BlockAttentionMatrix { uniform_attention, ..BlockAttentionMatrix::new(ends, shares) };
     }
 
-    /// Adds the recorded statistics, and the outcome of the sample in the run.
+    /// Adds the recorded statistics, and the outcome of the sample in the run. `weights`: digest of the first layer's
+    /// weights.
     fn compare(
         &mut self,
         plan: &Plan,
-        run: &RunDirectory,
-        location: &DocumentLocation,
-        hash: &str,
+        run: &FinishedRun,
+        row: u64,
+        weights: Option<String>,
     ) -> Result<()> {
-        let manifest = Manifest::read_finished(run)?;
-        let directory = manifest.scores_directory(run)?;
-        let unit = plan.units[location.unit].name();
-        let changed = || {
-            let message =
-                format!("document {} has changed since the run scored it", quoted(&location.id));
-            let hint = "name the pipeline file instead of the run directory to explain the current document";
-            Failure::from(Diagnostic::error(Blame::Data, message).hint(hint))
-        };
-        let record =
-            manifest.units.iter().find(|record| record.unit == unit).ok_or_else(changed)?;
-        let path = directory.root.join(&record.scores.path);
-        let (mut same, key) = (false, (location.row, self.window));
-        scores::read(&path, &[], |window| {
-            same |= (window.input_row, window.window) == key
-                && window.content_hash == hash
-                && window.tokens == (self.token_start, self.token_end);
-            Ok(())
-        })?;
-        if !same {
-            return Err(changed());
+        let (key, tokens) = ((row, self.window), (self.token_start, self.token_end));
+        let mut scored = None;
+        for record in run.records(&self.input_file, row..row + 1) {
+            scores::read(&run.scores.root.join(&record.scores.path), &[], |window| {
+                if (window.input_row, window.window) == key && window.tokens == tokens {
+                    scored = Some(record);
+                }
+                Ok(())
+            })?;
         }
+        let Some(record) = scored else {
+            let message = format!(
+                "the run did not score tokens {} to {} of document {} as its window {}",
+                count(self.token_start),
+                count(self.token_end),
+                quoted(&self.id),
+                self.window
+            );
+            let hint =
+                "name the pipeline file instead of the run directory to explain it without the run";
+            let problem = Diagnostic::error(Blame::Data, message).hint(hint);
+            return Err(problem.notes(changes(plan, run, weights)?).into());
+        };
+        let path = run.scores.root.join(&record.scores.path);
         let measures = scores::measures(&path)?;
         scores::read_figures(&path, &measures, |row, window, measure, figures| {
             if (row, window) == key {
@@ -417,13 +428,25 @@ impl Explanation {
             self.figures.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
         if !different.is_empty() {
             let names = different.join(", ");
-            self.notes.push(format!(
-                "values that differ from the recorded ones, because the kernel or settings differ: {names}"
-            ));
+            self.notes.push(format!("values that differ from the recorded ones: {names}"));
+            self.notes.extend(changes(plan, run, weights)?);
         }
-        self.selected = rank(&manifest, run, &directory, &unit, key)?;
+        self.selected = rank(&run.manifest, &run.directory, &run.scores, &record.unit, key)?;
         Ok(())
     }
+}
+
+/// Lists the differences of models, kernels and settings from those of the run. `weights`: digest of the first layer's
+/// weights.
+fn changes(plan: &Plan, run: &FinishedRun, weights: Option<String>) -> Result<Vec<String>> {
+    let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &Stop::global())?;
+    let mut digests = Digests::new(plan, weights, whole)?;
+    if let Some((attention, digests)) = plan.attention.as_ref().zip(digests.attention.as_mut()) {
+        // A window that a GPU measured is measured again on the processor.
+        processor_kernel(attention).name().clone_into(&mut digests.kernels.windows);
+    }
+    let lines = identity(plan, &digests).differences_of_scores(&run.manifest.lock.identity);
+    Ok(lines.into_iter().map(|line| format!("changed since the run: {line}")).collect())
 }
 
 /// Computes the evidence that a measure needs in addition to token ids; `None` if it calls a program.

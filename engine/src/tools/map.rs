@@ -22,16 +22,17 @@ use longsift_stages::tokenize::EncodedText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;
 
-use super::document::{self, DocumentLocation};
+use super::document::{self, DocumentLocation, FinishedRun};
 use crate::base::diagnostic::{self, Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::text::{bytes, count, line_safe, quoted};
-use crate::dataset::documents::{DocumentContent, document_contents};
+use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::encoded::tokenize;
 use crate::report::page::text;
+use crate::run_directory::layout::RunDirectory;
 use blocks::{BlockAttentionMatrix, Cutting};
 use layer::MappedLayer;
 
@@ -135,12 +136,17 @@ struct DocumentBlocks {
     notes: Vec<String>,
 }
 
-/// Measures a document.
+/// Measures a document. `run`: run whose document must be unchanged.
 ///
 /// # Errors
-/// Fails if the document does not exist or has no tokens or messages; if blocks, head or BOS tokens do not fit; if the
-/// pipeline has no model; if the map would take more than `memory_limit_bytes`.
-pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Result<Map> {
+/// Fails if the document does not exist, has no tokens or messages, or has changed since the run; if blocks, head or BOS
+/// tokens do not fit; if the pipeline has no model; if the map would take more than `memory_limit_bytes`.
+pub(crate) fn map(
+    plan: &Plan,
+    run: Option<&RunDirectory>,
+    options: &MapOptions,
+    progress: &Progress,
+) -> Result<Map> {
     let mapped = MappedLayer::open(plan, options.layer)?;
     let spec = mapped.spec();
     if let Some(head) = options.head.filter(|head| u64::from(*head) >= spec.query_heads) {
@@ -150,6 +156,9 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
     }
     let bos = bos(plan, &mapped, options.bos)?;
     let (location, row) = document::read(plan, &options.document)?;
+    if let Some(run) = run {
+        check_unchanged(plan, run, &location, &row)?;
+    }
     let mut cut = cut(plan, options, &location, &row)?;
     cut.prepend_bos(&bos);
     let tokens = cut.ids.len();
@@ -189,6 +198,20 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         matrix: BlockAttentionMatrix::new(&ends, &shares),
         blocks: cut.blocks,
     })
+}
+
+/// Fails if the document has changed since the run scored it.
+fn check_unchanged(
+    plan: &Plan,
+    run: &RunDirectory,
+    location: &DocumentLocation,
+    row: &RecordBatch,
+) -> Result<()> {
+    let Some(run) = FinishedRun::read_if_present(run)? else { return Ok(()) };
+    let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
+    let document = Document { row: location.row, id: Some(location.id.clone()), content };
+    let file = &plan.units[location.unit].file_path;
+    run.content_hashes(file, location.row..location.row + 1)?.check(file, &document)
 }
 
 /// Cuts the document into blocks, without BOS.
