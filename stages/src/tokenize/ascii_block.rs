@@ -164,7 +164,7 @@ impl<'a> AsciiBlock<'a> {
                 Contraction::Unknown => return starts & ((1 << at) - 1),
                 Contraction::Ends(end) => {
                     let word = bits_from(end);
-                    starts &= (1 << at) - 1 | word;
+                    starts &= word | ((1 << at) - 1);
                     starts |= block.letters & bit_at(end);
                     after_contraction = end;
                 }

@@ -218,13 +218,12 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
         let text = self.text.as_bytes();
         let at = batch.end();
         let mut copy = [0; READ];
-        let (read, length) = match text[at..].first_chunk::<READ>() {
-            Some(read) => (read, BLOCK),
-            None => {
-                let rest = &text[at..];
-                copy[..rest.len()].copy_from_slice(rest);
-                (&copy, rest.len().min(BLOCK))
-            }
+        let (read, length) = if let Some(read) = text[at..].first_chunk::<READ>() {
+            (read, BLOCK)
+        } else {
+            let rest = &text[at..];
+            copy[..rest.len()].copy_from_slice(rest);
+            (&copy, rest.len().min(BLOCK))
         };
         let block = read.first_chunk::<BLOCK>().expect("a block is shorter than what is read");
         let mut starts = match block {
