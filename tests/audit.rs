@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use arrow_array::Array;
+use arrow_array::{Array, UInt32Array};
+use arrow_select::take::take_record_batch;
 use serde_json::{Value, json};
 
 use crate::support::damage::{Raw, write_raw};
@@ -355,6 +356,25 @@ fn other_windows_of_a_document_are_another_outcome() {
     assert_eq!(found["documents"]["other_fate"], 1, "{found}");
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
     assert!(text.contains("window 0 kept → guard_unique_token_share"), "{text}");
+}
+
+#[test]
+fn documents_are_compared_by_id() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let documents = corpus("a", &[192, 30, 128, 0]);
+    let moved = take_record_batch(&documents, &UInt32Array::from(vec![2, 1, 0, 3])).unwrap();
+    write_parquet(&workspace.path("input/a.parquet"), &moved, 2);
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 5);
+    assert_eq!(found["documents"]["same"], 6, "{found}");
+    // Other documents in the same rows. A quarantined row has no id.
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("c", &[192, 30, 128, 0]), 2);
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 5);
+    let documents = &found["documents"];
+    let only = ["only_in_first", "only_in_second"].map(|key| count(documents, key));
+    assert_eq!((only, count(documents, "other_fate") <= 3), ([3, 3], true), "{found}");
 }
 
 #[test]

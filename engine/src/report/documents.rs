@@ -1,6 +1,6 @@
 //! Outcomes of documents in runs, and their comparison between two runs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::overview::choice::SelectionSettings;
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
-use crate::run_directory::dropped::NOT_SELECTED;
+use crate::dataset::documents::is_id_of_row;
+use crate::run_directory::dropped::{self, NOT_SELECTED};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
@@ -132,7 +133,41 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Compares documents file by file. Memory: the documents of one input file.
+/// Outcomes of the documents of a file.
+#[derive(Default)]
+struct FileOutcomes {
+    by_row: BTreeMap<i64, DocumentOutcome>,
+    /// First row of each id of the input. Quarantined rows have no id.
+    rows_by_id: HashMap<String, i64>,
+}
+
+impl FileOutcomes {
+    /// Records the id of a document, unless it was made from its file and row.
+    fn add_id(&mut self, file: &str, row: u64, id: String) {
+        if !is_id_of_row(&id, file, row) {
+            self.rows_by_id.entry(id).or_insert(row as i64);
+        }
+    }
+
+    /// Returns the rows of documents that another run of the file may have too: its rows of the same ids, and the
+    /// same rows where one of the two has no id.
+    fn places_in(&self, other: &Self) -> HashMap<i64, i64> {
+        let same = |(id, row): (&String, &i64)| Some((*row, *other.rows_by_id.get(id)?));
+        let mut places: HashMap<i64, i64> = self.rows_by_id.iter().filter_map(same).collect();
+        let taken: HashSet<i64> = places.values().copied().collect();
+        let [own, others] = [self, other]
+            .map(|file| -> HashSet<i64> { file.rows_by_id.values().copied().collect() });
+        for row in self.by_row.keys().filter(|row| !taken.contains(row)) {
+            if !(own.contains(row) && others.contains(row)) {
+                places.entry(*row).or_insert(*row);
+            }
+        }
+        places
+    }
+}
+
+/// Compares documents file by file, by id, or by row where the input has no ids. Memory: the documents of one input
+/// file.
 pub(super) fn compare(
     a: RunWithManifest<'_>,
     b: RunWithManifest<'_>,
@@ -150,13 +185,15 @@ pub(super) fn compare(
             (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
             _ => Vec::new(),
         };
+        let of_a = outcomes_of_file(&a, file, &both)?;
         let mut of_b = outcomes_of_file(&b, file, &both)?;
-        for (row, first) in outcomes_of_file(&a, file, &both)? {
-            let second = of_b.remove(&row);
+        let places = of_a.places_in(&of_b);
+        for (row, first) in of_a.by_row {
+            let second = places.get(&row).and_then(|row| of_b.by_row.remove(row));
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
         }
-        for (row, second) in of_b {
+        for (row, second) in of_b.by_row {
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: None, second: Some(second) }, listed);
         }
@@ -173,7 +210,7 @@ pub(crate) fn document_outcomes(
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut outcomes_of_file(&records, file, &[])?);
+        all.append(&mut outcomes_of_file(&records, file, &[])?.by_row);
     }
     Ok(all)
 }
@@ -192,27 +229,25 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
     Ok(all)
 }
 
-/// Returns the outcomes of the documents of a file, by row. `compared`: statistics that are compared.
-fn outcomes_of_file(
-    records: &Records<'_>,
-    file: &str,
-    compared: &[&str],
-) -> Result<BTreeMap<i64, DocumentOutcome>> {
+/// Returns the outcomes of the documents of a file. `compared`: statistics that are compared.
+fn outcomes_of_file(records: &Records<'_>, file: &str, compared: &[&str]) -> Result<FileOutcomes> {
     let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
     let Records { run: (directory, manifest), scores: of_units, units, selection, choice } =
         records;
-    let mut outcomes: BTreeMap<i64, DocumentOutcome> = BTreeMap::new();
+    let mut outcomes = FileOutcomes::default();
     let documents = manifest.lock.settings["output"]["samples"] == "documents";
+    let of_fate = |fate: String| DocumentOutcome { fate, ..DocumentOutcome::default() };
     for record in units.get(file).into_iter().flatten() {
-        let quarantined = record.quarantine.iter();
-        let quarantined =
-            quarantined.map(|part| (part, ["longsift_row", "longsift_code"], "quarantined: "));
-        let dropped = record.dropped.iter().map(|part| (part, ["input_row", "reason"], ""));
-        for (part, names, prefix) in quarantined.chain(dropped) {
-            read_reasons(&of_units.root.join(&part.path), names, |row, reason| {
-                let fate = format!("{prefix}{reason}");
-                outcomes.insert(row, DocumentOutcome { fate, ..DocumentOutcome::default() });
+        if let Some(part) = &record.quarantine {
+            read_codes(&of_units.root.join(&part.path), |row, code| {
+                outcomes.by_row.insert(row, of_fate(format!("quarantined: {code}")));
             })?;
+        }
+        if let Some(part) = &record.dropped {
+            for row in dropped::read(&of_units.root.join(&part.path))? {
+                outcomes.by_row.insert(row.input_row as i64, of_fate(row.reason.to_string()));
+                outcomes.add_id(file, row.input_row, row.id);
+            }
         }
         let mut decisions = HashMap::new();
         let path = format!("selection/part-{}.parquet", record.unit);
@@ -225,11 +260,14 @@ fn outcomes_of_file(
                 Ok(())
             })?;
         }
-        let mut document = -1;
+        let (mut document, mut last_row) = (-1, -1);
         let path = of_units.root.join(&record.scores.path);
         scores::read(&path, compared, |window| {
             let row = window.input_row as i64;
-            let fate = outcomes.entry(row).or_default();
+            if std::mem::replace(&mut last_row, row) != row {
+                outcomes.add_id(file, window.input_row, window.id);
+            }
+            let fate = outcomes.by_row.entry(row).or_default();
             fate.windows += 1;
             let sample = (!documents).then_some(window.window as i32);
             let Some((reason, score)) = decisions.get(&(row, sample)) else { return Ok(()) };
@@ -266,20 +304,21 @@ fn outcomes_of_file(
     Ok(outcomes)
 }
 
-/// Reads the rows of a table of a run directory and their reasons.
-fn read_reasons(path: &Path, names: [&str; 2], mut each: impl FnMut(i64, &str)) -> Result<()> {
+/// Reads the rows of a quarantine table and their codes.
+fn read_codes(path: &Path, mut each: impl FnMut(i64, &str)) -> Result<()> {
     let table = Table { path, what: "table", hint: "`longsift verify` lists all damaged files" };
+    let names = ["longsift_row", "longsift_code"];
     table.read(
         |name| names.contains(&name),
         |batch| {
-            let [rows, reasons] = names.map(|name| batch.column_by_name(name));
+            let [rows, codes] = names.map(|name| batch.column_by_name(name));
             let rows = rows.and_then(|column| column.as_primitive_opt::<Int64Type>());
-            let reasons = reasons.and_then(|column| column.as_string_opt::<i32>());
-            let Some((rows, reasons)) = rows.zip(reasons) else {
+            let codes = codes.and_then(|column| column.as_string_opt::<i32>());
+            let Some((rows, codes)) = rows.zip(codes) else {
                 return Err(table.damaged(&"expected the columns that longsift writes"));
             };
-            for (row, reason) in rows.iter().zip(reasons) {
-                each(row.unwrap_or(-1), reason.unwrap_or_default());
+            for (row, code) in rows.iter().zip(codes) {
+                each(row.unwrap_or(-1), code.unwrap_or_default());
             }
             Ok(())
         },
