@@ -194,7 +194,7 @@ impl Encoder {
         Some(format!("id {id} is {} there and {} here", shown(&own), shown(&others)))
     }
 
-    /// Limits the total size of all threads' caches of encoded parts to `bytes`. By default each thread has up to 20
+    /// Limits the total size of all threads' caches of encoded parts to `bytes`. By default each thread has up to 40
     /// MiB. Ids do not depend on it.
     pub fn limit_caches(&mut self, bytes: u64) {
         if let Ok(splitter) = &mut self.splitter {

@@ -200,12 +200,51 @@ fn every_supported_shape_takes_the_fast_path() {
     }
 }
 
+#[test]
+fn other_tokenizers_are_encoded_by_the_library() {
+    let steps = pre_tokenizers().swap_remove(1).1;
+    let bytes = |change: fn(&mut Value)| byte_level(&steps, change);
+    let blanks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let lower = json!({"type": "Sequence", "normalizers": [blanks, {"type": "Replace", "pattern": {"String": "A"}, "content": "a"}]});
+    let cases = [
+        ("its pre-tokenizer is unknown", byte_level(&[split(r"\S+|\s+")], |_| ())),
+        (
+            "its tokens depend on more than merges",
+            bytes(|form| {
+                form["model"]["vocab"].as_object_mut().unwrap().remove("z");
+            }),
+        ),
+        (
+            "its tokens depend on more than merges",
+            bytes(|form| form["model"]["vocab"]["aaaa"] = form["model"]["vocab"]["aa"].clone()),
+        ),
+        (
+            "it has more than two million tokens",
+            bytes(|form| form["model"]["vocab"]["aaaa"] = json!(3_000_000)),
+        ),
+        ("its normalizer does more than write blanks as `▁`", characters(lower, json!(null))),
+    ];
+    for (reason, json) in cases {
+        let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+        assert_eq!(encoder.library_reason(), Some(reason));
+        let whole = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+        for text in ["the inner  Abc, 123\n\n'sa ", "日本 e\u{301}zzz", "aaaa\t."] {
+            let expected = whole.encode(text, false).unwrap();
+            assert_eq!(
+                encoder.encode(text, usize::MAX).unwrap().ids,
+                expected.get_ids(),
+                "{reason}"
+            );
+        }
+    }
+}
+
 /// Returns how many bytes of each shared corpus are compared; `LONGSIFT_CORPUS_BYTES` overrides it, as in
 /// `.ci/nightly`.
 fn corpus_bytes() -> usize {
     let requested =
         std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
-    requested.unwrap_or(300_000)
+    requested.unwrap_or(2_000_000)
 }
 
 #[test]

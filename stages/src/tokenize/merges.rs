@@ -86,17 +86,16 @@ enum Symbols {
 }
 
 impl Merges {
-    /// Builds the tables of a model that writes each byte as one character; an error is the reason why the tables
-    /// cannot hold it.
+    /// Builds the tables of a model that [`super::long_parts::LongParts`] supports and that writes each byte as one
+    /// character; an error is the reason why the tables cannot hold it.
     pub(super) fn for_bytes(model: &BpeModel<'_>) -> Result<Self, &'static str> {
         let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
-            match model.vocab.get(byte_character(byte).encode_utf8(&mut [0; 4]) as &str) {
-                Some(id) => ids[usize::from(byte)] = *id,
-                // These bytes do not occur in UTF-8.
-                None if matches!(byte, 0xC0 | 0xC1 | 0xF5..) => {}
-                None => return Err("a byte has no token"),
+            // Bytes that do not occur in UTF-8 may have no token.
+            if let Some(id) = model.vocab.get(byte_character(byte).encode_utf8(&mut [0; 4]) as &str)
+            {
+                ids[usize::from(byte)] = *id;
             }
         }
         let symbols = Symbols::Bytes { ids, ranks: Box::default() };
@@ -148,15 +147,9 @@ impl Merges {
             return Err("it has more than two million tokens");
         }
         let mut token_bytes = vec![0; ids];
-        let mut vocabulary: Vec<(&Text<'_>, &u32)> = model.vocab.iter().collect();
-        vocabulary.sort_unstable_by_key(|(_, id)| **id);
-        for (token, id) in vocabulary {
-            let length = &mut token_bytes[*id as usize];
-            if *length != 0 {
-                return Err("two of its tokens have the same id");
-            }
-            *length =
-                u16::try_from(bytes_of(token)).map_err(|_| "a token has more than 65,535 bytes")?;
+        let lengths = model.vocab.iter().map(|(token, id)| (*id, bytes_of(token)));
+        for (id, length) in lengths {
+            token_bytes[id as usize] = length as u16;
         }
         let capacity = (model.merges.len() * 2).next_power_of_two().max(64);
         let mut merges = Self {
