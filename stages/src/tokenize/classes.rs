@@ -57,7 +57,7 @@ pub(super) struct Classes {
 
 #[cfg(test)]
 thread_local! {
-    /// Number of characters that scanners of this thread have read.
+    /// Number of characters and blocks that scanners of this thread have read.
     pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

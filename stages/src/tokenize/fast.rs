@@ -226,6 +226,8 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
             (&copy, rest.len().min(BLOCK))
         };
         let block = read.first_chunk::<BLOCK>().expect("a block is shorter than what is read");
+        #[cfg(test)]
+        super::classes::READS.set(super::classes::READS.get() + 1);
         let mut starts = match block {
             // A character that is not ASCII is so near that the block would be wasted.
             [a, b, c, d, ..] if (a | b | c | d) & 0x80 != 0 => 0,
