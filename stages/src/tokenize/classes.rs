@@ -55,12 +55,6 @@ pub(super) struct Classes {
     ascii: [u16; 128],
 }
 
-#[cfg(test)]
-thread_local! {
-    /// Number of characters and blocks that scanners of this thread have read.
-    pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
 /// The classes, computed at first use in some milliseconds.
 pub(super) static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::new);
 
@@ -98,8 +92,7 @@ impl Classes {
     /// the start of a character.
     #[inline]
     pub(super) fn class_at(&self, text: &[u8], at: usize) -> (u16, usize) {
-        #[cfg(test)]
-        READS.set(READS.get() + 1);
+        count_read();
         let first = text[at];
         if first < 0x80 {
             return (self.ascii[usize::from(first)], 1);
@@ -120,6 +113,19 @@ pub(super) fn decode(text: &[u8], at: usize) -> (usize, usize) {
         0xE0..0xF0 => ((first & 0x0F) << 12 | bits(1) << 6 | bits(2), 3),
         _ => ((first & 0x07) << 18 | bits(1) << 12 | bits(2) << 6 | bits(3), 4),
     }
+}
+
+/// Counts a read of a character or a block, in tests.
+#[inline]
+pub(super) fn count_read() {
+    #[cfg(test)]
+    READS.set(READS.get() + 1);
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of characters and blocks that scanners of this thread have read.
+    pub(super) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

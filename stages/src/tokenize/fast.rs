@@ -9,7 +9,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
 use super::ascii_block::BLOCK;
 use super::bpe_model::BpeModel;
-use super::classes::{CLASSES, Classes};
+use super::classes::{CLASSES, Classes, count_read};
 use super::joins::Joins;
 use super::long_parts::LongParts;
 use super::memo::PartToken;
@@ -226,8 +226,7 @@ impl<J: FnMut(usize, usize)> EncodeCall<'_, J> {
             (&copy, rest.len().min(BLOCK))
         };
         let block = read.first_chunk::<BLOCK>().expect("a block is shorter than what is read");
-        #[cfg(test)]
-        super::classes::READS.set(super::classes::READS.get() + 1);
+        count_read();
         let mut starts = match block {
             // A character that is not ASCII is so near that the block would be wasted.
             [a, b, c, d, ..] if (a | b | c | d) & 0x80 != 0 => 0,
