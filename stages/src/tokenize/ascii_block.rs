@@ -36,8 +36,7 @@ impl<'a> AsciiBlock<'a> {
     pub(super) fn new(bytes: &'a [u8; BLOCK], length: usize) -> Self {
         let missing = bits_from(length as u32);
         let unknown = in_ranges(bytes, [(0x80, 0xFF)]) | missing;
-        // The bits below the lowest set bit.
-        let known = unknown.wrapping_sub(1) & !unknown;
+        let known = bits_below_lowest(unknown);
         let letters = known & in_ranges(bytes, [(b'A', b'Z'), (b'a', b'z')]);
         let numbers = known & in_ranges(bytes, [(b'0', b'9')]);
         let spaces = known & in_ranges(bytes, [(b' ', b' ')]);
@@ -176,8 +175,8 @@ impl<'a> AsciiBlock<'a> {
 
     /// Returns the block up to the first of some bytes.
     #[inline]
-    pub(super) fn cut_at(mut self, unknown: u64) -> Self {
-        let known = unknown.wrapping_sub(1) & !unknown;
+    fn cut_at(mut self, unknown: u64) -> Self {
+        let known = bits_below_lowest(unknown);
         for class in [
             &mut self.known,
             &mut self.letters,
@@ -238,7 +237,7 @@ impl<'a> AsciiBlock<'a> {
 
 enum Contraction {
     None,
-    /// Its second letter is not known.
+    /// The known bytes end before its second letter.
     Unknown,
     /// Position after it.
     Ends(u32),
@@ -252,6 +251,11 @@ fn bit_at(at: u32) -> u64 {
 /// Returns the bits from a position on.
 fn bits_from(at: u32) -> u64 {
     u64::MAX.checked_shl(at).unwrap_or(0)
+}
+
+/// Returns the bits below the lowest set bit; all if none is set.
+fn bits_below_lowest(bits: u64) -> u64 {
+    bits.wrapping_sub(1) & !bits
 }
 
 /// Returns the bytes in any of the ranges, which include both ends.
@@ -300,6 +304,25 @@ mod tests {
                 expected[..starts.len().min(expected.len())],
                 "{name}, from {at} of {text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn all_pieces_of_a_block_are_found() {
+        let block: &[u8; BLOCK] =
+            b"It's (really) 7 o'clock;\n  two  FooBars\tcost $3.50 each, don't!!";
+        let found = |scanner: &dyn Scan| {
+            let mut ends = vec![0];
+            while ends[ends.len() - 1] < BLOCK {
+                ends.push(scanner.end(&CLASSES, block, ends[ends.len() - 1]));
+            }
+            (scanner.starts(block, BLOCK).count_ones() as usize, ends.len() - 1)
+        };
+        let scanners: [&dyn Scan; 6] =
+            [&Gpt2, &Cl100k::<1>, &Cl100k::<3>, &O200k, &DeepSeekCoder, &DeepSeekV3];
+        for (number, scanner) in scanners.into_iter().enumerate() {
+            let (starts, pieces) = found(scanner);
+            assert_eq!(starts, pieces, "scanner {number}");
         }
     }
 
