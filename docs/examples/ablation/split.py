@@ -128,7 +128,7 @@ def main(shared, longsift, folder):
         if document["family"] in families:
             dropped.append({"id": document["id"], "name": document["name"], "why": f"made of the held-out {document['family']}"})
         elif shared_grams > MAX_SHARED:
-            why = f"a stretch shares {shared_grams:.1%} of its 13-grams with held-out documents"
+            why = f"a range of {WINDOW_TOKENS} tokens shares {shared_grams:.1%} of its 13-grams with held-out documents"
             dropped.append({"id": document["id"], "name": document["name"], "why": why})
         else:
             pool.append(document)
