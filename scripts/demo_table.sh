@@ -3,7 +3,7 @@
 #
 #   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs that binary instead of building one
 #
-# Measures the demo once and selects six times. Removes its files at the end.
+# Measures the demo once and selects seven times. Removes its files at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -61,6 +61,7 @@ printf '\n|---|---|'
 for kind in $good $junk; do printf -- '---|'; done
 printf '\n'
 row 'random' stages.score.formula=random 'stages.filter.guards=[]'
+row 'random, guards' stages.score.formula=random
 row 'LongAttn' stages.score.formula=longattn 'stages.filter.guards=[]'
 row 'LongAttn, guards' stages.score.formula=longattn
 row 'far recurrence, guards' stages.score.formula=far-recurrence

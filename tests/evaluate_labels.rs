@@ -523,6 +523,7 @@ fn labels_are_shown_as_a_sentence_a_matrix_and_a_page() {
     assert!(text.contains("left out: 5 rows without a label"), "{text}");
     assert!(text.contains("classes without a document of this length: short"), "{text}");
     assert!(text.contains("% of the best quarter is real text (with its guards"), "{text}");
+    assert!(text.contains("; chance 50, a random score with the same guards "), "{text}");
     assert!(text.contains("Good classes against other classes"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
     assert!(!text.contains("Share of each class kept by random"), "{text}");

@@ -184,6 +184,8 @@ fn a_run_that_ends_before_all_rows_are_read_counts_the_bad_rows_so_far() {
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
     let message = "2 of 12 rows were quarantined so far (";
     assert!(answer.stderr.contains(message), "{}", answer.stderr);
+    let summary = answer.summary();
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (6, 2), "{summary}");
 }
 
 #[test]

@@ -9,13 +9,14 @@ use super::planned::{make_plan_with, plan_options, start_threads};
 use super::{ray, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::progress::Progress;
+use crate::base::progress::{Progress, ProgressSnapshot};
 use crate::base::secrets::shown;
 use crate::base::stop::Stop;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
 use crate::plan::Plan;
 use crate::report::closing::{LabelTable, closing_line, closing_table};
+use crate::report::status;
 use crate::run::{Phase, RunOptions};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
@@ -28,7 +29,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     let mut reporter = RunReporter { cli, arguments, observers };
     let RunInputs { plan, options } = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
-        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop), None)),
+        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop))),
     };
     let progress = Arc::new(Progress::new(bars));
     if arguments.engine == Engine::Ray {
@@ -39,7 +40,12 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     progress.finish();
     let outcome = match result {
         Ok(outcome) => outcome,
-        Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop), Some(&plan))),
+        Err(failure) => {
+            let failure = prefer_stopped(failure, &stop);
+            let mut summary = Summary::new(failed_status(&failure), plan.directory.absolute());
+            add_recorded_work(&mut summary, &plan, &progress.snapshot());
+            return Ok(reporter.ended(&failure, Some(&plan), summary));
+        }
     };
     let mut summary = outcome.summary;
     if let Some(refused) = &outcome.refused {
@@ -77,6 +83,18 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     print_summary(arguments, &summary)?;
     observed?;
     Ok(summary.exit_code)
+}
+
+/// Adds the counts of the recorded units to the summary of a run that did not finish. A run that did not reach its first unit
+/// has no counts: those in its directory are of earlier runs.
+fn add_recorded_work(summary: &mut Summary, plan: &Plan, progress: &ProgressSnapshot) {
+    if !matches!(progress.phase, "score" | "select" | "write") {
+        return;
+    }
+    // The failure of the run is reported, not that of reading its directory.
+    let Ok(status) = status::read(&plan.directory) else { return };
+    summary.windows_scored = progress.windows;
+    summary.add_counts(status.counts);
 }
 
 /// Prints the summary for programs if it was requested or standard output is not a terminal.
@@ -199,10 +217,9 @@ struct RunReporter<'a> {
 }
 
 impl RunReporter<'_> {
-    /// Reports a failure, and returns the exit code.
-    fn failed(&mut self, failure: &Failure, plan: Option<&Plan>) -> u8 {
-        let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
-        self.ended(failure, plan, Summary::new(failed_status(failure), run_dir))
+    /// Reports a failure before there is a plan, and returns the exit code.
+    fn failed(&mut self, failure: &Failure) -> u8 {
+        self.ended(failure, None, Summary::new(failed_status(failure), String::new()))
     }
 
     /// Reports a failure with a summary that is already known, and returns the exit code.

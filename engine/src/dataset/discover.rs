@@ -369,10 +369,9 @@ fn missing(path: &Path) -> DataProblem {
     if path.to_str().is_some_and(|path| path.contains('{') && path.contains(',')) {
         return problem.with_hint("globs have `*`, `?`, `[ab]` and `**`, but no `{a,b}`");
     }
-    let parents = path.ancestors().skip(1);
-    let Some(existing) =
-        parents.filter(|folder| !folder.as_os_str().is_empty()).find(|folder| folder.is_dir())
-    else {
+    // The last ancestor of a relative path is empty.
+    let path = if path.is_relative() { &Path::new(".").join(path) } else { path };
+    let Some(existing) = path.ancestors().skip(1).find(|folder| folder.is_dir()) else {
         return problem;
     };
     let wanted = path

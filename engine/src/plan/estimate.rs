@@ -19,6 +19,9 @@ use crate::spec::Spec;
 /// Approximate bytes of text per token: English text has 3.5 to 4.5 with a vocabulary of 32,000 to 150,000.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
+/// Factor by which the text of an output is at least compressed.
+const MIN_COMPRESSION: u64 = 2;
+
 /// Bytes of a row of a score table before the columns of measures: names, positions and a hash.
 const WINDOW_ROW_BYTES: u64 = 256;
 
@@ -87,14 +90,17 @@ impl Estimate {
         let overlap = if settings.windows == Windows::BothEnds { 2.0 } else { 1.0 };
         let filter = spec.filter();
         let kept = filter.keep_fraction.filter(|_| !filter.mark_only).map_or(1.0, |kept| kept.0);
+        let window_bytes = statistics_bytes(measures, attention, whole_models, window);
+        // Windows of a page compress less well than whole documents.
+        let text_bytes = input_bytes.max(content_bytes / MIN_COMPRESSION);
+        let output_bytes = text_bytes as f64 * share * overlap + (windows * window_bytes) as f64;
         Self {
             tokens,
             windows,
             memory_bytes: device.packed_bytes + limit.max(host_bytes) + whole_model_bytes,
             whole_model_bytes,
-            scores_bytes: windows
-                * (WINDOW_ROW_BYTES + statistics_bytes(measures, attention, whole_models, window)),
-            output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,
+            scores_bytes: windows * (WINDOW_ROW_BYTES + window_bytes),
+            output_bytes: (output_bytes * kept) as u64,
             ..device
         }
     }

@@ -449,7 +449,7 @@ impl fmt::Display for WhatIf {
         let either = now.samples + then.samples - both.samples;
         writeln!(
             f,
-            "overlap: {} of {} samples ({:.1} %)",
+            "overlap: {} of {} samples of either selection ({:.1} %)",
             count(both.samples),
             count(either),
             100.0 * both.samples as f64 / either.max(1) as f64

@@ -31,21 +31,15 @@ impl Run<'_> {
 
     /// Returns the summary of scored units, before anything is selected.
     pub(super) fn score_summary(&self, status: &str, scored: &ScoreTotals) -> Summary {
-        let counts = &scored.counts;
-        Summary {
-            rows_in: counts.rows,
-            rows_dropped: counts.rows_dropped.clone(),
-            quarantined: counts.quarantined_rows(),
-            windows_total: counts.windows_total(),
-            windows_dropped: counts.windows_dropped.clone(),
+        let mut summary = Summary {
             windows_scored: scored.windows_scored,
             windows_reused: scored.windows_reused,
             windows_not_measured: scored.not_measured(self.plan),
             windows_not_sampled: scored.not_sampled(self.plan),
-            tokens_total: counts.tokens_total,
-            tokens_scored: counts.tokens_scored,
             ..self.base_summary(status)
-        }
+        };
+        summary.add_counts(scored.counts.clone());
+        summary
     }
 
     /// Returns a summary with the fields that every run reports.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::calibration::{GroupDrift, moved_most};
-use super::counts::is_zero;
+use super::counts::{Counts, is_zero};
 use crate::base::text::{count, quoted_value};
 
 /// Maximum groups in a summary line: schedulers keep the line, and some accept only 48 kB.
@@ -16,7 +16,8 @@ const MAX_GROUPS_IN_LINE: usize = 100;
 /// Maximum groups named in a sentence about a guard.
 const MAX_NAMED: usize = 10;
 
-/// The summary of a run: the last line of standard output, and `summary.json`.
+/// The summary of a run: the last line of standard output, and `summary.json`. After a failure or a stop, rows, windows and
+/// tokens are those of the units that are recorded; the next run continues after them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// `done`, `scored` or `written` (a shard), `nothing_to_do`, `failed` or `stopped`.
@@ -109,6 +110,17 @@ impl Summary {
     /// Returns the summary of a run that has not done anything yet.
     pub fn new(status: &str, run_dir: String) -> Self {
         Self { status: status.to_owned(), run_dir, ..Self::default() }
+    }
+
+    /// Adds the counts of scored units.
+    pub fn add_counts(&mut self, counts: Counts) {
+        self.rows_in = counts.rows;
+        self.quarantined = counts.quarantined_rows();
+        self.windows_total = counts.windows_total();
+        self.rows_dropped = counts.rows_dropped;
+        self.windows_dropped = counts.windows_dropped;
+        self.tokens_total = counts.tokens_total;
+        self.tokens_scored = counts.tokens_scored;
     }
 
     /// Peak memory of each phase, in the order of phases.

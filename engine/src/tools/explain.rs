@@ -234,8 +234,10 @@ fn parts(sample: &str) -> Result<(&str, u32)> {
     let found = sample.rsplit_once('#').and_then(|(id, window)| Some((id, window.parse().ok()?)));
     let wrong = || {
         let message = format!("expected ID#WINDOW, got {}", quoted(sample));
-        let hint =
-            "give the id and the number of the window, as in `document-7#0`, quoted for the shell";
+        let hint = format!(
+            "add the number of a window, from 0, to the id of its document: {}",
+            quoted(&format!("{}#0", sample.split('#').next().unwrap_or_default()))
+        );
         Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
     };
     found.ok_or_else(wrong)

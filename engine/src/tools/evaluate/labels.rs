@@ -146,7 +146,9 @@ impl Evaluator<'_> {
             let doc = format!("The column `{column}` of the input, a document score.");
             statistics.push(OrientedStatistic { name, doc, values, unguarded: None });
         }
-        statistics.push(random(&statistics, &measured, seed));
+        let control = random(&statistics, &measured, seed);
+        let control_name = control.name.clone();
+        statistics.push(control);
         let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
@@ -178,7 +180,8 @@ impl Evaluator<'_> {
             tokens: measured.tokens as u64,
             sentence: reports
                 .get("score")
-                .and_then(|report| report::sentence(report, matrix.get("score"))),
+                .zip(reports.get(&control_name))
+                .and_then(|(score, control)| report::sentence(score, control, matrix.get("score"))),
             classes: windows.sizes(),
             classes_without_windows: without.cloned().collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),

@@ -165,14 +165,21 @@ impl LabelWindows<'_> {
     }
 }
 
-/// Summarises the result for the pipeline's score.
+/// Summarises the result for the pipeline's score. With guards, the real share of the random control with the same guards shows
+/// what the score adds to them.
 pub(crate) fn sentence(
     report: &LabelReport,
+    control: &LabelReport,
     cells: Option<&BTreeMap<String, Cell>>,
 ) -> Option<String> {
     let quarter = find_fraction(report.kept(), QUARTER)?;
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
     let value = percent(quarter.real_share.value?);
+    let guarded = control.guarded.as_deref().and_then(|kept| find_fraction(kept, QUARTER));
+    let guarded =
+        guarded.and_then(|quarter| quarter.real_share.value).map_or_else(String::new, |share| {
+            format!(", a random score with the same guards {}", percent(share))
+        });
     let interval = quarter
         .real_share
         .interval
@@ -180,6 +187,6 @@ pub(crate) fn sentence(
     let guards = if report.guarded.is_some() { "with its guards" } else { "without guards" };
     let shortcomings = cells.map(shortcomings).unwrap_or_default();
     Some(format!(
-        "{value} % of the best quarter is real text ({guards}{interval}; chance 50){shortcomings}"
+        "{value} % of the best quarter is real text ({guards}{interval}; chance 50{guarded}){shortcomings}"
     ))
 }
