@@ -158,20 +158,17 @@ fn failure(
 }
 
 /// Returns the reason that the quarantine records for each row of a row group.
-fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
-    let count = rows.end - rows.start;
+fn problem(mut lost: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
+    let (error, count) = (&mut lost.error, rows.end - rows.start);
     if count > MAX_LOST_ROWS {
-        let message =
-            format!("{}; {count} rows are more than can be quarantined one by one", error.message);
-        return Err(RowGroupError { message, ..error }.problem().into());
+        error.message += &format!("; {count} rows are more than can be quarantined one by one");
+        return Err(lost.problem().into());
     }
-    let message = match &error.hint {
-        Some(hint) => format!("{}: {hint}", error.message),
-        None => {
-            format!("{} (rows {} to {} do not decode)", error.message, rows.start, rows.end - 1)
-        }
+    error.message += &match &error.hint {
+        Some(hint) => format!(": {hint}"),
+        None => format!(" (rows {} to {} do not decode)", rows.start, rows.end - 1),
     };
-    Ok(RowError { code: error.code, message })
+    Ok(RowError { code: error.code, message: lost.error.message })
 }
 
 #[cfg(test)]

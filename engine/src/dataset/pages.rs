@@ -12,7 +12,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::ChunkReader;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::formats::decode::TooLarge;
+use super::formats::decode::DecodeError;
 use super::source::OpenFile;
 use super::thrift::{INT32, STRUCT, ThriftReader};
 
@@ -43,7 +43,7 @@ struct PageSizes {
 #[derive(Clone)]
 pub(super) struct PageLimit {
     pub(super) bytes: u64,
-    pub(super) exceeded: Arc<OnceLock<TooLarge>>,
+    pub(super) exceeded: Arc<OnceLock<DecodeError>>,
 }
 
 /// Page reader of one column chunk.
@@ -126,8 +126,8 @@ impl BoundedPages {
             "set `input.max_document_bytes` to at least {}, or write the file with smaller pages (pyarrow: `write_table(…, write_batch_size=16)`)",
             uncompressed.div_ceil(4)
         );
-        let too_large = TooLarge { code: "page_too_large", message: message.clone(), hint };
-        let _ = self.limit.exceeded.set(too_large);
+        let (code, text, hint) = ("page_too_large", message.clone(), Some(hint));
+        let _ = self.limit.exceeded.set(DecodeError { code, message: text, hint });
         Err(ParquetError::General(message))
     }
 

@@ -8,7 +8,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 use longsift_stages::contract::RowError;
 
-use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded, TooLarge};
+use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
 use super::input::Dataset;
 use super::input_file::InputFile;
 use super::problem::DataProblem;
@@ -50,7 +50,11 @@ pub(super) struct Batches {
     rows: Flatten<vec::IntoIter<Range<u64>>>,
     /// Next row to read; errors are reported at this row.
     next_row: u64,
-    location: FileLocation,
+    file: String,
+    /// First rows of the file's row groups.
+    groups: Vec<u64>,
+    /// Whether a row group is lost as a whole. Line files are read sequentially, so an error also loses what follows.
+    whole: bool,
 }
 
 struct RequestedColumn {
@@ -105,7 +109,9 @@ impl Batches {
             columns: request.columns.iter().map(column).collect(),
             next_row: request.rows.first().map_or(0, |rows| rows.start),
             rows: request.rows.clone().into_iter().flatten(),
-            location: FileLocation::new(file),
+            file: file.path.clone(),
+            groups: file.row_groups.iter().map(|group| group.first_row).collect(),
+            whole: file.has_row_groups(),
         })
     }
 
@@ -122,7 +128,7 @@ impl Batches {
                 self.check_unchanged()?;
                 return match self.rows.next() {
                     None => Ok(None),
-                    Some(row) => Err(self.damage_at(row, "it has fewer rows than planned")),
+                    Some(row) => Err(self.lost(row, "it has fewer rows than planned".into())),
                 };
             }
             Err(why) => return Err(self.failure(why)),
@@ -162,35 +168,20 @@ impl Batches {
                 ErrorKind::Changed => changed("the store now has another version"),
                 _ => DataProblem::machine(format!("cannot be read: {error}")),
             };
-            return problem.in_file(&self.location.file).into();
+            return problem.in_file(&self.file).into();
         }
-        match (self.check_unchanged(), why) {
-            (Err(changed), _) => changed,
-            (Ok(()), DecodeError::Damaged(why)) => self.damage_at(self.next_row, &why),
-            (Ok(()), DecodeError::TooLarge(TooLarge { code, message, hint })) => {
-                self.lost(self.next_row, code, &message, Some(hint))
-            }
-        }
+        self.check_unchanged().err().unwrap_or_else(|| self.lost(self.next_row, why))
     }
 
     /// Returns the error of a row that does not decode.
-    fn damage_at(&self, row: u64, why: &str) -> ReadError {
-        self.lost(row, "unreadable", why, None)
-    }
-
-    fn lost(&self, row: u64, code: &'static str, why: &str, hint: Option<String>) -> ReadError {
-        let message = match &self.columns[..] {
-            [RequestedColumn { name, .. }] => format!("column `{name}`: {why}"),
-            _ => why.to_owned(),
-        };
-        let file = self.location.file.clone();
-        let row_group = self.location.row_group(row);
-        let error = RowGroupError { file, row_group, row, code, message, hint };
-        if self.location.whole {
-            ReadError::RowGroup(Box::new(error))
-        } else {
-            error.problem().into()
+    fn lost(&self, row: u64, mut error: DecodeError) -> ReadError {
+        if let [RequestedColumn { name, .. }] = &self.columns[..] {
+            error.message = format!("column `{name}`: {}", error.message);
         }
+        let file = self.file.clone();
+        let row_group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
+        let error = RowGroupError { file, row_group, row, error };
+        if self.whole { ReadError::RowGroup(Box::new(error)) } else { error.problem().into() }
     }
 
     /// Checks that the file has not changed since the plan: reading a file while it is written can mix rows of two versions.
@@ -202,7 +193,7 @@ impl Batches {
                 Some(why) => changed(&why),
             },
         };
-        Err(problem.in_file(&self.location.file).into())
+        Err(problem.in_file(&self.file).into())
     }
 }
 
@@ -234,20 +225,17 @@ pub struct RowGroupError {
     pub(super) row_group: usize,
     /// First row that was not read.
     pub(super) row: u64,
-    /// `unreadable`, or the code of an exceeded limit.
-    pub(super) code: &'static str,
-    pub(super) message: String,
-    /// Suggested fix for an exceeded limit.
-    pub(super) hint: Option<String>,
+    pub(super) error: DecodeError,
 }
 
 impl RowGroupError {
     /// Converts to a problem for callers that require the row group.
     pub(crate) fn problem(self) -> DataProblem {
-        let (message, hint) = match self.hint {
-            Some(hint) => (self.message, hint),
+        let DecodeError { message, hint, .. } = self.error;
+        let (message, hint) = match hint {
+            Some(hint) => (message, hint),
             None => (
-                format!("this and the following rows do not decode: {}", self.message),
+                format!("this and the following rows do not decode: {message}"),
                 "rewrite the file from its source, or set `input.on_bad_file: quarantine` to skip this row group".to_owned(),
             ),
         };
@@ -321,29 +309,6 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
 /// Returns the index of a column in the data set.
 pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
     dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
-}
-
-#[derive(Clone, Debug)]
-struct FileLocation {
-    file: String,
-    /// First rows of the file's row groups.
-    groups: Vec<u64>,
-    /// Whether a row group is lost as a whole. Line files are read sequentially, so an error also loses what follows.
-    whole: bool,
-}
-
-impl FileLocation {
-    fn new(file: &InputFile) -> Self {
-        Self {
-            file: file.path.clone(),
-            groups: file.row_groups.iter().map(|group| group.first_row).collect(),
-            whole: file.has_row_groups(),
-        }
-    }
-
-    fn row_group(&self, row: u64) -> usize {
-        self.groups.partition_point(|&first| first <= row).saturating_sub(1)
-    }
 }
 
 /// Returns the rows of `within` outside `without` (ascending and disjoint).

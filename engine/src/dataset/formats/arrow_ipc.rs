@@ -16,7 +16,7 @@ use longsift_stages::contract::hex;
 use parquet::arrow::ArrowSchemaConverter;
 use sha2::{Digest, Sha256};
 
-use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo, TooLarge};
+use super::decode::{Decode, DecodeError, DecodeRequest, Decoded, RowGroupInfo};
 use super::type_names;
 use crate::base::stop::Stop;
 use crate::dataset::footer::check_names;
@@ -204,8 +204,7 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
             "set `input.max_document_bytes` to at least {}, or write smaller record batches",
             sum.div_ceil(4)
         );
-        let code = "record_batch_too_large";
-        return Err(DecodeError::TooLarge(TooLarge { code, message, hint }));
+        return Err(DecodeError { code: "record_batch_too_large", message, hint: Some(hint) });
     }
     Ok(())
 }

@@ -82,27 +82,17 @@ pub(in crate::dataset) trait Decode: Send {
 
 /// Reason why rows do not decode.
 #[derive(Clone, Debug)]
-pub(in crate::dataset) enum DecodeError {
-    /// Invalid bytes.
-    Damaged(String),
-    /// Bytes that may be valid, but would take too much memory.
-    TooLarge(TooLarge),
-}
-
-/// Part of a file that exceeds a configured limit.
-#[derive(Clone, Debug)]
-pub(in crate::dataset) struct TooLarge {
-    /// Short, stable reason code.
+pub(in crate::dataset) struct DecodeError {
+    /// `unreadable` for invalid bytes, or the code of an exceeded limit.
     pub(in crate::dataset) code: &'static str,
-    /// Sizes, and the setting that determines the limit.
     pub(in crate::dataset) message: String,
-    /// Suggested fix.
-    pub(in crate::dataset) hint: String,
+    /// Suggested fix for an exceeded limit.
+    pub(in crate::dataset) hint: Option<String>,
 }
 
 impl<S: Into<String>> From<S> for DecodeError {
     fn from(why: S) -> Self {
-        Self::Damaged(why.into())
+        Self { code: "unreadable", message: why.into(), hint: None }
     }
 }
 

@@ -88,10 +88,8 @@ struct ParquetDecoder {
 impl Decode for ParquetDecoder {
     fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
         let batch = guarded(|| self.next_batch());
-        let batch = batch.map_err(|why| match self.limit.exceeded.get() {
-            Some(too_large) => DecodeError::TooLarge(too_large.clone()),
-            None => DecodeError::Damaged(why),
-        })?;
+        let limit = &self.limit.exceeded;
+        let batch = batch.map_err(|why| limit.get().cloned().unwrap_or_else(|| why.into()))?;
         Ok(batch.map(|batch| Decoded { batch, bad: Vec::new() }))
     }
 }
