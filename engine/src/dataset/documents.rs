@@ -307,9 +307,9 @@ fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     let array = Arc::new(column.as_string_view().clone());
     let text = |row: usize| {
         if array.is_null(row) {
-            Err(RowError { code: "null_text", message: "the text is null".into() })
+            Err(RowError::new("null_text", "the text is null"))
         } else if array.value(row).is_empty() {
-            Err(RowError { code: "empty_text", message: "the text is empty".into() })
+            Err(RowError::new("empty_text", "the text is empty"))
         } else {
             Ok(DocumentContent::Text(DocumentText { array: Arc::clone(&array), row }))
         }
@@ -326,7 +326,7 @@ fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowError>>
     }
     downcast_integer! {
         lists.value_type() => (of_type, lists),
-        other => vec![Err(bad_token(&format!("the list holds {other}"))); lists.len()],
+        other => vec![Err(bad_token(format!("the list holds {other}"))); lists.len()],
     }
 }
 
@@ -338,18 +338,12 @@ where
     let values = lists.values().as_primitive::<T>();
     let list = |row: usize| {
         if lists.is_null(row) {
-            return Err(RowError {
-                code: "null_tokens",
-                message: "the list of tokens is null".into(),
-            });
+            return Err(RowError::new("null_tokens", "the list of tokens is null"));
         }
         let (start, end) = (lists.value_offsets()[row], lists.value_offsets()[row + 1]);
         let (start, end) = (start as usize, end as usize);
         if start == end {
-            return Err(RowError {
-                code: "empty_tokens",
-                message: "the list of tokens is empty".into(),
-            });
+            return Err(RowError::new("empty_tokens", "the list of tokens is empty"));
         }
         (start..end)
             .map(|index| token(values, index, index - start))
@@ -366,16 +360,16 @@ where
     T::Native: TryInto<u32> + fmt::Display,
 {
     if values.is_null(index) {
-        return Err(bad_token(&format!("token {position} is null")));
+        return Err(bad_token(format!("token {position} is null")));
     }
     let value = values.value(index);
     value
         .try_into()
-        .map_err(|_| bad_token(&format!("token {position} is {value}, which is not a token id")))
+        .map_err(|_| bad_token(format!("token {position} is {value}, which is not a token id")))
 }
 
-fn bad_token(message: &str) -> RowError {
-    RowError { code: "bad_token", message: message.into() }
+fn bad_token(message: String) -> RowError {
+    RowError::new("bad_token", message)
 }
 
 /// Returns the SHA-256, in lower-case hexadecimal, of a text's UTF-8 bytes or of token ids as little-endian 32-bit

@@ -148,7 +148,7 @@ impl Batches {
                 Ok((array, not_utf8)) => {
                     columns.push(array);
                     let message = format!("column `{name}` contains invalid UTF-8");
-                    let problem = RowError { code: "invalid_utf8", message };
+                    let problem = RowError::new("invalid_utf8", message);
                     bad.extend(not_utf8.into_iter().map(|row| (row, problem.clone())));
                 }
                 Err(error) => return Err(self.failure(error.to_string().into())),

@@ -135,7 +135,7 @@ impl LinesDecoder {
                     "line {number} has {} bytes; the limit is {limit} (4 times `max_document_bytes`)",
                     line.bytes
                 );
-                RowError { code: "line_too_long", message }
+                RowError::new("line_too_long", message)
             });
             lines.lines.push(BatchLine { number, text: before..lines.text.len(), too_long });
         }
@@ -247,7 +247,7 @@ impl LinesDecoder {
         for (position, line) in lines.lines.iter().enumerate() {
             if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
                 let message = format!("line {}: {why}", line.number);
-                bad.push((position, RowError { code: "bad_line", message }));
+                bad.push((position, RowError::new("bad_line", message)));
                 rows[position] = no_values();
             }
         }
