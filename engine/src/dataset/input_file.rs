@@ -18,7 +18,6 @@ use super::formats::lines::Lines;
 use super::formats::parquet;
 use super::formats::survey::LineSurvey;
 use super::formats::survey_cache::SurveyCacheEntry;
-use super::partitions::{self, WithPartitions};
 use super::problem::DataProblem;
 use super::reading::ReadSettings;
 use super::source::OpenFile;
@@ -186,29 +185,13 @@ impl InputFile {
         }
     }
 
-    /// Creates a decoder that reads from `source`.
-    pub(super) fn decode(
-        &self,
-        source: &OpenFile,
-        wanted: &DecodeRequest,
-    ) -> Result<Box<dyn Decode>, DecodeError> {
-        let own = self.schema.fields().len() - self.partitions.len();
-        let all = wanted.in_file_order();
-        let is_own = all.iter().filter(|position| **position < own).count();
-        if is_own == all.len() {
-            return self.decode_own(source, wanted);
-        }
-        let file = self.decode_own(source, &partitions::own_columns(wanted, own))?;
-        let partition = |position: &usize| {
-            let name = self.schema.field(*position).name().clone();
-            (name, self.partitions[*position - own].clone())
-        };
-        let partitions = all[is_own..].iter().map(partition).collect();
-        Ok(Box::new(WithPartitions { file, own: is_own, partitions }))
+    /// Returns the number of columns stored in the file itself; those of partitions follow.
+    pub(super) fn own_columns(&self) -> usize {
+        self.schema.fields().len() - self.partitions.len()
     }
 
-    /// Creates a decoder for columns stored in the file itself.
-    fn decode_own(
+    /// Creates a decoder of columns stored in the file itself that reads from `source`.
+    pub(super) fn decode(
         &self,
         source: &OpenFile,
         wanted: &DecodeRequest,

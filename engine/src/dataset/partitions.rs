@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_array::{ArrayRef, StringArray};
+use arrow_schema::{DataType, Field};
 
-use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
 use super::problem::DataProblem;
 
 /// Value that Hive and Spark write for null.
@@ -70,53 +69,9 @@ fn unescaped(value: &str) -> String {
     String::from_utf8(text).unwrap_or_else(|_| value.to_owned())
 }
 
-/// Returns the request for the columns stored in the file itself, which are the first `own`.
-pub(super) fn own_columns(wanted: &DecodeRequest, own: usize) -> DecodeRequest {
-    let kept = |(position, _): &(&usize, &DataType)| **position < own;
-    let pairs = || wanted.positions.iter().zip(&wanted.types).filter(kept);
-    let mut wanted = DecodeRequest {
-        rows: wanted.rows.clone(),
-        positions: pairs().map(|(position, _)| *position).collect(),
-        types: pairs().map(|(_, data_type)| data_type.clone()).collect(),
-        ..*wanted
-    };
-    if wanted.positions.is_empty() && own > 0 {
-        // One column is read to count its rows.
-        wanted.positions.push(0);
-        wanted.types.push(DataType::Null);
-    }
-    wanted
-}
-
-/// Decoder that adds constant columns to the batches of a file.
-pub(super) struct WithPartitions {
-    pub(super) file: Box<dyn Decode>,
-    /// Number of requested columns stored in the file itself.
-    pub(super) own: usize,
-    /// Name and value of each requested partition, in file order.
-    pub(super) partitions: Vec<(String, Option<String>)>,
-}
-
-impl Decode for WithPartitions {
-    fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
-        let Some(Decoded { batch, bad }) = self.file.next()? else { return Ok(None) };
-        let rows = batch.num_rows();
-        let schema = batch.schema();
-        let own = schema.fields().iter().take(self.own).cloned();
-        let added = self.partitions.iter();
-        let added = added.map(|(key, _)| column(key));
-        let schema = Schema::new(own.chain(added).collect::<Vec<_>>());
-        let constant = |value: &Option<String>| {
-            let values: StringArray = std::iter::repeat_n(value.as_deref(), rows).collect();
-            Arc::new(values) as ArrayRef
-        };
-        let columns = batch.columns().iter().take(self.own).cloned();
-        let columns = columns.chain(self.partitions.iter().map(|(_, value)| constant(value)));
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch =
-            RecordBatch::try_new_with_options(Arc::new(schema), columns.collect(), &options);
-        Ok(Some(Decoded { batch: batch.map_err(|error| error.to_string())?, bad }))
-    }
+/// Returns a column with the same value in every row.
+pub(super) fn constant(value: Option<&str>, rows: usize) -> ArrayRef {
+    Arc::new(std::iter::repeat_n(value, rows).collect::<StringArray>())
 }
 
 #[cfg(test)]

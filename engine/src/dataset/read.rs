@@ -2,6 +2,7 @@
 
 use std::iter::Flatten;
 use std::ops::Range;
+use std::sync::Arc;
 use std::vec;
 
 use arrow_array::ArrayRef;
@@ -11,6 +12,7 @@ use longsift_stages::contract::RowError;
 use super::formats::decode::{Decode, DecodeError, DecodeRequest, Decoded};
 use super::input::Dataset;
 use super::input_file::InputFile;
+use super::partitions;
 use super::problem::DataProblem;
 use super::source::OpenFile;
 use super::text;
@@ -58,10 +60,16 @@ pub(super) struct Batches {
 }
 
 struct RequestedColumn {
-    /// Index in the decoder's batches.
-    position: usize,
+    source: ColumnSource,
     data_type: DataType,
     name: String,
+}
+
+enum ColumnSource {
+    /// Index in the decoder's batches.
+    File(usize),
+    /// Value of all rows, from the name of a folder.
+    Partition(Option<String>),
 }
 
 /// Rows of the requested columns.
@@ -87,18 +95,31 @@ impl Batches {
         let file = &dataset.files[request.file];
         let source =
             open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
+        let own = file.own_columns();
+        let columns = request.columns.iter();
+        let columns =
+            columns.map(|(column, data_type)| (file.positions[*column], data_type.clone()));
+        let (mut positions, mut types): (Vec<_>, Vec<_>) =
+            columns.filter(|(position, _)| *position < own).unzip();
+        if positions.is_empty() && !request.columns.is_empty() && own > 0 {
+            // One column is read to count its rows.
+            positions.push(0);
+            types.push(DataType::Null);
+        }
         let wanted = DecodeRequest {
             rows: request.rows.clone(),
-            positions: request.columns.iter().map(|(column, _)| file.positions[*column]).collect(),
-            types: request.columns.iter().map(|(_, data_type)| data_type.clone()).collect(),
+            positions,
+            types,
             batch_rows: batch_rows(file, request).min(request.batch_rows),
             strict: request.strict,
         };
         let in_file_order = wanted.in_file_order();
+        let source_of = |position: usize| match in_file_order.binary_search(&position) {
+            Ok(index) => ColumnSource::File(index),
+            Err(_) => ColumnSource::Partition(file.partitions[position - own].clone()),
+        };
         let column = |(index, data_type): &(usize, DataType)| RequestedColumn {
-            position: in_file_order
-                .binary_search(&file.positions[*index])
-                .expect("it is one of them"),
+            source: source_of(file.positions[*index]),
             data_type: data_type.clone(),
             name: dataset.schema.field(*index).name().clone(),
         };
@@ -143,8 +164,14 @@ impl Batches {
             return Err(self.failure("it has more rows than planned".into()));
         }
         let mut columns = Vec::with_capacity(self.columns.len());
-        for RequestedColumn { position, data_type, name } in &self.columns {
-            match text::to_text(batch.column(*position), data_type) {
+        for RequestedColumn { source, data_type, name } in &self.columns {
+            let array = match source {
+                ColumnSource::File(index) => Arc::clone(batch.column(*index)),
+                ColumnSource::Partition(value) => {
+                    partitions::constant(value.as_deref(), rows.len())
+                }
+            };
+            match text::to_text(&array, data_type) {
                 Ok((array, not_utf8)) => {
                     columns.push(array);
                     let message = format!("column `{name}` contains invalid UTF-8");
