@@ -86,21 +86,17 @@ impl Footer {
         groups.flat_map(of_group).collect()
     }
 
-    /// Returns the size of the column at `position` over some row groups: (encoded, compressed) bytes.
-    pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
-        let mut sums = (0_u64, 0_u64);
-        for group in &self.metadata.row_groups()[row_groups] {
-            for column in self.leaves(position).map(|leaf| group.column(leaf)) {
-                // Dictionary-encoded values are larger in memory than in the file.
-                let decoded = column
-                    .unencoded_byte_array_data_bytes()
-                    .unwrap_or(0)
-                    .max(column.uncompressed_size());
-                sums.0 = sums.0.saturating_add(unsigned(decoded));
-                sums.1 = sums.1.saturating_add(unsigned(column.compressed_size()));
-            }
-        }
-        sums
+    /// Returns the decoded bytes of the column at `position` in some row groups.
+    pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> u64 {
+        let groups = self.metadata.row_groups()[row_groups].iter();
+        let chunks =
+            groups.flat_map(|group| self.leaves(position).map(move |leaf| group.column(leaf)));
+        // Dictionary-encoded values are larger in memory than in the file.
+        let decoded = chunks.map(|chunk| {
+            let values = chunk.unencoded_byte_array_data_bytes().unwrap_or(0);
+            unsigned(values.max(chunk.uncompressed_size()))
+        });
+        decoded.fold(0, u64::saturating_add)
     }
 }
 

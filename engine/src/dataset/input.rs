@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field, SchemaRef};
 
 use super::discover::DiscoveredFiles;
 use super::formats::type_names;
-use super::input_file::InputFile;
+use super::input_file::{Contents, InputFile};
 use super::lines_schema::LinesSchema;
 use super::problem::DataProblem;
 use super::reading::ReadSettings;
@@ -156,8 +156,8 @@ impl Dataset {
     pub fn check_id_column(&self, name: &str) -> Result<(), DataProblem> {
         self.check_label_column(name)?;
         let Some((column, _)) = self.schema.column_with_name(name) else { return Ok(()) };
-        let of_file = |file: &InputFile| Some((file.own_bytes(column)?, file.rows));
-        let known = self.files.iter().filter_map(of_file);
+        let known = self.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));
+        let known = known.map(|file| (file.column_bytes(column), file.rows));
         let (bytes, rows) =
             known.fold((0_u64, 0_u64), |sum, file| (sum.0.saturating_add(file.0), sum.1 + file.1));
         let mean = bytes / rows.max(1);
@@ -172,16 +172,10 @@ impl Dataset {
         ))
     }
 
-    /// Returns the bytes of a column over all files: (decoded, in the files); zero for a missing column.
-    pub fn column_bytes(&self, name: &str) -> (u64, u64) {
-        let Some((column, _)) = self.schema.column_with_name(name) else { return (0, 0) };
-        let each = self
-            .files
-            .iter()
-            .map(|file| file.column_bytes(file.positions[column], 0..file.row_groups.len()));
-        each.fold((0, 0), |sum, bytes| {
-            (sum.0.saturating_add(bytes.0), sum.1.saturating_add(bytes.1))
-        })
+    /// Returns the decoded bytes of a column over all files; zero for a missing column.
+    pub fn column_bytes(&self, name: &str) -> u64 {
+        let Some((column, _)) = self.schema.column_with_name(name) else { return 0 };
+        self.files.iter().map(|file| file.column_bytes(column)).fold(0, u64::saturating_add)
     }
 
     /// Checks that `name` is a column of text, or of bytes that may be text.

@@ -205,39 +205,22 @@ impl InputFile {
         }
     }
 
-    /// Returns the bytes of the column at `position` in the file over some row groups: (decoded, in the file); those of
-    /// all columns if the format does not record them per column.
-    pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
-        match &self.contents {
-            Contents::Parquet(footer, _) => footer.column_bytes(position, row_groups),
-            Contents::Arrow(_) | Contents::Lines(_) => {
-                let groups = &self.row_groups[row_groups];
-                let sum = |bytes: fn(&RowGroupInfo) -> u64| groups.iter().map(bytes).sum();
-                (sum(|group| group.uncompressed_bytes), sum(|group| group.compressed_bytes))
-            }
-        }
+    /// Returns the decoded bytes of a column of the data set; of all columns if the format does not record them per
+    /// column.
+    pub(super) fn column_bytes(&self, column: usize) -> u64 {
+        self.decoded_bytes(&[self.positions[column]], 0..self.row_groups.len())
     }
 
-    /// Returns the decoded bytes of a column of the data set; `None` if the format does not record them per column.
-    pub(super) fn own_bytes(&self, column: usize) -> Option<u64> {
-        let groups = 0..self.row_groups.len();
+    /// Returns the decoded bytes of the columns at `positions` in some row groups; those of all columns if the format
+    /// does not record them per column.
+    pub(super) fn decoded_bytes(&self, positions: &[usize], row_groups: Range<usize>) -> u64 {
         match &self.contents {
             Contents::Parquet(footer, _) => {
-                Some(footer.column_bytes(self.positions[column], groups).0)
-            }
-            Contents::Arrow(_) | Contents::Lines(_) => None,
-        }
-    }
-
-    /// Returns the decoded bytes of the columns at `positions` in a row group.
-    pub(super) fn decoded_bytes(&self, positions: &[usize], row_group: usize) -> u64 {
-        match &self.contents {
-            Contents::Parquet(footer, _) => {
-                let bytes = |&position| footer.column_bytes(position, row_group..row_group + 1).0;
+                let bytes = |&position| footer.column_bytes(position, row_groups.clone());
                 positions.iter().map(bytes).fold(0, u64::saturating_add)
             }
             Contents::Arrow(_) | Contents::Lines(_) => {
-                self.row_groups[row_group].uncompressed_bytes
+                self.row_groups[row_groups].iter().map(|group| group.uncompressed_bytes).sum()
             }
         }
     }

@@ -372,7 +372,7 @@ fn batch_rows(file: &InputFile, request: &ReadRequest<'_>) -> usize {
         request.rows.get(next).is_some_and(|rows| rows.start < group.first_row + group.rows)
     });
     let (rows, bytes) = groups.fold((0_u64, 0_u64), |(rows, bytes), (index, group)| {
-        (rows + group.rows, bytes.saturating_add(file.decoded_bytes(&positions, index)))
+        (rows + group.rows, bytes.saturating_add(file.decoded_bytes(&positions, index..index + 1)))
     });
     let fitting = request.batch_bytes / (bytes / rows.max(1)).max(1);
     let rows = fitting.clamp(1, MAX_LONG_ROWS).max((fitting / MAX_LONG_ROWS).min(MAX_ROWS));

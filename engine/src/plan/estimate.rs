@@ -71,7 +71,7 @@ impl Estimate {
             units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
         let content_bytes = match &columns.content {
             ContentColumn::Text(column) | ContentColumn::Tokens(column) => {
-                dataset.column_bytes(column).0
+                dataset.column_bytes(column)
             }
         };
         let tokens = (content_bytes as f64 * share) as u64 / BYTES_PER_TOKEN;
