@@ -9,7 +9,6 @@ pub mod formats;
 pub mod input;
 pub mod input_file;
 pub(crate) mod labels;
-pub mod lines_schema;
 pub(crate) mod lost_row_groups;
 pub(crate) mod messages;
 pub(crate) mod metadata;

@@ -9,10 +9,20 @@ use super::formats::line_format::LineFormat;
 use super::formats::shape::JsonShape;
 use super::formats::type_names;
 use super::input_file::InputFile;
-use super::lines_schema::LinesSchema;
 use super::partitions;
 use super::problem::DataProblem;
 use super::types;
+
+/// Forms and columns that line files are read with, which they do not record themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinesSchema {
+    /// Forms of the lines: `jsonl`, `tsv`.
+    pub forms: Vec<&'static str>,
+    /// Columns in the notation of `input.schema`.
+    pub columns: String,
+    /// Whether the columns were inferred from the first lines.
+    pub inferred: bool,
+}
 
 /// Sets the columns of line files: those in the pipeline, else those inferred from the first lines of all files.
 /// Returns them, or `None` without line files.
