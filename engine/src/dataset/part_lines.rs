@@ -20,7 +20,7 @@ use zstd::stream::write::Encoder;
 use super::formats::type_names::{self, UTC};
 use super::part::WrittenPart;
 use super::problem::DataProblem;
-use super::types::list_item;
+use super::types::{list_item, map_child_fields};
 use crate::base::text::quoted;
 use crate::storage::atomic::AtomicFile;
 
@@ -211,11 +211,7 @@ fn has_times(kind: &DataType) -> bool {
 
 /// Returns the schema with all instants in UTC, because longsift has no database of time zone names.
 fn in_utc(schema: &Schema) -> SchemaRef {
-    Arc::new(Schema::new(fields_in_utc(schema.fields())))
-}
-
-fn fields_in_utc(fields: &Fields) -> Fields {
-    fields.iter().map(field_in_utc).collect()
+    Arc::new(Schema::new(schema.fields().iter().map(field_in_utc).collect::<Fields>()))
 }
 
 fn field_in_utc(field: &Arc<Field>) -> Arc<Field> {
@@ -228,16 +224,10 @@ fn field_in_utc(field: &Arc<Field>) -> Arc<Field> {
 fn type_in_utc(kind: &DataType) -> DataType {
     match kind {
         DataType::Timestamp(unit, Some(_)) => DataType::Timestamp(*unit, Some(UTC.into())),
-        DataType::Struct(fields) => DataType::Struct(fields_in_utc(fields)),
-        DataType::List(item) => DataType::List(field_in_utc(item)),
-        DataType::LargeList(item) => DataType::LargeList(field_in_utc(item)),
-        DataType::FixedSizeList(item, length) => {
-            DataType::FixedSizeList(field_in_utc(item), *length)
-        }
-        DataType::Map(entries, sorted) => DataType::Map(field_in_utc(entries), *sorted),
         // Dictionary keys would limit the values of a batch.
         DataType::Dictionary(_, values) => type_in_utc(values),
-        other => other.clone(),
+        DataType::ListView(_) | DataType::LargeListView(_) => kind.clone(),
+        _ => map_child_fields(kind, field_in_utc),
     }
 }
 

@@ -182,20 +182,16 @@ fn parquet_time(data_type: &DataType) -> DataType {
 
 /// Applies `change` to the child types of a type.
 pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
-    match data_type {
-        DataType::List(item) => DataType::List(map_field(item, change)),
-        DataType::LargeList(item) => DataType::LargeList(map_field(item, change)),
-        DataType::ListView(item) => DataType::ListView(map_field(item, change)),
-        DataType::LargeListView(item) => DataType::LargeListView(map_field(item, change)),
-        DataType::FixedSizeList(item, size) => {
-            DataType::FixedSizeList(map_field(item, change), *size)
-        }
-        DataType::Map(entries, sorted) => DataType::Map(map_field(entries, change), *sorted),
-        DataType::Struct(fields) => {
-            DataType::Struct(fields.iter().map(|field| map_field(field, change)).collect())
-        }
-        _ => data_type.clone(),
-    }
+    map_child_fields(data_type, |field| map_field(field, change))
+}
+
+/// Applies `change` to the child fields of a type.
+pub(super) fn map_child_fields(
+    data_type: &DataType,
+    change: impl Fn(&FieldRef) -> FieldRef,
+) -> DataType {
+    zip_children(data_type, data_type, |field, _| Some(change(field)))
+        .unwrap_or_else(|| data_type.clone())
 }
 
 /// Combines the child fields of two nested types of one kind; `None` for other types, or if a pair cannot be combined.
