@@ -33,7 +33,7 @@ const PIECE_BYTES: u64 = 16 << 20;
 const GROUP_ROWS: u64 = 122_880;
 const GROUP_BYTES: u64 = 100 << 20;
 /// Zstandard level with small and fast output.
-const ZSTD_LEVEL: i32 = 3;
+pub(super) const ZSTD_LEVEL: i32 = 3;
 
 /// Writes one Parquet file atomically.
 ///

@@ -18,7 +18,7 @@ use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, Schema
 use zstd::stream::write::Encoder;
 
 use super::formats::type_names::{self, UTC};
-use super::part::WrittenPart;
+use super::part::{WrittenPart, ZSTD_LEVEL};
 use super::problem::DataProblem;
 use super::types::{list_item, map_child_fields};
 use crate::base::text::quoted;
@@ -26,8 +26,6 @@ use crate::storage::atomic::AtomicFile;
 
 /// Bytes per call of the compressor: fixed, so that its output does not depend on the batches.
 const PIECE_BYTES: usize = 1 << 20;
-/// Zstandard level with small and fast output.
-const ZSTD_LEVEL: i32 = 3;
 /// Writes one `.jsonl.zst` file atomically: a JSON object and a line feed for each row, nulls included. Non-finite
 /// numbers and instants beyond the calendar are null, bytes are hexadecimal digits, instants are in UTC. A map that has a key
 /// twice is an error: readers would lose a value.
@@ -58,7 +56,9 @@ impl LinesWriter {
             return Err(DataProblem::data(format!("a row cannot be written as JSON: {why}"))
                 .with_hint("write `format: parquet`"));
         }
-        let lines = encoded(batch, &self.schema).map_err(|error| unwritable(&error))?;
+        let lines = encoded(batch, &self.schema).map_err(|error| {
+            DataProblem::data(format!("a row cannot be written as JSON: {error}"))
+        })?;
         self.pending.extend(lines);
         let whole = self.pending.len() / PIECE_BYTES * PIECE_BYTES;
         for piece in self.pending[..whole].chunks(PIECE_BYTES) {
@@ -103,12 +103,9 @@ pub fn unsupported_columns(schema: &Schema) -> Vec<String> {
 
 /// Lists columns with maps, at any depth: rows whose map has a key twice cannot be written.
 pub fn map_columns(schema: &Schema) -> Vec<String> {
-    let fields = schema.fields().iter().filter(|field| has_map(field.data_type()));
+    let is_map = |kind: &DataType| matches!(kind, DataType::Map(..));
+    let fields = schema.fields().iter().filter(|field| contains(field.data_type(), is_map));
     fields.map(|field| quoted(field.name())).collect()
-}
-
-fn has_map(kind: &DataType) -> bool {
-    contains(kind, |kind| matches!(kind, DataType::Map(..)))
 }
 
 /// Whether `test` is true for a type or one inside it, at any depth.
@@ -229,10 +226,6 @@ fn type_in_utc(kind: &DataType) -> DataType {
         DataType::ListView(_) | DataType::LargeListView(_) => kind.clone(),
         _ => map_child_fields(kind, field_in_utc),
     }
-}
-
-fn unwritable(error: &ArrowError) -> DataProblem {
-    DataProblem::data(format!("a row cannot be written as JSON: {error}"))
 }
 
 fn written(path: &Path, error: &io::Error) -> DataProblem {

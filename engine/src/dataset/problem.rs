@@ -106,7 +106,12 @@ impl From<StorageError> for DataProblem {
 impl From<ModelProblem> for DataProblem {
     /// Converts a problem with a hub data set.
     fn from(problem: ModelProblem) -> Self {
-        Self { hint: problem.hint, ..Self::new(blame_of(problem.kind), problem.message) }
+        let blame = match problem.kind {
+            ProblemKind::Settings => Blame::Pipeline,
+            ProblemKind::Checkpoint => Blame::Data,
+            ProblemKind::Machine | ProblemKind::Memory | ProblemKind::Device => Blame::Machine,
+        };
+        Self { hint: problem.hint, ..Self::new(blame, problem.message) }
     }
 }
 
@@ -145,14 +150,6 @@ impl From<TokenizerProblem> for Diagnostic {
             }
             _ => Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint()),
         }
-    }
-}
-
-fn blame_of(kind: ProblemKind) -> Blame {
-    match kind {
-        ProblemKind::Settings => Blame::Pipeline,
-        ProblemKind::Checkpoint => Blame::Data,
-        ProblemKind::Machine | ProblemKind::Memory | ProblemKind::Device => Blame::Machine,
     }
 }
 

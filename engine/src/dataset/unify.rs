@@ -44,7 +44,10 @@ pub(super) fn set_line_columns(
         let seen = of_lines().map(|lines| lines.survey.shape.clone());
         let seen = seen.fold(JsonShape::default(), JsonShape::merge);
         if seen.is_too_wide() {
-            return Err(too_wide());
+            return Err(DataProblem::settings(
+                "the first lines have too many fields to infer columns: field names seem to be data",
+            )
+            .with_hint("list the columns that you need in `input.schema`, for example `{id: string, text: string}`"));
         }
         seen.columns()
     };
@@ -84,11 +87,6 @@ pub(super) fn add_partitions(files: &mut [InputFile]) -> Result<(), Vec<DataProb
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
-}
-
-fn too_wide() -> DataProblem {
-    DataProblem::settings("the first lines have too many fields to infer columns: field names seem to be data")
-        .with_hint("list the columns that you need in `input.schema`, for example `{id: string, text: string}`")
 }
 
 /// Returns the schema of the output and sets each file's column positions.

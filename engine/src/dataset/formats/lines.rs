@@ -57,19 +57,14 @@ impl Lines {
                 (start - before, groups[*group].uncompressed_bytes + before)
             }));
         }
-        let schema = Arc::new(schema.project(&wanted.in_file_order()).map_err(error_message)?);
+        let schema =
+            Arc::new(schema.project(&wanted.in_file_order()).map_err(|error| error.to_string())?);
         let strict = wanted.strict && self.inferred;
         let batch_rows = wanted.batch_rows.max(1);
         let lines = self.clone();
         let source = source.clone();
         Ok(Box::new(LinesDecoder { lines, source, schema, strict, batch_rows, rows, reader: None }))
     }
-}
-
-/// Returns the error message.
-#[expect(clippy::needless_pass_by_value, reason = "passed to `map_err`")]
-fn error_message(error: ArrowError) -> String {
-    error.to_string()
 }
 
 struct LinesDecoder {
@@ -252,7 +247,8 @@ impl LinesDecoder {
             }
         }
         bad.sort_by_key(|(position, _)| *position);
-        Ok(Decoded { batch: self.batch(&rows).map_err(error_message)?, bad })
+        let batch = self.batch(&rows).map_err(|error| error.to_string())?;
+        Ok(Decoded { batch, bad })
     }
 
     /// Builds columns from rows. Missing fields are null.

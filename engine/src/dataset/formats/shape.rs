@@ -105,7 +105,8 @@ impl JsonShape {
             // Parquet has no structs without fields.
             match &self.values {
                 Some(values) => map_type(values.data_type()),
-                None if self.fields.is_empty() => string_map(),
+                // The fields of these objects are not known.
+                None if self.fields.is_empty() => map_type(DataType::Utf8),
                 None => DataType::Struct(self.columns()),
             }
         } else if lists == max {
@@ -122,11 +123,6 @@ impl JsonShape {
             DataType::Boolean
         }
     }
-}
-
-/// Returns the type of objects without known fields.
-fn string_map() -> DataType {
-    map_type(DataType::Utf8)
 }
 
 /// Returns a map from strings to values of a type.
