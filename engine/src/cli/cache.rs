@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::base::text::{bytes, count, line_safe, table};
 use crate::cli::CacheArguments;
 use crate::run_directory::layout::RunDirectory;
-use crate::storage::files::{self, EntryKind};
+use crate::storage::files;
 use crate::storage::marked::{self, Mark};
 
 /// Folders of the cache folder by name, with descriptions. Memory reservations of running processes are not listed.
@@ -217,7 +217,7 @@ fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         return Ok(());
     }
     for entry in files::entries(folder)? {
-        if entry.kind == EntryKind::Folder && !entry.is_link {
+        if entry.is_folder && !entry.is_link {
             run_directories(&entry.path, found)?;
         }
     }

@@ -14,7 +14,7 @@ use super::problem::DataProblem;
 use crate::base::diagnostic::Blame;
 use crate::base::wildcards::has_wildcard;
 use crate::storage::error::StorageError;
-use crate::storage::files::{self, EntryKind, FolderEntry};
+use crate::storage::files::{self, FolderEntry};
 
 pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
@@ -130,7 +130,7 @@ impl FolderWalk {
                 self.enter(folder, step + 1, linked);
                 let hidden = self.hidden;
                 for entry in entries {
-                    if entry.kind == EntryKind::Folder && !is_hidden(&entry.path, hidden) {
+                    if entry.is_folder && !is_hidden(&entry.path, hidden) {
                         self.take(entry, step, linked);
                     }
                 }
@@ -151,12 +151,11 @@ impl FolderWalk {
 
     /// Handles a match: visits a folder with the next step, or records a file after the last step.
     fn take(&mut self, entry: FolderEntry, next: usize, linked: bool) {
-        match entry.kind {
-            EntryKind::Folder if next == self.steps.len() => {}
-            EntryKind::Folder if entry.is_link => self.links.push_back((entry.path, next)),
-            EntryKind::Folder => self.enter(&entry.path, next, linked),
-            EntryKind::File if next == self.steps.len() => self.found.push((linked, entry)),
-            EntryKind::File => {}
+        match (entry.is_folder, next == self.steps.len()) {
+            (true, false) if entry.is_link => self.links.push_back((entry.path, next)),
+            (true, false) => self.enter(&entry.path, next, linked),
+            (false, true) => self.found.push((linked, entry)),
+            _ => {}
         }
     }
 }
@@ -174,17 +173,14 @@ fn deduplicate(mut found: Vec<(bool, FolderEntry)>) -> WalkResult {
     let mut walked = WalkResult::default();
     let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
     for (_, entry) in found {
-        match entry.identity.map(|identity| seen.entry(identity)) {
-            Some(std::collections::hash_map::Entry::Occupied(first)) => {
-                if *first.get() != entry.path {
-                    walked.duplicates.push((entry.path, first.get().clone()));
+        if let Some(identity) = entry.identity {
+            if let Some(first) = seen.get(&identity) {
+                if *first != entry.path {
+                    walked.duplicates.push((entry.path, first.clone()));
                 }
                 continue;
             }
-            Some(std::collections::hash_map::Entry::Vacant(slot)) => {
-                slot.insert(entry.path.clone());
-            }
-            None => {}
+            seen.insert(identity, entry.path.clone());
         }
         walked.files.push(entry.path);
     }

@@ -141,18 +141,12 @@ pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     Ok(names)
 }
 
-/// Kind of a folder entry, after following links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    Folder,
-    /// Regular file, named pipe, device, or broken link; only opening distinguishes them.
-    File,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderEntry {
     pub path: PathBuf,
-    pub kind: EntryKind,
+    /// Whether it is a folder, after following links. Otherwise it is a regular file, a named pipe, a device or a broken
+    /// link, which only opening distinguishes.
+    pub is_folder: bool,
     pub is_link: bool,
     /// Device and inode of the target; `None` for a broken link.
     pub identity: Option<(u64, u64)>,
@@ -181,9 +175,8 @@ pub fn entry(path: &Path) -> Result<Option<FolderEntry>, StorageError> {
             followed => followed?,
         };
         let is_folder = status.as_ref().is_some_and(fs::Metadata::is_dir);
-        let kind = if is_folder { EntryKind::Folder } else { EntryKind::File };
         let identity = status.map(|status| (status.dev(), status.ino()));
-        Ok(Some(FolderEntry { path: path.to_owned(), kind, is_link, identity }))
+        Ok(Some(FolderEntry { path: path.to_owned(), is_folder, is_link, identity }))
     };
     read().map_err(failed("read", path))
 }
@@ -338,8 +331,8 @@ pub fn remove_matching(folder: &Path, removes: &dyn Fn(&Path) -> bool) -> Result
         return Ok(());
     }
     let entries = error::if_present(entries(folder))?.unwrap_or_default();
-    for FolderEntry { path, kind, is_link, .. } in entries {
-        if kind == EntryKind::Folder && !is_link {
+    for FolderEntry { path, is_folder, is_link, .. } in entries {
+        if is_folder && !is_link {
             remove_matching(&path, removes)?;
         } else if removes(&path) {
             remove_file(&path)?;
@@ -416,7 +409,7 @@ pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
     while let Some(folder) = folders.pop() {
         for entry in error::if_present(entries(&folder))?.unwrap_or_default() {
-            let enters = entry.kind == EntryKind::Folder && !entry.is_link;
+            let enters = entry.is_folder && !entry.is_link;
             if enters { &mut folders } else { &mut files }.push(entry.path);
         }
     }
