@@ -156,38 +156,30 @@ fn json(lock: &impl Serialize) -> Vec<u8> {
 }
 
 /// Reads a lock or a manifest; `None` if it does not exist. `hint`: for a file that cannot be read.
+///
+/// # Errors
+/// Another format version, or invalid JSON.
 pub(super) fn read_versioned<T: DeserializeOwned>(
     path: &Path,
     what: &str,
     hint: &str,
 ) -> Result<Option<T>> {
     let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
-    check_version(path, &bytes)?;
+    if let Some(version) = stated_version(&bytes).filter(|version| *version != VERSION) {
+        let message = format!(
+            "`{}` has format {version}; this longsift ({}) reads format {VERSION}",
+            path.display(),
+            env!("CARGO_PKG_VERSION")
+        );
+        let hint = "start from scratch with `--fresh`, or use the longsift that wrote it; a lock next to a pipeline file is \
+                    rewritten by `longsift lock`";
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
     let content = serde_json::from_slice(&bytes).map_err(|error| {
         let message = format!("the {what} `{}` cannot be read: {error}", path.display());
         Diagnostic::error(Blame::Data, message).hint(hint)
     })?;
     Ok(Some(content))
-}
-
-/// Refuses the JSON of a lock or a manifest with another format version.
-///
-/// # Errors
-/// The version differs. Invalid JSON is left to the caller.
-fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
-    match stated_version(bytes) {
-        Some(version) if version != VERSION => {
-            let message = format!(
-                "`{}` has format {version}; this longsift ({}) reads format {VERSION}",
-                path.display(),
-                env!("CARGO_PKG_VERSION")
-            );
-            let hint = "start from scratch with `--fresh`, or use the longsift that wrote it; a lock next to a pipeline file is \
-                        rewritten by `longsift lock`";
-            Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Returns the version in the JSON of a record; `None` if it has none.
