@@ -281,7 +281,7 @@ pub fn read(
 ) -> Result<()> {
     let table = table(path);
     table.read(
-        |name| WINDOW_COLUMNS.contains(&name) || statistics.contains(&name),
+        |name| name != "input_file" && is_window_column(name) || statistics.contains(&name),
         |batch| {
             let columns = ScoreColumns::from_batch(batch, statistics)
                 .ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
@@ -443,21 +443,6 @@ impl<'a> StatisticColumn<'a> {
 fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
     column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
 }
-
-/// Window columns that [`read`] reads.
-const WINDOW_COLUMNS: [&str; 11] = [
-    "input_row",
-    "id",
-    "window",
-    "windows",
-    "token_start",
-    "token_end",
-    "byte_start",
-    "byte_end",
-    "tokens_total",
-    "tokens_scored",
-    "content_hash",
-];
 
 /// Columns of one batch of a score file.
 struct ScoreColumns<'a> {
