@@ -225,20 +225,6 @@ impl UnitRecord {
         };
         wanted.measures.iter().filter_map(missing).collect()
     }
-
-    /// Whether the record is valid for the current `unit`, and all its files exist.
-    fn is_valid(
-        &self,
-        directory: &RunDirectory,
-        dataset: &Dataset,
-        unit: &WorkUnit,
-        wanted: &Fingerprints,
-    ) -> Result<bool> {
-        if !self.serves(wanted) || self.input != identity(dataset, unit) {
-            return Ok(false);
-        }
-        Ok(Part::all_in_place(self.parts(), &directory.root)?)
-    }
 }
 
 /// Identity of the input of a planned unit.
@@ -270,7 +256,7 @@ pub fn valid_records(
     units: &[WorkUnit],
     wanted: &Fingerprints,
 ) -> Result<Vec<Option<UnitRecord>>> {
-    let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
+    let concurrency = directory.concurrency(rayon::current_num_threads());
     parallel::in_order(units.len(), concurrency, |unit| {
         valid_record(directory, dataset, &units[unit], wanted)
     })
@@ -281,7 +267,7 @@ pub fn valid_records(
 /// # Errors
 /// A table has changed since it was written, or cannot be read; or a signal.
 pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Stop) -> Result<()> {
-    let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
+    let concurrency = directory.concurrency(rayon::current_num_threads());
     parallel::in_order(records.len(), concurrency, |unit| {
         stop.check()?;
         let part = &records[unit].scores;
@@ -301,12 +287,6 @@ pub fn check_scores(directory: &RunDirectory, records: &[UnitRecord], stop: &Sto
     Ok(())
 }
 
-/// Reads the record of a unit; `None` if it does not exist or cannot be read.
-fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
-    let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
-}
-
 /// Returns the record of a unit; `None` if it or one of its files is missing, or if it has other input, windows or measures.
 pub fn valid_record(
     directory: &RunDirectory,
@@ -314,10 +294,10 @@ pub fn valid_record(
     unit: &WorkUnit,
     wanted: &Fingerprints,
 ) -> Result<Option<UnitRecord>> {
-    match read_record(directory, unit)? {
-        Some(record) if record.is_valid(directory, dataset, unit, wanted)? => Ok(Some(record)),
-        _ => Ok(None),
-    }
+    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
+    let record =
+        record.filter(|record| record.serves(wanted) && record.input == identity(dataset, unit));
+    in_place(record, directory)
 }
 
 /// Returns the record of a unit that has the wanted input and windows but lacks statistics.
@@ -327,11 +307,17 @@ pub fn record_to_reopen(
     unit: &WorkUnit,
     wanted: &Fingerprints,
 ) -> Result<Option<UnitRecord>> {
-    let record = read_record(directory, unit)?.filter(|record| {
+    let record: Option<UnitRecord> = directory.read_json(&record_path(directory, &unit.name()))?;
+    let record = record.filter(|record| {
         record.windows == wanted.windows
             && record.input == identity(dataset, unit)
             && !record.serves(wanted)
     });
+    in_place(record, directory)
+}
+
+/// Returns the record if all its files exist.
+fn in_place(record: Option<UnitRecord>, directory: &RunDirectory) -> Result<Option<UnitRecord>> {
     match record {
         Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
         _ => Ok(None),
@@ -349,19 +335,13 @@ pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Resul
     let mut paths = files::list_if_present(&directory.units())?;
     paths.retain(|path| {
         let name = path.file_stem().and_then(|stem| stem.to_str());
-        name.filter(|name| is_unit(name)).is_some_and(&wanted)
+        // A temporary name that could not be removed is a second name of a valid record.
+        name.filter(|name| !name.starts_with('.')).is_some_and(&wanted)
     });
-    let records =
-        parallel::in_order(paths.len(), files::concurrency(&directory.root, 1), |index| {
-            let bytes = files::read_if_present(&paths[index])?.unwrap_or_default();
-            Ok(serde_json::from_slice::<UnitRecord>(&bytes).ok())
-        })?;
+    let records = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
+        directory.read_json::<UnitRecord>(&paths[index])
+    })?;
     Ok(records.into_iter().flatten().collect())
-}
-
-/// Whether `name` is that of a unit. A temporary name that could not be removed is a second name of a valid record.
-fn is_unit(name: &str) -> bool {
-    !name.starts_with('.')
 }
 
 /// Commits a unit by writing its record. If a valid record exists already, that one counts and is returned: the first of
