@@ -93,7 +93,8 @@ pub(super) fn find(
         }
         if path.exists() {
             let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
-            return relative(parent, WalkResult { files: vec![path], duplicates: Vec::new() });
+            let name = relative(&parent, vec![path])?;
+            return Ok(DiscoveredFiles::new(parent, name));
         }
     }
     let (fixed, rest) = wildcards::extended(fixed, &rest, Path::is_dir);
@@ -101,10 +102,12 @@ pub(super) fn find(
     if all_fixed || !root.is_dir() {
         return Err(vec![missing(&root)]);
     }
-    let mut found = walk::matching(&root, &rest).and_then(|walked| relative(root, walked))?;
-    let table = TableFolder::find_in_files(&found.root, found.files.iter().map(String::as_str));
-    found.notes.extend(table.map(|table| table.note()));
-    Ok(found)
+    let walked = walk::matching(&root, &rest)?;
+    let files = relative(&root, walked.files)?;
+    let table = TableFolder::find_in_files(&root, files.iter().map(String::as_str));
+    let notes = duplicate_names_note(&walked.duplicates, &root).into_iter();
+    let notes = notes.chain(table.map(|table| table.note())).collect();
+    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(root, files) })
 }
 
 /// Returns a note about additional names of the same files, which are skipped.
@@ -311,42 +314,35 @@ fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProble
 /// Finds the input files of a local folder.
 fn in_folder(
     folder: PathBuf,
-    walked: WalkResult,
+    mut walked: WalkResult,
     format: InputFormat,
 ) -> Result<DiscoveredFiles, Vec<DataProblem>> {
-    let (all_duplicates, location) = (walked.duplicates.clone(), folder.display().to_string());
     // Files outside the input may have names that are not UTF-8.
     let (named, unnamed): (Vec<_>, Vec<_>) =
         walked.files.into_iter().partition(|path| path.to_str().is_some());
     let is_input = |path: &PathBuf| FileFormat::is_known(&path.to_string_lossy());
     let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
-    let mut found = relative(folder, WalkResult { files, duplicates: Vec::new() })?;
-    if let Some(table) =
-        TableFolder::find_in_files(&found.root, found.files.iter().map(String::as_str))
-    {
+    let files = relative(&folder, files)?;
+    if let Some(table) = TableFolder::find_in_files(&folder, files.iter().map(String::as_str)) {
         return Err(vec![table.refusal()]);
     }
-    let (files, note) = select_names(found.files, &location, format)?;
-    found.files = files;
-    let read: BTreeSet<&str> = found.files.iter().map(String::as_str).collect();
-    let is_read = |(_, first): &(PathBuf, PathBuf)| {
-        first
-            .strip_prefix(&found.root)
-            .ok()
-            .and_then(Path::to_str)
-            .is_some_and(|name| read.contains(name))
-    };
-    let duplicates: Vec<_> = all_duplicates.into_iter().filter(is_read).collect();
-    found.notes = duplicate_names_note(&duplicates, &found.root).into_iter().chain(note).collect();
-    Ok(found)
+    let (files, note) = select_names(files, &folder.display().to_string(), format)?;
+    let read: BTreeSet<&str> = files.iter().map(String::as_str).collect();
+    walked.duplicates.retain(|(_, first)| {
+        let name = first.strip_prefix(&folder).ok().and_then(Path::to_str);
+        name.is_some_and(|name| read.contains(name))
+    });
+    let notes = duplicate_names_note(&walked.duplicates, &folder).into_iter().chain(note);
+    let notes = notes.collect();
+    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(folder, files) })
 }
 
 /// Makes paths relative to the root and sorts them by bytes.
-fn relative(root: PathBuf, walked: WalkResult) -> Result<DiscoveredFiles, Vec<DataProblem>> {
+fn relative(root: &Path, paths: Vec<PathBuf>) -> Result<Vec<String>, Vec<DataProblem>> {
     let mut files = Vec::new();
     let mut problems = Vec::new();
-    for path in walked.files {
-        let below = path.strip_prefix(&root).unwrap_or(&path);
+    for path in paths {
+        let below = path.strip_prefix(root).unwrap_or(&path);
         match below.to_str() {
             Some(name) => files.push(name.to_string()),
             None => problems.push(
@@ -356,11 +352,7 @@ fn relative(root: PathBuf, walked: WalkResult) -> Result<DiscoveredFiles, Vec<Da
         }
     }
     files.sort_unstable();
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let notes = duplicate_names_note(&walked.duplicates, &root).into_iter().collect();
-    Ok(DiscoveredFiles { notes, ..DiscoveredFiles::new(root, files) })
+    if problems.is_empty() { Ok(files) } else { Err(problems) }
 }
 
 /// Describes a missing path and lists the closest existing names.
