@@ -18,7 +18,6 @@ pub mod pipeline_lock;
 pub(crate) mod quarantine;
 pub mod scores;
 pub mod selected;
-pub(crate) mod share;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub mod units;

@@ -1,11 +1,11 @@
-//! Exclusive access to a run directory.
+//! Exclusive access to a run directory, and shared access to score a shard next to other processes.
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::holder::{Holder, held_file, is_lock_content};
+use super::holder::{Holder, SHARDS, held_file, is_lock_content};
 use super::layout::RunDirectory;
 use crate::base::error::Result;
 use crate::run_directory::manifest::Manifest;
@@ -17,6 +17,9 @@ use crate::storage::{error, files, marked, regular, store};
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Time between two attempts to lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Maximum wait for a process that has exclusive access only briefly, to finish the commit of an interrupted selection.
+const EXCLUSIVE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Exclusive access to a run directory, until it is dropped.
 #[derive(Debug)]
@@ -53,7 +56,47 @@ enum Held {
     Lease(super::lease::Lease),
 }
 
+/// Shared access to a run directory, until it is dropped.
+#[derive(Debug)]
+pub struct SharedLock {
+    /// Locked file; `None` in an object store.
+    _file: Option<File>,
+}
+
 impl RunDirectory {
+    /// Creates missing folders and acquires shared access. Does not touch files that other processes are writing. The caller
+    /// must first finish the commit of an interrupted selection.
+    ///
+    /// # Errors
+    /// Another process, a whole run or a selection, has exclusive access.
+    pub fn lock_shared(&self) -> Result<SharedLock> {
+        self.refuse_foreign()?;
+        files::create_folder(&self.root)?;
+        let path = self.lock_path();
+        // In an object store, processes with shared access write no lease: a whole run at the same time only duplicates work.
+        #[cfg(feature = "cloud")]
+        if store::is_address(&self.root) {
+            return match super::lease::current_use(&path)? {
+                super::lease::Use::InUse(holder) => {
+                    Err(super::holder::held(&self.root, holder).into())
+                }
+                super::lease::Use::Free => {
+                    self.create_working_folders()?;
+                    Ok(SharedLock { _file: None })
+                }
+            };
+        }
+        let mut file = files::open_read_write(&path)?;
+        self.wait_for(&mut file, EXCLUSIVE_LOCK_WAIT, File::try_lock_shared, |_| true)?;
+        // Replaces the content of an ended run; all processes with shared access write the same bytes.
+        file.rewind()
+            .and_then(|()| file.write_all(SHARDS))
+            .and_then(|()| file.set_len(SHARDS.len() as u64))
+            .map_err(error::failed("write", &path))?;
+        self.create_working_folders()?;
+        Ok(SharedLock { _file: Some(file) })
+    }
+
     /// Creates missing folders, locks the directory for this process and removes partial files of an interrupted run.
     ///
     /// # Errors
@@ -77,7 +120,7 @@ impl RunDirectory {
     }
 
     /// Creates the folders that a run writes to while it scores.
-    pub(super) fn create_working_folders(&self) -> Result<()> {
+    fn create_working_folders(&self) -> Result<()> {
         if store::is_address(&self.root) {
             // The journal is in the cache folder of this machine.
             marked::create_folder(&self.journal())?;
@@ -129,7 +172,7 @@ impl RunDirectory {
         }
     }
 
-    pub(super) fn lock_path(&self) -> PathBuf {
+    fn lock_path(&self) -> PathBuf {
         self.root.join("lock")
     }
 
@@ -152,7 +195,7 @@ impl RunDirectory {
     }
 
     /// Locks the file with `lock`. If another process holds it, retries for at most `limit`, as long as `may_wait` is `true`.
-    pub(super) fn wait_for(
+    fn wait_for(
         &self,
         file: &mut File,
         limit: Duration,
