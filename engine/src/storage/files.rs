@@ -91,10 +91,7 @@ pub fn remove_file(path: &Path) -> Result<(), StorageError> {
     if let Some((store, address)) = store(path) {
         return store.remove(address);
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
-        _ => Ok(()),
-    }
+    error::if_present(fs::remove_file(path).map_err(failed("remove", path))).map(drop)
 }
 
 /// Removes a folder and its parents below `top` as long as they are empty. Stores have no empty folders.
@@ -315,10 +312,7 @@ pub fn open_read_write(path: &Path) -> Result<File, StorageError> {
 
 /// Removes a local folder with its contents; a missing folder is not an error.
 pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
-        _ => Ok(()),
-    }
+    error::if_present(fs::remove_dir_all(path).map_err(failed("remove", path))).map(drop)
 }
 
 /// Removes the files below a folder for which `removes` returns `true`, and folders that become empty. A missing folder
