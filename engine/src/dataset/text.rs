@@ -125,6 +125,7 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
         }
     };
     let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+    let item = types::list_item(wanted).map_or(&DataType::Null, |item| item.data_type());
     match (array.data_type(), wanted) {
         (DataType::Binary, text) if types::is_text(text) => {
             leaf(&|row| is_text(array.as_binary::<i32>().value(row)));
@@ -145,21 +146,19 @@ fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
             let map = array.as_map();
             mark_items(map.entries(), entries.data_type(), map.value_offsets(), bad);
         }
-        (DataType::List(_), list) => {
-            let (array, item) = (array.as_list::<i32>(), types::list_item(list));
-            let item = item.map_or(&DataType::Null, |item| item.data_type());
+        (DataType::List(_), _) => {
+            let array = array.as_list::<i32>();
             mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
         }
-        (DataType::LargeList(_), list) => {
-            let (array, item) = (array.as_list::<i64>(), types::list_item(list));
-            let item = item.map_or(&DataType::Null, |item| item.data_type());
+        (DataType::LargeList(_), _) => {
+            let array = array.as_list::<i64>();
             mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
         }
-        (DataType::FixedSizeList(_, size), DataType::FixedSizeList(item, _)) => {
+        (DataType::FixedSizeList(_, size), DataType::FixedSizeList(..)) => {
             let values = array.as_fixed_size_list().values();
             let offsets: Vec<i64> =
                 (0..=bad.len() as i64).map(|row| row * i64::from(*size)).collect();
-            mark_items(values.as_ref(), item.data_type(), &offsets, bad);
+            mark_items(values.as_ref(), item, &offsets, bad);
         }
         _ => {}
     }
