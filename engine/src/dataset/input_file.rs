@@ -102,7 +102,7 @@ impl InputFile {
         format: FileFormat,
         file: &OpenFile,
     ) -> Result<Self, DataProblem> {
-        let stamp = file.stamp().map_err(|error| unreadable(&error))?;
+        let stamp = file.file.stamp().map_err(|error| unreadable(&error))?;
         let (hash, schema, row_groups, contents) = match format {
             FileFormat::Parquet => {
                 let (footer, row_groups) = Footer::read(file, stamp.size)?;
@@ -275,7 +275,7 @@ fn cached_survey(
     } else {
         std::path::absolute(&path_key).unwrap_or(path_key)
     };
-    let version = file.version();
+    let version = file.file.version();
     let read_as = format!("{line_format:?} {compression:?}");
     let cache_entry = SurveyCacheEntry::new(
         reading.cache_folder.as_deref(),
@@ -288,7 +288,7 @@ fn cached_survey(
         return Ok((survey, cache_entry));
     }
     let survey = LineSurvey::scan(file, stamp.size, line_format, compression)?;
-    let now = file.stamp().map_err(|error| unreadable(&error))?;
+    let now = file.file.stamp().map_err(|error| unreadable(&error))?;
     if now != stamp {
         return Err(DataProblem::data("it changed while its lines were counted")
             .with_hint("wait until it is completely written, then run again"));

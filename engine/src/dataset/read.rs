@@ -213,7 +213,7 @@ impl Batches {
 
     /// Checks that the file has not changed since the plan: reading a file while it is written can mix rows of two versions.
     fn check_unchanged(&self) -> Result<(), ReadError> {
-        let problem = match self.source.stamp() {
+        let problem = match self.source.file.stamp() {
             Err(error) => DataProblem::machine(format!("cannot be read: {error}")),
             Ok(now) => match difference(self.planned, now) {
                 None => return Ok(()),
@@ -304,6 +304,7 @@ pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<Open
         })?
     };
     let now = opened
+        .file
         .stamp()
         .map_err(|error| DataProblem::machine(format!("its size is unknown: {error}")))?;
     match difference(file.stamp, now) {

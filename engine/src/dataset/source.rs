@@ -22,7 +22,7 @@ use crate::base::error::exit_if_out_of_resources;
 use crate::storage;
 use crate::storage::error::StorageError;
 use crate::storage::hub::tree::Tree;
-use crate::storage::range_file::{RangeFile, Stamp};
+use crate::storage::range_file::RangeFile;
 
 /// Returns an identifier that distinguishes this version of a file from all others of the same name.
 ///
@@ -31,7 +31,7 @@ use crate::storage::range_file::{RangeFile, Stamp};
 pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
     #[cfg(feature = "cloud")]
     if storage::store::is_address(path) {
-        return Ok(OpenFile::open(path)?.version().unwrap_or_default());
+        return Ok(OpenFile::open(path)?.file.version().unwrap_or_default());
     }
     let status = std::fs::metadata(path).map_err(storage::error::failed("read", path))?;
     let (modified, changed) =
@@ -45,13 +45,9 @@ const BUFFER_BYTES: usize = 8192;
 /// Open file. Clones share the file and its first failed read.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFile {
-    shared: Arc<SharedFile>,
-}
-
-#[derive(Debug)]
-struct SharedFile {
-    file: RangeFile,
-    refused: OnceLock<StorageError>,
+    /// Methods of this type do not remember failed reads.
+    pub(super) file: Arc<RangeFile>,
+    refused: Arc<OnceLock<StorageError>>,
 }
 
 impl OpenFile {
@@ -66,29 +62,14 @@ impl OpenFile {
     }
 
     fn new(file: RangeFile) -> Self {
-        Self { shared: Arc::new(SharedFile { file, refused: OnceLock::new() }) }
-    }
-
-    /// Returns size and modification time: see [`RangeFile::stamp`].
-    pub(super) fn stamp(&self) -> Result<Stamp, StorageError> {
-        self.shared.file.stamp()
-    }
-
-    /// Returns the version of the file: see [`RangeFile::version`].
-    pub(super) fn version(&self) -> Option<String> {
-        self.shared.file.version()
-    }
-
-    /// Announces the parts (offset and length) that will be read: see [`RangeFile::hint_ranges`].
-    pub(super) fn hint_ranges(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
-        self.shared.file.hint_ranges(parts);
+        Self { file: Arc::new(file), refused: Arc::default() }
     }
 
     /// Fills `bytes` from `offset`.
     pub(super) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            match self.shared.read_at(&mut bytes[done..], offset + done as u64)? {
+            match self.read_at(&mut bytes[done..], offset + done as u64)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => done += read,
             }
@@ -98,16 +79,14 @@ impl OpenFile {
 
     /// Returns a sequential reader from `offset` to the end of the file.
     pub(super) fn reader(&self, offset: u64) -> SequentialReader {
-        SequentialReader { shared: Arc::clone(&self.shared), offset }
+        SequentialReader { file: self.clone(), offset }
     }
 
     /// Returns the first failed read, if any.
     pub(crate) fn refused(&self) -> Option<&StorageError> {
-        self.shared.refused.get()
+        self.refused.get()
     }
-}
 
-impl SharedFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(bytes, offset).map_err(|error| {
             let copy = io::Error::other(error.to_string());
@@ -120,7 +99,7 @@ impl SharedFile {
 
 impl Length for OpenFile {
     fn len(&self) -> u64 {
-        self.shared.file.length
+        self.file.length
     }
 }
 
@@ -132,10 +111,10 @@ impl ChunkReader for OpenFile {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        if start.checked_add(length as u64).is_none_or(|end| end > self.shared.file.length) {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.file.length) {
             return Err(ParquetError::EOF(format!(
                 "{length} bytes at {start} exceed the {} bytes of the file",
-                self.shared.file.length
+                self.file.length
             )));
         }
         let mut bytes = vec![0; length];
@@ -152,13 +131,13 @@ impl ChunkReader for OpenFile {
 /// Sequential reader of an [`OpenFile`].
 #[derive(Debug)]
 pub(crate) struct SequentialReader {
-    shared: Arc<SharedFile>,
+    file: OpenFile,
     offset: u64,
 }
 
 impl Read for SequentialReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.shared.read_at(bytes, self.offset)?;
+        let read = self.file.read_at(bytes, self.offset)?;
         self.offset += read as u64;
         Ok(read)
     }

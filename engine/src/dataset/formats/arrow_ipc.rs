@@ -89,7 +89,7 @@ impl ArrowFile {
         let batches: Vec<&MessagePosition> =
             self.messages.iter().filter(|message| message.rows.is_some()).collect();
         let batches = groups.iter().map(|(group, _)| batches[*group]);
-        source.hint_ranges(
+        source.file.hint_ranges(
             dictionaries.chain(batches).map(|message| (message.start, message.bytes())),
         );
         let decoder = FileDecoder::new(Arc::clone(&self.schema), self.version)

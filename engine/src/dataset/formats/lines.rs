@@ -51,7 +51,7 @@ impl Lines {
         if self.compression == FileCompression::None {
             let wanted = wanted.by_row_group(&groups);
             // Includes the preceding line feed, which is checked.
-            source.hint_ranges(wanted.iter().map(|(group, _)| {
+            source.file.hint_ranges(wanted.iter().map(|(group, _)| {
                 let start = self.survey.ranges[*group].start;
                 let before = start.min(1);
                 (start - before, groups[*group].uncompressed_bytes + before)

@@ -32,7 +32,7 @@ pub(in crate::dataset) fn open(
 ) -> Result<Box<dyn Decode>, DecodeError> {
     let mut groups = wanted.by_row_group(row_groups);
     let indices: Vec<usize> = groups.iter().map(|(group, _)| *group).collect();
-    source.hint_ranges(footer.chunks(&indices, &wanted.positions));
+    source.file.hint_ranges(footer.chunks(&indices, &wanted.positions));
     groups.reverse();
     let levels = guarded(|| field_levels(footer, wanted))
         .map_err(|why| format!("its schema cannot be read: {why}"))?;
