@@ -245,7 +245,7 @@ fn explain_wrong_format(file: &OpenFile, format: FileFormat, problem: DataProble
         FileFormat::Parquet | FileFormat::Arrow => FileCompression::None,
     };
     let (message, remedy) = match Signature::detect(&start) {
-        Some(found) if !format.begins_like(found) => {
+        Some(found) if found.name != format.name() => {
             (format!("it is {}, not {}", found.name, format.name()), found.remedy)
         }
         None if compression != FileCompression::None

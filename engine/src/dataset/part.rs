@@ -111,7 +111,7 @@ impl PartWriter {
             writer,
             path: path.to_path_buf(),
             storage,
-            dictionaries: SmallDictionary::all(&limits),
+            dictionaries: limits.iter().enumerate().filter_map(SmallDictionary::new).collect(),
             pending: Vec::new(),
             pending_rows: 0,
             pending_bytes: 0,
@@ -216,12 +216,9 @@ struct SmallDictionary {
 }
 
 impl SmallDictionary {
-    /// Returns one entry per column with a limit.
-    fn all(limits: &[Option<usize>]) -> Vec<Self> {
-        let of = |(column, limit): (usize, &Option<usize>)| {
-            Some(Self { column, limit: (*limit)?, values: HashSet::new() })
-        };
-        limits.iter().enumerate().filter_map(of).collect()
+    /// Returns the entry of a column; `None` without a limit.
+    fn new((column, limit): (usize, &Option<usize>)) -> Option<Self> {
+        Some(Self { column, limit: (*limit)?, values: HashSet::new() })
     }
 
     /// Whether the value of this row still fits.

@@ -25,10 +25,9 @@ pub struct ReadSettings {
 
 impl Default for ReadSettings {
     fn default() -> Self {
-        let (on_bad_file, format) = (OnBadFile::Fail, InputFormat::Auto);
         Self {
-            on_bad_file,
-            format,
+            on_bad_file: OnBadFile::Fail,
+            format: InputFormat::Auto,
             columns: None,
             max_part_bytes: 1 << 30,
             cache_folder: None,

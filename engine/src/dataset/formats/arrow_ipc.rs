@@ -221,10 +221,11 @@ impl ArrowScan<'_> {
     fn all(mut self) -> Result<ArrowFile, DataProblem> {
         let is_file = self.take(0, self.size.min(MAGIC.len() as u64))?.starts_with(MAGIC);
         let found = if is_file { self.scan_file()? } else { self.scan_stream()? };
-        check_names(&found.schema)?;
-        check_columns(&found.schema)?;
+        let (schema, version, messages) = found;
+        check_names(&schema)?;
+        check_columns(&schema)?;
         let (mut first_row, mut row_groups) = (0_u64, Vec::new());
-        for message in &found.messages {
+        for message in &messages {
             let bytes = message.bytes();
             if bytes > self.largest {
                 let largest = self.largest;
@@ -238,12 +239,11 @@ impl ArrowScan<'_> {
                 first_row.checked_add(rows).ok_or_else(|| damaged("its rows overflow 64 bits"))?;
         }
         let digest = hex(&self.digest.finalize());
-        let ArrowMessages { schema, version, messages } = found;
         let (messages, largest) = (Arc::new(messages), self.largest);
         Ok(ArrowFile { digest, schema: Arc::new(schema), row_groups, version, messages, largest })
     }
 
-    /// Reads the messages listed in the footer of a file.
+    /// Reads the messages listed in the footer of a file. Dictionaries precede the record batches that use them.
     fn scan_file(&mut self) -> Result<ArrowMessages, DataProblem> {
         let tail_start = self.size.checked_sub(TAIL_BYTES).ok_or_else(cut_off)?;
         let tail: [u8; TAIL_BYTES as usize] =
@@ -266,7 +266,7 @@ impl ArrowScan<'_> {
             let (_, read) = self.message(start)?.ok_or_else(|| damaged("a block is empty"))?;
             messages.push(read);
         }
-        Ok(ArrowMessages { schema, version: footer.version(), messages })
+        Ok((schema, footer.version(), messages))
     }
 
     /// Reads the messages of a stream in order.
@@ -284,7 +284,7 @@ impl ArrowScan<'_> {
             }
         }
         let (schema, version) = schema.ok_or_else(|| damaged("it has no schema"))?;
-        Ok(ArrowMessages { schema, version, messages })
+        Ok((schema, version, messages))
     }
 
     /// Reads the header of the message at `start`; `None` at the end of the file.
@@ -340,12 +340,7 @@ impl ArrowScan<'_> {
 }
 
 /// Result of a scan.
-struct ArrowMessages {
-    schema: Schema,
-    version: MetadataVersion,
-    /// Dictionaries precede the record batches that use them.
-    messages: Vec<MessagePosition>,
-}
+type ArrowMessages = (Schema, MetadataVersion, Vec<MessagePosition>);
 
 fn cut_off() -> DataProblem {
     damaged("it is truncated or still being written")

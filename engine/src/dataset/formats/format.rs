@@ -1,7 +1,5 @@
 //! Detects file formats by name and selects the input files of a folder.
 
-use longsift_stages::contract::Signature;
-
 use super::compression::FileCompression;
 use super::line_format::LineFormat;
 use crate::spec::pipeline::InputFormat;
@@ -69,10 +67,6 @@ impl FileFormat {
                 "lines with a key, a tab and JSON"
             }
         }
-    }
-
-    pub(in crate::dataset) fn begins_like(self, signature: Signature) -> bool {
-        signature.name == self.name()
     }
 
     /// Returns the pipeline setting for this format.

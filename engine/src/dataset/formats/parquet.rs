@@ -37,20 +37,16 @@ pub(in crate::dataset) fn open(
     let levels = guarded(|| field_levels(footer, wanted))
         .map_err(|why| format!("its schema cannot be read: {why}"))?;
     let limit = PageLimit { bytes: page_bytes, exceeded: Arc::default() };
-    let (footer, source) = (footer.clone(), source.clone());
-    let (positions, batch_rows) = (wanted.positions.clone(), wanted.batch_rows);
-    let first_rows = row_groups.iter().map(|group| group.first_row).collect();
-    let current = None;
     Ok(Box::new(ParquetDecoder {
-        footer,
-        source,
+        footer: footer.clone(),
+        source: source.clone(),
         levels,
         limit,
-        positions,
-        batch_rows,
-        first_rows,
+        positions: wanted.positions.clone(),
+        batch_rows: wanted.batch_rows,
+        first_rows: row_groups.iter().map(|group| group.first_row).collect(),
         groups,
-        current,
+        current: None,
     }))
 }
 
