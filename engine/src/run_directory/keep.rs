@@ -65,9 +65,9 @@ fn is_run_file(path: &Path) -> bool {
     is_named && !name.starts_with('.') && name.ends_with(extension)
 }
 
+#[expect(clippy::unused_self, reason = "records belong to a run directory")]
 impl RunDirectory {
     /// Writes a record as indented JSON, atomically: readers see the old record or the new one.
-    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<FileDigest> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
         serde_json::to_writer_pretty(&mut file, record)
@@ -79,7 +79,6 @@ impl RunDirectory {
     }
 
     /// Writes a text file and returns its part, called `name` in the run directory.
-    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_text(&self, path: &Path, name: &str, text: &str) -> Result<Part> {
         Ok(Part::without_rows(name, atomic::write_atomic(path, text.as_bytes())?))
     }
@@ -95,14 +94,12 @@ impl RunDirectory {
     }
 
     /// Reads a sealed record; `None` if the file does not exist, is not valid or does not match its digest.
-    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn read_intact<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let bytes = files::read_if_present(path)?.filter(|bytes| is_intact(bytes));
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
     /// Reads a record; `None` if the file does not exist or is not valid: a file that is only informative never fails a run.
-    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn read_json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let bytes = files::read_if_present(path)?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
