@@ -184,8 +184,8 @@ pub(super) fn find_in_hub(
     format: InputFormat,
 ) -> Result<DiscoveredFiles, Vec<DataProblem>> {
     let names: Vec<&str> = tree.names().collect();
-    let location = format!("{}/{}", tree.address(), tree.wanted());
-    let Some((folder, found)) = match_names(&names, tree.wanted(), &location, format)? else {
+    let location = format!("{}/{}", tree.address(), tree.wanted);
+    let Some((folder, found)) = match_names(&names, &tree.wanted, &location, format)? else {
         return Err(vec![missing_in_hub(tree)]);
     };
     let root = PathBuf::from(format!("{}/{}", tree.address(), folder.trim_end_matches('/')));
@@ -238,7 +238,7 @@ fn match_names(
 
 /// Describes a missing path and lists what the data set contains instead.
 fn missing_in_hub(tree: &Tree) -> DataProblem {
-    let (address, path) = (tree.address(), tree.wanted());
+    let (address, path) = (tree.address(), &tree.wanted);
     let mut parts: Vec<&str> = path.split('/').collect();
     let problem = DataProblem::settings(format!("`{address}` has no `{path}`"));
     while let Some(wanted) = parts.pop() {

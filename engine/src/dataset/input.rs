@@ -83,7 +83,7 @@ impl Dataset {
     pub fn open_in_hub(tree: &Arc<Tree>, reading: &ReadSettings) -> Result<Self, Vec<DataProblem>> {
         let mut dataset =
             Self::from_files(super::discover::find_in_hub(tree, reading.format)?, reading)?;
-        dataset.notes.extend(tree.note().map(str::to_owned));
+        dataset.notes.extend(tree.note.clone());
         Ok(dataset)
     }
 

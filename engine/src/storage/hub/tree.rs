@@ -23,11 +23,12 @@ pub struct Tree {
     reference: HubReference,
     /// File lengths in bytes by name; `None` if unknown.
     files: BTreeMap<String, Option<u64>>,
-    /// Path after the revision: a folder, a file or a glob.
-    wanted: String,
+    /// Path after the revision: a folder, a file or a glob; empty for the whole data set.
+    pub(crate) wanted: String,
     /// Folder of this commit in the cache of the hub's libraries.
     snapshot: Option<PathBuf>,
-    note: Option<String>,
+    /// Note for the user, if the list of files may be incomplete.
+    pub(crate) note: Option<String>,
     /// Reason why a file that is not on this machine is not fetched.
     why_absent: &'static str,
     #[cfg(feature = "cloud")]
@@ -87,11 +88,6 @@ impl Tree {
         self.reference.to_string()
     }
 
-    /// Returns the requested path: a folder, a file or a glob; empty for the whole data set.
-    pub(crate) fn wanted(&self) -> &str {
-        &self.wanted
-    }
-
     /// Returns the file names, '/'-separated, sorted by bytes.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
@@ -100,11 +96,6 @@ impl Tree {
     /// Returns the length of a file in bytes, if known.
     pub(crate) fn length(&self, name: &str) -> Option<u64> {
         self.files.get(name).copied().flatten()
-    }
-
-    /// Returns a note for the user, if the list of files may be incomplete.
-    pub(crate) fn note(&self) -> Option<&str> {
-        self.note.as_deref()
     }
 
     /// Opens a file without sending a request.
