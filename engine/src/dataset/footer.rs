@@ -42,14 +42,6 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// Reads and validates the footer of a file of `size` bytes.
-    pub(super) fn read(
-        file: &OpenFile,
-        size: u64,
-    ) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
-        Self::parse(&footer_bytes(file, size)?, size)
-    }
-
     /// Validates the bytes of a footer of a file of `size` bytes.
     pub(super) fn parse(bytes: &[u8], size: u64) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));

@@ -95,7 +95,9 @@ impl Dataset {
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
             Stop::global().check()?;
-            Ok(InputFile::open(&found, &found.files[index], reading))
+            let path = &found.files[index];
+            let opened = InputFile::open(&found, path, reading);
+            Ok(opened.map_err(|problem| problem.in_file(path)))
         });
         let Ok(opened) = opened else {
             let message = "interrupted while the input files were opened";

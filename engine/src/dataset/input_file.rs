@@ -8,7 +8,7 @@ use arrow_schema::{Schema, SchemaRef};
 use longsift_stages::contract::{SIGNATURE_BYTES, Signature};
 
 use super::discover::DiscoveredFiles;
-use super::footer::Footer;
+use super::footer::{Footer, footer_bytes};
 use super::formats::arrow_ipc::ArrowFile;
 use super::formats::compression::FileCompression;
 use super::formats::decode::{Decode, DecodeError, DecodeRequest, RowGroupInfo};
@@ -65,18 +65,9 @@ impl InputFile {
         path: &str,
         reading: &ReadSettings,
     ) -> Result<Self, DataProblem> {
-        Self::read(found, path, reading).map_err(|problem| problem.in_file(path))
-    }
-
-    fn read(
-        found: &DiscoveredFiles,
-        path: &str,
-        reading: &ReadSettings,
-    ) -> Result<Self, DataProblem> {
         let cache = reading.footers.as_ref().filter(|_| found.hub.is_none());
         if let Some((stamp, footer)) = cache.and_then(|cache| cache.get(&found.root, path)) {
-            let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
-            return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
+            return Ok(Self::parquet(path, stamp, Footer::parse(footer, stamp.size)?, reading));
         }
         let file = match &found.hub {
             Some(hub) => OpenFile::open_in_hub(hub, path)?,
@@ -105,8 +96,8 @@ impl InputFile {
         let stamp = file.file.stamp().map_err(|error| unreadable(&error))?;
         let (hash, schema, row_groups, contents) = match format {
             FileFormat::Parquet => {
-                let (footer, row_groups) = Footer::read(file, stamp.size)?;
-                return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
+                let footer = Footer::parse(&footer_bytes(file, stamp.size)?, stamp.size)?;
+                return Ok(Self::parquet(path, stamp, footer, reading));
             }
             FileFormat::Arrow => {
                 let file = ArrowFile::read(file, stamp, reading.max_part_bytes)?;
