@@ -83,14 +83,8 @@ struct LinesDecoder {
 #[derive(Default)]
 struct LineBatch {
     text: Vec<u8>,
-    lines: Vec<BatchLine>,
-}
-
-/// Line number, range in the text, and the error if the line is too long.
-struct BatchLine {
-    number: u64,
-    text: Range<usize>,
-    too_long: Option<RowError>,
+    /// Numbers of the lines, and their ranges in the text or the error of a line that is too long.
+    lines: Vec<(u64, Result<Range<usize>, RowError>)>,
 }
 
 impl Decode for LinesDecoder {
@@ -125,14 +119,16 @@ impl LinesDecoder {
                 self.check_end(row)?;
             }
             let number = line.number;
-            let too_long = (line.bytes > limit).then(|| {
+            let text = if line.bytes > limit {
                 let message = format!(
                     "line {number} has {} bytes; the limit is {limit} (4 times `max_document_bytes`)",
                     line.bytes
                 );
-                RowError::new("line_too_long", message)
-            });
-            lines.lines.push(BatchLine { number, text: before..lines.text.len(), too_long });
+                Err(RowError::new("line_too_long", message))
+            } else {
+                Ok(before..lines.text.len())
+            };
+            lines.lines.push((number, text));
         }
         Ok(lines)
     }
@@ -223,13 +219,10 @@ impl LinesDecoder {
         let columns = self.schema.fields();
         let (mut rows, mut bad) = (Vec::with_capacity(lines.lines.len()), Vec::new());
         let no_values = || ColumnValue::Object(Vec::new());
-        for (position, line) in lines.lines.iter().enumerate() {
-            let row = if let Some(problem) = &line.too_long {
-                Err(problem.clone())
-            } else {
-                let text = &lines.text[line.text.clone()];
-                self.lines.line_format.row(line.number, text, columns, self.strict)
-            };
+        for (position, (number, text)) in lines.lines.iter().enumerate() {
+            let row = text.clone().and_then(|text| {
+                self.lines.line_format.row(*number, &lines.text[text], columns, self.strict)
+            });
             rows.push(row.unwrap_or_else(|problem| {
                 bad.push((position, problem));
                 no_values()
@@ -239,9 +232,9 @@ impl LinesDecoder {
             return Ok(Decoded { batch, bad });
         }
         // Instants that do not fit a column are found row by row.
-        for (position, line) in lines.lines.iter().enumerate() {
+        for (position, (number, _)) in lines.lines.iter().enumerate() {
             if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
-                let message = format!("line {}: {why}", line.number);
+                let message = format!("line {number}: {why}");
                 bad.push((position, RowError::new("bad_line", message)));
                 rows[position] = no_values();
             }
