@@ -22,10 +22,8 @@ use crate::storage::hub::tree::Tree;
 use crate::storage::objects;
 use crate::storage::store::is_address;
 
-/// Maximum number of names listed in a message about a missing path.
 const MAX_NAMES_SHOWN: usize = 8;
 
-/// Files that an input path resolves to.
 #[derive(Debug)]
 pub(super) struct DiscoveredFiles {
     /// Folder that contains every file: the folder itself, a file's folder, or a glob's longest prefix without
@@ -311,7 +309,6 @@ fn remote(path: &Path, _: InputFormat) -> Result<DiscoveredFiles, Vec<DataProble
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
-/// Finds the input files of a local folder.
 fn in_folder(
     folder: PathBuf,
     mut walked: WalkResult,
@@ -385,7 +382,6 @@ fn missing(path: &Path) -> DataProblem {
     problem.with_hint(format!("`{}` has: {names}", existing.display()))
 }
 
-/// Returns the names most similar to `wanted`.
 fn nearest(mut names: Vec<String>, wanted: &str) -> String {
     names.sort_by_cached_key(|name| (strsim::damerau_levenshtein(name, wanted), name.clone()));
     let more = if names.len() > MAX_NAMES_SHOWN { ", …" } else { "" };

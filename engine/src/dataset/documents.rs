@@ -22,7 +22,6 @@ use super::read::{Batch, Batches, ReadError, ReadRequest, position, remaining};
 use super::types;
 use super::units::WorkUnit;
 
-/// Columns that make up a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentColumns {
     /// Column of ids, cast to string.
@@ -30,7 +29,6 @@ pub struct DocumentColumns {
     pub content: ContentColumn,
 }
 
-/// Column that is scored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentColumn {
     Text(String),
@@ -48,7 +46,6 @@ pub struct Document {
     pub content: Result<DocumentContent, RowError>,
 }
 
-/// Content to score.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentContent {
     /// Non-empty text.
@@ -317,7 +314,6 @@ fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     (0..array.len()).map(text).collect()
 }
 
-/// Returns the token lists of a batch.
 fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowError>> {
     macro_rules! of_type {
         ($integer:ty, $lists:expr) => {

@@ -25,10 +25,8 @@ const TAIL_BYTES: u64 = 8;
 /// Largest footer that is read. A hundred columns and a thousand row groups take about 10 MB; a decoded footer takes
 /// five times its encoded size.
 const MAX_FOOTER_BYTES: u64 = 32 << 20;
-/// Maximum nesting depth of columns.
 const MAX_SCHEMA_DEPTH: usize = 64;
 
-/// Contents of a Parquet footer.
 #[derive(Clone, Debug)]
 pub(super) struct Footer {
     /// SHA-256 of the footer's bytes, which include the sizes and statistics of every column chunk.
@@ -63,7 +61,6 @@ impl Footer {
         Ok((Self { hash: sha256_hex(bytes), schema, leaves, metadata }, row_groups))
     }
 
-    /// Returns the leaf columns of the column at `position` in the file.
     pub(super) fn leaves(&self, position: usize) -> Range<usize> {
         self.leaves.get(position).cloned().unwrap_or(0..0)
     }
@@ -250,7 +247,6 @@ fn check_depth(thrift: &mut ThriftReader<&[u8]>) -> Result<(), String> {
     Ok(())
 }
 
-/// Rejects duplicate column names.
 pub(super) fn check_names(schema: &Schema) -> Result<(), DataProblem> {
     let mut seen = BTreeSet::new();
     let names = schema.fields().iter().map(|field| field.name());
@@ -293,7 +289,6 @@ fn is_utc_time(logical: Option<&LogicalType>) -> bool {
     matches!(logical, Some(LogicalType::Time(time)) if time.is_adjusted_to_u_t_c)
 }
 
-/// Returns the leaf columns of each column.
 fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
     let schema = footer.file_metadata().schema_descr();
     let mut leaves: Vec<Range<usize>> = vec![0..0; schema.root_schema().get_fields().len()];

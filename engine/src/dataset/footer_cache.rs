@@ -12,7 +12,6 @@ use crate::storage::files;
 use crate::storage::range_file::{self, Stamp};
 use crate::storage::store::is_address;
 
-/// Cache entry of one file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CachedFooter {
     pub(super) path: String,

@@ -33,7 +33,6 @@ pub struct Dataset {
     pub schema: SchemaRef,
     /// Key-values of the footers (not `ARROW:schema`): the union, with the first file's value if files differ.
     pub metadata: Vec<(String, String)>,
-    /// Notes for the user, such as metadata keys on which files differ.
     pub notes: Vec<String>,
     /// Files that could not be opened while the run continues without them. Their number of rows is unknown.
     pub bad_files: Vec<BadFile>,
@@ -44,12 +43,10 @@ pub struct Dataset {
     pub(super) hub: Option<InTree>,
 }
 
-/// Input file that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFile {
     /// Path relative to the input root, '/'-separated.
     pub path: String,
-    /// Length in bytes, if known.
     pub size: Option<u64>,
     pub problem: DataProblem,
 }
@@ -77,9 +74,6 @@ impl Dataset {
     }
 
     /// Opens files of a hub data set.
-    ///
-    /// # Errors
-    /// Those of [`Dataset::open`], and refusals of the hub.
     pub fn open_in_hub(tree: &Arc<Tree>, reading: &ReadSettings) -> Result<Self, Vec<DataProblem>> {
         let mut dataset =
             Self::from_files(super::discover::find_in_hub(tree, reading.format)?, reading)?;
@@ -189,7 +183,6 @@ impl Dataset {
         })
     }
 
-    /// Checks that `name` is a column of token ids.
     pub fn check_tokens_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted = "a list of int32, uint32 or int64 (or of another integer type)";
         self.check_column(name, accepted, |data_type| {

@@ -37,7 +37,6 @@ pub struct InputFile {
     /// all bytes; for Arrow, of the message headers and the modification time.
     pub footer_hash: String,
     pub rows: u64,
-    /// Row groups, in order.
     pub row_groups: Vec<RowGroupInfo>,
     pub schema: SchemaRef,
     /// Index in this file of each column of the data set.
@@ -48,7 +47,6 @@ pub struct InputFile {
     pub(super) contents: Contents,
 }
 
-/// Format-specific metadata of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
     /// Parquet footer, and the maximum decompressed bytes of a page.
@@ -160,7 +158,6 @@ impl InputFile {
         FileFormat::stem(&self.path)
     }
 
-    /// Sets the columns of a line file.
     pub(super) fn set_columns(&mut self, columns: &SchemaRef) {
         if let Contents::Lines(_) = self.contents {
             self.positions = (0..columns.fields().len()).collect();
@@ -168,7 +165,6 @@ impl InputFile {
         }
     }
 
-    /// Returns the metadata of a line file; `None` for other formats.
     pub(super) fn lines(&self) -> Option<&Lines> {
         match &self.contents {
             Contents::Lines(lines) => Some(lines),
@@ -252,7 +248,6 @@ fn explain_wrong_format(file: &OpenFile, format: FileFormat, problem: DataProble
     DataProblem::data(message).with_hint(remedy)
 }
 
-/// Returns the survey of a line file, from the cache if possible.
 fn cached_survey(
     found: &DiscoveredFiles,
     path: &str,

@@ -17,9 +17,6 @@ const BATCH_BYTES: u64 = 8 << 20;
 
 /// Reads a column of a work unit as strings, one per row: `None` for null values and for `unreadable` rows (ascending
 /// and disjoint), which are not read.
-///
-/// # Errors
-/// Those of [`read_documents`](super::documents::read_documents).
 pub fn read_labels(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -66,7 +63,6 @@ pub(super) fn label_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// Column whose values are converted to strings one at a time.
 pub(super) struct LabelColumn(ArrayRef);
 
 impl LabelColumn {

@@ -91,9 +91,6 @@ impl LostRowGroups {
 
 impl RowGroupError {
     /// Adds the column's name if only one column fails.
-    ///
-    /// # Errors
-    /// Those of [`LostRowGroups::with_others`].
     pub(crate) fn with_column(
         self,
         dataset: &Dataset,
@@ -110,7 +107,6 @@ impl RowGroupError {
     }
 }
 
-/// Returns the rows of a row group that belong to the work unit.
 fn rows_of(dataset: &Dataset, unit: &WorkUnit, row_group: usize) -> Range<u64> {
     let info = dataset.files[unit.file].row_groups[row_group];
     info.first_row..(info.first_row + info.rows).min(unit.first_row + unit.rows)

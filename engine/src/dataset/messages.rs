@@ -16,13 +16,11 @@ use super::problem::DataProblem;
 use super::read::position;
 use super::types;
 
-/// Field names of role and content in each form.
 const FORMS: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
 /// Field of a content part that holds its text.
 const PART: &str = "text";
 
 impl Dataset {
-    /// Checks that `name` is a column of messages.
     pub(crate) fn check_messages_column(&self, name: &str) -> Result<(), DataProblem> {
         let accepted =
             "a list of structs with the texts `role` and `content`, or `from` and `value`";
@@ -87,7 +85,6 @@ fn is_text(data_type: &DataType) -> bool {
     }
 }
 
-/// Whether values are lists of parts with texts.
 fn is_parts(data_type: &DataType) -> bool {
     let Some(item) = types::list_item(data_type) else { return false };
     let DataType::Struct(fields) = item.data_type() else { return false };

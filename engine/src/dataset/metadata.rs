@@ -106,7 +106,6 @@ fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// Returns the `datasets` feature for a type.
 fn feature(data_type: &DataType, list: &str) -> Value {
     if let Some(item) = types::list_item(data_type) {
         return json!({"feature": feature(item.data_type(), list), "_type": list});

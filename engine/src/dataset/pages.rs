@@ -20,16 +20,13 @@ use super::thrift::{INT32, STRUCT, ThriftReader};
 const BUFFER_BYTES: usize = 8192;
 /// Magic number of an LZ4 frame. Other LZ4 pages have a length before each block, which the library respects.
 const LZ4_FRAME: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Page type number of a dictionary page.
 const DICTIONARY_PAGE: i64 = 2;
 /// Page type number of an index page, which the library skips.
 const INDEX_PAGE: i64 = 1;
 
 /// Sizes in a page header, in bytes.
 struct PageSizes {
-    /// Page type number.
     kind: i64,
-    /// Size of the header itself.
     header: u64,
     /// Size of the uncompressed levels of a version 2 page.
     levels: u64,
@@ -112,7 +109,6 @@ impl BoundedPages {
         Ok(None)
     }
 
-    /// Rejects a page whose decompressed size exceeds the limit.
     fn check_limit(&self, position: u64, page: &PageSizes) -> Result<()> {
         let PageSizes { compressed, uncompressed, .. } = page;
         let limit = self.limit.bytes;
@@ -151,7 +147,6 @@ fn decompressed_here(codec: Compression) -> bool {
     matches!(codec, Compression::GZIP(_) | Compression::BROTLI(_))
 }
 
-/// Decompresses the bytes of a page except its levels.
 fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<Bytes> {
     let (levels, compressed) = bytes
         .split_at_checked(page.levels as usize)

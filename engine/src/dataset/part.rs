@@ -55,17 +55,13 @@ pub struct PartWriter {
     rows: u64,
 }
 
-/// Returns the file extensions of parts in all formats.
 pub fn endings() -> impl Iterator<Item = &'static str> {
     OutputFormat::ALL.into_iter().flat_map(|format| format.endings(true)).copied()
 }
 
-/// Size, hash and rows of a finished part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenPart {
-    /// Length in bytes.
     pub bytes: u64,
-    /// SHA-256 of the bytes, 64 hexadecimal digits.
     pub sha256: String,
     pub rows: u64,
 }
@@ -177,7 +173,6 @@ impl PartWriter {
             .map_err(|why| unfit(why.to_string()))
     }
 
-    /// Passes the pending rows to the Parquet writer as one batch.
     fn write_piece(&mut self) -> Result<(), DataProblem> {
         if self.pending_rows == 0 {
             return Ok(());
@@ -221,7 +216,6 @@ impl SmallDictionary {
         Some(Self { column, limit: (*limit)?, values: HashSet::new() })
     }
 
-    /// Whether the value of this row still fits.
     fn fits(&self, batch: &RecordBatch, row: usize) -> bool {
         self.values.len() < self.limit
             || self.value(batch, row).is_none_or(|value| self.values.contains(value))

@@ -31,14 +31,12 @@ const PIECE_BYTES: usize = 1 << 20;
 /// twice is an error: readers would lose a value.
 pub struct LinesWriter {
     stream: Encoder<'static, AtomicFile>,
-    /// Written types.
     schema: SchemaRef,
     pending: Vec<u8>,
     rows: u64,
 }
 
 impl LinesWriter {
-    /// Creates the file `path` in an existing folder.
     pub fn create(path: &Path, schema: &SchemaRef) -> Result<Self, DataProblem> {
         let failed = |error: io::Error| written(path, &error);
         let stream = Encoder::new(AtomicFile::create(path)?, ZSTD_LEVEL).map_err(failed)?;
@@ -71,7 +69,6 @@ impl LinesWriter {
         Ok(())
     }
 
-    /// Writes the pending lines and moves the file to its path.
     pub fn finish(mut self) -> Result<WrittenPart, DataProblem> {
         let failed = |error: io::Error| written(Path::new("the output"), &error);
         self.stream.write_all(&self.pending).map_err(failed)?;

@@ -18,13 +18,11 @@ const MAX_TWO_BYTE_VOCABULARY: u64 = 65_499;
 /// Number of tokens that are packed at once. More tokens would need more memory and pack only slightly better.
 const BLOCK_TOKENS: usize = 16 << 20;
 
-/// Settings for converting samples to sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceSettings {
     pub vocabulary: u64,
     /// Maximum tokens of a sequence; `None` if every sample is a sequence.
     pub tokens: Option<u32>,
-    /// Token appended to every sample.
     pub end_token: Option<u32>,
 }
 
@@ -42,7 +40,6 @@ pub struct TokensWriter {
 }
 
 impl TokensWriter {
-    /// Creates the files `stem.bin` and so on in an existing folder.
     pub fn create(stem: &Path, sequences: SequenceSettings) -> Result<Self, DataProblem> {
         let ids = AtomicFile::create(&with_suffix(stem, ".bin"))?;
         let stem = stem.to_owned();
@@ -50,7 +47,6 @@ impl TokensWriter {
         Ok(Self { stem, ids, sequences, written, pending, pieces, samples: 0 })
     }
 
-    /// Appends a sample.
     pub fn write(&mut self, ids: &[u32]) -> Result<(), DataProblem> {
         self.samples += 1;
         let end = self.sequences.end_token;
@@ -75,7 +71,6 @@ impl TokensWriter {
         Ok(())
     }
 
-    /// Writes the pending tokens and the index, and moves the files to their paths.
     pub fn finish(mut self) -> Result<Vec<WrittenPart>, DataProblem> {
         self.pack()?;
         let part = |file: &mut AtomicFile, rows: u64| -> Result<WrittenPart, DataProblem> {

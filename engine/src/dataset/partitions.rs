@@ -69,7 +69,6 @@ fn unescaped(value: &str) -> String {
     String::from_utf8(text).unwrap_or_else(|_| value.to_owned())
 }
 
-/// Returns a column with the same value in every row.
 pub(super) fn constant(value: Option<&str>, rows: usize) -> ArrayRef {
     Arc::new(std::iter::repeat_n(value, rows).collect::<StringArray>())
 }

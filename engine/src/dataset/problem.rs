@@ -8,7 +8,6 @@ use longsift_stages::tokenize::encoder::TokenizerProblem;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::storage::error::{ErrorKind, StorageError};
 
-/// Problem with a data set: cause, location and fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataProblem {
     pub blame: Blame,
@@ -20,27 +19,22 @@ pub struct DataProblem {
     pub row_group: Option<usize>,
     /// Row in the file, 0-based.
     pub row: Option<u64>,
-    /// Suggested fix.
     pub hint: Option<String>,
 }
 
 impl DataProblem {
-    /// Creates a problem without a location.
     pub fn new(blame: Blame, message: impl Into<String>) -> Self {
         Self { blame, message: message.into(), file: None, row_group: None, row: None, hint: None }
     }
 
-    /// Creates a problem caused by the pipeline file.
     pub fn settings(message: impl Into<String>) -> Self {
         Self::new(Blame::Pipeline, message)
     }
 
-    /// Creates a problem caused by the data.
     pub fn data(message: impl Into<String>) -> Self {
         Self::new(Blame::Data, message)
     }
 
-    /// Creates a problem caused by the machine.
     pub fn machine(message: impl Into<String>) -> Self {
         Self::new(Blame::Machine, message)
     }
@@ -104,7 +98,6 @@ impl From<StorageError> for DataProblem {
 }
 
 impl From<ModelProblem> for DataProblem {
-    /// Converts a problem with a hub data set.
     fn from(problem: ModelProblem) -> Self {
         let blame = match problem.kind {
             ProblemKind::Settings => Blame::Pipeline,

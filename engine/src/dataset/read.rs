@@ -23,10 +23,8 @@ use crate::storage::range_file::Stamp;
 /// Maximum rows of a batch of long rows. Batch sizes follow from an average; this limits a batch in which long rows
 /// follow short ones.
 const MAX_LONG_ROWS: u64 = 64;
-/// Maximum rows of a batch.
 const MAX_ROWS: u64 = 1024;
 
-/// Rows and columns of a file to read.
 pub(super) struct ReadRequest<'a> {
     /// Index of the file in the data set.
     pub(super) file: usize,
@@ -48,7 +46,6 @@ pub(super) struct Batches {
     source: OpenFile,
     planned: Stamp,
     columns: Vec<RequestedColumn>,
-    /// Remaining rows, by index in the file.
     rows: Flatten<vec::IntoIter<Range<u64>>>,
     /// Next row to read; errors are reported at this row.
     next_row: u64,
@@ -72,7 +69,6 @@ enum ColumnSource {
     Partition(Option<String>),
 }
 
-/// Rows of the requested columns.
 pub(super) struct Batch {
     pub(super) columns: Vec<ArrayRef>,
     /// Indices of the rows in the file.
@@ -200,7 +196,6 @@ impl Batches {
         self.check_unchanged().err().unwrap_or_else(|| self.lost(self.next_row, why))
     }
 
-    /// Returns the error of a row that does not decode.
     fn lost(&self, row: u64, mut error: DecodeError) -> ReadError {
         if let [RequestedColumn { name, .. }] = &self.columns[..] {
             error.message = format!("column `{name}`: {}", error.message);
@@ -237,7 +232,6 @@ impl Iterator for Batches {
     }
 }
 
-/// Reason why reading stopped.
 #[derive(Clone, Debug)]
 pub enum ReadError {
     /// The whole file is affected: it changed, or the machine failed. The rows may be valid.
@@ -334,7 +328,6 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     (after != before).then(|| format!("its status changed at {before} ns, now at {after} ns"))
 }
 
-/// Returns the index of a column in the data set.
 pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
     dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
 }
@@ -358,7 +351,6 @@ pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range
     left
 }
 
-/// Converts ascending rows to ranges.
 pub(super) fn ranges(rows: &[u64]) -> Vec<Range<u64>> {
     let runs = rows.chunk_by(|a, b| a + 1 == *b);
     runs.map(|run| run[0]..run[run.len() - 1] + 1).collect()

@@ -10,9 +10,7 @@ use crate::spec::pipeline::{InputFormat, OnBadFile};
 
 #[derive(Clone, Debug)]
 pub struct ReadSettings {
-    /// Action for a damaged file.
     pub on_bad_file: OnBadFile,
-    /// File format, or detection by name.
     pub format: InputFormat,
     /// Columns of JSON lines; `None` to infer them from the first lines.
     pub columns: Option<Fields>,

@@ -37,7 +37,6 @@ pub(super) fn row_bytes(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
     sums
 }
 
-/// Adds to each row the bytes of its value in `array`.
 fn add(array: &dyn Array, sums: &mut [u64]) {
     match array.data_type() {
         DataType::Boolean => add_each(array, sums, |_| 1),

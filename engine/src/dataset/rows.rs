@@ -13,7 +13,6 @@ use super::read::{Batches, ReadError, ReadRequest, ranges};
 use super::units::WorkUnit;
 use crate::base::diagnostic::Blame;
 
-/// Approximate decoded bytes of a batch of rows.
 const BATCH_BYTES: u64 = 16 << 20;
 
 /// Reads the rows with indices `rows` (ascending, unique, inside the work unit) with all columns, in the data set's
@@ -65,9 +64,6 @@ pub fn read_faulty_rows<'a>(
 }
 
 /// Reads one row with all its columns, or returns why it cannot be used.
-///
-/// # Errors
-/// Those of [`read_rows`].
 pub fn read_row(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -85,7 +81,6 @@ pub fn read_row(
     Ok(Ok(batch.map_err(|why| schema_problem(&unit.file_path, row, &why.to_string()))?))
 }
 
-/// Checks that rows are ascending and inside the work unit.
 fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
     let inside = unit.first_row..unit.first_row + unit.rows;
     if rows.is_sorted_by(|a, b| a < b) && rows.iter().all(|row| inside.contains(row)) {
@@ -95,7 +90,6 @@ fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
     Err(DataProblem::new(Blame::Bug, why).in_file(&unit.file_path))
 }
 
-/// Returns the error of columns that do not fit the schema.
 fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
     DataProblem::data(format!("its columns differ from the plan: {why}")).in_file(file).at_row(row)
 }
@@ -125,7 +119,6 @@ impl RowPiece {
     }
 }
 
-/// Iterator over batches of complete rows. Created by [`read_rows`].
 pub struct RowBatches<'a> {
     dataset: &'a Dataset,
     file: usize,

@@ -25,9 +25,6 @@ use crate::storage::hub::tree::Tree;
 use crate::storage::range_file::RangeFile;
 
 /// Returns an identifier that distinguishes this version of a file from all others of the same name.
-///
-/// # Errors
-/// The file cannot be read.
 pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
     #[cfg(feature = "cloud")]
     if storage::store::is_address(path) {
@@ -39,7 +36,6 @@ pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
     Ok(format!("{} {} {} {modified:?} {changed:?}", status.dev(), status.ino(), status.size()))
 }
 
-/// Buffer of a sequential decoder in bytes.
 const BUFFER_BYTES: usize = 8192;
 
 /// Open file. Clones share the file and its first failed read.
@@ -51,12 +47,10 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opens a file for a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self, StorageError> {
         storage::open(&Location::from_path(path)).map(Self::new)
     }
 
-    /// Opens a file of a hub data set.
     pub(super) fn open_in_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
         Ok(Self::new(hub.tree.open(&format!("{}{path}", hub.folder))?))
     }
@@ -65,7 +59,6 @@ impl OpenFile {
         Self { file: Arc::new(file), refused: Arc::default() }
     }
 
-    /// Fills `bytes` from `offset`.
     pub(super) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -128,7 +121,6 @@ impl ChunkReader for OpenFile {
     }
 }
 
-/// Sequential reader of an [`OpenFile`].
 #[derive(Debug)]
 pub(crate) struct SequentialReader {
     file: OpenFile,
@@ -178,7 +170,6 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-/// Folder of a hub data set.
 #[derive(Clone, Debug)]
 pub(super) struct InTree {
     pub(super) tree: Arc<Tree>,

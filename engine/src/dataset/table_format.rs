@@ -34,7 +34,6 @@ const TABLES: [(&str, &str, &str, &str); 5] = [
     ("_paimon", "", "Paimon table", "the engine that wrote it"),
 ];
 
-/// Folder of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TableFolder {
     folder: String,
@@ -62,7 +61,6 @@ impl TableFolder {
         })
     }
 
-    /// Returns the table at a local folder, if there is a marker.
     fn detect(folder: &Path) -> Option<Self> {
         let is_marked = |(mark, ending, ..): &&(&str, &str, &str, &str)| {
             let mark = folder.join(mark);
@@ -104,7 +102,6 @@ impl TableFolder {
         }
     }
 
-    /// Returns the error for a table as input.
     pub(super) fn refusal(&self) -> DataProblem {
         let Self { folder, format, export } = self;
         DataProblem::settings(format!(

@@ -15,7 +15,6 @@ use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use super::types;
 
-/// Returns the footer with every text column declared as bytes.
 pub(super) fn declare_bytes(footer: &ParquetMetaData) -> Result<ParquetMetaData, ParquetError> {
     let file = footer.file_metadata();
     let root = bytes_type(&file.schema_descr().root_schema_ptr())?;

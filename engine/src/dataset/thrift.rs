@@ -6,16 +6,12 @@ use std::io::Read;
 /// Maximum nesting depth of structures. Parquet uses six levels.
 const MAX_DEPTH: u8 = 32;
 
-/// Reader of structures.
 pub(super) struct ThriftReader<R> {
     input: R,
-    /// Bytes read so far.
     pub(super) position: u64,
 }
 
-/// Type number of a field in the protocol.
 pub(super) type FieldType = u8;
-/// 32-bit integer.
 pub(super) const INT32: FieldType = 5;
 pub(super) const LIST: FieldType = 9;
 pub(super) const STRUCT: FieldType = 12;
@@ -50,7 +46,6 @@ impl<R: Read> ThriftReader<R> {
         Ok((if short == 15 { self.varint()? } else { short }, header & 0xf))
     }
 
-    /// Skips the value of a field.
     pub(super) fn skip(&mut self, kind: FieldType) -> Result<(), String> {
         // A boolean's value is its type.
         if matches!(kind, 1 | 2) { Ok(()) } else { self.skip_value(kind, 0) }

@@ -28,12 +28,10 @@ fn width(data_type: &DataType) -> Option<(bool, u8)> {
     })
 }
 
-/// Whether a type is a string in one of its three widths.
 pub(super) fn is_text(data_type: &DataType) -> bool {
     matches!(width(data_type), Some((true, _)))
 }
 
-/// Whether a type is a string or a binary.
 pub(super) fn is_text_or_bytes(data_type: &DataType) -> bool {
     width(data_type).is_some()
 }
@@ -69,7 +67,6 @@ pub(super) fn utc_time_field(field: Field) -> Field {
     field.with_metadata(metadata)
 }
 
-/// Describes the type of a column in a message.
 pub(super) fn described(field: &FieldRef) -> String {
     let zone = if is_utc_time(field) { " in UTC" } else { "" };
     let unit = match field.data_type() {
@@ -107,14 +104,12 @@ pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     }
 }
 
-/// Removes the declared key type from a column.
 fn without_declared_key(field: &FieldRef) -> FieldRef {
     let mut metadata = field.metadata().clone();
     metadata.remove(DECLARED_KEY);
     Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
-/// Returns the type of [`output_field`].
 fn output_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(key, value) if width(value).is_some() => {
@@ -180,12 +175,10 @@ fn parquet_time(data_type: &DataType) -> DataType {
     }
 }
 
-/// Applies `change` to the child types of a type.
 pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
     map_child_fields(data_type, |field| map_field(field, change))
 }
 
-/// Applies `change` to the child fields of a type.
 pub(super) fn map_child_fields(
     data_type: &DataType,
     change: impl Fn(&FieldRef) -> FieldRef,
@@ -264,7 +257,6 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
     })
 }
 
-/// Metadata keys that declare a column's extension type.
 const EXTENSION_TYPE: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
 /// Applies [`widest`] to two corresponding fields.
@@ -295,7 +287,6 @@ fn without_extension(field: &FieldRef) -> FieldRef {
     Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
-/// Applies [`widest_field`] to each pair.
 fn widest_fields(left: &Fields, right: &Fields) -> Option<Fields> {
     left.iter().zip(right).map(|(left, right)| widest_field(left, right)).collect()
 }
@@ -418,7 +409,6 @@ fn conform_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, A
     StructArray::try_new_with_length(fields.clone(), columns, array.nulls().cloned(), array.len())
 }
 
-/// Applies [`conform`] to the items of a list.
 fn conform_list<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,

@@ -20,7 +20,6 @@ pub struct LinesSchema {
     pub forms: Vec<&'static str>,
     /// Columns in the notation of `input.schema`.
     pub columns: String,
-    /// Whether the columns were inferred from the first lines.
     pub inferred: bool,
 }
 

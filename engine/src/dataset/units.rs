@@ -8,14 +8,12 @@ use crate::base::text;
 /// Consecutive row groups (or ranges of lines) of one file, limited by their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkUnit {
-    /// Index among the work units of the plan.
     pub index: usize,
     /// Index of the file in [`Dataset::files`].
     pub file: usize,
     /// Path of the file relative to the input root.
     pub file_path: String,
     pub row_groups: Range<usize>,
-    /// Index of the first row in the file.
     pub first_row: u64,
     /// Number of rows to read; fewer than in the row groups if a limit ends the work unit.
     pub rows: u64,

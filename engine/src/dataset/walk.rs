@@ -22,7 +22,6 @@ pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
     require_literal_leading_dot: true,
 };
 
-/// Result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct WalkResult {
     /// Files, in no particular order.
@@ -31,7 +30,6 @@ pub(super) struct WalkResult {
     pub(super) duplicates: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Part of a path to match.
 enum PatternStep {
     /// Literal name, including `..` and `.`.
     Literal(OsString),
@@ -46,7 +44,6 @@ pub(super) fn below(folder: &Path) -> Result<WalkResult, Vec<DataProblem>> {
     FolderWalk::new(vec![PatternStep::Below, PatternStep::Names(name)], b"._").run(folder)
 }
 
-/// Returns the files below `root` that a glob matches.
 pub(super) fn matching(root: &Path, pattern: &Path) -> Result<WalkResult, Vec<DataProblem>> {
     let step = |part: std::path::Component<'_>| {
         let part = part.as_os_str();

@@ -12,9 +12,6 @@ use crate::base::parallel;
 use crate::storage::{atomic, files};
 
 /// Writes the footers of a data set to `path`. Cost: reads every footer again.
-///
-/// # Errors
-/// A file that can no longer be read or has changed, or a failed write.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
     let parquet =
         dataset.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));

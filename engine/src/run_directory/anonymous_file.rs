@@ -12,12 +12,9 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::storage::files;
 
-/// Errors of a folder that is not writable.
 const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
-/// Errors of a full disk.
 const FULL: [ErrorKind; 2] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
 
-/// Anonymous temporary file.
 #[derive(Debug)]
 pub(crate) struct AnonymousFile {
     file: File,
@@ -47,7 +44,6 @@ impl AnonymousFile {
         Ok(written.map_err(|error| failed(&self.folder, "written", &error))?)
     }
 
-    /// Maps the whole file into memory.
     pub(crate) fn mapped(self) -> Result<MappedFile> {
         let mapped = MappedFile::from_file(&self.file);
         Ok(mapped.map_err(|error| failed(&self.folder, "memory-mapped", &error))?)

@@ -21,9 +21,6 @@ impl BorrowedScores {
     ///
     /// The caller must read the records again afterwards: a run removes a record before it replaces the record's files, so a
     /// record that still exists belongs to these versions.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
         let parts = records.iter().flat_map(|record| record.parts());
         let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();

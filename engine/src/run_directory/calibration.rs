@@ -130,7 +130,6 @@ pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
 /// thousand with four histograms of 3,000 bins each.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Format version of the file.
 pub const VERSION: u32 = 4;
 
 /// Parses the calibration at `path`, which the pipeline names at `place`.
@@ -151,12 +150,10 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
     })
 }
 
-/// Reads the bytes of a calibration file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(files::read_limited(path, MAX_BYTES)?)
 }
 
-/// Writes a calibration into a run directory.
 pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<()> {
     Ok(atomic::write_atomic(&directory.calibration(), calibration).map(drop)?)
 }

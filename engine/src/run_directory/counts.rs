@@ -75,12 +75,10 @@ fn total(reasons: &BTreeMap<String, u64>) -> u64 {
     reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-/// Increments the count of a reason.
 pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
     *reasons.entry(reason.to_owned()).or_default() += 1;
 }
 
-/// Whether serde omits a count.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0

@@ -26,7 +26,6 @@ pub fn is_selection_reason(reason: &str) -> bool {
         || reason.starts_with("no_")
 }
 
-/// Row or window that is not in the output.
 #[derive(Clone, Debug)]
 pub struct DroppedRow {
     /// Row of the document in its file.

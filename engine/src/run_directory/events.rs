@@ -16,7 +16,6 @@ use crate::base::clock;
 use crate::base::error::Result;
 use crate::storage::{atomic, error, files, regular, store};
 
-/// Maximum bytes of a line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
 /// Minimum time between two writes of the events to an object store.
@@ -107,9 +106,6 @@ fn line(event: &str, facts: Value) -> String {
 }
 
 /// Calls `each` for every event, process by process, in order. Skips lines that are not events: the last one may be partial.
-///
-/// # Errors
-/// A file exists and cannot be read.
 pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>)) -> Result<()> {
     let mut line_read = |line: &[u8]| {
         if let Ok(Value::Object(event)) = serde_json::from_slice(line) {

@@ -122,7 +122,6 @@ impl Identity {
         }
     }
 
-    /// Returns the first fact with this name of any measure.
     pub fn find_in_measures(&self, name: &str) -> Option<&Value> {
         self.measures.values().find_map(|measure| measure.facts.get(name))
     }
@@ -143,7 +142,6 @@ impl Identity {
         lines
     }
 
-    /// Lists all differences.
     pub fn differences(&self, before: &Self) -> Vec<String> {
         let mut lines = self.differences_of_scores(before);
         let names = self.measures.keys().chain(before.measures.keys());
@@ -163,19 +161,16 @@ impl Identity {
 /// Fingerprints of windows and measures, which decide whether existing statistics can be reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fingerprints {
-    /// Fingerprint of [`Identity::windows`].
     pub windows: String,
     /// Fingerprint of each stage that processes documents, by name. Included in `windows`.
     #[serde(skip)]
     pub documents: BTreeMap<String, String>,
-    /// Fingerprint of each measure, by name.
     pub measures: BTreeMap<String, MeasureFingerprint>,
 }
 
 /// Fingerprint of a measure, and the windows it runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MeasureFingerprint {
-    /// Fingerprint of [`MeasureFacts::facts`].
     pub fingerprint: String,
     /// Conditions for a window to have these statistics; empty if all windows have them.
     pub only: Facts,

@@ -15,7 +15,6 @@ use crate::storage::{error, files, marked, regular, store};
 /// Maximum wait for shared locks. `longsift status` holds one for microseconds, or longer on a busy machine. A run's exclusive
 /// lock fails at once.
 const SHARED_LOCK_WAIT: Duration = Duration::from_secs(2);
-/// Time between two attempts to lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum wait for a process that has exclusive access only briefly, to finish the commit of an interrupted selection.
@@ -119,7 +118,6 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Creates the folders that a run writes to while it scores.
     fn create_working_folders(&self) -> Result<()> {
         if store::is_address(&self.root) {
             // The journal is in the cache folder of this machine.
@@ -152,7 +150,6 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Returns the process that has exclusive access, if any.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
         let path = self.lock_path();
         #[cfg(feature = "cloud")]

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::{clock, machine};
 
-/// Process that holds a run directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Holder {
     pub(super) pid: u32,
@@ -18,13 +17,11 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Describes this process, starting now.
     pub(super) fn this_process() -> Self {
         Self { pid: std::process::id(), host: machine::host_name(), started: clock::now_utc() }
     }
 }
 
-/// Maximum bytes of a lock file.
 const MAX_LOCK_BYTES: usize = 4096;
 
 /// Whether `content` is that of a lock file. It may be incomplete: after a power cut, bytes that were not synced are zeros.

@@ -110,7 +110,6 @@ impl RunDirectory {
         files::concurrency(&self.root, on_disk)
     }
 
-    /// Whether the run is marked as finished.
     pub fn is_finished(&self) -> Result<bool> {
         Ok(files::size(&self.success())?.is_some())
     }
@@ -119,7 +118,6 @@ impl RunDirectory {
         Ok(atomic::write_atomic(&self.success(), b"").map(drop)?)
     }
 
-    /// Removes the list of missing work units.
     pub fn remove_missing_list(&self) -> Result<()> {
         Ok(files::remove_file(&self.missing())?)
     }
@@ -193,18 +191,15 @@ impl RunDirectory {
         Ok(all.filter(|path| !is_own(path)).collect())
     }
 
-    /// Removes staged files.
     pub fn remove_attempts(&self) -> Result<()> {
         remove(&self.staged_data())?;
         remove(&self.staging())
     }
 
-    /// Removes the record of a commit.
     pub fn remove_intent(&self) -> Result<()> {
         Ok(files::remove_file(&self.intent())?)
     }
 
-    /// Lists the journals of open units.
     pub fn journals(&self) -> Result<Vec<PathBuf>> {
         Ok(files::list_if_present(&self.journal())?)
     }

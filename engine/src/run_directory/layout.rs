@@ -53,13 +53,11 @@ pub(super) const RECORDS: [&str; 13] = [
 /// Folders of the parts of a selection before the commit.
 #[derive(Clone, Debug)]
 pub struct PartFolders {
-    /// Folder of data files.
     pub data: PathBuf,
     /// Folder of everything else: `dropped/`, `selection/`, the list of files that cannot be opened, records.
     pub records: PathBuf,
 }
 
-/// Paths of a run directory and of its output.
 #[derive(Clone, Debug)]
 pub struct RunDirectory {
     /// `<output>.run`.
@@ -69,7 +67,6 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Returns the run directory of an output folder.
     pub fn for_output(output: &Path) -> Self {
         // Removes a trailing slash.
         let output: PathBuf = match output.to_str() {
@@ -185,13 +182,11 @@ impl RunDirectory {
         names
     }
 
-    /// Absolute path of the run directory, as in the summary.
     pub fn absolute(&self) -> String {
         let path = files::canonical(&self.root).or_else(|_| std::path::absolute(&self.root));
         path.unwrap_or_else(|_| self.root.clone()).display().to_string()
     }
 
-    /// Mark of the list of missing work units.
     pub(super) const MISSING_MARK: Mark = Mark::Keys(&["shards", "missing"]);
 
     /// Mark of the footers that a driver writes before its shards start.
@@ -300,11 +295,8 @@ paths! {
     /// Statistics of the last selection, for `score.calibration`.
     calibration: "calibration.json",
     summary: "summary.json",
-    /// HTML report, with `output.report`.
     report_page: "report.html",
-    /// Content of the report as JSON.
     report: "report.json",
-    /// Marker of a finished run.
     success: "_SUCCESS",
     events: "events.jsonl",
     /// Folder of events in an object store, with a file per process.

@@ -22,7 +22,6 @@ use crate::storage::objects::Version;
 use crate::storage::objects::stored::{read_version, write_version};
 use crate::storage::retry::RetryPolicy;
 
-/// Interval between renewals.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 /// A lease that stays unchanged for this long has expired: three missed renewals and a late one.
 const EXPIRY: Duration = Duration::from_secs(20);
@@ -31,7 +30,6 @@ const RECENT: Duration = Duration::from_secs(2);
 /// Interval between reads of another process's lease.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Content of the object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LeaseRecord {
     #[serde(flatten)]
@@ -40,7 +38,6 @@ struct LeaseRecord {
     place: String,
     /// Distinguishes leases of the same process.
     number: u64,
-    /// Number of renewals.
     beats: u64,
 }
 
@@ -202,9 +199,7 @@ fn unconditional(root: &Path) -> Failure {
         .into()
 }
 
-/// Whether a directory is in use.
 pub(super) enum Use {
-    /// No process uses it.
     Free,
     /// A live process uses it; `None` if the lease does not say which.
     InUse(Option<Holder>),

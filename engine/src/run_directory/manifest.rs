@@ -78,7 +78,6 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Mark by which longsift recognises its manifests.
     pub const MARK: Mark = Mark::Keys(&["version", "longsift", "lock", "units"]);
 
     /// Reads the manifest of a run directory; `None` if it does not exist.
@@ -128,9 +127,6 @@ impl Manifest {
     }
 
     /// Whether every file of the selection exists with the recorded size.
-    ///
-    /// # Errors
-    /// A folder cannot be read.
     pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
         let records = self.dropped.iter().chain(&self.selection).chain(&self.report);
         let records =
@@ -177,7 +173,6 @@ pub struct KnownFile {
 }
 
 impl KnownFile {
-    /// Returns the identities of all files of `dataset`, in order.
     pub fn for_dataset(dataset: &Dataset) -> Vec<Self> {
         // Links are resolved: a link such as `current` may point to another folder every day.
         let root = files::canonical(&dataset.root).unwrap_or_else(|_| dataset.root.clone());

@@ -99,13 +99,9 @@ impl PipelineLock {
         })
     }
 
-    /// Mark by which longsift recognises its locks.
     pub const MARK: Mark = Mark::Keys(&["version", "settings", "identity"]);
 
     /// Writes the lock of a pipeline file.
-    ///
-    /// # Errors
-    /// The file exists and is not a lock, or it cannot be written.
     pub fn write_next_to(&self, path: &Path) -> Result<()> {
         marked::write(path, Self::MARK, &json(self))
     }
@@ -121,7 +117,6 @@ impl PipelineLock {
         Ok(atomic::write_new(path, &json(&sealed(self)))?)
     }
 
-    /// Checks that the pipeline matches the lock at `path`.
     pub fn check(&self, path: &Path) -> Result<()> {
         let Some(locked) = Self::read(path)? else {
             return Err(Diagnostic::error(

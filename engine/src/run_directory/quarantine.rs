@@ -197,10 +197,8 @@ fn read_messages(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Row that could not be scored, with the reason.
 #[derive(Clone, Debug)]
 pub struct BadRow {
-    /// Row in the file.
     pub row: u64,
     /// Stage that failed: `input`, `tokenize`, `first-layer-attention`.
     pub stage: Cow<'static, str>,

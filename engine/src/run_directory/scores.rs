@@ -22,16 +22,13 @@ use super::facts::Fingerprints;
 use super::table::{Table, column};
 use crate::base::error::Result;
 
-/// Columns of a measure in a score table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasureColumns {
-    /// Name of the measure in the pipeline.
     pub measure: String,
     /// Statistics of the measure in order, with their names in the pipeline.
     pub columns: Vec<Column>,
 }
 
-/// One measured window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoreRow {
     /// Row of the document in its file.
@@ -50,7 +47,6 @@ pub struct ScoreRow {
     pub byte_start: Option<u64>,
     /// End of the byte range, exclusive.
     pub byte_end: Option<u64>,
-    /// Tokens of the document.
     pub tokens_total: u64,
     /// Tokens of the scored sequence, including BOS.
     pub tokens_scored: u64,
@@ -79,7 +75,6 @@ fn window_fields() -> Vec<Field> {
     ]
 }
 
-/// Whether a column with this name identifies a window.
 pub fn is_window_column(name: &str) -> bool {
     window_fields().iter().any(|field| field.name() == name)
 }
@@ -95,7 +90,6 @@ fn data_type(kind: Kind) -> DataType {
 /// Metadata key of the measure's name.
 const MEASURE: &str = "measure";
 
-/// Returns the schema of a score table with these measures.
 pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
     let mut fields = window_fields();
     for MeasureColumns { measure, columns } in measures {
@@ -124,7 +118,6 @@ pub fn metadata(fingerprints: &Fingerprints) -> Vec<(String, String)> {
     ]
 }
 
-/// Whether a schema is that of a score table, with any measures.
 pub fn is_table(schema: &Schema) -> bool {
     let windows = window_fields();
     let fields = schema.fields();
@@ -245,24 +238,16 @@ fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> Arr
 /// Measured window with the columns that the selection needs.
 #[derive(Clone, Debug)]
 pub struct ScoredWindow {
-    /// Row of the document in its file.
     pub input_row: u64,
     pub id: String,
-    /// Index of the window in the document.
     pub window: u32,
-    /// Number of windows of the document.
     pub windows: u32,
-    /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
-    /// Byte range of the window's text; `None` for pre-tokenised input.
     pub bytes: Option<(u64, u64)>,
-    /// Tokens of the document.
     pub tokens_total: u64,
-    /// Tokens of the scored sequence, including BOS.
     pub tokens_scored: u64,
     /// Requested statistics, in order; `None` for a null.
     pub statistics: Vec<Option<f64>>,
-    /// Hash of the document's text or tokens.
     pub content_hash: String,
 }
 
@@ -290,25 +275,20 @@ pub fn read(
     )
 }
 
-/// Location of a measured window in its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowLocation {
-    /// Row of the document in its file.
     pub input_row: u64,
-    /// Index of the window in the document.
     pub window: u32,
     /// Token range, in tokens of the document without BOS.
     pub tokens: (u64, u64),
     /// Byte range of the window's text; `None` for pre-tokenised input.
     pub bytes: Option<(u64, u64)>,
-    /// Tokens of the document.
     pub tokens_total: u64,
 }
 
 /// Locations of the windows of a score file, and statistics that are lists.
 #[derive(Debug, Default)]
 pub struct WindowLocations {
-    /// Locations in order.
     pub locations: Vec<WindowLocation>,
     /// Chunks of the column of each requested list; empty if the file does not have it.
     lists: Vec<Vec<ListArray>>,
@@ -411,7 +391,6 @@ fn table(path: &Path) -> Table<'_> {
     Table { path, what: "score file", hint }
 }
 
-/// Column of one statistic in one batch.
 enum StatisticColumn<'a> {
     Number(&'a Float64Array),
     Count(&'a Int64Array),
@@ -439,12 +418,10 @@ impl<'a> StatisticColumn<'a> {
     }
 }
 
-/// Returns a column of lists of numbers.
 fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
     column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
 }
 
-/// Columns of one batch of a score file.
 struct ScoreColumns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],

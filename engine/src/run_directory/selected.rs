@@ -14,10 +14,8 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
 
-/// Result of the selection for one sample.
 #[derive(Clone, Debug)]
 pub struct SelectedRow<'a> {
-    /// Row of the document in its file.
     pub input_row: u64,
     pub id: &'a str,
     /// Index of the window; `None` for a document.
@@ -35,7 +33,6 @@ pub struct SelectedRow<'a> {
     pub reason: Option<&'a str>,
 }
 
-/// Columns before the statistics.
 fn first_fields() -> Vec<Field> {
     vec![
         Field::new("input_file", DataType::Utf8, false),
@@ -46,7 +43,6 @@ fn first_fields() -> Vec<Field> {
     ]
 }
 
-/// Columns after the statistics.
 fn last_fields() -> Vec<Field> {
     vec![
         Field::new("score", DataType::Float64, true),
@@ -56,7 +52,6 @@ fn last_fields() -> Vec<Field> {
     ]
 }
 
-/// Whether a schema is that of a selection table, with any statistics.
 pub fn is_table(schema: &Schema) -> bool {
     let (first, last) = (first_fields(), last_fields());
     let fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -70,7 +65,6 @@ pub fn is_table(schema: &Schema) -> bool {
         && same(&fields[fields.len() - last.len()..], &last)
 }
 
-/// Whether a column with this name exists in every selection table.
 pub fn is_sample_column(name: &str) -> bool {
     first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
 }
@@ -107,7 +101,6 @@ pub fn write_at(
     Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
-/// Reads the names of the statistics of a table.
 pub fn statistics(path: &Path) -> Result<Vec<String>> {
     let table = table(path);
     let (schema, _) = table.shape()?;
@@ -139,7 +132,6 @@ fn table(path: &Path) -> Table<'_> {
     Table { path, what: "table of the selection", hint }
 }
 
-/// Columns of one batch of a selection table.
 struct Columns<'a> {
     rows: &'a Int64Array,
     windows: &'a Int32Array,

@@ -356,12 +356,9 @@ pub struct DeviceWork {
     pub retired: Option<String>,
 }
 
-/// Counts of the samples with one label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelCounts {
-    /// All samples.
     pub samples: u64,
-    /// Kept samples.
     pub kept: u64,
     /// Samples that each of `output.compare` would keep.
     pub compared: Vec<u64>,

@@ -12,7 +12,6 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::dataset::source::{OpenFile, guarded};
 
-/// Rows per decoded batch.
 const BATCH_ROWS: usize = 8192;
 
 /// Table file, with the hint for a damaged one.
@@ -21,7 +20,6 @@ pub(crate) struct Table<'a> {
     pub(crate) path: &'a Path,
     /// Noun for messages: `score file`.
     pub(crate) what: &'a str,
-    /// Hint if the file cannot be read.
     pub(crate) hint: &'a str,
 }
 
@@ -58,9 +56,6 @@ impl Table<'_> {
     }
 
     /// Reads the schema and the number of rows from the footer.
-    ///
-    /// # Errors
-    /// The machine cannot read the file, or the file is damaged.
     pub(crate) fn shape(&self) -> Result<(SchemaRef, u64)> {
         let file = OpenFile::open(self.path)?;
         let source = file.clone();
@@ -80,7 +75,6 @@ impl Table<'_> {
         }
     }
 
-    /// Error: the file is not the expected table.
     pub(crate) fn damaged(&self, why: &dyn Display) -> Failure {
         self.problem(Blame::Data, why)
     }

@@ -51,7 +51,6 @@ pub struct Part {
 }
 
 impl Part {
-    /// Describes a file that was just written.
     pub fn new(path: String, written: &WrittenPart) -> Self {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
     }
@@ -78,7 +77,6 @@ impl Part {
         Ok(record.is_some_and(|record| found.is_before(record)) || self.is_unchanged(folder)?)
     }
 
-    /// Whether each part exists below `folder`, with its size.
     pub fn all_in_place<'a>(
         parts: impl IntoIterator<Item = &'a Self>,
         folder: &Path,
@@ -167,7 +165,6 @@ pub struct UnitRecord {
 }
 
 impl UnitRecord {
-    /// Files of the record, relative to the run directory.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         std::iter::once(&self.scores).chain(&self.dropped).chain(&self.quarantine)
     }

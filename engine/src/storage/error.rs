@@ -19,24 +19,18 @@ pub type Cause = Box<dyn Error + Send + Sync>;
 /// Kind of a failure, which determines who must act and whether a retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The name does not exist.
     NotFound,
-    /// Missing permissions.
     Denied,
     /// Permanent failure: an invalid name, a wrong length, an unexpected answer.
     Invalid,
-    /// The file has changed since it was opened.
     Changed,
-    /// No space left.
     Full,
     /// Failure of disk, network or system.
     Transient,
-    /// Interrupted by a signal.
     Stopped,
 }
 
 impl ErrorKind {
-    /// Returns the kind of an operating system error.
     pub fn from_io(error: &io::Error) -> Self {
         use io::ErrorKind as Io;
         match error.kind() {
@@ -62,16 +56,13 @@ impl ErrorKind {
     }
 }
 
-/// Failed file operation.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} `{at}`: {source}")]
 pub struct StorageError {
     /// Operation: `open`, `write`, …
     pub operation: &'static str,
-    /// File or folder.
     pub at: Location,
     pub kind: ErrorKind,
-    /// Underlying error.
     pub source: Cause,
     /// Hint for the user, if more specific than that of the kind.
     pub(super) hint: Option<&'static str>,
@@ -114,7 +105,6 @@ impl StorageError {
         Self { hint: Some(hint), ..self }
     }
 
-    /// Returns a hint for the user, if any.
     pub fn hint(&self) -> Option<String> {
         let hint = match (self.kind, self.at.is_address()) {
             _ if self.hint.is_some() => self.hint?,
@@ -145,7 +135,6 @@ impl StorageError {
     }
 }
 
-/// Whether the error is a cycle of links.
 pub(super) fn is_link_circle(error: &io::Error) -> bool {
     error.raw_os_error() == Some(TOO_MANY_LINKS)
 }

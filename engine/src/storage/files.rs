@@ -16,7 +16,6 @@ use super::store::is_address;
 use crate::base::text;
 use crate::storage::error::{self, StorageError, failed, is_link_circle};
 
-/// Maximum concurrent requests to an object store.
 const MAX_REQUESTS: usize = 32;
 
 /// Prefix of a file's name until it is committed. Readers of a folder skip hidden names.
@@ -110,7 +109,6 @@ pub fn remove_empty_folders(folder: &Path, top: &Path) -> Result<(), StorageErro
     Ok(())
 }
 
-/// Reads a file from its beginning.
 fn reader(path: &Path) -> Result<Box<dyn Read>, StorageError> {
     match store(path) {
         Some((store, address)) => store.reader(address),
@@ -411,7 +409,6 @@ pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
     Ok(files)
 }
 
-/// Returns the folder that contains `path`.
 pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

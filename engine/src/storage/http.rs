@@ -36,7 +36,6 @@ const MAX_DISCARDED_BYTES: u64 = 16 << 30;
 /// Maximum bytes to discard per block of a data file.
 pub(super) const MAX_DISCARDED_PER_BLOCK: u64 = 64 << 20;
 
-/// Maximum redirects per answer.
 const MAX_REDIRECTS: usize = 10;
 
 /// HTTP client, usable from any number of threads.
@@ -50,11 +49,9 @@ pub(crate) struct HttpClient {
     stop: Stop,
     /// Maximum bytes to discard from a server that ignores ranges.
     max_discarded_bytes: u64,
-    /// Received bytes.
     received: AtomicU64,
 }
 
-/// Content of a small file.
 pub(crate) struct SmallFile {
     pub(crate) bytes: Vec<u8>,
     /// Headers of the first server, before redirects.
@@ -63,12 +60,10 @@ pub(crate) struct SmallFile {
     pub(crate) version: String,
 }
 
-/// Opened remote file.
 pub(crate) struct RemoteFile {
     url: Url,
     /// Target of the last redirect.
     location: Mutex<Option<Url>>,
-    /// Length of the whole file in bytes.
     pub(crate) length: u64,
     /// First bytes, as far as they were requested.
     pub(crate) first: Vec<u8>,
@@ -129,7 +124,6 @@ impl HttpClient {
         Ok(Self { http, runtime, token, kind, policy, stop, max_discarded_bytes, received })
     }
 
-    /// Sets the maximum bytes to discard.
     #[must_use]
     pub(crate) fn with_max_discarded_bytes(self, max_discarded_bytes: u64) -> Self {
         Self { max_discarded_bytes, ..self }
@@ -263,7 +257,6 @@ impl HttpClient {
         Ok(())
     }
 
-    /// Reads one range of a file.
     pub(crate) fn read_range(
         &self,
         file: &RemoteFile,
@@ -401,7 +394,6 @@ impl HttpClient {
     }
 }
 
-/// Returns the version of a file.
 fn version(length: u64, headers: &HeaderMap) -> String {
     let values = [header::ETAG, header::LAST_MODIFIED].map(|name| headers.get(name));
     let values =
@@ -416,7 +408,6 @@ fn modified_ns(headers: &HeaderMap) -> i128 {
         .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0))
 }
 
-/// Returns the error of an interrupted request.
 fn stopped(url: &Url) -> StorageError {
     failed(url, ErrorKind::Stopped, "stopped by a signal")
 }

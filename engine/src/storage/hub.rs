@@ -38,10 +38,8 @@ use crate::base::stop::Stop;
 use home::{Home, short_text};
 use reference::{HubReference, RepositoryKind, is_commit};
 
-/// Options for using the hub.
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
-    /// Whether to work without the network.
     pub offline: bool,
     /// Recorded commits by reference: see [`Hub::pins`].
     pub pins: BTreeMap<String, String>,
@@ -49,7 +47,6 @@ pub struct HubOptions {
     pub stop: Stop,
 }
 
-/// Access to models and data sets of the hub.
 pub struct Hub {
     pub(crate) home: Home,
     /// Cache folder of all repositories.
@@ -83,7 +80,6 @@ impl Hub {
         self.options.offline || self.home.offline
     }
 
-    /// Returns the cache folder of a repository.
     pub(crate) fn repository(&self, model: &HubReference) -> PathBuf {
         self.root.join(model.folder_name())
     }
@@ -106,7 +102,6 @@ impl Hub {
             .ok_or_else(|| self.absent(model, &model.revision))
     }
 
-    /// Returns why nothing is fetched.
     fn why_absent(&self) -> &'static str {
         if self.options.offline {
             "`--offline` prevents fetching it"

@@ -75,9 +75,6 @@ impl Mark {
 }
 
 /// Whether the file at `path` exists and has the mark.
-///
-/// # Errors
-/// The file cannot be read.
 pub fn carries(path: &Path, mark: Mark) -> Result<bool> {
     Ok(files::size(path)?.is_some_and(|size| size > 0) && mark.allows(path)?)
 }
@@ -91,9 +88,6 @@ pub fn check(path: &Path, mark: Mark) -> Result<()> {
 }
 
 /// Writes a whole file, replacing one with the same mark; writes directly into a device or a pipe.
-///
-/// # Errors
-/// The errors of [`check`], or the file cannot be written.
 pub fn write(path: &Path, mark: Mark, bytes: &[u8]) -> Result<()> {
     check(path, mark)?;
     Ok(atomic::write_answer(path, bytes)?)
@@ -106,9 +100,6 @@ pub fn foreign(path: &Path) -> Diagnostic {
 }
 
 /// Creates a folder that longsift fills and clears, and marks it. A folder with contents is not marked.
-///
-/// # Errors
-/// The folder or its mark cannot be written.
 pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
     files::create_folder(path)?;
     if !is_address(path) && files::list_if_present(path)?.is_empty() {
@@ -118,9 +109,6 @@ pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
 }
 
 /// Whether the contents of a folder may be removed: it has the mark, is empty or is missing.
-///
-/// # Errors
-/// The folder cannot be read.
 pub fn is_own_folder(path: &Path) -> std::result::Result<bool, StorageError> {
     let mut names = files::list_if_present(path)?;
     // Ignores temporary files: another process may be writing the marker.

@@ -47,7 +47,6 @@ struct ObjectFile {
     opened: ObjectMeta,
 }
 
-/// Opens a file by its address.
 pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     let ObjectLocation { client, path, .. } = locate("open", url)?;
     let store = client.objects;
@@ -78,7 +77,6 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     Ok(RangeFile::remote(file, key, stamp, tail))
 }
 
-/// Returns the size and modification time of an object.
 pub(super) fn stamp(meta: &ObjectMeta) -> Stamp {
     Stamp::new(meta.size, meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from))
 }
@@ -172,7 +170,6 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     .await
 }
 
-/// Client of a bucket.
 #[derive(Clone)]
 struct BucketClient {
     objects: Arc<dyn ObjectStore>,
@@ -275,7 +272,6 @@ fn configured<B, K: FromStr>(
     })
 }
 
-/// Returns the runtime of all requests.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
@@ -302,7 +298,6 @@ pub(super) fn put(
     Ok(Version { e_tag: written.e_tag, version: written.version })
 }
 
-/// Sequential reader of a file.
 pub(super) struct ObjectReader {
     pub(super) file: RangeFile,
     pub(super) at: u64,

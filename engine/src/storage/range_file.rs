@@ -68,7 +68,6 @@ struct Remote {
 /// Metadata that detects changes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
-    /// Length in bytes.
     pub(crate) size: u64,
     /// Modification time in nanoseconds since 1970; 0 if unknown.
     pub(crate) modified_ns: i128,
@@ -107,7 +106,6 @@ impl RangeFile {
         Ok(Self { length: status.len(), stamp: None, content })
     }
 
-    /// Marks the file as immutable.
     pub(super) fn into_immutable(self) -> Self {
         Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
     }

@@ -18,7 +18,6 @@ pub fn open(path: &Path) -> Result<File, StorageError> {
         .map_err(failed("open", path))
 }
 
-/// Checks that a name is a regular file.
 pub(super) fn check(status: &fs::Metadata) -> io::Result<()> {
     let kind = status.file_type();
     if kind.is_file() {

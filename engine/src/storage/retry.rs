@@ -13,7 +13,6 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for a pending request to finish after a signal.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// Limits of retries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
     /// Delay before the second attempt; doubled for each further one.
@@ -49,7 +48,6 @@ impl RetryPolicy {
     }
 }
 
-/// Retries of one operation.
 pub(super) struct Retry<'a> {
     policy: &'a RetryPolicy,
     stop: &'a Stop,

@@ -12,13 +12,10 @@ use super::range_file::Stamp;
 /// Files of a store by address. Written files appear atomically and are then durable. Folders exist only while they
 /// contain files.
 pub(crate) trait Store: Sync {
-    /// Reads a whole file.
     fn read(&self, address: &str) -> Result<Vec<u8>, StorageError>;
-    /// Reads a file sequentially.
     fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError>;
     /// Writes a whole file unless it exists. Returns whether it was written.
     fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError>;
-    /// Starts a sequential upload.
     fn upload(&self, address: &str) -> Result<Box<dyn Upload>, StorageError>;
     /// Copies a file, replacing an existing one.
     fn copy(&self, from: &str, to: &str) -> Result<(), StorageError>;

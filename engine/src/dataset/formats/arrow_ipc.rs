@@ -29,10 +29,8 @@ const MAGIC: &[u8; 6] = b"ARROW1";
 /// Length of the footer and trailing magic number.
 const TAIL_BYTES: u64 = 10;
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Largest message header that is read.
 const MAX_HEADER_BYTES: u64 = 32 << 20;
 
-/// Metadata of an Arrow file.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct ArrowFile {
     /// SHA-256 of the messages' offsets and headers and of the file's modification time: values can change without
@@ -78,7 +76,6 @@ impl ArrowFile {
         guarded(|| Ok::<_, String>(scan.all())).unwrap_or_else(|why| Err(damaged(why)))
     }
 
-    /// Creates a decoder.
     pub(in crate::dataset) fn open(
         &self,
         source: &OpenFile,
@@ -209,7 +206,6 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), D
     Ok(())
 }
 
-/// Scans a file header by header.
 struct ArrowScan<'a> {
     file: &'a OpenFile,
     size: u64,
@@ -269,7 +265,6 @@ impl ArrowScan<'_> {
         Ok((schema, footer.version(), messages))
     }
 
-    /// Reads the messages of a stream in order.
     fn scan_stream(&mut self) -> Result<ArrowMessages, DataProblem> {
         let (mut schema, mut messages, mut offset) = (None, Vec::new(), 0);
         while let Some((header, message)) = self.message(offset)? {
@@ -339,7 +334,6 @@ impl ArrowScan<'_> {
     }
 }
 
-/// Result of a scan.
 type ArrowMessages = (Schema, MetadataVersion, Vec<MessagePosition>);
 
 fn cut_off() -> DataProblem {

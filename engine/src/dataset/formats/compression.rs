@@ -43,7 +43,6 @@ impl FileCompression {
         (Self::None, name)
     }
 
-    /// Returns a reader of the decompressed bytes.
     pub(super) fn reader(
         self,
         bytes: impl Read + Send + 'static,

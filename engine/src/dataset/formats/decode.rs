@@ -10,16 +10,13 @@ use longsift_stages::contract::RowError;
 /// Part of a file that can be read independently: a Parquet row group, a range of lines, a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowGroupInfo {
-    /// Index of its first row in the file.
     pub first_row: u64,
     pub rows: u64,
     /// Bytes of all its columns, encoded but not compressed.
     pub uncompressed_bytes: u64,
-    /// Bytes of all its columns in the file.
     pub compressed_bytes: u64,
 }
 
-/// Rows and columns to read from a file.
 pub(in crate::dataset) struct DecodeRequest {
     /// Row ranges of the file, ascending, disjoint and non-empty.
     pub(in crate::dataset) rows: Vec<Range<u64>>,
@@ -71,7 +68,6 @@ pub(in crate::dataset) struct Decoded {
     pub(in crate::dataset) bad: Vec<(usize, RowError)>,
 }
 
-/// Decoder of the requested part of a file, in order.
 pub(in crate::dataset) trait Decode: Send {
     /// Returns the next rows, all of one row group; `None` at the end.
     ///
@@ -80,13 +76,11 @@ pub(in crate::dataset) trait Decode: Send {
     fn next(&mut self) -> Result<Option<Decoded>, DecodeError>;
 }
 
-/// Reason why rows do not decode.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct DecodeError {
     /// `unreadable` for invalid bytes, or the code of an exceeded limit.
     pub(in crate::dataset) code: &'static str,
     pub(in crate::dataset) message: String,
-    /// Suggested fix for an exceeded limit.
     pub(in crate::dataset) hint: Option<String>,
 }
 

@@ -20,10 +20,8 @@ use crate::base::text::quoted;
 /// Whole numbers that may be written with a zero fraction: other programs read those as float64.
 const EXACT_FLOAT_RANGE: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
 
-/// Reason why a line does not fit its columns.
 #[derive(Debug)]
 pub(super) struct Misfit {
-    /// Byte offset in the line.
     pub(super) at: usize,
     /// Path of the field, such as `meta.years[3]`; empty for a line that is not JSON.
     field: String,
@@ -153,12 +151,10 @@ struct LineParser<'a> {
 }
 
 impl<'a> LineParser<'a> {
-    /// Returns the byte offset of a part of the line.
     fn position(&self, part: &str) -> usize {
         part.as_ptr() as usize - self.line.as_ptr() as usize
     }
 
-    /// Describes a line that is not one JSON object.
     fn syntax_error(&self, error: &serde_json::Error) -> Misfit {
         if error.is_data() {
             let blank = self.line.len() - self.line.trim_ascii_start().len();
@@ -215,7 +211,6 @@ impl<'a> LineParser<'a> {
         Ok(values)
     }
 
-    /// Parses the value of a column of this type.
     fn value(&self, value: &'a str, data_type: &DataType) -> Result<ColumnValue<'a>, Misfit> {
         let parsed = "a part of valid JSON is valid JSON";
         match (value.as_bytes()[0], data_type) {
@@ -280,7 +275,6 @@ impl<'a> LineParser<'a> {
     }
 }
 
-/// Returns the name at `at` that Python writes for a number JSON does not have.
 fn not_a_number(line: &str, at: usize) -> Option<&'static str> {
     let names = ["NaN", "-Infinity", "Infinity"];
     // `at` is the first character that does not fit, which is the second one of `-Infinity`.

@@ -55,7 +55,6 @@ impl FileFormat {
         Self::from_name(name).is_some()
     }
 
-    /// Returns the name of the format for messages.
     pub(in crate::dataset) fn name(self) -> &'static str {
         match self {
             Self::Parquet => "a Parquet file",
@@ -69,7 +68,6 @@ impl FileFormat {
         }
     }
 
-    /// Returns the pipeline setting for this format.
     fn kind(self) -> InputFormat {
         match self {
             Self::Parquet => InputFormat::Parquet,

@@ -12,7 +12,6 @@ use crate::dataset::types::is_text;
 /// Name of the column before the first tab.
 const KEY: &str = "tsv_key";
 
-/// Content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::dataset) enum LineFormat {
     Json,
@@ -21,7 +20,6 @@ pub(in crate::dataset) enum LineFormat {
 }
 
 impl LineFormat {
-    /// Returns a description of a line for messages.
     pub(super) fn line(self) -> &'static str {
         match self {
             Self::Json => "a JSON object",
@@ -29,7 +27,6 @@ impl LineFormat {
         }
     }
 
-    /// Returns the name of such files.
     pub(in crate::dataset) fn name(self) -> &'static str {
         match self {
             Self::Json => "jsonl",
@@ -50,9 +47,6 @@ impl LineFormat {
     }
 
     /// Parses a line into an object with the values of these columns. `strict`: a field without a column is an error.
-    ///
-    /// # Errors
-    /// The reason why the line is bad.
     pub(super) fn row<'a>(
         self,
         number: u64,

@@ -10,7 +10,6 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub(super) struct LinePosition {
     /// Line number from 1, including blank lines.
     pub(super) number: u64,
-    /// Offset of its first byte.
     pub(super) start: u64,
     /// Length in bytes, without the line feed.
     pub(super) bytes: u64,
@@ -19,9 +18,7 @@ pub(super) struct LinePosition {
 /// Line reader that can start in the middle of a file.
 pub(super) struct LineReader<R> {
     reader: R,
-    /// Offset of the next byte.
     offset: u64,
-    /// Number of lines before `offset`.
     lines: u64,
 }
 

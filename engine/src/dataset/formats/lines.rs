@@ -20,21 +20,17 @@ use super::survey::{LineRange, LineSurvey};
 use super::survey_cache::SurveyCacheEntry;
 use crate::dataset::source::{OpenFile, guarded};
 
-/// Minimum bytes of lines per batch.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// Metadata of a file of lines.
 #[derive(Clone, Debug)]
 pub(in crate::dataset) struct Lines {
     pub(in crate::dataset) line_format: LineFormat,
     pub(in crate::dataset) compression: FileCompression,
-    /// Offsets of line ranges.
     pub(in crate::dataset) survey: Arc<LineSurvey>,
     pub(in crate::dataset) cache_entry: SurveyCacheEntry,
     /// Whether the columns were inferred from the first lines of the input. A field without a column then makes a line
     /// bad, because the user did not choose to omit it.
     pub(in crate::dataset) inferred: bool,
-    /// Length limit of a line in bytes.
     pub(in crate::dataset) max_line_bytes: u64,
 }
 
@@ -79,7 +75,6 @@ struct LinesDecoder {
     reader: Option<(LineReader<Box<dyn BufRead + Send>>, u64)>,
 }
 
-/// Batch of lines that are decoded together.
 #[derive(Default)]
 struct LineBatch {
     text: Vec<u8>,
@@ -171,7 +166,6 @@ impl LinesDecoder {
         "its lines have moved since they were counted; run again to recount them".to_owned()
     }
 
-    /// Returns the reader, positioned at the beginning of a row.
     fn reader_at(&mut self, row: u64) -> Result<&mut LineReader<Box<dyn BufRead + Send>>, String> {
         let ranges = &self.lines.survey.ranges;
         let range = ranges.partition_point(|range| range.first_row <= row).saturating_sub(1);

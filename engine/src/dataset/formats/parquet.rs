@@ -73,7 +73,6 @@ struct ParquetDecoder {
     limit: PageLimit,
     positions: Vec<usize>,
     batch_rows: usize,
-    /// First row of each row group of the file.
     first_rows: Vec<u64>,
     /// Row groups still to read with their rows in the file, the next one last.
     groups: Vec<(usize, Vec<Range<u64>>)>,
@@ -152,7 +151,6 @@ impl ParquetDecoder {
     }
 }
 
-/// Row group as the library reads it.
 struct RowGroup<'a> {
     metadata: &'a ParquetMetaData,
     group: &'a RowGroupMetaData,

@@ -31,7 +31,6 @@ pub(in crate::dataset) struct JsonShape {
 /// Maximum fields of a column's objects. Each is a column in memory, whether a row has it or not.
 const MAX_FIELDS: usize = 1000;
 
-/// Largest whole number up to which float64 is exact.
 const MAX_EXACT: u64 = 1 << 53;
 
 impl JsonShape {
@@ -41,7 +40,6 @@ impl JsonShape {
         (shape.objects > 0).then_some(shape)
     }
 
-    /// Returns the shape of an object with one string field.
     pub(super) fn from_text_field(name: &str) -> Self {
         let text = Self { texts: 1, ..Self::default() };
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
@@ -83,12 +81,10 @@ impl JsonShape {
         self
     }
 
-    /// Whether the lines have too many fields to infer columns.
     pub(in crate::dataset) fn is_too_wide(&self) -> bool {
         self.values.is_some()
     }
 
-    /// Returns the fields of the objects as columns.
     pub(in crate::dataset) fn columns(&self) -> Fields {
         let field = |(name, shape): &(String, Self)| Field::new(name, shape.data_type(), true);
         self.fields.iter().map(field).collect()

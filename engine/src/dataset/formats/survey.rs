@@ -17,7 +17,6 @@ use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::OpenFile;
 
-/// Number of lines from which columns are inferred.
 const MAX_SAMPLED_LINES: u64 = 1000;
 /// A range has at least a thousandth of the file, within these bounds: large files have few ranges, and small ones are
 /// cut as finely as a work unit can be.
@@ -26,21 +25,17 @@ const MIN_RANGE_BYTES: u64 = 4 << 10;
 const MAX_RANGE_BYTES: u64 = 1 << 20;
 /// Longer lines are not used to infer columns.
 const MAX_SAMPLED_LINE_BYTES: u64 = 64 << 20;
-/// Number of lines between two checks for a signal.
 const LINES_PER_CHECK: u64 = 1024;
 
-/// Contents of a file of lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::dataset) struct LineSurvey {
     pub(in crate::dataset) sha256: String,
-    /// Ranges of lines, in order.
     #[serde(rename = "stretches")]
     pub(super) ranges: Vec<LineRange>,
     /// Number of lines that are not blank.
     pub(in crate::dataset) rows: u64,
     /// Decompressed size in bytes.
     pub(super) bytes: u64,
-    /// Shape of the first lines.
     pub(in crate::dataset) shape: JsonShape,
 }
 
@@ -99,7 +94,6 @@ impl LineSurvey {
         Ok(survey)
     }
 
-    /// Returns the ranges as row groups of a file of `size` bytes.
     pub(in crate::dataset) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
         let ends = self.ranges.iter().skip(1).map(|next| (next.start, next.first_row));
         let ends = ends.chain([(self.bytes, self.rows)]);
@@ -145,7 +139,6 @@ fn scan_lines(
     Ok(LineSurvey { sha256: String::new(), ranges, rows, bytes: reader.offset(), shape })
 }
 
-/// Reader that computes the digest of the bytes it reads.
 struct HashingReader<R> {
     inner: R,
     digest: Arc<Mutex<Sha256>>,

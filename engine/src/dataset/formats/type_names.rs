@@ -7,13 +7,11 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 use super::shape::map_type;
 
-/// Maximum nesting depth.
 const MAX_DEPTH: usize = 60;
 
 /// Name of the type of instants, which are the same everywhere.
 const TIMESTAMPTZ: &str = "timestamptz";
 
-/// Time zone of instants.
 pub(in crate::dataset) const UTC: &str = "+00:00";
 
 /// Types without parts, and their names; see also [`TIMESTAMPTZ`].
@@ -35,7 +33,6 @@ const SIMPLE: [(&str, DataType); 15] = [
     ("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None)),
 ];
 
-/// Formats columns as in a pipeline file.
 pub(in crate::dataset) fn written(columns: &Fields) -> String {
     let columns =
         columns.iter().map(|field| format!("{}: {}", field.name(), name(field.data_type())));
@@ -77,9 +74,6 @@ pub fn name(data_type: &DataType) -> String {
 }
 
 /// Parses the name of a type.
-///
-/// # Errors
-/// The reason why the name is invalid.
 pub fn parse(text: &str) -> Result<DataType, String> {
     let mut parser = Parser { left: text, depth: 0 };
     let data_type = parser.data_type()?;

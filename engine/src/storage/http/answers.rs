@@ -15,13 +15,10 @@ use crate::storage::retry::retry_after;
 pub(crate) struct ServerKind {
     /// Whether it redirects existing files to other servers by signed, expiring links.
     pub(super) signs: bool,
-    /// Hint for missing permissions.
     pub(super) refused: &'static str,
     /// Hint for answers that no server of this kind sends.
     pub(super) address: &'static str,
-    /// Hint for a file that changed.
     pub(super) changed: &'static str,
-    /// Hint for a server that does not support ranges.
     pub(super) ranges: &'static str,
 }
 
@@ -35,7 +32,6 @@ impl ServerKind {
         ranges: "set HF_ENDPOINT to a server that supports ranges, or download it and use its folder",
     };
 
-    /// Any other server.
     pub(crate) const WEB: Self = Self {
         signs: false,
         refused: "write `https://user:password@host/…` or a presigned address, which are never stored, or download it",
@@ -136,14 +132,12 @@ pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, length.parse().ok()))
 }
 
-/// Returns the error of an answer that ends too early.
 pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
     let (received, wanted) = (text::count(received), text::count(wanted));
     let why = format!("the answer was truncated after {received} of {wanted} bytes");
     failed(url, ErrorKind::Transient, why)
 }
 
-/// Returns the error of a request without a complete answer.
 pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
     let why = with_causes(error);
     // Message of rustls; a retry cannot succeed.
@@ -160,7 +154,6 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
         .with_hint("run again; with `--offline` only local copies are used")
 }
 
-/// Returns the error of a file that cannot be read.
 pub(super) fn failed(url: &Url, kind: ErrorKind, why: impl Into<Cause>) -> StorageError {
     StorageError::new("read", Location::parse(&shown(url)), kind, why)
 }

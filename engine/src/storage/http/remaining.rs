@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use crate::storage::error::StorageError;
 
-/// Ranges that have not been received.
 pub(super) struct Remaining(VecDeque<Range<u64>>);
 
 impl Remaining {

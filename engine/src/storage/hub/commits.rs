@@ -16,7 +16,6 @@ const CONFIG: &str = "config.json";
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 impl Hub {
-    /// Requests the commit of a model's branch or tag.
     pub(super) fn request_model_commit(
         &self,
         model: &HubReference,

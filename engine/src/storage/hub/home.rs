@@ -12,7 +12,6 @@ use crate::storage::files;
 /// Limit of a file with a token or a commit, which have about forty characters.
 const MAX_TEXT_BYTES: u64 = 4096;
 
-/// Configuration of the hub from environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only requests to the hub use it"))]
 pub(crate) struct Home {
@@ -26,7 +25,6 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Reads the environment variables.
     pub(crate) fn from_environment() -> Self {
         Self::new(environment::variable)
     }

@@ -27,7 +27,6 @@ struct Revision {
     sha: String,
 }
 
-/// File or folder of a list.
 #[derive(Deserialize)]
 struct ListedFile {
     #[serde(rename = "type")]
@@ -38,7 +37,6 @@ struct ListedFile {
 }
 
 impl Hub {
-    /// Requests the commit of a data set's branch or tag.
     pub(super) fn request_dataset_commit(
         &self,
         reference: &HubReference,
@@ -103,7 +101,6 @@ fn api(endpoint: &Url, reference: &HubReference, what: &str) -> Url {
     url
 }
 
-/// Requests an answer of the API, with its headers.
 fn request<T: for<'a> Deserialize<'a>>(
     client: &HttpClient,
     url: &Url,

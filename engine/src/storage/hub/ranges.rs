@@ -20,7 +20,6 @@ use crate::storage::retry::RetryPolicy;
 /// Maximum number of files whose signed links are cached.
 const MAX_LINKS: usize = 4096;
 
-/// Files of one commit on the hub.
 pub(super) struct HubFiles {
     client: HttpClient,
     /// Address `…/resolve/<commit>/`.
@@ -44,7 +43,6 @@ impl Hub {
     }
 }
 
-/// File of a data set.
 struct HubFile {
     remote: Arc<HubFiles>,
     name: String,

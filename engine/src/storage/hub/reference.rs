@@ -13,13 +13,11 @@ pub enum RepositoryKind {
     Dataset,
 }
 
-/// Repository of the hub at a revision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HubReference {
     pub kind: RepositoryKind,
     /// User or organisation.
     pub owner: String,
-    /// Name of the repository.
     pub name: String,
     /// Commit (40 hexadecimal digits), branch or tag; `main` by default.
     pub revision: String,
@@ -27,9 +25,6 @@ pub struct HubReference {
 
 impl HubReference {
     /// Parses a model reference, `hf://owner/name` with optional `@revision`.
-    ///
-    /// # Errors
-    /// The reason why the reference is invalid, and the expected form.
     pub fn parse(path: &str) -> Result<Self, String> {
         let wrong = |why| {
             format!(
@@ -47,9 +42,6 @@ impl HubReference {
 
     /// Parses a data set reference, `hf://datasets/owner/name` with optional `@revision`, and a path: a folder, a file
     /// or a glob, possibly empty. A slash in the revision is written `%2F`, except in `refs/convert/…` and `refs/pr/…`.
-    ///
-    /// # Errors
-    /// The reason why the reference is invalid, and the expected form.
     pub fn parse_dataset(path: &str) -> Result<(Self, String), String> {
         let wrong = |why| {
             format!(
@@ -95,12 +87,10 @@ impl HubReference {
         Ok(Self { kind, owner, name, revision })
     }
 
-    /// Whether the revision is a commit, which never changes.
     pub fn is_commit(&self) -> bool {
         is_commit(&self.revision)
     }
 
-    /// Returns the same repository at a commit.
     #[must_use]
     pub fn at_commit(&self, commit: &str) -> Self {
         Self { revision: commit.to_owned(), ..self.clone() }

@@ -19,7 +19,6 @@ const MAX_LIST_BYTES: u64 = 1 << 30;
 
 /// Files of a data set at one commit, and the requested path.
 pub struct Tree {
-    /// Reference to the commit.
     reference: HubReference,
     /// File lengths in bytes by name; `None` if unknown.
     files: BTreeMap<String, Option<u64>>,
@@ -83,7 +82,6 @@ impl Hub {
 }
 
 impl Tree {
-    /// Returns the address of the data set at its commit.
     pub(crate) fn address(&self) -> String {
         self.reference.to_string()
     }
@@ -93,7 +91,6 @@ impl Tree {
         self.files.keys().map(String::as_str)
     }
 
-    /// Returns the length of a file in bytes, if known.
     pub(crate) fn length(&self, name: &str) -> Option<u64> {
         self.files.get(name).copied().flatten()
     }

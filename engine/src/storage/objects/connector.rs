@@ -33,7 +33,6 @@ pub(super) async fn with_retry_after<T>(attempt: impl Future<Output = T>) -> (T,
     RETRY_AFTER.scope(Cell::new(None), recorded).await
 }
 
-/// Creates [`RetryAfterService`] clients.
 #[derive(Debug)]
 pub(super) struct Connector;
 

@@ -10,7 +10,6 @@ use crate::storage::error::{ErrorKind, StorageError};
 /// Message prefix of an endless or truncated list.
 const INCOMPLETE: &str = "the list of objects is not complete";
 
-/// Returns the error of an incomplete list.
 pub(super) fn incomplete(why: &str) -> Error {
     Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
 }

@@ -21,7 +21,6 @@ use crate::storage::web;
 /// Largest object that a store can copy by itself; larger ones are read and written.
 const MAX_COPY_BYTES: u64 = 5_000_000_000;
 
-/// All object stores.
 #[derive(Debug)]
 pub(crate) struct ObjectStores;
 
@@ -112,7 +111,6 @@ impl Store for ObjectStores {
     }
 }
 
-/// Reads a whole object, with its version.
 pub(crate) fn read_version(
     address: &str,
     policy: RetryPolicy,

@@ -46,7 +46,6 @@ impl Uploading {
         Ok(Self { address: address.into(), location, parts: None, buffer, hash })
     }
 
-    /// Sends the buffer as a part.
     fn send(&mut self) -> Result<(), StorageError> {
         let path = &self.location.path;
         let parts = match &mut self.parts {
