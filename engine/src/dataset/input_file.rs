@@ -158,13 +158,6 @@ impl InputFile {
         FileFormat::stem(&self.path)
     }
 
-    pub(super) fn set_columns(&mut self, columns: &SchemaRef) {
-        if let Contents::Lines(_) = self.contents {
-            self.positions = (0..columns.fields().len()).collect();
-            self.schema = Arc::clone(columns);
-        }
-    }
-
     pub(super) fn lines(&self) -> Option<&Lines> {
         match &self.contents {
             Contents::Lines(lines) => Some(lines),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef, BinaryViewArray};
+use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
+use longsift_stages::contract::hex;
 
 use super::input::Dataset;
 use super::read::{Batches, ReadError, ReadRequest, position, remaining};
@@ -85,7 +86,10 @@ impl LabelColumn {
         }
         match array.data_type() {
             DataType::Utf8View => Some(array.as_string_view().value(row).to_string()),
-            DataType::BinaryView => Some(binary(array.as_binary_view(), row)),
+            DataType::BinaryView => {
+                let bytes = array.as_binary_view().value(row);
+                Some(std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), str::to_string))
+            }
             _ => {
                 let options = FormatOptions::new();
                 let formatter = ArrayFormatter::try_new(array.as_ref(), &options).ok()?;
@@ -99,12 +103,6 @@ impl LabelColumn {
             }
         }
     }
-}
-
-fn binary(array: &BinaryViewArray, row: usize) -> String {
-    let bytes = array.value(row);
-    std::str::from_utf8(bytes)
-        .map_or_else(|_| longsift_stages::contract::hex(bytes), str::to_string)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
 use arrow_cast::cast;
-use arrow_schema::{DataType, Field, Fields};
+use arrow_schema::DataType;
 use longsift_stages::tokenize::chat_template::Message;
 
 use super::input::Dataset;
@@ -66,14 +66,10 @@ pub(crate) fn messages_of_row(
 fn field_names(data_type: &DataType) -> Option<(&'static str, &'static str)> {
     let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
     FORMS.into_iter().find(|(role, content)| {
-        let is_role = field(fields, role).is_some_and(|field| is_text(field.data_type()));
-        let content = field(fields, content).map(|field| field.data_type());
+        let is_role = fields.find(role).is_some_and(|(_, field)| is_text(field.data_type()));
+        let content = fields.find(content).map(|(_, field)| field.data_type());
         is_role && content.is_some_and(|content| is_text(content) || is_parts(content))
     })
-}
-
-fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a Arc<Field>> {
-    fields.iter().find(|field| field.name() == name)
 }
 
 /// Whether values are texts, or always null.
@@ -88,7 +84,7 @@ fn is_text(data_type: &DataType) -> bool {
 fn is_parts(data_type: &DataType) -> bool {
     let Some(item) = types::list_item(data_type) else { return false };
     let DataType::Struct(fields) = item.data_type() else { return false };
-    field(fields, PART).is_some_and(|field| is_text(field.data_type()))
+    fields.find(PART).is_some_and(|(_, field)| is_text(field.data_type()))
 }
 
 /// Returns the texts of a field, one per message; the texts of parts are concatenated.

@@ -94,7 +94,7 @@ pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
         "Int16" => (DataType::Int16, 1 << 15),
         _ => (DataType::UInt16, 1 << 16),
     };
-    let plain = without_declared_key(field);
+    let plain = without_metadata(field, &[DECLARED_KEY]);
     match field.data_type() {
         DataType::Dictionary(_, value) => {
             let declared = DataType::Dictionary(Box::new(key), value.clone());
@@ -104,9 +104,9 @@ pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
     }
 }
 
-fn without_declared_key(field: &FieldRef) -> FieldRef {
+fn without_metadata(field: &FieldRef, keys: &[&str]) -> FieldRef {
     let mut metadata = field.metadata().clone();
-    metadata.remove(DECLARED_KEY);
+    metadata.retain(|key, _| !keys.contains(&key.as_str()));
     Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
@@ -267,9 +267,11 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
     }
     let nullable = left.is_nullable() || right.is_nullable();
     let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
-    let mut left = if same_keys { Arc::clone(left) } else { without_declared_key(left) };
+    let mut left =
+        if same_keys { Arc::clone(left) } else { without_metadata(left, &[DECLARED_KEY]) };
     if extension(&left) != extension(right) {
-        left = without_extension(&left);
+        // Values of another file need not belong to the type: an `arrow.bool8` is 0 or 1, an int8 any number.
+        left = without_metadata(&left, &EXTENSION_TYPE);
     }
     Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
 }
@@ -277,14 +279,6 @@ pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef
 /// Returns the name and parameters of a column's extension type.
 fn extension(field: &FieldRef) -> [Option<&String>; 2] {
     EXTENSION_TYPE.map(|key| field.metadata().get(key))
-}
-
-/// Removes the extension type, because values of another file need not belong to it: an `arrow.bool8` is 0 or 1, an
-/// int8 any number.
-fn without_extension(field: &FieldRef) -> FieldRef {
-    let mut metadata = field.metadata().clone();
-    metadata.retain(|key, _| !EXTENSION_TYPE.contains(&key.as_str()));
-    Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
 fn widest_fields(left: &Fields, right: &Fields) -> Option<Fields> {

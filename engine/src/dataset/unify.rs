@@ -56,8 +56,9 @@ pub(super) fn set_line_columns(
         inferred: named.is_none(),
     };
     let columns = Arc::new(Schema::new(columns));
-    for file in files.iter_mut() {
-        file.set_columns(&columns);
+    for file in files.iter_mut().filter(|file| file.lines().is_some()) {
+        file.positions = (0..columns.fields().len()).collect();
+        file.schema = Arc::clone(&columns);
     }
     Ok(Some(lines))
 }

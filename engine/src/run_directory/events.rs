@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -141,23 +141,19 @@ pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
         return Ok(());
     }
     let path = directory.events();
-    let whole = whole_lines(&path)?;
-    if files::size(&path)?.is_some_and(|length| length > whole) {
-        files::open_for_append(&path, whole)?;
-    }
-    Ok(())
-}
-
-/// Returns the length of the file up to its last line end: a killed run may have left a partial line.
-fn whole_lines(path: &Path) -> Result<u64> {
-    let Some(length) = files::size(path)? else { return Ok(0) };
+    let Some(length) = files::size(&path)? else { return Ok(()) };
     let start = length.saturating_sub(MAX_LINE_BYTES);
-    let mut file = regular::open(path)?;
+    let mut file = regular::open(&path)?;
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(start))
         .and_then(|_| file.take(MAX_LINE_BYTES).read_to_end(&mut tail))
-        .map_err(error::failed("read", path))?;
-    Ok(tail.iter().rposition(|byte| *byte == b'\n').map_or(start, |end| start + end as u64 + 1))
+        .map_err(error::failed("read", &path))?;
+    let end = tail.iter().rposition(|byte| *byte == b'\n');
+    let whole = end.map_or(start, |end| start + end as u64 + 1);
+    if length > whole {
+        files::open_for_append(&path, whole)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

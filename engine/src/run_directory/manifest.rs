@@ -109,8 +109,7 @@ impl Manifest {
         struct Named {
             data: Vec<Part>,
         }
-        let bytes = files::read_if_present(&directory.manifest())?.unwrap_or_default();
-        let named = serde_json::from_slice::<Named>(&bytes);
+        let named: Option<Named> = directory.read_json(&directory.manifest())?;
         Ok(named.map_or(Vec::new(), |named| named.data))
     }
 
