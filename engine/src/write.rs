@@ -406,5 +406,5 @@ fn write_dropped(
         })
         .collect();
     let path = format!("dropped/select-{}.parquet", unit.name());
-    dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
+    dropped::write(folder, path, &unit.file_path, &rows)
 }

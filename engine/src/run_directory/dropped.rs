@@ -6,7 +6,6 @@ use std::sync::Arc;
 use arrow_array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::layout::RunDirectory;
 use super::table::{Table, column};
 use super::units::Part;
 use crate::base::error::Result;
@@ -81,29 +80,19 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// Writes rows of one file as `dropped/<name>.parquet`; creates no file if `rows` is empty.
+/// Writes rows of one file to `part_path` in `folder`; removes an existing file if `rows` is empty.
 pub fn write(
-    directory: &RunDirectory,
-    name: &str,
-    file: &str,
-    rows: &[DroppedRow],
-) -> Result<Option<Part>> {
-    let path = format!("dropped/{name}.parquet");
-    write_at(&directory.root.join(&path), path, file, rows)
-}
-
-/// Like [`write()`], but to `path`, which the part calls `part_path`.
-pub fn write_at(
-    path: &Path,
+    folder: &Path,
     part_path: String,
     file: &str,
     rows: &[DroppedRow],
 ) -> Result<Option<Part>> {
+    let path = folder.join(&part_path);
     if rows.is_empty() {
-        files::remove_file(path)?;
+        files::remove_file(&path)?;
         return Ok(None);
     }
-    let mut writer = PartWriter::table(path, &schema())?;
+    let mut writer = PartWriter::table(&path, &schema())?;
     for some in rows.chunks(8192) {
         writer.write(&batch(file, some))?;
     }

@@ -412,8 +412,8 @@ impl<'a> OpenUnit<'a> {
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(
-            context.directory,
-            &format!("score-{}", unit.name()),
+            &context.directory.root,
+            format!("dropped/score-{}.parquet", unit.name()),
             &unit.file_path,
             &dropped,
         )?;
