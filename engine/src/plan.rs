@@ -36,7 +36,7 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::dataset::documents::{ContentColumn, DocumentColumns};
+use crate::dataset::documents::DocumentColumns;
 use crate::dataset::input::Dataset;
 use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::read::{ReadError, RowGroupError};
@@ -214,8 +214,6 @@ impl Plan {
 
     /// Returns the column of text or token ids.
     pub fn content_column(&self) -> &str {
-        match &self.columns.content {
-            ContentColumn::Text(column) | ContentColumn::Tokens(column) => column,
-        }
+        self.columns.content.name()
     }
 }

@@ -35,6 +35,24 @@ pub enum ContentColumn {
     Tokens(String),
 }
 
+impl ContentColumn {
+    pub fn name(&self) -> &str {
+        let (Self::Text(name) | Self::Tokens(name)) = self;
+        name
+    }
+
+    /// Returns the index of the column, and the type that it is read as: for token ids a large list of any items.
+    fn locate(&self, dataset: &Dataset) -> Result<(usize, DataType), DataProblem> {
+        let index = position(dataset, self.name())?;
+        let item = match self {
+            Self::Text(_) => return Ok((index, DataType::Utf8View)),
+            Self::Tokens(_) => types::list_item(dataset.schema.field(index).data_type()),
+        };
+        let item = item.ok_or_else(|| dataset.no_column(self.name()))?;
+        Ok((index, DataType::LargeList(Arc::clone(item))))
+    }
+}
+
 /// One input row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
@@ -104,16 +122,11 @@ pub fn read_documents(
     batch_bytes: u64,
     lost: LostRowGroups,
 ) -> Result<Documents, ReadError> {
-    let (content, content_type) = match &columns.content {
-        ContentColumn::Text(name) => {
-            dataset.check_text_column(name)?;
-            (position(dataset, name)?, DataType::Utf8View)
-        }
-        ContentColumn::Tokens(name) => {
-            dataset.check_tokens_column(name)?;
-            (position(dataset, name)?, tokens_type(dataset, name)?)
-        }
-    };
+    match &columns.content {
+        ContentColumn::Text(name) => dataset.check_text_column(name)?,
+        ContentColumn::Tokens(name) => dataset.check_tokens_column(name)?,
+    }
+    let (content, content_type) = columns.content.locate(dataset)?;
     let id = match &columns.id {
         Some(name) => {
             dataset.check_label_column(name)?;
@@ -138,7 +151,6 @@ pub fn read_documents(
     };
     Ok(Documents {
         batches: Batches::open(dataset, &request)?,
-        is_text: matches!(columns.content, ContentColumn::Text(_)),
         content,
         id,
         next_row: first,
@@ -156,17 +168,11 @@ pub fn document_contents(
     batch: &RecordBatch,
     columns: &DocumentColumns,
 ) -> Result<Vec<Result<DocumentContent, RowError>>, DataProblem> {
-    let (name, target) = match &columns.content {
-        ContentColumn::Text(name) => (name, DataType::Utf8View),
-        ContentColumn::Tokens(name) => (name, tokens_type(dataset, name)?),
-    };
-    let column = batch.column(position(dataset, name)?);
-    let column = cast(column, &target)
-        .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
-    Ok(match columns.content {
-        ContentColumn::Text(_) => texts(&column),
-        ContentColumn::Tokens(_) => token_lists(column.as_list::<i64>()),
-    })
+    let (index, target) = columns.content.locate(dataset)?;
+    let column = cast(batch.column(index), &target).map_err(|error| {
+        DataProblem::data(format!("column `{}`: {error}", columns.content.name()))
+    })?;
+    Ok(contents(&column))
 }
 
 /// Returns the ids of completely read rows, one per row, as [`read_documents`] would; rows without an id get
@@ -205,20 +211,12 @@ pub fn is_id_of_row(id: &str, file: &str, row: u64) -> bool {
     own_row.is_some_and(|own| own == row.to_string())
 }
 
-/// Returns the large-list type that token ids are read as, for any list type in the file.
-fn tokens_type(dataset: &Dataset, name: &str) -> Result<DataType, DataProblem> {
-    let field = dataset.schema.field(position(dataset, name)?);
-    let item = types::list_item(field.data_type()).ok_or_else(|| dataset.no_column(name))?;
-    Ok(DataType::LargeList(Arc::clone(item)))
-}
-
 /// Bytes charged per row in addition to its content, so that batches of null rows are bounded.
 const ROW_BYTES: u64 = 64;
 
 /// Iterator over the documents of a work unit, in order. Created by [`read_documents`].
 pub struct Documents {
     batches: Batches,
-    is_text: bool,
     /// Index of the content column in the data set; `id`: of the id column.
     content: usize,
     id: Option<usize>,
@@ -260,9 +258,7 @@ impl Documents {
     fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
         let ids = self.id.map(|id| LabelColumn::new(&batch.columns[id]));
         let column = &batch.columns[self.content];
-        let contents =
-            if self.is_text { texts(column) } else { token_lists(column.as_list::<i64>()) };
-        for (position, mut content) in contents.into_iter().enumerate().skip(from) {
+        for (position, mut content) in contents(column).into_iter().enumerate().skip(from) {
             let row = batch.rows[position];
             if !self.push_lost(row, documents, bytes) {
                 self.partly = Some((batch, position));
@@ -297,6 +293,14 @@ impl Documents {
             self.next_row += 1;
         }
         true
+    }
+}
+
+/// Converts a column of the type that [`ContentColumn::locate`] returns.
+fn contents(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
+    match column.data_type() {
+        DataType::Utf8View => texts(column),
+        _ => token_lists(column.as_list::<i64>()),
     }
 }
 

@@ -8,7 +8,7 @@ use longsift_stages::model::known_digest;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde::Serialize;
 
-use crate::dataset::documents::{ContentColumn, DocumentColumns};
+use crate::dataset::documents::DocumentColumns;
 use crate::dataset::input::Dataset;
 use crate::dataset::units::WorkUnit;
 use crate::plan::attention::Attention;
@@ -69,11 +69,7 @@ impl Estimate {
         let limit = spec.pipeline.input.memory_limit_bytes;
         let share =
             units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
-        let content_bytes = match &columns.content {
-            ContentColumn::Text(column) | ContentColumn::Tokens(column) => {
-                dataset.column_bytes(column)
-            }
-        };
+        let content_bytes = dataset.column_bytes(columns.content.name());
         let tokens = (content_bytes as f64 * share) as u64 / BYTES_PER_TOKEN;
         let rows = units.iter().map(|unit| unit.rows).sum::<u64>();
         let windows = match (settings.windows, settings.short_documents) {
