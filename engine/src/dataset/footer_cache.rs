@@ -27,21 +27,16 @@ pub struct FooterCache {
     files: HashMap<String, (CachedFooter, Range<usize>)>,
 }
 
-/// First line of the cache file.
-#[derive(Serialize, Deserialize)]
-pub(super) struct FooterCacheHeader {
-    pub(super) files: Vec<CachedFooter>,
-}
-
 impl FooterCache {
     /// Reads a cache file; `None` if it is incomplete, so that footers are read from the files themselves.
     pub fn read(path: &Path) -> Option<Self> {
         let bytes = files::read_if_present(path).ok()??;
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let header: FooterCacheHeader = serde_json::from_slice(&bytes[..end]).ok()?;
+        let mut header: HashMap<String, Vec<CachedFooter>> =
+            serde_json::from_slice(&bytes[..end]).ok()?;
         let mut start = end + 1;
         let mut files = HashMap::new();
-        for entry in header.files {
+        for entry in header.remove("files")? {
             let range = start..start.checked_add(entry.footer_bytes)?;
             start = range.end;
             files.insert(entry.path.clone(), (entry, range));

@@ -1,9 +1,10 @@
 //! Writes the footers of a data set to a cache file for other processes of the same job.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::footer;
-use super::footer_cache::{CachedFooter, FooterCacheHeader};
+use super::footer_cache::CachedFooter;
 use super::input::Dataset;
 use super::input_file::{Contents, InputFile};
 use super::problem::DataProblem;
@@ -33,7 +34,8 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
         sha256: file.footer_hash.clone(),
         footer_bytes: footer.len(),
     };
-    let header = FooterCacheHeader { files: parquet.iter().zip(&footers).map(entry).collect() };
+    let entries: Vec<_> = parquet.iter().zip(&footers).map(entry).collect();
+    let header = BTreeMap::from([("files", entries)]);
     let mut bytes = serde_json::to_vec(&header).expect("plain data");
     bytes.push(b'\n');
     bytes.extend(footers.concat());
