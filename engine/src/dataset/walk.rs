@@ -41,7 +41,8 @@ enum PatternStep {
 /// Returns every file below `folder` except hidden ones.
 pub(super) fn below(folder: &Path) -> Result<WalkResult, Vec<DataProblem>> {
     let name = Pattern::new("*").expect("a right pattern");
-    FolderWalk::new(vec![PatternStep::Below, PatternStep::Names(name)], b"._").run(folder)
+    let steps = vec![PatternStep::Below, PatternStep::Names(name)];
+    FolderWalk { steps, hidden: b"._", ..FolderWalk::default() }.run(folder)
 }
 
 pub(super) fn matching(root: &Path, pattern: &Path) -> Result<WalkResult, Vec<DataProblem>> {
@@ -63,9 +64,10 @@ pub(super) fn matching(root: &Path, pattern: &Path) -> Result<WalkResult, Vec<Da
     if matches!(steps.last(), Some(PatternStep::Below)) {
         steps.push(PatternStep::Names(Pattern::new("*").expect("a right pattern")));
     }
-    FolderWalk::new(steps, b".").run(root)
+    FolderWalk { steps, hidden: b".", ..FolderWalk::default() }.run(root)
 }
 
+#[derive(Default)]
 struct FolderWalk {
     steps: Vec<PatternStep>,
     /// First characters of names that `**` skips.
@@ -79,17 +81,6 @@ struct FolderWalk {
 }
 
 impl FolderWalk {
-    fn new(steps: Vec<PatternStep>, hidden: &'static [u8]) -> Self {
-        Self {
-            steps,
-            hidden,
-            entered: HashSet::new(),
-            links: VecDeque::new(),
-            found: Vec::new(),
-            problems: Vec::new(),
-        }
-    }
-
     fn run(mut self, root: &Path) -> Result<WalkResult, Vec<DataProblem>> {
         self.enter(root, 0, false);
         while let Some((folder, step)) = self.links.pop_front() {
