@@ -184,7 +184,7 @@ impl RunDirectory {
         let is_own = |path: &PathBuf| {
             let top = path.ancestors().find(|above| above.parent() == Some(&*self.root));
             let is_record = top == Some(&**path) || top == Some(&*self.events_by_process());
-            is_temporary(path)
+            files::is_temporary(path)
                 || top.is_some_and(|top| own.contains(top)) && (is_record || is_run_file(path))
         };
         let all = files::below_if_present(&self.root)?.into_iter();
@@ -215,11 +215,6 @@ impl RunDirectory {
     }
 }
 
-fn is_temporary(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(files::TEMPORARY_PREFIX.as_bytes())
-}
-
 /// Whether a file below `top`, a folder of uncommitted data files, has a name that runs create.
 fn is_data_file(top: &Path, path: &Path) -> bool {
     let inside = path.strip_prefix(top).unwrap_or(path);
@@ -234,7 +229,7 @@ fn is_data_file(top: &Path, path: &Path) -> bool {
 /// stays as well.
 fn remove(folder: &Path) -> Result<()> {
     files::remove_matching(folder, &|path| {
-        is_run_file(path) || is_temporary(path) || is_data_file(folder, path)
+        is_run_file(path) || files::is_temporary(path) || is_data_file(folder, path)
     })?;
     if files::list_if_present(folder)? == [folder.join(marked::MARKER)] {
         files::remove_folder(folder)?;

@@ -21,6 +21,12 @@ const MAX_REQUESTS: usize = 32;
 /// Prefix of a file's name until it is committed. Readers of a folder skip hidden names.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
+/// Whether a file is not committed, by its name.
+pub fn is_temporary(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes())
+}
+
 /// Removes temporary files of killed runs in `folder` itself. Returns their names, sorted; empty for a missing folder.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
     // Incomplete uploads to a store have no name.
@@ -29,10 +35,9 @@ pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
     }
     let mut removed = Vec::new();
     for path in list_if_present(folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with(TEMPORARY_PREFIX) && size(&path)?.is_some() {
+        if is_temporary(&path) && size(&path)?.is_some() {
             remove_file(&path)?;
-            removed.push(name);
+            removed.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
     }
     Ok(removed)

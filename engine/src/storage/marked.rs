@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -112,11 +112,7 @@ pub fn create_folder(path: &Path) -> std::result::Result<(), StorageError> {
 pub fn is_own_folder(path: &Path) -> std::result::Result<bool, StorageError> {
     let mut names = files::list_if_present(path)?;
     // Ignores temporary files: another process may be writing the marker.
-    let is_temporary = |path: &PathBuf| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(files::TEMPORARY_PREFIX))
-    };
-    names.retain(|path| !is_temporary(path));
+    names.retain(|path| !files::is_temporary(path));
     Ok(is_address(path) || names.is_empty() || names.contains(&path.join(MARKER)))
 }
 
