@@ -168,7 +168,10 @@ fn encoded(batch: &RecordBatch, schema: &SchemaRef) -> Result<Vec<u8>, ArrowErro
 
 /// Replaces dates, times and instants that the calendar does not have by null, at any depth.
 fn representable(array: &ArrayRef) -> ArrayRef {
-    if !has_times(array.data_type()) {
+    let is_time = |kind: &DataType| {
+        kind.is_temporal() && !matches!(kind, DataType::Duration(_) | DataType::Interval(_))
+    };
+    if !contains(array.data_type(), is_time) {
         return Arc::clone(array);
     }
     downcast_temporal_array! {
@@ -194,12 +197,6 @@ where
             _ => as_datetime::<T>(number).is_some(),
         };
         known.then_some(value)
-    })
-}
-
-fn has_times(kind: &DataType) -> bool {
-    contains(kind, |kind| {
-        kind.is_temporal() && !matches!(kind, DataType::Duration(_) | DataType::Interval(_))
     })
 }
 

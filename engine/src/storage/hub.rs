@@ -93,7 +93,8 @@ impl Hub {
         if let Some(commit) = pinned {
             return Ok(commit.clone());
         }
-        if !self.is_offline() && cfg!(feature = "cloud") {
+        #[cfg(feature = "cloud")]
+        if !self.is_offline() {
             return self.request_commit(model);
         }
         let ours = short_text(&self.repository(model).join("refs").join(&model.revision));
@@ -139,10 +140,5 @@ impl Hub {
         files::create_folder(folder)?;
         atomic::write_atomic(&path, commit.as_bytes())?;
         Ok(commit)
-    }
-
-    #[cfg(not(feature = "cloud"))]
-    fn request_commit(&self, model: &HubReference) -> Result<String, ModelProblem> {
-        Err(self.absent(model, &model.revision))
     }
 }
