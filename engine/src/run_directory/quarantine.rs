@@ -131,18 +131,7 @@ fn batch_with_reasons(
     let text = |value: &dyn Fn(&BadRow) -> String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(reasons.iter().map(|bad| value(bad))))
     };
-    let mut columns: Vec<ArrayRef> = originals
-        .columns()
-        .iter()
-        .zip(schema.fields())
-        .map(|(column, field)| {
-            if column.data_type() == field.data_type() {
-                Arc::clone(column)
-            } else {
-                new_null_array(field.data_type(), originals.num_rows())
-            }
-        })
-        .collect();
+    let mut columns = originals.columns().to_vec();
     columns.push(text(&|_| file.to_owned()));
     columns.push(Arc::new(row_groups));
     columns.push(Arc::new(reasons.iter().map(|bad| Some(bad.row as i64)).collect::<Int64Array>()));
