@@ -210,7 +210,6 @@ pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
         return Ok(u64::MAX);
     }
     let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
-    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     let status = rustix::fs::statvfs(existing)
         .map_err(|error| failed("read the free space of", existing)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))

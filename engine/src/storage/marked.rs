@@ -62,9 +62,8 @@ impl Mark {
     }
 
     fn is_in(self, start: &[u8], end: &[u8]) -> bool {
-        let contains = |bytes: &[u8], mark: &str| {
-            bytes.windows(mark.len()).any(|piece| piece == mark.as_bytes())
-        };
+        let contains =
+            |bytes: &[u8], mark: &str| memchr::memmem::find(bytes, mark.as_bytes()).is_some();
         match self {
             Self::Start(mark) => start.starts_with(mark.as_bytes()),
             Self::Contains(mark) => contains(start, mark) || contains(end, mark),

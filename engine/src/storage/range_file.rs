@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "cloud")]
 use std::sync::OnceLock;
-use std::time::UNIX_EPOCH;
 
 #[cfg(feature = "cloud")]
 use bytes::Bytes;
@@ -92,9 +91,10 @@ impl Stamp {
     }
 
     pub(super) fn from_metadata(status: &std::fs::Metadata) -> Self {
-        let changed_ns =
-            i128::from(status.ctime()) * 1_000_000_000 + i128::from(status.ctime_nsec());
-        Self { changed_ns, ..Self::new(status.len(), modified_ns(status)) }
+        let time = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        let modified_ns = time(status.mtime(), status.mtime_nsec());
+        let changed_ns = time(status.ctime(), status.ctime_nsec());
+        Self { changed_ns, ..Self::new(status.len(), modified_ns) }
     }
 }
 
@@ -250,17 +250,6 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     Some(Stamp::from_metadata(&status))
-}
-
-/// Returns the modification time in nanoseconds since 1970; 0 if the file system does not record it.
-fn modified_ns(status: &std::fs::Metadata) -> i128 {
-    let Ok(time) = status.modified() else { return 0 };
-    let signed =
-        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => signed(after),
-        Err(before) => -signed(before.duration()),
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Cache of surveys of line files, so that a corpus of terabytes is counted once.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::survey::LineSurvey;
+use crate::base::clock;
 use crate::base::text::sha256_hex;
 use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
@@ -29,8 +29,7 @@ impl SurveyCacheEntry {
         version: Option<&str>,
         read_as: &str,
     ) -> Self {
-        let now =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        let now = clock::nanoseconds() as i128;
         let Stamp { size, modified_ns, changed_ns, .. } = stamp;
         let settled = now - modified_ns.max(changed_ns) > MIN_AGE_NS;
         let Some((folder, version)) = folder.filter(|_| settled).zip(version) else {
