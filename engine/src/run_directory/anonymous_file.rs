@@ -1,7 +1,7 @@
 //! Anonymous temporary files, which the system deletes when the process ends.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,8 @@ use longsift_kernels::MappedFile;
 use super::layout::RunDirectory;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::storage::error::ErrorKind;
 use crate::storage::files;
-
-const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
-const FULL: [ErrorKind; 2] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
 
 #[derive(Debug)]
 pub(crate) struct AnonymousFile {
@@ -29,7 +27,7 @@ impl AnonymousFile {
         let mut folder = directory.temporary_folder();
         files::create_folder(&folder)?;
         let mut created = tempfile::tempfile_in(&folder);
-        if created.as_ref().is_err_and(|error| READ_ONLY.contains(&error.kind())) {
+        if created.as_ref().is_err_and(|error| ErrorKind::from_io(error) == ErrorKind::Denied) {
             folder = std::env::temp_dir();
             created = tempfile::tempfile_in(&folder);
         }
@@ -60,7 +58,7 @@ fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
         "a temporary file of the selection in `{}` cannot be {what}: {error}",
         folder.display()
     );
-    let hint = if FULL.contains(&error.kind()) {
+    let hint = if ErrorKind::from_io(error) == ErrorKind::Full {
         "it takes about 50 bytes per sample; free some space there and run the same command to resume"
     } else {
         "make the folder writable, or set the environment variable `TMPDIR` to a writable one"

@@ -106,12 +106,13 @@ impl StorageError {
     }
 
     pub fn hint(&self) -> Option<String> {
+        let is_web = || self.at.address().is_some_and(|address| address.scheme.is_web());
         let hint = match (self.kind, self.at.is_address()) {
             _ if self.hint.is_some() => self.hint?,
             (ErrorKind::Full, _) => {
                 "free space on this disk, or write to another one; the run can then be resumed"
             }
-            (ErrorKind::NotFound, true) if self.is_web() => "check the address",
+            (ErrorKind::NotFound, true) if is_web() => "check the address",
             (ErrorKind::NotFound, true) => {
                 "check the name of the bucket, and the store's region and endpoint (AWS_REGION, AWS_ENDPOINT_URL, …)"
             }
@@ -123,10 +124,6 @@ impl StorageError {
             _ => return None,
         };
         Some(hint.to_owned())
-    }
-
-    fn is_web(&self) -> bool {
-        self.at.address().is_some_and(|address| address.scheme.is_web())
     }
 
     /// Whether a retry can succeed: see [`ErrorKind::is_transient`].
