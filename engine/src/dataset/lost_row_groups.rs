@@ -157,14 +157,17 @@ fn failure(
 fn problem(mut lost: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
     let (error, count) = (&mut lost.error, rows.end - rows.start);
     if count > MAX_LOST_ROWS {
-        error.message += &format!("; {count} rows are more than can be quarantined one by one");
+        error.message =
+            format!("{}; {count} rows are more than can be quarantined one by one", error.message);
         return Err(lost.problem().into());
     }
-    error.message += &match &error.hint {
-        Some(hint) => format!(": {hint}"),
-        None => format!(" (rows {} to {} do not decode)", rows.start, rows.end - 1),
+    let message = match &error.hint {
+        Some(hint) => format!("{}: {hint}", error.message),
+        None => {
+            format!("{} (rows {} to {} do not decode)", error.message, rows.start, rows.end - 1)
+        }
     };
-    Ok(RowError { code: error.code, message: lost.error.message })
+    Ok(RowError { code: error.code, message })
 }
 
 #[cfg(test)]
