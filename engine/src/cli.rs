@@ -74,7 +74,6 @@ pub enum BackendChoice {
 }
 
 impl BackendChoice {
-    /// Returns the backend, if one is named.
     pub(crate) fn name(self) -> Option<BackendName> {
         match self {
             Self::Auto => None,
@@ -129,7 +128,6 @@ pub enum Command {
     Run(RunArguments),
     /// Check a pipeline file without opening any other file.
     Validate {
-        /// The pipeline.
         #[command(flatten)]
         arguments: PipelineArguments,
         /// Output format.
@@ -140,7 +138,6 @@ pub enum Command {
     Test(TestArguments),
     /// Show what a run would do. Reads a sample of the documents and no weights.
     Plan {
-        /// The pipeline.
         #[command(flatten)]
         arguments: PlanArguments,
         /// Show placement, memory and minimum time on GPUs that this machine does not have: `8xA800-80GB`, or `2xNAME:GB`.
@@ -154,7 +151,6 @@ pub enum Command {
     Devices(DevicesArguments),
     /// Find the fastest number of windows in flight (`workers_per_device`) and of heads at a time (`key_heads_at_once`).
     Tune {
-        /// The pipeline.
         #[command(flatten)]
         arguments: PlanArguments,
         /// Seconds of measurement per setting.
@@ -273,7 +269,6 @@ pub enum Command {
     Map(MapArguments),
     /// Print the token windows of a pipeline as JSON lines, exactly as they are scored.
     Tokens {
-        /// The pipeline.
         #[command(flatten)]
         arguments: PlanArguments,
         /// Print the token ids.
@@ -287,7 +282,6 @@ pub enum Command {
 pub struct PipelineArguments {
     /// Pipeline file, or the run directory of a run to repeat.
     pub pipeline: PathBuf,
-    /// Overrides of the file.
     #[command(flatten)]
     pub overrides: Overrides,
 }
@@ -295,7 +289,6 @@ pub struct PipelineArguments {
 /// A pipeline and options of its plan.
 #[derive(Clone, Debug, Args)]
 pub struct PlanArguments {
-    /// The pipeline.
     #[command(flatten)]
     pub pipeline: PipelineArguments,
     /// Use only the first ROWS rows of the input.
@@ -346,10 +339,8 @@ pub struct InitArguments {
 /// Options of an evaluation.
 #[derive(Clone, Debug, Args)]
 pub struct EvaluateArguments {
-    /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// The windows to evaluate.
     #[command(flatten)]
     pub options: EvaluateOptions,
     /// Also write an HTML page: one file without scripts that works offline.
@@ -395,7 +386,6 @@ fn renamed_to_count(_: &str) -> Result<String, &'static str> {
 /// A pipeline and its tests.
 #[derive(Clone, Debug, Args)]
 pub struct TestArguments {
-    /// The pipeline.
     #[command(flatten)]
     pub pipeline: PipelineArguments,
     /// Tests file; by default next to the pipeline: `web.tests.yaml` for `web.yaml`.
@@ -430,7 +420,6 @@ pub struct CacheArguments {
 /// The window to explain.
 #[derive(Clone, Debug, Args)]
 pub struct ExplainArguments {
-    /// Pipeline, or run directory; with a run directory also shows the recorded statistics and the rank of the window.
     #[command(flatten)]
     pub plan: PlanArguments,
     /// Window, as in the column `longsift_sample_id`: `ID#0`, or `FILE:ROW#0`.
@@ -451,10 +440,8 @@ pub struct ExplainArguments {
 /// The document of a map and its division into blocks.
 #[derive(Clone, Debug, Args)]
 pub struct MapArguments {
-    /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// The document and its division.
     #[command(flatten)]
     pub options: MapOptions,
     /// Also write an HTML page: one file without scripts that works offline.
@@ -504,7 +491,6 @@ pub struct DevicesArguments {
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct RunArguments {
-    /// The pipeline.
     #[command(flatten)]
     pub plan: PlanArguments,
     /// Phase to run: `all`; or `score`, `write` and `select`, one after the other. With `--shard`, any number of processes may
@@ -566,7 +552,6 @@ pub struct RunArguments {
 /// Options of `longsift bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArguments {
-    /// The measurements.
     #[command(flatten)]
     pub options: BenchOptions,
     /// Write the results as JSON.

@@ -62,9 +62,7 @@ pub struct PlanTotals {
 
 /// Validated pipeline that is ready to run.
 pub struct Plan {
-    /// Pipeline as written.
     pub spec: Spec,
-    /// Command line options.
     pub options: PlanOptions,
     pub dataset: Dataset,
     /// Files filtered by earlier runs, which `input.since` excludes from the input.
@@ -92,7 +90,6 @@ pub struct Plan {
     pub bos: Bos,
     /// Cache folder of built tables.
     pub cache_folder: PathBuf,
-    /// Run directory and output.
     pub directory: RunDirectory,
     /// Estimated memory, disk and windows.
     pub estimate: Estimate,

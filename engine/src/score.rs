@@ -27,7 +27,6 @@ use crate::run_directory::units::{self, UnitRecord};
 use context::{ScoreContext, ScoreTotals, ScoredUnit};
 use tolerance::check_quarantine;
 
-/// Work unit with its index in the plan.
 type IndexedUnit<'u> = (usize, &'u WorkUnit);
 
 /// Scores every unit without a record; the others are reused. `records`: valid records, by unit of the plan.

@@ -51,7 +51,6 @@ use samples::Sample;
 use score_percentiles::ScorePercentiles;
 use warnings::name;
 
-/// Result of the selection.
 #[derive(Debug)]
 pub struct Selection {
     criteria: Criteria,
@@ -74,13 +73,11 @@ pub struct Selection {
     pub calibration: Calibration,
     /// Drift of each group from a saved calibration; empty without one.
     pub drift: Vec<GroupDrift>,
-    /// Rejected samples by guard.
     pub guards: Vec<GuardUse>,
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Selection {
-    /// Number of kept samples of a unit.
     pub fn kept(&self, unit: usize) -> u64 {
         self.kept[unit]
     }

@@ -43,7 +43,6 @@ pub(super) struct CacheListing {
     foreign: Vec<PathBuf>,
 }
 
-/// Entries of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CacheKind {
     /// Kind, as named in `--clear`.
@@ -52,7 +51,6 @@ pub(super) struct CacheKind {
     entries: Vec<CacheEntry>,
 }
 
-/// A cached file or folder.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CacheEntry {
     path: PathBuf,
@@ -145,7 +143,6 @@ pub(super) fn cache(arguments: &CacheArguments) -> Result<CacheListing> {
 }
 
 impl CacheArguments {
-    /// Whether an entry is to be removed.
     fn selects(&self, kind: &str, entry: &CacheEntry) -> bool {
         self.clear.iter().any(|name| name == kind) && entry.unused_days >= self.unused_days
     }

@@ -233,10 +233,8 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
     }
 }
 
-/// Mark of the JSON file of `longsift bench`.
 const BENCH: Mark = Mark::Keys(&["longsift", "figures"]);
 
-/// Mark of Markdown pages of the manual.
 const MANUAL: &str = "<!-- written by longsift manual -->";
 
 fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {

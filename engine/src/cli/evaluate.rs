@@ -53,7 +53,6 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     Ok(DONE)
 }
 
-/// Mark of `evaluation.json`.
 const EVALUATION: Mark = Mark::Keys(&["pipeline", "seed"]);
 
 fn dry(would: &DryRun) -> String {

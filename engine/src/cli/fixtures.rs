@@ -43,7 +43,6 @@ struct Test {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TestRow {
-    /// Columns of the row.
     document: Map<String, Value>,
     /// File with the value of the text column, relative to the tests file.
     #[serde(default)]
@@ -61,7 +60,6 @@ struct TestResult {
     name: String,
     passed: bool,
     rows: usize,
-    /// Rows with an unexpected outcome.
     different: Vec<UnexpectedRow>,
 }
 
@@ -98,7 +96,6 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
     Ok(if passed { DONE } else { CHECK })
 }
 
-/// Adds the name of the test to a failure.
 fn with_test(failure: Failure, name: &str, location: &str) -> Failure {
     match failure {
         Failure::Problems(problems) => {
@@ -192,7 +189,6 @@ fn run(
     Ok(TestResult { name, passed: different.is_empty(), rows, different })
 }
 
-/// Returns the rows of a test as JSON lines.
 fn lines(spec: &Spec, test: &Test, path: &Path) -> Result<String> {
     let column = spec.pipeline.input.text_column.as_deref().unwrap_or("text");
     let mut lines = String::new();

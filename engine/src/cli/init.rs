@@ -14,9 +14,7 @@ use crate::storage::{atomic, files};
 use crate::tools::reference;
 use crate::tools::starter::{self, StarterOptions};
 
-/// Name of the schema in the folder of a pipeline.
 const SCHEMA: &str = "pipeline.schema.json";
-/// Mark of a schema that longsift wrote.
 const SCHEMA_MARK: Mark = Mark::Contains("\"description\": \"A longsift pipeline: ");
 
 pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {

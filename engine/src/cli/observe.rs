@@ -102,7 +102,6 @@ impl Observers {
     }
 }
 
-/// Mark of a summary that longsift wrote.
 const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
 
 /// Refuses files in the folders of a result, whose files are all listed in its records.

@@ -118,7 +118,6 @@ fn output_paths(plan: &Plan) -> String {
         + &closing_line("report", &shown(&report))
 }
 
-/// The inputs of a run.
 struct RunInputs {
     plan: Plan,
     options: RunOptions,

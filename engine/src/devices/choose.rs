@@ -65,7 +65,6 @@ pub fn processor(choice: DeviceCriteria<'_>, why: &str) -> Devices {
     Devices { list, why, threads: choice.threads, kernel: choice.kernel }
 }
 
-/// Whether GPUs are simulated.
 pub fn is_simulation() -> bool {
     std::env::var_os(simulated::VARIABLE).is_some()
 }

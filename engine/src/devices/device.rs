@@ -34,7 +34,6 @@ impl Devices {
         Self { list: self.list.iter().map(one).collect(), ..self.clone() }
     }
 
-    /// Returns the memory that the device with the most has available.
     pub fn most_available(&self) -> u64 {
         let states = self.list.iter().filter_map(|device| device.ledger.memory_state().ok());
         states.map(|state| state.available).max().unwrap_or(0)
@@ -50,7 +49,6 @@ impl Devices {
 #[derive(Clone)]
 pub struct Device {
     pub compute: Arc<dyn Compute>,
-    /// Account of its memory.
     pub ledger: Arc<Ledger>,
     /// Maximum concurrent windows.
     pub workers: usize,

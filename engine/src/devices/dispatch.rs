@@ -112,12 +112,10 @@ impl Dispatcher {
         }
     }
 
-    /// Number of running pieces.
     pub fn in_flight(&self) -> usize {
         self.devices.iter().map(|device| device.in_flight).sum()
     }
 
-    /// Number of pieces running on a device.
     pub fn in_flight_on(&self, device: usize) -> usize {
         self.devices[device].in_flight
     }

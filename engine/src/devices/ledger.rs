@@ -57,14 +57,11 @@ pub struct MemoryState {
     pub reserved: u64,
     /// Headroom, which is never used.
     pub headroom: u64,
-    /// Available for reservations.
     pub available: u64,
 }
 
-/// Reason for refusing a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservationRefusal {
-    /// Not enough memory is available.
     NotEnough(NotEnough),
     /// The device does not respond.
     Unreadable(String),
@@ -73,11 +70,8 @@ pub enum ReservationRefusal {
 /// Numbers of a reservation that does not fit, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotEnough {
-    /// Requested.
     pub wanted: u64,
-    /// Already reserved.
     pub reserved: u64,
-    /// Free on the device.
     pub free: u64,
     /// Headroom, which is never used.
     pub headroom: u64,

@@ -14,7 +14,6 @@ use crate::storage::{files, regular};
 /// Reservation of one run on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceClaim {
-    /// Process id.
     pub pid: u32,
     /// UUID of the GPU, or the name of a device without one.
     pub device: String,
@@ -23,7 +22,6 @@ pub struct DeviceClaim {
     pub in_flight: usize,
 }
 
-/// File of this process.
 pub(crate) struct Presence {
     path: PathBuf,
     file: File,

@@ -26,9 +26,7 @@ use super::steps::Step;
 pub trait Work<J, R>: Sync {
     /// Bytes that stay allocated on a device.
     fn resident_bytes(&self, device: &Device) -> u64;
-    /// Loads the resident data.
     fn load(&self, device: &Device) -> Result<(), DeviceFailure>;
-    /// Returns the bytes of a piece by device.
     fn piece_bytes(&self, devices: &[Device]) -> Box<WindowBytes>;
     /// Tokens of the longest window of a job, and the number of its units.
     fn size(&self, job: &J) -> (usize, usize);

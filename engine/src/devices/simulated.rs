@@ -171,7 +171,6 @@ impl MemorySource for Reading {
     }
 }
 
-/// A simulated device.
 pub struct SimulatedDevice {
     name: String,
     kernel: Kernel,

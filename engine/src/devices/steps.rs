@@ -53,7 +53,6 @@ pub enum Step {
     },
     /// A device failed on a window.
     Failed {
-        /// Error of the device.
         message: String,
     },
     /// A device was retired; its pieces move to other devices.

@@ -28,13 +28,10 @@ pub struct DeviceSurvey {
     pub device: String,
     /// Model name.
     pub name: String,
-    /// UUID of a GPU.
     pub uuid: Option<String>,
-    /// Total memory.
     pub total_bytes: Option<u64>,
     /// Used by all processes.
     pub used_bytes: Option<u64>,
-    /// Free memory.
     pub free_bytes: Option<u64>,
     /// Memory that longsift never uses.
     pub headroom_bytes: u64,
@@ -89,7 +86,6 @@ impl Survey {
     }
 }
 
-/// Header line of a CSV file.
 pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_bytes,headroom_bytes,reserved_bytes,in_flight,utilisation_percent\n";
 
 fn surveyed_gpu(

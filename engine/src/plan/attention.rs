@@ -20,9 +20,7 @@ const MIN_PIECE_PAIRS: u64 = 1 << 28;
 pub struct Attention {
     pub model: ModelFolder,
     pub devices: Devices,
-    /// Settings for reading the checkpoint.
     pub reading: LoadPartialModel,
-    /// Settings for using the devices.
     pub sharing: ShardAcrossDevices,
     pub measure: FirstLayerAttention,
 }
@@ -53,7 +51,6 @@ impl Attention {
         FirstLayer::new(self.model.spec().clone(), table, self.measure.mask, tokens)
     }
 
-    /// Returns the kernel that measures windows.
     pub fn kernel(&self) -> Kernel {
         self.devices.kernel
     }

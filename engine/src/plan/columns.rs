@@ -39,7 +39,6 @@ pub fn is_output_column(statistic: &str) -> bool {
     COLUMNS.iter().chain(&MARKS).any(own)
 }
 
-/// Returns the output column of a statistic.
 pub fn statistic_column(column: &Column) -> String {
     format!("longsift_{}", column.name)
 }

@@ -55,7 +55,6 @@ impl DocumentSample {
         self.documents() + self.bad_rows()
     }
 
-    /// Scales a number of the sample to the whole input.
     fn scaled(&self, of_sample: u64) -> u64 {
         let sampled = self.sampled_rows();
         let scale = self.rows.max(sampled) as f64 / sampled.max(1) as f64;

@@ -25,7 +25,6 @@ const MIN_COMPRESSION: u64 = 2;
 /// Bytes of a row of a score table before the columns of measures: names, positions and a hash.
 const WINDOW_ROW_BYTES: u64 = 256;
 
-/// Estimated resources of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Estimate {
     /// Tokens of the input (approximate).

@@ -39,13 +39,11 @@ pub struct CompletedWork {
     pub refused: Option<Diagnostic>,
 }
 
-/// Contents of `longsift plan`.
 pub struct PlanExplanation<'a> {
     pub plan: &'a Plan,
     pub done: CompletedWork,
     /// Sizing for devices that this machine does not have, if requested.
     pub sizing: Option<Sizing>,
-    /// Lengths of documents.
     pub sample: DocumentSample,
 }
 
@@ -468,7 +466,6 @@ fn done(plan: &Plan, done: &CompletedWork) -> String {
     )
 }
 
-/// Returns the lines of a refusal.
 fn refusal(refused: &Diagnostic) -> Vec<String> {
     let Diagnostic { message, notes, hint, .. } = refused;
     std::iter::once(message).chain(notes).chain(hint).cloned().collect()

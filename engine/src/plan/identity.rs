@@ -38,7 +38,6 @@ use crate::spec::pipeline::{Input, Output, OutputFormat, Pipeline};
 pub struct Digests {
     /// Digests of the first-layer model; `None` if no measure needs it.
     pub attention: Option<AttentionDigests>,
-    /// Digests of the whole models, by measure.
     pub whole_models: BTreeMap<String, WholeModelDigests>,
     /// Digest of the calibration file, if the pipeline uses one.
     pub calibration: Option<String>,
@@ -82,7 +81,6 @@ pub struct AttentionDigests {
 /// Names of the kernels that determine the bits of attention statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernels {
-    /// Kernel that measures windows.
     pub windows: String,
     /// Kernel that multiplies weights and built the table.
     pub weights: String,
@@ -159,7 +157,6 @@ pub fn whole_model_digests(
     Ok(digests)
 }
 
-/// Parts of an identity under construction.
 #[derive(Default)]
 struct IdentityParts {
     windows: Map<String, Value>,

@@ -61,7 +61,6 @@ impl Measures {
         0..self.stages.len() as u16
     }
 
-    /// Returns the index among the stages of a measure.
     pub fn stage(&self, index: u16) -> usize {
         self.stages[usize::from(index)]
     }

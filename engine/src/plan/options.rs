@@ -9,7 +9,6 @@ use super::shard::Shard;
 use crate::base::stop::Stop;
 use crate::run_directory::layout::RunDirectory;
 
-/// Command line options of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
     /// Maximum rows of the input.

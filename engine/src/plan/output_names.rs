@@ -13,7 +13,6 @@ use crate::storage::store;
 /// Maximum bytes of a local file name, minus the part number and the temporary prefix.
 const MAX_NAME_BYTES: usize = 255 - "-00000-of-00000".len() - 40;
 
-/// Returns the name of part `number` of `all`.
 pub fn numbered(stem: &str, number: u64, all: u64) -> String {
     format!("{stem}-{number:05}-of-{all:05}")
 }

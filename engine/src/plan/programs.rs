@@ -15,10 +15,8 @@ use crate::dataset::documents::ContentColumn;
 use crate::spec::Spec;
 use crate::storage::files;
 
-/// Program that can be started.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Settings of its stage.
     pub settings: External,
     /// Whether it reads text instead of token ids.
     pub reads_text: bool,

@@ -17,7 +17,6 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The whole plan as one shard.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
     /// Returns the work units of this shard, in input order. Every unit is in exactly one shard.

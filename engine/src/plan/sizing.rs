@@ -51,11 +51,9 @@ pub struct Sizing {
 /// Time of a whole model on all GPUs together.
 #[derive(Clone, Debug, Serialize)]
 pub struct WholeModelTime {
-    /// Name of the measure.
     pub measure: String,
     /// Windows that it measures if guards reject none (approximate).
     pub windows: u64,
-    /// Precision of products.
     pub precision: ProductPrecision,
     /// Work of a window; null if GPUs do not compute the model.
     pub operations: Option<ForwardOperations>,
@@ -69,12 +67,10 @@ pub struct WholeModelTime {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuPlacement {
-    /// Name of the GPU.
     pub card: String,
     pub memory_bytes: u64,
     /// Memory that stays unused.
     pub headroom_bytes: u64,
-    /// Size of the table.
     pub table_bytes: u64,
     /// Number of windows at a time; 0 if not even one head fits.
     pub windows_in_flight: usize,
@@ -84,7 +80,6 @@ pub struct GpuPlacement {
     pub window_bytes: u64,
     /// Minimum milliseconds per window; null if the GPU's speed is unknown.
     pub least_window_milliseconds: Option<f64>,
-    /// Limiting resource.
     pub bound_by: Option<&'static str>,
 }
 
@@ -331,7 +326,6 @@ impl Sizing {
         lines.into_iter().map(|(number, placed)| format!("{number} × {placed}")).collect()
     }
 
-    /// Returns the time line of a plan.
     pub fn time(&self) -> String {
         let windows = count(self.windows);
         let linear = self.whole_models.iter().find(|whole| whole.operations.is_none());

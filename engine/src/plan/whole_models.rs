@@ -13,7 +13,6 @@ use crate::devices::device::{Device, Devices};
 
 /// Whole model of a measure, with its memory plan.
 pub struct WholeModelPlan {
-    /// Name of the measure.
     pub measure: String,
     pub path: PathBuf,
     pub model: Arc<WholeModel>,
@@ -21,9 +20,7 @@ pub struct WholeModelPlan {
     pub devices: Devices,
     /// Maximum wait for memory of a device to be released.
     pub memory_wait: Duration,
-    /// Request of the measure.
     pub request: ForwardRequest,
-    /// Tokens of a full window.
     pub window_tokens: u64,
     /// Number of full windows that share a read of the weights.
     pub windows_at_once: u64,
@@ -81,7 +78,6 @@ impl WholeModelPlan {
         )
     }
 
-    /// Returns the advice for [`Self::shortage`].
     pub fn remedy(&self) -> &'static str {
         if self.devices.is_cpu() {
             "raise `memory_limit_bytes`, lower `window_tokens`, or use a smaller model"

@@ -9,7 +9,6 @@ use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::spec::pipeline::{OutputFormat, Samples};
 
-/// File name of the card.
 pub const NAME: &str = "README.md";
 
 /// Mark of a card that longsift wrote; a file without it is never replaced.
@@ -83,7 +82,6 @@ fn settings(plan: &Plan) -> Value {
     json!({ "stages": stages, "samples": samples })
 }
 
-/// Returns a text on one line of a table.
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('|', "\\|")
 }

@@ -14,7 +14,6 @@ use crate::run_directory::summary::{Checked, Summary};
 use crate::select::warnings;
 use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 
-/// Results of the checks of a pipeline.
 pub struct CheckResults {
     /// Results by check, in the order of the pipeline.
     pub checks: Vec<Checked>,
@@ -128,7 +127,6 @@ fn summary_value(check: &Check, summary: &Summary) -> Option<f64> {
     Some(count as f64)
 }
 
-/// Running aggregate of samples for one check.
 struct SampleAggregate<'a> {
     check: &'a Check,
     aggregate: Aggregate,

@@ -14,7 +14,6 @@ const MAX_GROUPS: usize = 10;
 /// Maximum number of labels listed.
 const MAX_LABELS: usize = 50;
 
-/// Kept samples by label.
 #[derive(Clone, Debug)]
 pub struct LabelTable<'a> {
     pub column: &'a str,

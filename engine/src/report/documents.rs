@@ -29,9 +29,7 @@ pub struct DocumentChanges {
     pub other_fate: u64,
     /// Same outcome, different statistics or score.
     pub other_score: u64,
-    /// Documents that only the first run has.
     pub only_in_first: u64,
-    /// Documents that only the second run has.
     pub only_in_second: u64,
     /// First changed documents, in input order.
     pub listed: Vec<DocumentChange>,
@@ -108,7 +106,6 @@ struct Records<'a> {
     scores: RunDirectory,
     /// Work units by input file, in the order of the manifest.
     units: BTreeMap<&'a str, Vec<&'a UnitRecord>>,
-    /// Tables of the selection, by path.
     selection: HashMap<&'a str, &'a Part>,
     choice: SelectionSettings,
 }
@@ -133,7 +130,6 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Outcomes of the documents of a file.
 #[derive(Default)]
 struct FileOutcomes {
     by_row: BTreeMap<i64, DocumentOutcome>,

@@ -25,7 +25,6 @@ const PRODUCER: &str =
     concat!("https://github.com/longsift/longsift/tree/v", env!("CARGO_PKG_VERSION"));
 const SCHEMA: &str = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent";
 
-/// Destination of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Transport {
     Http { url: String, key: Option<String> },

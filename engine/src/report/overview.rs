@@ -45,7 +45,6 @@ use groups::GroupReport;
 use machine::Machine;
 use rejected::GuardRejection;
 
-/// Sources of a report.
 pub(crate) struct ReportSources<'a> {
     pub(crate) directory: &'a RunDirectory,
     pub(crate) manifest: &'a Manifest,
@@ -67,17 +66,13 @@ pub(crate) struct ReportSources<'a> {
 pub(crate) struct Overview {
     /// Version of the format of `report.json`.
     version: u32,
-    /// Version of longsift.
     longsift: String,
-    /// Name of the pipeline.
     name: String,
     /// Time at which the selection was committed, UTC.
     committed: String,
     /// Last component of the path of the run directory.
     run_directory: String,
-    /// Description of the score.
     score: String,
-    /// Descriptions of the guards.
     guards: Vec<String>,
     /// Description of how much is kept.
     amount: String,
@@ -85,7 +80,6 @@ pub(crate) struct Overview {
     rejected: Vec<GuardRejection>,
     /// Column of the groups within which samples are ranked.
     within: Option<String>,
-    /// Resolved settings.
     settings: Value,
     /// Identity: everything on which the result depends, except the input.
     identity: Value,
@@ -117,17 +111,14 @@ pub(crate) struct Overview {
     without_input: Option<String>,
 }
 
-/// Kept samples by label.
 #[derive(Clone, Debug, Serialize)]
 struct KeptByLabel {
     column: String,
     /// Labels with the most samples.
     shares: Vec<(Option<String>, [u64; 2])>,
-    /// Number of other labels.
     others: u64,
 }
 
-/// Means of a statistic that is a list.
 #[derive(Clone, Debug, Serialize)]
 struct Means {
     doc: String,
@@ -167,7 +158,6 @@ pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
 }
 
 impl Overview {
-    /// Builds the report.
     pub(crate) fn new(sources: ReportSources<'_>) -> Result<Self> {
         let ReportSources { manifest, summary, calibration, scores, .. } = sources;
         let choice = SelectionSettings::from_manifest(manifest, scores)?;
@@ -274,14 +264,12 @@ impl Overview {
         })
     }
 
-    /// Returns all samples.
     fn all(&self) -> Amount {
         let mut all = self.kept;
         self.dropped.values().for_each(|amount| all.add(*amount));
         all
     }
 
-    /// Returns the contents of `report.json`.
     pub(crate) fn json(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
     }

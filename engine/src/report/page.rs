@@ -25,14 +25,11 @@ pub(crate) struct Page {
     pub(crate) title: String,
     /// Line above the title: the command, its subject and the time.
     pub(crate) kicker: String,
-    /// Introduction.
     pub(crate) lead: String,
-    /// Key numbers.
     pub(crate) tiles: Vec<KeyNumber>,
     pub(crate) sections: Vec<Section>,
 }
 
-/// A number with its label.
 #[derive(Debug)]
 pub(crate) struct KeyNumber {
     pub(crate) figure: String,
@@ -98,7 +95,6 @@ pub(crate) enum Block {
         class: &'static str,
         pieces: Vec<TextPiece>,
     },
-    /// A collapsible block.
     Details {
         summary: String,
         open: bool,
@@ -185,9 +181,7 @@ impl Bar {
 #[derive(Debug)]
 pub(crate) struct SampleText {
     pub(crate) title: String,
-    /// Location of the text.
     pub(crate) place: String,
-    /// Reason to show it.
     pub(crate) why: String,
     /// Statistics: name and formatted value.
     pub(crate) figures: Vec<(String, String)>,
@@ -195,7 +189,6 @@ pub(crate) struct SampleText {
     pub(crate) excerpt: Option<(String, String, String)>,
 }
 
-/// A piece of a text.
 #[derive(Debug)]
 pub(crate) struct TextPiece {
     pub(crate) text: String,
@@ -235,7 +228,6 @@ pub(crate) fn text_class(text: &str) -> &'static str {
     if lines.len() > 1 && 2 * code >= lines.len() { "code" } else { "prose" }
 }
 
-/// Filters of the templates.
 mod filters {
     use std::fmt::Display;
 

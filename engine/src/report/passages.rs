@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::base::text::count;
 use crate::plan::Plan;
 
-/// Maximum number of passages shown.
 const MAX_PASSAGES: usize = 3;
 /// Size of a passage in tokens or bytes.
 const PASSAGE_TOKENS: usize = 24;

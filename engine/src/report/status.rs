@@ -13,7 +13,6 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units;
 use crate::storage::files;
 
-/// Progress of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// `finished`, `running`, `unfinished` or `empty`.
@@ -33,7 +32,6 @@ pub struct Status {
     pub summary: Option<Summary>,
 }
 
-/// Reads the progress of a run from its directory.
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let mut counts = Counts::default();
     let mut units_scored = 0;

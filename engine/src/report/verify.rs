@@ -28,15 +28,12 @@ use crate::spec::{Overrides, Spec};
 use crate::storage::files;
 use crate::storage::hub::HubOptions;
 
-/// Result of a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verification {
     pub run_dir: String,
     /// Whether the run is complete; of an incomplete run the scored units are checked.
     pub finished: bool,
-    /// Number of files read.
     pub files: u64,
-    /// Number of bytes read.
     pub bytes: u64,
     /// Number of rows accounted for.
     pub rows: u64,
@@ -375,7 +372,6 @@ impl Verification {
     }
 }
 
-/// Returns the names and types of columns.
 fn columns(schema: &Schema) -> Vec<(String, String)> {
     let fields = schema.fields().iter();
     fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()

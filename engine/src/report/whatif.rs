@@ -32,7 +32,6 @@ use crate::spec::{Overrides, Spec};
 pub(crate) struct WhatIf {
     /// Settings that differ from those of the run, a line each.
     changes: Vec<String>,
-    /// All groups combined.
     total: Change,
     groups: Vec<GroupChange>,
     /// Samples that only the new settings keep, the highest scores first.
@@ -43,7 +42,6 @@ pub(crate) struct WhatIf {
     pub(crate) warnings: Vec<Diagnostic>,
 }
 
-/// Change of a selection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Change {
     all: Amount,
@@ -51,11 +49,9 @@ struct Change {
     now: Amount,
     /// Kept with the new settings.
     then: Amount,
-    /// Kept by both.
     both: Amount,
 }
 
-/// Change of the selection of one group.
 #[derive(Clone, Debug, Serialize)]
 struct GroupChange {
     /// Value of the group column of the new settings.
@@ -84,7 +80,6 @@ struct MovedSample {
     at: (usize, u64),
 }
 
-/// Counts over units.
 #[derive(Default)]
 struct UnitCounts {
     groups: BTreeMap<Option<String>, Change>,

@@ -21,7 +21,6 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
-/// Result of the score phase.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreTotals {
     /// One record per unit, in the order of the plan.
@@ -61,7 +60,6 @@ impl ScoreTotals {
         plan.measures.columns.iter().filter_map(skipped).collect()
     }
 
-    /// Adds the counts of a unit.
     pub(super) fn add(&mut self, counts: &Counts, windows_scored: u64) {
         self.counts.add(counts);
         self.windows_scored += windows_scored;
@@ -75,10 +73,8 @@ impl ScoreTotals {
     }
 }
 
-/// Result of scoring one unit.
 #[derive(Debug)]
 pub(super) struct ScoredUnit {
-    /// Valid record.
     pub(super) record: UnitRecord,
     /// Windows measured by this process, whether or not its record is the valid one.
     pub(super) windows_measured: u64,
@@ -91,21 +87,16 @@ pub(super) struct ScoredUnit {
 pub struct OnDevices<'a> {
     /// Model and measures that use attention.
     pub attention: &'a Attention,
-    /// Scheduler that distributes windows to devices.
     pub scheduler: &'a Scheduler<'a>,
-    /// Monitor of the devices.
     pub watch: &'a Watch<'a>,
 }
 
-/// Shared context for scoring units.
 #[derive(Clone, Copy)]
 pub struct ScoreContext<'a> {
     pub plan: &'a Plan,
-    /// Directory for the results.
     pub directory: &'a RunDirectory,
     /// Devices that compute attention; `None` if no measure needs it.
     pub devices: Option<OnDevices<'a>>,
-    /// Whole models with their devices.
     pub(crate) models: &'a [ModelOnDevices<'a>],
     /// External programs that judge windows and documents.
     pub(crate) programs: &'a Programs<'a>,

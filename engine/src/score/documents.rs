@@ -24,22 +24,18 @@ use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units;
 use crate::storage::files;
 
-/// Document with the verdict of the programs.
 #[derive(Debug)]
 pub struct JudgedDocument {
-    /// Document as read.
     pub document: Document,
     pub verdict: DocumentVerdict,
 }
 
-/// Verdict of the programs on a document.
 #[derive(Debug)]
 pub enum DocumentVerdict {
     /// The document is cut into windows. Holds the statistics that all its windows share, each with the index of its measure.
     Keep(Vec<(u16, Figures)>),
     /// A program drops it, for this reason.
     Drop(Arc<str>),
-    /// A program failed on it.
     Failed(BadRow),
 }
 
@@ -79,7 +75,6 @@ impl<'a> Judge<'a> {
         Ok(Self { context, programs, kept })
     }
 
-    /// Judges documents, in order.
     pub(super) fn judge(&mut self, documents: Vec<Document>) -> Result<Vec<JudgedDocument>> {
         let mut judged: Vec<JudgedDocument> =
             documents.into_iter().map(JudgedDocument::from).collect();

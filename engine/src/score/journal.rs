@@ -52,7 +52,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// All measures by index.
     fn all(&self) -> impl Iterator<Item = &RetainedMeasure> {
         self.measures.iter().chain(&self.retained)
     }
@@ -67,7 +66,6 @@ impl Header {
     }
 }
 
-/// Open journal of one unit.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -126,7 +124,6 @@ impl Journal {
         &self.path
     }
 
-    /// Appends finished statistics.
     pub fn append(&mut self, key: FigureKey, figures: &Figures) -> Result<()> {
         self.write(&encode(key, figures))?;
         self.unsynced.get_or_insert_with(Instant::now);
@@ -139,7 +136,6 @@ impl Journal {
         if self.unsynced.is_some_and(due) { self.sync() } else { Ok(()) }
     }
 
-    /// Syncs all records.
     pub fn sync(&mut self) -> Result<()> {
         self.unsynced = None;
         let done = self.file.flush().and_then(|()| self.file.get_ref().sync_data());
@@ -181,7 +177,6 @@ fn claim(path: &Path, exclusive: bool) -> Result<(PathBuf, File)> {
     Ok((own, file))
 }
 
-/// Returns a unique name next to `path`.
 fn unique_name(path: &Path) -> PathBuf {
     let mut own = path.to_owned().into_os_string();
     own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
@@ -206,7 +201,6 @@ fn decode(payload: &[u8]) -> Option<(FigureKey, &[u8])> {
     Some(((key, u16::from_le_bytes(*measure)), figures))
 }
 
-/// Content of a journal.
 struct Replayed {
     /// Statistics of measures of the current header, by their index there.
     finished: HashMap<FigureKey, Figures>,

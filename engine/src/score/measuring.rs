@@ -25,7 +25,6 @@ use crate::plan::sampling;
 
 pub(crate) type Measured = std::result::Result<Figures, RowError>;
 
-/// State of measuring one unit.
 pub(super) struct Measuring<'a> {
     context: &'a ScoreContext<'a>,
     journal: Journal,
@@ -44,10 +43,8 @@ pub(super) struct Measuring<'a> {
     pub(super) measured: Vec<WindowKey>,
 }
 
-/// Measure with its index in the plan.
 type IndexedMeasure<'m> = (u16, &'m dyn Measure);
 
-/// Window that is being measured.
 struct OpenWindow {
     /// Tokens of the scored sequence, including BOS.
     tokens: u64,
@@ -60,7 +57,6 @@ struct OpenWindow {
     new: bool,
 }
 
-/// A fully measured window.
 pub(super) struct MeasuredWindow {
     /// By measure: those of the plan, then the retained ones.
     pub(super) figures: Vec<Figures>,
@@ -351,7 +347,6 @@ impl<'a> Measuring<'a> {
             .filter(move |(key, ..)| self.windows[key].lacks(measure_index))
     }
 
-    /// Records a result that this run computed.
     fn record_result(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
         if let Ok(figures) = &figures {
             self.journal.append(key, figures)?;
@@ -395,7 +390,6 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Handles a message of the scheduler.
     fn receive(&mut self, message: SchedulerMessage) -> Result<()> {
         match message {
             SchedulerMessage::Window { id, result } => {
@@ -468,10 +462,8 @@ pub(crate) fn figures_from_answer(measure: &dyn Measure, answer: Answer) -> Meas
     measure.figures(&Window { evidence: &evidence, ..Window::default() })
 }
 
-/// Window of a batch with its document.
 type BatchWindow<'d> = (WindowKey, &'d CutDocument, &'d TokenWindow);
 
-/// Windows of a batch to measure.
 fn windows_to_measure(documents: &[Prepared]) -> impl Iterator<Item = BatchWindow<'_>> {
     to_measure(documents).flat_map(|(document, cut)| {
         cut.windows.iter().map(move |window| ((document.row, window.index), cut, window))

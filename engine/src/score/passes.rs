@@ -28,7 +28,6 @@ const MIN_PIECE_TOKENS: u64 = 1 << 11;
 /// Windows that may run through a model together.
 pub(crate) type Group = Vec<Vec<u32>>;
 
-/// Scheduler of passes.
 pub(crate) type PassScheduler<'a> = Scheduler<'a, Group, ForwardResult>;
 
 type PassResult = std::result::Result<Figures, RowError>;
@@ -228,14 +227,12 @@ impl ModelOnDevices<'_> {
     }
 }
 
-/// Error: no device is left.
 pub(crate) fn no_device(why: &str) -> Failure {
     let message = format!("no device is left to measure windows on: {why}");
     let hint = "results so far are kept; check the devices and run the same command to resume";
     Diagnostic::error(Blame::Machine, message).hint(hint).into()
 }
 
-/// Error: the thread of a device panicked.
 pub(crate) fn device_panicked(panic: &str) -> Failure {
     Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
 }

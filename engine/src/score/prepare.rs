@@ -27,7 +27,6 @@ pub struct Prepared {
     pub outcome: Preparation,
 }
 
-/// Outcome of preparing a document.
 #[derive(Debug)]
 pub enum Preparation {
     /// The document cannot be scored.
@@ -36,19 +35,16 @@ pub enum Preparation {
     Drop {
         /// Short, stable name of the reason.
         reason: Arc<str>,
-        /// Tokens of the document.
         tokens_total: u64,
         /// Windows that were cut and are too short for a measure.
         windows: u64,
     },
-    /// The document has windows to measure.
     Measure(CutDocument),
     /// The tokenizer timed out, after a time that no published tokenizer needs. Ends the run instead of quarantining the row,
     /// since another machine might succeed.
     TimedOut(Box<Diagnostic>),
 }
 
-/// Document with windows to measure.
 #[derive(Debug)]
 pub struct CutDocument {
     /// Token ids, without BOS.
@@ -60,7 +56,6 @@ pub struct CutDocument {
     pub text_bytes: usize,
     /// Text, if a measure needs it.
     pub text: Option<DocumentText>,
-    /// Windows to measure, in order.
     pub windows: Vec<TokenWindow>,
     /// Windows that are too short for a measure.
     pub windows_too_short: u64,

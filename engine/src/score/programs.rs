@@ -28,7 +28,6 @@ pub(crate) use stream::{Question, QuestionContent, Reply};
 /// Maximum bytes of content per batch; a single question may exceed it.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// Answer of a program to a question.
 pub(crate) type Answer = std::result::Result<Reply, RowError>;
 
 /// Programs of a plan, started at the first question and kept until the end.

@@ -17,10 +17,8 @@ use crate::run_directory::scores;
 use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 
-/// Journal of a unit.
 pub(super) struct OpenJournal {
     pub(super) journal: Journal,
-    /// Statistics in the journal.
     pub(super) finished: HashMap<FigureKey, Figures>,
     /// Measures whose indexes follow those of the plan.
     pub(super) retained: Vec<RetainedMeasure>,

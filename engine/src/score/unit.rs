@@ -59,9 +59,7 @@ pub(super) fn read_ahead<'u>(
 
 /// Reason for not reading a unit to its end.
 enum Interruption {
-    /// The receiver is closed.
     Closed,
-    /// A row group cannot be used.
     RowGroup(Box<RowGroupError>),
     Failed(Failure),
 }

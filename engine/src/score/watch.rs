@@ -119,7 +119,6 @@ impl<'a> Watch<'a> {
         self.sample_memory(scheduler, true)
     }
 
-    /// Returns the devices' part of the summary.
     pub fn into_use(self) -> DeviceUse {
         let notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
         let steps = notes.steps.into_iter().map(|(step, count)| (step.to_owned(), count));

@@ -12,7 +12,6 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::ScoredWindow;
 use crate::run_directory::units::UnitRecord;
 
-/// Alternative selection by one score.
 #[derive(Debug)]
 pub(super) struct AlternativeSelection {
     pub(super) criteria: Criteria,

@@ -21,7 +21,6 @@ use crate::run_directory::dropped;
 use crate::run_directory::scores::ScoredWindow;
 use crate::spec::pipeline::Samples;
 
-/// Criteria of a selection.
 #[derive(Clone, Debug)]
 pub(super) struct Criteria {
     /// Statistic of every term in order, then those that only guards use.
@@ -40,16 +39,13 @@ pub(super) struct Criteria {
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
     pub(super) samples: Samples,
-    /// Generator of random scores.
     pub(super) random: Option<Draw>,
     /// Measures with guards before them.
     pub(super) skipped: Vec<SkippedMeasure>,
-    /// Statistics in the output.
     pub(super) written: Vec<SelectionStatistic>,
     pub(super) reasons: Reasons,
 }
 
-/// Generator of random scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     seed: u64,
@@ -90,7 +86,6 @@ pub(super) struct SkippedMeasure {
     sample: Option<WindowSample>,
 }
 
-/// Statistic that a selection uses.
 #[derive(Clone, Debug)]
 pub(super) struct SelectionStatistic {
     pub(super) name: String,
@@ -197,7 +192,6 @@ impl Criteria {
         }
     }
 
-    /// Reason for not keeping a sample.
     pub(super) fn reason(&self, sample_state: SampleState) -> Arc<str> {
         Arc::clone(match sample_state {
             SampleState::Missing(statistic) => &self.reasons.missing[statistic],
@@ -269,7 +263,6 @@ impl Criteria {
         }
     }
 
-    /// Whether guards skip a measure.
     fn is_skipped(&self, measure: u16, sample: &[ScoredWindow]) -> bool {
         self.cascade.skips(measure, &|guard| {
             let statistic = &self.statistics[self.guards[guard.guard].1];
@@ -327,7 +320,6 @@ impl Criteria {
         self.columns[..self.selects_by].iter().map(String::as_str).collect()
     }
 
-    /// Standardisation of a term.
     pub(super) fn standardise_of(&self, term: usize) -> Option<Standardise> {
         let term = self.terms.get(term)?;
         Some(term.standardise.unwrap_or(self.standardise))

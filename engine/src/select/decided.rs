@@ -49,7 +49,6 @@ impl Rule {
         sample_state(self.scorer.as_ref(), &self.bounds, criteria, values)
     }
 
-    /// Whether a sample is kept.
     pub(super) fn keeps(
         &self,
         criteria: &Criteria,

@@ -57,12 +57,10 @@ impl SampleEncoding {
     }
 }
 
-/// Samples of all units.
 #[derive(Debug)]
 pub(super) struct GatheredSamples {
     samples: Groups,
     layout: SampleEncoding,
-    /// Group of every sample.
     pub(super) groups_of_samples: GroupsOfSamples,
     /// Number of the first sample of every unit, then the number of all samples.
     pub(super) units: Vec<u64>,
@@ -77,11 +75,9 @@ pub(super) struct GatheredSamples {
     /// Number of windows that overlap the previous window.
     pub(super) overlapping: u64,
     pub(super) repeated_ids: RepeatedIds,
-    /// Documents without an id.
     pub(super) without_id: u64,
 }
 
-/// Totals of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupTotals {
     pub(super) samples: u64,
@@ -164,7 +160,6 @@ fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
     first + running.take_while(|windows| *windows <= MAX_BATCH_WINDOWS).count().max(1)
 }
 
-/// Samples that are being gathered.
 pub(super) struct Gathering<'d> {
     layout: SampleEncoding,
     statistics: usize,
@@ -203,7 +198,6 @@ impl<'d> Gathering<'d> {
         })
     }
 
-    /// Adds the samples of the next unit.
     pub(super) fn add(&mut self, unit: &UnitSamples) -> Result<()> {
         let mut number_of = vec![0; unit.lengths.len()];
         for (label, own) in &unit.groups {

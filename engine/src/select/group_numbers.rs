@@ -12,7 +12,6 @@ const MAX_BUFFERED: usize = 1 << 18;
 /// Bytes per sample.
 const BYTES: usize = size_of::<u32>();
 
-/// Group numbers that are being collected.
 #[derive(Debug)]
 pub(super) struct GroupNumbers {
     file: AnonymousFile,
@@ -36,14 +35,12 @@ impl GroupNumbers {
         Ok(())
     }
 
-    /// Writes the rest.
     pub(super) fn finish(mut self) -> Result<GroupsOfSamples> {
         self.write_out()?;
         Ok(GroupsOfSamples(self.file))
     }
 }
 
-/// Group of every sample.
 #[derive(Debug)]
 pub(super) struct GroupsOfSamples(AnonymousFile);
 

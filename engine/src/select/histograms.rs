@@ -32,7 +32,6 @@ impl HistogramsOfGroups {
         Ok(Self(Mutex::new(Filed { file: AnonymousFile::create(directory)?, bytes: 0 })))
     }
 
-    /// Stores a complete histogram.
     pub(super) fn add(&self, histogram: &Histogram) -> Result<HistogramLocation> {
         let bytes: Vec<u8> = histogram.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut filed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +41,6 @@ impl HistogramsOfGroups {
         Ok(HistogramLocation { range: histogram.range(), bytes: first..filed.bytes })
     }
 
-    /// Maps the file.
     pub(super) fn finish(self) -> Result<Histograms> {
         let filed = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Histograms(Arc::new(filed.file.mapped()?)))

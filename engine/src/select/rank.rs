@@ -45,7 +45,6 @@ pub(super) struct Ranking<'a> {
     /// Kept samples by unit.
     kept: Vec<AtomicU64>,
     percentiles: PercentilesOfGroups,
-    /// Histograms of the terms.
     histograms: HistogramsOfGroups,
 }
 
@@ -94,7 +93,6 @@ impl<'a> Ranking<'a> {
     }
 }
 
-/// Decision on a group.
 #[derive(Clone, Debug)]
 pub(super) struct GroupDecision {
     group: Option<Arc<str>>,
@@ -124,7 +122,6 @@ impl GroupDecision {
         scales(criteria, &self.figures, found)
     }
 
-    /// Returns the rule for the samples of the group.
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
         Rule {
             group: self.group.clone(),
@@ -186,7 +183,6 @@ struct ScoredSamples<'a> {
     range: ScoreRange,
 }
 
-/// Decision on the samples of a group.
 struct SampleDecisions {
     totals: Totals,
     cutoffs: Vec<Option<Cutoff>>,
@@ -196,7 +192,6 @@ struct SampleDecisions {
 }
 
 impl<'a> RankedGroup<'a> {
-    /// Decides by the group's own statistics.
     pub(super) fn by_own_statistics(self) -> Result<GroupDecision> {
         let criteria = self.ranking.criteria;
         let (name, filter) = (self.value.as_deref(), &criteria.filter);
@@ -433,7 +428,6 @@ impl<'a> RankedGroup<'a> {
         })
     }
 
-    /// Counts a kept sample in its unit.
     fn count_kept(self, number: u64) {
         let unit = self.ranking.gathered.units.partition_point(|first| *first <= number) - 1;
         self.ranking.kept[unit].fetch_add(1, Ordering::Relaxed);

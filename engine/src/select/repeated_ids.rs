@@ -8,7 +8,6 @@ use crate::base::stop::Stop;
 use crate::run_directory::anonymous_file::AnonymousFile;
 use crate::run_directory::layout::RunDirectory;
 
-/// Bytes of a hash.
 const BYTES: usize = size_of::<u128>();
 
 /// Repeated hashes per block; the first of each block is in memory.
@@ -31,7 +30,6 @@ impl<'d> Ids<'d> {
         self.hashes.push([(hash >> 64) as u64, hash as u64])
     }
 
-    /// Returns the repeated hashes.
     pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
         let file = AnonymousFile::create(self.directory)?;
         let (first, count, documents) = (Vec::new(), 0, 0);

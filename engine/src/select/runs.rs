@@ -13,7 +13,6 @@ const MAX_BUFFERED_BYTES: usize = 32 << 20;
 
 const READ_BYTES: usize = 1 << 20;
 
-/// Records that are being collected.
 #[derive(Debug)]
 pub(super) struct RecordRuns {
     file: AnonymousFile,
@@ -35,7 +34,6 @@ impl RecordRuns {
         Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, ranges })
     }
 
-    /// Adds a record to a group.
     pub(super) fn push(&mut self, group: usize, record: &[u8]) -> Result<()> {
         assert_eq!(record.len(), self.record);
         if group >= self.waiting.len() {
@@ -60,14 +58,12 @@ impl RecordRuns {
         Ok(())
     }
 
-    /// Writes the rest.
     pub(super) fn finish(mut self) -> Result<Groups> {
         self.write_out()?;
         Ok(Groups { file: self.file, record: self.record, ranges: self.ranges })
     }
 }
 
-/// All records, by group.
 #[derive(Debug)]
 pub(super) struct Groups {
     file: AnonymousFile,

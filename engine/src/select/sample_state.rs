@@ -1,6 +1,5 @@
 //! State of a sample before it is ranked.
 
-/// State of a sample before it is ranked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SampleState {
     /// This statistic is missing: the sample has no score and does not count for `keep_fraction`.
@@ -18,7 +17,6 @@ pub(super) enum SampleState {
 /// measure could not compute; never used in arithmetic.
 pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
 
-/// Whether a value is [`NOT_SAMPLED`].
 pub(super) fn is_not_sampled(value: f64) -> bool {
     value.to_bits() == NOT_SAMPLED.to_bits()
 }

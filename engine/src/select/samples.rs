@@ -9,7 +9,6 @@ pub struct Sample {
     pub row: u64,
     /// Index of the window; `None` for a document.
     pub window: Option<u32>,
-    /// Tokens in the output.
     pub tokens: u64,
     /// Value of the `within` column.
     pub group: Option<Arc<str>>,

@@ -74,14 +74,12 @@ const BLOCK: usize = 128;
 #[derive(Debug)]
 pub(super) struct PercentilesOfGroups(Mutex<ScorePercentiles>);
 
-/// Location of the percentiles of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupPercentiles {
     range: ScoreRange,
     /// Index of its first bin in the file.
     first: u64,
     bins: u64,
-    /// Index of its first block.
     first_block: usize,
 }
 

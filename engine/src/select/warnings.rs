@@ -20,7 +20,6 @@ use crate::spec::pipeline::Samples;
 /// Maximum groups named in a message.
 const MAX_LISTED: usize = 10;
 
-/// Formats the name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
     value.map_or("(null)".to_owned(), quoted_value)
 }

@@ -347,7 +347,6 @@ pub(super) fn unknown_stage(name: &str, span: Span, problems: &mut Problems) {
     }
 }
 
-/// Describes the type of a value.
 fn type_words(node: &Node) -> &'static str {
     match node.value {
         YamlValue::Null => "empty",

@@ -30,11 +30,9 @@ pub struct Starter {
     pub window_tokens: u32,
 }
 
-/// Column of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
-    /// Token ids.
     Tokens(String),
 }
 

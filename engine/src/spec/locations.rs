@@ -29,7 +29,6 @@ struct Setting {
     schemes: Vec<&'static str>,
 }
 
-/// All settings that name files.
 fn settings() -> &'static [Setting] {
     static SETTINGS: OnceLock<Vec<Setting>> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -286,7 +285,6 @@ fn resolve_links(path: &Path) -> PathBuf {
     found.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
 }
 
-/// Resolves links in the fixed part of a glob.
 fn resolve_glob_links(glob: &Path) -> PathBuf {
     let fixed = wildcards::split(glob).0;
     let rest: PathBuf = glob.components().skip(fixed.components().count()).collect();
@@ -296,7 +294,6 @@ fn resolve_glob_links(glob: &Path) -> PathBuf {
 /// Names of output files.
 #[derive(Clone, Copy)]
 struct Written {
-    /// File extension.
     ending: &'static str,
     /// Whether files and folders are named as in the input.
     mirror: bool,

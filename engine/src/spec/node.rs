@@ -4,7 +4,6 @@ use serde_json::{Map, Number};
 
 use super::source::Span;
 
-/// Value with its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) span: Span,
@@ -85,7 +84,6 @@ impl Node {
         self.value == YamlValue::Null
     }
 
-    /// Returns the entry of a mapping by key.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries().iter().find(|entry| entry.key == key)
     }

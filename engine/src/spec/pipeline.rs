@@ -134,12 +134,9 @@ pub struct Input {
     pub max_quarantined_fraction: Decimal,
 }
 
-/// Limit on quarantined rows.
 #[derive(Clone, Debug)]
 pub struct QuarantineLimit {
-    /// Maximum number of rows.
     pub rows: u64,
-    /// Path of the setting.
     pub path: &'static str,
     /// Setting with its value, for messages.
     pub setting: String,
@@ -148,7 +145,6 @@ pub struct QuarantineLimit {
 }
 
 impl Input {
-    /// Returns the limit on quarantined rows among `rows` rows.
     pub fn quarantine_limit(&self, rows: u64) -> QuarantineLimit {
         match self.on_bad_row {
             OnBadRow::Quarantine => QuarantineLimit {
@@ -314,7 +310,6 @@ impl OutputFormat {
         *self == Self::Parquet
     }
 
-    /// All formats.
     pub const ALL: [Self; 3] = [Self::Parquet, Self::JsonlZst, Self::Megatron];
 
     /// File extensions of one part, the one with the rows first. `packed`: with `sequence_tokens`.

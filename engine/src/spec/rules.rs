@@ -55,7 +55,6 @@ fn stages(root: &Node) -> &[Node] {
     root.get("stages").map_or(&[], Node::items)
 }
 
-/// Returns a stage by name.
 fn find_stage<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
     stage(root.get("stages")?, name)
 }
@@ -196,7 +195,6 @@ fn needs_a_model(name: &str) -> bool {
     })
 }
 
-/// Stages that run a whole model.
 fn whole_models(root: &Node) -> impl Iterator<Item = &Node> {
     stages(root).iter().filter(|stage| stage_name(stage) == Some("language-model"))
 }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::pipeline::Pipeline;
 
-/// Schema of a pipeline file.
 pub fn pipeline() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
@@ -195,7 +194,6 @@ pub(crate) fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     }
 }
 
-/// Description of a setting or of one of its values.
 pub(crate) fn description(schema: &Value) -> &str {
     schema["description"].as_str().unwrap_or("")
 }
@@ -219,7 +217,6 @@ pub fn stage_names() -> &'static [&'static str] {
     NAMES.get_or_init(|| stages(pipeline()).into_iter().map(|(name, _)| name).collect())
 }
 
-/// Schema of each stage, by name.
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
     match kinds(root, &root["properties"]["stages"]).into_iter().next() {
         Some(ValueKind::List { items, .. }) => match kinds(root, items).into_iter().next() {

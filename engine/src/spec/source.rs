@@ -7,7 +7,6 @@ use crate::base::text;
 /// Range in a source: start and length in characters. Ordered by source, then position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
-    /// Index of the source.
     pub(crate) source: usize,
     /// Line, from 1.
     pub(crate) line: usize,
@@ -30,7 +29,6 @@ struct Source {
 }
 
 impl Sources {
-    /// Adds a file; returns its index.
     pub(crate) fn add_file(&mut self, name: &str, text: &str) -> usize {
         self.add(name, text, true)
     }
@@ -110,7 +108,6 @@ impl Added<'_> {
         self
     }
 
-    /// Sets the hint.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self

@@ -336,7 +336,6 @@ impl Origin {
     }
 }
 
-/// Column of a tab in the indentation of a line.
 fn indenting_tab(line: &str) -> Option<usize> {
     let indentation = line.chars().take_while(|character| matches!(character, ' ' | '\t'));
     indentation.zip(1..).find(|(character, _)| *character == '\t').map(|(_, column)| column)

@@ -19,7 +19,6 @@ use crate::devices::survey::processor;
 use crate::plan::options::PlanOptions;
 use figures::{BenchOptions, Measurement, Measurements};
 
-/// All results, in order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bench {
     /// Processor model, if the system reports it.

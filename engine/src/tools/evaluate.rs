@@ -135,7 +135,6 @@ pub fn dry_run(
     with_evaluator(plan, options, progress, stop, |evaluator| evaluator.dry_run())
 }
 
-/// Returns the folder of the evaluation.
 pub fn folder(plan: &Plan, options: &EvaluateOptions) -> Result<PathBuf> {
     if let Some(folder) = &options.out {
         return Ok(folder.clone());

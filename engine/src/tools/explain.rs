@@ -43,7 +43,6 @@ use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::passes;
 use crate::score::prepare::{CutDocument, Preparation, prepare};
 
-/// A statistic of the window.
 #[derive(Clone, Debug, Serialize)]
 struct ExplainedStatistic {
     statistic: String,
@@ -80,7 +79,6 @@ struct SelectionOutcome {
     bounds: Vec<Bounds>,
 }
 
-/// Verdict of a guard on the window.
 #[derive(Clone, Debug, Serialize)]
 struct GuardVerdict {
     setting: String,
@@ -96,14 +94,12 @@ struct GuardVerdict {
     passages: Vec<Passage>,
 }
 
-/// A term of the score.
 #[derive(Clone, Debug, Serialize)]
 struct TermValue {
     statistic: String,
     value: f64,
 }
 
-/// Explanation of one window.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Explanation {
     /// Version of the JSON format.
@@ -287,7 +283,6 @@ fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usiz
 }
 
 impl Explanation {
-    /// Judges the window by each guard.
     fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<GuardVerdict> {
         let text_of = |tokens: Range<usize>| self.text(tokens);
         let source = PassageSource { ids, text, text_of: &text_of };
@@ -371,7 +366,6 @@ impl Explanation {
         }
     }
 
-    /// Records the attention of a layer by block.
     fn set_blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
         self.layer = Some(layer);
         let uniform_attention = Vec::new();
@@ -551,7 +545,6 @@ impl Explanation {
         (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64)
     }
 
-    /// Returns the text of a token range.
     fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
         self.pieces[tokens.start.min(end)..end].concat()

@@ -25,7 +25,6 @@ const CARDS: [u64; 5] = [16, 24, 40, 80, 141];
 /// Reserved share of a GPU's memory: the default of `headroom_fraction`.
 const HEADROOM: f64 = 0.15;
 
-/// Properties of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelReport {
     pub layer: AttentionSpec,
@@ -55,7 +54,6 @@ pub struct ModelReport {
     pub trained_positions: Option<u64>,
 }
 
-/// A layer-zero table.
 #[derive(Clone, Debug, Serialize)]
 pub struct TableSize {
     /// `f32` or `bf16`.
@@ -64,7 +62,6 @@ pub struct TableSize {
     pub row_bytes: u64,
 }
 
-/// Memory of windows of one length.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowMemory {
     pub tokens: u64,

@@ -80,7 +80,6 @@ impl MapOptions {
     }
 }
 
-/// A block of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct MapBlock {
     /// First token, BOS counted.
@@ -101,7 +100,6 @@ pub(crate) struct Map {
     version: u32,
     longsift: String,
     pipeline: String,
-    /// Id of the document.
     id: String,
     /// File of the document, relative to the input.
     input_file: String,
@@ -110,7 +108,6 @@ pub(crate) struct Map {
     layer: u32,
     /// Query head; null for the mean of all.
     head: Option<u32>,
-    /// Query heads of the layer.
     query_heads: u64,
     kernel: &'static str,
     /// Tokens, BOS counted.
@@ -121,7 +118,6 @@ pub(crate) struct Map {
     rows_drawn: Option<u64>,
     /// Peak memory in bytes, in addition to the mapped table.
     memory_bytes: u64,
-    /// Seconds of the measurement.
     seconds: f64,
     notes: Vec<String>,
     blocks: Vec<MapBlock>,
@@ -392,7 +388,6 @@ fn encode(plan: &Plan, location: &DocumentLocation, text: &str) -> Result<Encode
     }
 }
 
-/// Returns the requested BOS tokens.
 fn bos(plan: &Plan, mapped: &MappedLayer<'_>, wanted: u8) -> Result<Vec<u32>> {
     if wanted == 0 {
         return Ok(Vec::new());

@@ -29,7 +29,6 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Formats a schema as the text of its file.
 pub fn schema_text(schema: &Value) -> String {
     format!("{schema:#}\n")
 }
@@ -146,7 +145,6 @@ impl PageWriter {
         }
     }
 
-    /// Lists the settings of the items of a list.
     fn items(&self, setting: &Value, out: &mut String) {
         let root = schema::pipeline();
         for kind in schema::kinds(root, setting) {

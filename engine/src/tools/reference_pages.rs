@@ -23,7 +23,6 @@ pub fn pages(command: &clap::Command) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Renders the page of stages and sections.
 fn pipeline() -> String {
     let mut out = String::from(
         "# Pipeline file\n\nEvery setting with its default. `longsift stages NAME` prints the same on a terminal.\n",
@@ -71,7 +70,6 @@ fn setting_of(
     }
 }
 
-/// Writes the table of statistics of a measure.
 fn statistics(name: &str, out: &mut String) {
     let stage = contract(name);
     let Some(Role::Measure(measure)) = stage.as_ref().map(StageSettings::role) else { return };
@@ -147,7 +145,6 @@ fn argument_of(argument: &Arg, out: &mut String) {
     }
 }
 
-/// Renders the fields of the summary.
 fn summary() -> String {
     let schemas = schemas();
     let (_, schema) = schemas.iter().find(|(name, _)| *name == "summary").expect("it is listed");

@@ -28,7 +28,6 @@ const ID_COLUMNS: [&str; 6] = ["id", "doc_id", "document_id", "_id", "uuid", "ur
 /// Minimum window proposed: shorter documents have no long range.
 const MIN_WINDOW_TOKENS: u32 = 1024;
 
-/// Input of a new pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct StarterOptions<'a> {
     /// Files, a folder or a glob; at least one.
@@ -199,7 +198,6 @@ fn content(dataset: &Dataset, wanted: Option<&str>) -> Result<Content> {
     Err(problem(message).hint(hint).into())
 }
 
-/// Returns a column of document ids.
 fn id_column(dataset: &Dataset) -> Option<String> {
     let fits = |name: &&&str| {
         let kind = dataset.column(name).map(|field| field.data_type().clone());

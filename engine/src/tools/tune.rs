@@ -43,7 +43,6 @@ pub struct Point {
     pub reserved_bytes: u64,
 }
 
-/// Results, and the stage for the pipeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneResult {
     pub devices: String,
@@ -52,9 +51,7 @@ pub struct TuneResult {
     pub in_flight: Vec<Point>,
     /// Results for decreasing heads at a time, with the best number of windows.
     pub heads: Vec<Point>,
-    /// Best settings of the stage.
     pub stage: ShardAcrossDevices,
-    /// Best settings as YAML.
     pub yaml: String,
 }
 

@@ -26,14 +26,12 @@ pub struct Policy {
 /// Unit of work; a device takes several at a time. Names in the dispatcher say "key head" for every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Key head of a window.
     KeyHead,
     /// Window of a group that runs through a whole model.
     Window,
 }
 
 impl Unit {
-    /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::KeyHead => "key head",
@@ -46,7 +44,6 @@ impl Unit {
 pub struct DeviceProperties {
     /// `cuda:0`.
     pub name: String,
-    /// Account of its memory.
     pub ledger: Arc<Ledger>,
     /// Maximum concurrent windows.
     pub workers: usize,
@@ -69,10 +66,8 @@ pub struct Piece {
 
 #[derive(Debug)]
 pub enum Next {
-    /// Load the table on a device.
     Load {
         device: usize,
-        /// Memory for the table.
         reservation: Reservation,
     },
     Start(Piece),

@@ -18,7 +18,6 @@ use crate::storage::range_file::RangeFile;
 
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// Files of a folder of a bucket.
 pub(crate) struct BucketFolder {
     /// Address without a trailing slash.
     address: String,

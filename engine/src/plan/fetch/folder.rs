@@ -132,7 +132,6 @@ impl PartialFolder {
 pub(crate) struct FetchedModel {
     /// Tensors of layer 0, sorted.
     pub(crate) tensors: Vec<String>,
-    /// Bytes received.
     pub(crate) bytes: u64,
     /// Bytes of the whole checkpoint.
     pub(crate) checkpoint_bytes: u64,

@@ -12,7 +12,6 @@ pub(crate) enum FetchKind {
 }
 
 impl FetchKind {
-    /// Whether a folder contains the part.
     pub(crate) fn is_present_in(self, folder: &Path) -> bool {
         match self {
             Self::Model => ModelFolder::open(folder, None).is_ok(),

@@ -23,14 +23,12 @@ const SMALL_FILES: [(&str, u64); 4] = [
 
 /// Remote folder whose files are read by name.
 pub(crate) trait ModelSource: RemoteWeights {
-    /// Returns the name for messages.
     fn name(&self) -> String;
     /// Reads a whole file of at most `max` bytes; `None` if it does not exist.
     fn small(&self, file: &str, max: u64) -> Result<Option<Vec<u8>>, ModelProblem>;
     /// Passes ranges of a file to `sink`, in order.
     fn ranges(&self, file: &str, ranges: &[Range<u64>], sink: Sink<'_>)
     -> Result<(), ModelProblem>;
-    /// Reads a range of a file into memory.
     fn read_range(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
         let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
         self.ranges(file, &[wanted], &mut |piece| {
@@ -41,10 +39,8 @@ pub(crate) trait ModelSource: RemoteWeights {
     }
     /// Returns the bytes received so far.
     fn received(&self) -> u64;
-    /// Returns the hint for a missing file.
     fn hint(&self) -> &'static str;
 
-    /// Returns the error for a missing required file.
     fn missing_file(&self, file: &str) -> ModelProblem {
         let problem = ModelProblem::settings(format!("`{}` has no `{file}`", self.name()));
         if file == "model.safetensors" {
@@ -109,7 +105,6 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
     })
 }
 
-/// Hint for a missing file.
 pub(crate) const HINT: &str =
     "use the folder with `config.json`, `tokenizer.json` and the safetensors files";
 

@@ -41,7 +41,6 @@ pub(super) struct FetchedModels {
     pub(super) stop: Stop,
 }
 
-/// Local copy of an address.
 pub(super) struct LocalCopy {
     pub(super) folder: PathBuf,
     #[cfg_attr(

@@ -19,9 +19,7 @@ use crate::storage::{error, files, regular};
 
 /// Files below an address. Files that exist in the local folder `whole` are read from there.
 pub(crate) struct WebFolder {
-    /// Name for messages.
     pub(crate) name: String,
-    /// Hint for a missing file.
     pub(crate) hint: &'static str,
     pub(crate) client: HttpClient,
     /// Address of the folder, with a trailing slash.

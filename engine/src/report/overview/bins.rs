@@ -12,7 +12,6 @@ pub(super) const MAX_BINS: i64 = 64;
 
 /// A type with a sum.
 pub(super) trait Sum: Copy {
-    /// The empty sum.
     const NONE: Self;
     fn sum(&mut self, other: Self);
 }

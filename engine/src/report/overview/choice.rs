@@ -13,13 +13,11 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 
-/// Selection settings of a run.
 pub(crate) struct SelectionSettings {
     pub(crate) score: Score,
     pub(crate) filter: Filter,
     pub(crate) terms: Vec<Term>,
     pub(crate) combine: Combine,
-    /// Whether a sample is a whole document.
     pub(crate) documents: bool,
     /// Statistics of the scores, each with its measure.
     pub(crate) columns: Vec<(String, Column)>,
@@ -74,7 +72,6 @@ impl SelectionSettings {
         refused.is_some_and(|statistic| early.any(|guard| guard.statistic == statistic))
     }
 
-    /// Returns whether a guard runs before a measure.
     pub(crate) fn is_guarded(&self, measure: &str) -> bool {
         self.filter.guards.iter().any(|guard| guard.before.as_deref() == Some(measure))
     }
@@ -85,7 +82,6 @@ impl SelectionSettings {
         lists.map(|(measure, column)| (&*column.name, self.is_guarded(measure))).collect()
     }
 
-    /// Returns the declaration of a statistic.
     pub(crate) fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
     }
@@ -95,13 +91,11 @@ impl SelectionSettings {
         known.scorer(&self.terms, self.combine, self.score.standardise)
     }
 
-    /// Returns the bounds of a group's guards on a statistic.
     pub(crate) fn bounds(&self, known: &CalibratedGroup, statistic: &str) -> Vec<Bounds> {
         let guards = self.filter.guards.iter().zip(&known.guards);
         guards.filter(|(guard, _)| guard.statistic == statistic).map(|(_, of)| *of).collect()
     }
 
-    /// Describes the score.
     pub(crate) fn score_in_words(&self) -> String {
         let columns: Vec<Column> = self.columns.iter().map(|(_, column)| column.clone()).collect();
         self.score.in_words(&columns)

@@ -12,7 +12,6 @@ use crate::report::page::{Bar, Bars, Block};
 /// Colours of kept, not selected and rejected samples.
 pub(super) const COLOURS: [&str; OUTCOMES] = [colour::BLUE, colour::PALE, colour::ORANGE];
 
-/// Names of the colours.
 const NAMES: [&str; OUTCOMES] = ["kept", "below the threshold", "rejected or without a score"];
 
 /// Returns the legend of [`histogram`] and [`waterfall`].
@@ -22,7 +21,6 @@ pub(super) fn legend() -> Block {
     Block::Legend(swatches.chain([dashed]).collect())
 }
 
-/// A step of [`waterfall`].
 pub(super) struct WaterfallStep {
     pub(super) name: String,
     pub(super) number: u64,

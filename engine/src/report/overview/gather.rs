@@ -75,7 +75,6 @@ impl Lists {
     }
 }
 
-/// Counts of all samples.
 #[derive(Clone, Debug)]
 pub(super) struct SampleCounts {
     /// By index among the shown groups; the last entry is all others.
@@ -95,14 +94,12 @@ pub(super) struct SampleCounts {
     pub(super) labels: BTreeMap<Option<String>, [u64; 2]>,
 }
 
-/// Properties of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupRules<'a> {
     /// Index among the shown groups; `None` if it is not shown.
     pub(super) index: Option<usize>,
     /// Scorer of the samples of a shown group; `None` if it has no scale.
     pub(super) scorer: Option<Scorer>,
-    /// Bounds of its guards.
     pub(super) bounds: &'a [Bounds],
 }
 
@@ -110,7 +107,6 @@ pub(super) struct GroupRules<'a> {
 /// merge costs as much as counting thousands of windows.
 const MIN_WINDOWS_PER_PART: u64 = 8192;
 
-/// Sources of the counts.
 pub(super) struct CountSources<'a> {
     pub(super) choice: &'a SelectionSettings,
     pub(super) records: &'a [UnitRecord],
@@ -119,9 +115,7 @@ pub(super) struct CountSources<'a> {
     pub(super) selection: HashMap<&'a str, PathBuf>,
     /// Statistics in these tables.
     pub(super) statistics: Vec<String>,
-    /// Number of shown groups.
     pub(super) shown: usize,
-    /// Groups with known properties.
     pub(super) groups: HashMap<Option<&'a str>, GroupRules<'a>>,
     /// Statistics that are lists, each with whether a guard runs before its measure.
     pub(super) lists: Vec<(&'a str, bool)>,
@@ -182,7 +176,6 @@ impl CountSources<'_> {
         }
     }
 
-    /// Counts the samples of a unit.
     fn unit(&self, unit: usize, found: &mut SampleCounts) -> Result<()> {
         let record = &self.records[unit];
         let Some(path) = self.selection.get(record.unit.as_str()) else { return Ok(()) };

@@ -20,7 +20,6 @@ use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift
 /// Maximum number of groups shown separately.
 const MAX_GROUPS: usize = 24;
 
-/// A group of a report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GroupReport {
     /// Value of the column; null for rows without one, for the only group of a run without groups, and for all other
@@ -63,7 +62,6 @@ pub(crate) struct ShownSample {
     pub(crate) text: Option<Excerpt>,
 }
 
-/// Sources of sample texts.
 pub(super) struct Texts<'a> {
     pub(super) plan: Option<&'a Plan>,
     /// Position in the plan of a unit of the manifest.
@@ -173,7 +171,6 @@ fn samples(
 /// Maximum number of characters of a group's value on a page: values are arbitrary data and appear at every chart.
 const MAX_NAME_CHARACTERS: usize = 48;
 
-/// Returns the display name of a group.
 pub(super) fn name(value: Option<&str>) -> String {
     value.map_or_else(|| "(no group)".to_owned(), short)
 }

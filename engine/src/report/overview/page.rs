@@ -482,7 +482,6 @@ fn step(name: &str, number: u64, fill: &'static str) -> WaterfallStep {
     WaterfallStep { name: in_words(name), number, fill }
 }
 
-/// Describes a reason.
 fn in_words(reason: &str) -> String {
     if reason == NOT_SELECTED {
         "below the threshold".to_owned()

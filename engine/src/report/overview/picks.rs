@@ -53,7 +53,6 @@ impl PickKind {
     }
 }
 
-/// A candidate sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pick {
     /// Sort key: the lowest are shown.
@@ -83,7 +82,6 @@ impl Pick {
 /// A sample that may be shown.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'r> {
-    /// Index of its unit.
     pub(super) unit: usize,
     pub(super) row: &'r SelectedRow<'r>,
     pub(super) place: WindowLocation,
@@ -95,7 +93,6 @@ pub(super) struct Candidate<'r> {
 pub(super) struct Picks([Vec<Pick>; KINDS.len()]);
 
 impl Picks {
-    /// Adds a sample that a guard rejects.
     pub(super) fn add_rejected(&mut self, sample: Candidate<'_>) {
         self.put(PickKind::Refused, random(sample.row), sample);
     }

@@ -84,7 +84,6 @@ pub(crate) struct Polyline {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines over a quantity.
 pub(crate) struct LineChart<'a> {
     pub(crate) label: String,
     pub(crate) x_name: String,

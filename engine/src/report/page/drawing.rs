@@ -16,7 +16,6 @@ pub(crate) mod colour {
     /// Colours of series, in order.
     pub(crate) const SERIES: [&str; 8] =
         [BLUE, ORANGE, GREEN, PURPLE, "#56B4E9", VERMILLION, "#F0E442", GREY];
-    /// Light grey.
     pub(crate) const PALE: &str = "#C3CAD5";
 }
 
@@ -36,7 +35,6 @@ enum Shape {
     Line { d: String, stroke: &'static str, width: f64, dashed: bool, title: String },
 }
 
-/// A colour with its meaning.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Swatch {
     pub(crate) name: String,

@@ -39,7 +39,6 @@ pub(crate) struct HeatMap {
     pub(crate) scale: ColourScale,
 }
 
-/// A cell, as shown.
 pub(crate) struct HeatCell {
     pub(crate) fill: String,
     /// Whether its text is white.
@@ -49,7 +48,6 @@ pub(crate) struct HeatCell {
 }
 
 impl ColourScale {
-    /// Returns the scale of these shares.
     pub(crate) fn shares(shares: impl Iterator<Item = f64>) -> Self {
         Self::Shares { largest: shares.fold(0.0, f64::max) }
     }
@@ -74,7 +72,6 @@ impl ColourScale {
         }
     }
 
-    /// Returns the values in the legend.
     fn ticks(self) -> Vec<f64> {
         match self {
             Self::Shares { largest } => {
@@ -122,7 +119,6 @@ impl HeatMap {
         self.columns.len() <= MAX_NUMBERED_COLUMNS
     }
 
-    /// Returns the class of the table.
     pub(crate) fn class(&self) -> &'static str {
         if !self.is_numbered() {
             "heat fine"

@@ -2,7 +2,6 @@
 
 use crate::base::text::count;
 
-/// Maximum number of ticks of an axis.
 const MAX_TICKS: usize = 6;
 
 /// Formats a value with few digits; a value that rounds to zero has no sign.
@@ -26,7 +25,6 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Formats a value, or a dash if it is missing.
 pub(crate) fn number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
@@ -50,7 +48,6 @@ pub(crate) fn share(part: u64, all: u64) -> String {
     percent(part as f64 / all.max(1) as f64)
 }
 
-/// A linear or logarithmic axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Axis {
     from: f64,

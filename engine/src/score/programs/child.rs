@@ -25,7 +25,6 @@ const PIPE_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Maximum bytes kept of the end of its standard error.
 const STDERR_BYTES: usize = 2048;
 
-/// A running program.
 pub(super) struct Child {
     process: std::process::Child,
     /// Whether the process was waited for: its PID may have been reused.
@@ -302,7 +301,6 @@ impl Drop for Child {
     }
 }
 
-/// Pipes that are ready.
 #[derive(Default)]
 struct Ready {
     write: bool,

@@ -21,7 +21,6 @@ use crate::base::text::quoted;
 use crate::dataset::source::guarded;
 use crate::plan::programs::Program;
 
-/// Question to a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Question<'q> {
     /// Row of the document in its file.
@@ -39,7 +38,6 @@ pub(crate) enum QuestionContent<'q> {
 }
 
 impl Question<'_> {
-    /// Bytes of the content.
     pub(super) fn bytes(&self) -> usize {
         match &self.content {
             QuestionContent::Text(text) => text.len(),
@@ -78,7 +76,6 @@ fn keys(program: &Program) -> Vec<Field> {
     std::iter::once(Field::new("row", DataType::Int64, false)).chain(window).collect()
 }
 
-/// Columns of answers.
 pub(super) fn answer_fields(program: &Program) -> Vec<Field> {
     let drop = (program.settings.reads == Reads::Document)
         .then(|| Field::new("drop", DataType::Boolean, false));
@@ -128,7 +125,6 @@ impl Questions {
         std::mem::take(self.stream.get_mut())
     }
 
-    /// Encodes the end of the stream.
     pub(super) fn end(&mut self) -> Vec<u8> {
         self.stream.finish().expect(IN_MEMORY);
         std::mem::take(self.stream.get_mut())
@@ -242,7 +238,6 @@ impl Answers {
     }
 }
 
-/// Decodes the schema of a header.
 fn schema(header: &[u8]) -> Result<Schema, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
     let schema = message.header_as_schema().ok_or("its first message is not a schema")?;
@@ -257,14 +252,12 @@ fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatc
         .map_err(|error| format!("it wrote a damaged record batch: {error}"))
 }
 
-/// Formats columns with their types.
 pub(super) fn in_words(fields: &[Field]) -> String {
     let one = |field: &Field| format!("{} {}", quoted(field.name()), field.data_type());
     let words: Vec<String> = fields.iter().map(one).collect();
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// Returns the length of the body after a header.
 fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
     let message =
         root_as_message(header).map_err(|error| format!("it wrote a damaged message: {error}"))?;

@@ -16,7 +16,6 @@ use crate::spec::Overrides;
 pub struct BenchOptions {
     /// Pipeline to measure as well: its tokenization, its table, and whole runs into a temporary folder.
     pub pipeline: Option<PathBuf>,
-    /// Overrides of the pipeline.
     #[command(flatten)]
     pub overrides: Overrides,
     /// Window lengths in tokens. Whole runs skip lengths beyond the model's trained context.
@@ -34,7 +33,6 @@ pub struct BenchOptions {
     pub all_kernels: bool,
 }
 
-/// Default number of repetitions.
 pub(super) const DEFAULT_REPEATS: usize = 3;
 
 impl BenchOptions {
@@ -58,7 +56,6 @@ impl BenchOptions {
     }
 }
 
-/// One measured value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
     /// Kind of measurement: `kernel`, `tokenize`, `table`, `run by window`, ….
@@ -104,7 +101,6 @@ impl Measurements<'_> {
     }
 }
 
-/// Returns the median of `repeats` measurements.
 pub(super) fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
     let mut values = (0..repeats.max(1)).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
     values.sort_by(f64::total_cmp);

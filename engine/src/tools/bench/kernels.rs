@@ -17,7 +17,6 @@ const BUDGET_SECONDS: f64 = 45.0;
 /// Tokens of the window from which a kernel's speed is estimated.
 const PROBE_TOKENS: usize = 1024;
 
-/// A case with its number of repetitions.
 #[derive(Clone, Debug, PartialEq)]
 struct RepeatedCase {
     case: BenchCase,

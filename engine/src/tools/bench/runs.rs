@@ -10,7 +10,6 @@ use crate::base::error::Result;
 use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 
-/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct RunParameters {
     window: Option<usize>,

@@ -59,7 +59,6 @@ pub(super) fn diverging(
     Block::Heat(HeatMap { corner, columns, rows, scale: ColourScale::Diverging { low, high } })
 }
 
-/// Lists statistics with their descriptions.
 pub(super) fn descriptions(statistics: &BTreeMap<String, String>) -> Block {
     Block::List(statistics.iter().map(|(name, doc)| format!("{name}: {doc}")).collect())
 }

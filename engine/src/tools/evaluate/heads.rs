@@ -18,7 +18,6 @@ pub(crate) const KINDS_OF_HEADS: [&str; 3] = ["pieces_2", "pieces_8", "far_permu
 /// Suffix of the column of dependency strengths by head.
 const BY_HEAD: &str = "layer_dependency_strength_by_head";
 
-/// Heads that a measure reports.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadColumn {
     pub(crate) measure: String,
@@ -56,7 +55,6 @@ pub(crate) struct HeadFigures {
 }
 
 impl HeadFigures {
-    /// Returns the result for one of [`KINDS_OF_HEADS`].
     pub(crate) fn for_kind(&self, kind: &str) -> IntervalEstimate {
         match kind {
             "pieces_2" => self.pieces_2,
@@ -147,7 +145,6 @@ impl HeadColumn {
         HeadValues(vec![Vec::new(); self.heads.len()])
     }
 
-    /// Adds a window.
     pub(crate) fn push(&self, values: &mut HeadValues, figures: &WindowFigures) {
         let (measure, column) = self.index;
         let numbers = match &figures[measure] {

@@ -23,7 +23,6 @@ use classes::LabelClasses;
 use kept::LabelledWindows;
 use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
-/// Documents per read.
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
 /// Windows of one length, accumulated class by class.

@@ -31,13 +31,11 @@ use crate::score::retained::RetainedMeasure;
 
 /// Version of the results, raised if the same measures return different ones for a constructed window.
 const VERSION: u32 = 1;
-/// File name of the journal.
 const JOURNAL: &str = "figures.journal";
 
 /// Statistics of a window by measure; `None` if the measure does not support windows of this length.
 pub(crate) type WindowFigures = Vec<Option<Figures>>;
 
-/// The content of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WindowContent {
     /// Token ids without BOS.
@@ -46,7 +44,6 @@ pub(crate) struct WindowContent {
     pub(crate) slice: Option<Slice>,
 }
 
-/// The text of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) bytes: Vec<u8>,

@@ -40,7 +40,6 @@ impl Evaluation {
                 that selecting by it trains a better model.\n"
     }
 
-    /// Returns the constructed kinds of windows.
     fn built(&self) -> impl Iterator<Item = &'static WindowKind> {
         KINDS.iter().filter(|kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name)))
     }
@@ -353,7 +352,6 @@ fn kind_of_heads(kind: &str) -> &'static str {
     }
 }
 
-/// Returns the display name of a category.
 fn category(name: &str, categories: usize) -> String {
     match (name.is_empty(), categories) {
         (true, 1) => "all".to_owned(),

@@ -63,7 +63,6 @@ pub(crate) struct Confounders {
     pub(crate) token_shuffled_spearman: Option<f64>,
 }
 
-/// Input of the results.
 pub(crate) struct ResultInput<'a> {
     pub(crate) origins: &'a [WindowOrigin],
     /// Names of the categories, in order.
@@ -80,7 +79,6 @@ pub(crate) struct ResultInput<'a> {
 }
 
 impl ResultInput<'_> {
-    /// Computes all results of a statistic.
     pub(crate) fn report(&self, statistic: &OrientedStatistic) -> Report {
         let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == KindRole::Ladder);
@@ -218,7 +216,6 @@ pub(crate) struct Pair {
     pub(crate) role: KindRole,
 }
 
-/// Returns all compared pairs.
 pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
     KINDS.iter().filter_map(|kind| {
         let (name, first) = match kind.role {
@@ -232,7 +229,6 @@ pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
     })
 }
 
-/// Returns the names of the pairs with these roles.
 pub(crate) fn pairs_of(roles: &[KindRole]) -> Vec<&'static str> {
     pairs().filter(|pair| roles.contains(&pair.role)).map(|pair| pair.name).collect()
 }

@@ -38,7 +38,6 @@ const MAX_LISTED: usize = 20;
 /// Maximum number of left-out categories counted, to bound memory.
 const MAX_COUNTED: usize = 100_000;
 
-/// Sampling parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleOptions {
     /// Window lengths in tokens, ascending.
@@ -161,7 +160,6 @@ impl OpenCategory {
     }
 }
 
-/// Samples the input of a plan.
 pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<EvaluationSample> {
     let mut sample = EvaluationSample::default();
     let mut open: BTreeMap<String, OpenCategory> = BTreeMap::new();
@@ -379,7 +377,6 @@ pub(crate) fn read(
     Ok(documents)
 }
 
-/// A document of the input.
 pub(crate) struct NaturalDocument {
     pub(crate) id: String,
     /// Value of `score.within`; `None` if null or not set.
@@ -486,7 +483,6 @@ pub(super) fn each_batch(
     Ok(())
 }
 
-/// Returns the sort key of a document in its category.
 fn sort_key(wanted: &SampleOptions, id: String) -> SortKey {
     (mix(key(wanted.seed, &["document", &id])), id)
 }

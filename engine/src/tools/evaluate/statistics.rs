@@ -33,7 +33,6 @@ impl OrientedStatistic {
     }
 }
 
-/// Measured windows of one length.
 #[derive(Debug)]
 pub(crate) struct MeasuredWindows {
     pub(crate) tokens: usize,
@@ -55,7 +54,6 @@ impl MeasuredWindows {
         Self { tokens, origins, ids, groups, figures, columns }
     }
 
-    /// Adds a window.
     pub(crate) fn push(
         &mut self,
         plan: &Plan,

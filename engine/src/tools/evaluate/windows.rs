@@ -10,7 +10,6 @@ use crate::base::random::key;
 /// Maximum number of base windows of a document, which are spread over it.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
 
-/// Tokens of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WindowLength(pub(crate) u64);
 
@@ -42,7 +41,6 @@ pub(crate) struct Category<'a> {
     pub(crate) documents: Vec<&'a EvaluatedDocument>,
 }
 
-/// A sampled document.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EvaluatedDocument {
     /// Id, unique in its category.

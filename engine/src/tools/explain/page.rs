@@ -26,7 +26,6 @@ const MAX_TEXT_BYTES: usize = 400_000;
 const MAX_LINES: usize = 300;
 /// Maximum number of columns of a chart along the window.
 const MAX_COLUMNS: usize = 240;
-/// Tokens of a passage.
 const PASSAGE_TOKENS: usize = 16;
 /// Maximum number of passages and links that are listed.
 const MAX_LISTED: usize = 8;
@@ -115,7 +114,6 @@ impl Explanation {
         page.html()
     }
 
-    /// Renders the verdicts of the guards.
     fn guards_of(&self) -> Option<Section> {
         let rows = self.guards.iter().map(|guard| {
             let value = guard.value.map_or("–".to_owned(), |value| format!("{value:.6}"));
@@ -139,7 +137,6 @@ impl Explanation {
         (!self.guards.is_empty()).then(|| Section::new("guards", "Guards", lead, blocks))
     }
 
-    /// Renders the terms of the score.
     fn score_of(&self) -> Vec<Block> {
         let Some(outcome) = self.selected.as_ref().filter(|outcome| !outcome.terms.is_empty())
         else {
@@ -392,7 +389,6 @@ pub(super) fn shades(name: &str, largest: f64) -> Block {
     Block::Legend([(0.1, ""), (0.4, ""), (1.0, name)].map(swatch).to_vec())
 }
 
-/// Draws one column for each value.
 fn columns(label: &str, values: &[f64], x_ticks: Vec<Tick>) -> Block {
     let columns = ColumnChart {
         label: label.to_owned(),

@@ -12,7 +12,6 @@ const DEFAULT_BLOCKS: usize = 64;
 /// Minimum tokens of a block by default.
 const MIN_BLOCK_TOKENS: usize = 16;
 
-/// Attention between blocks.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct BlockAttentionMatrix {
     /// First tokens of the blocks, and the end of the last.

@@ -20,7 +20,6 @@ impl Base<'_> {
     }
 }
 
-/// A kind of window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowKind {
     /// Name in tables and files: `pieces_8`.

@@ -16,7 +16,6 @@ const MAX_COUNTED: usize = 10_000;
 /// Maximum number of values in a message.
 const MAX_LISTED: usize = 64;
 
-/// The classes of a column.
 #[derive(Clone, Debug)]
 pub(crate) struct LabelClasses {
     pub(crate) column: String,
