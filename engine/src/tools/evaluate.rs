@@ -16,7 +16,6 @@ mod labels;
 mod matrix;
 mod measure;
 mod page;
-mod random;
 mod report;
 mod sample;
 mod selection;

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::random::Rng;
 use crate::base::stop::Stop;
 use crate::base::text::count;
 use crate::devices::device::Device;
@@ -62,7 +63,7 @@ pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<TuneResult> {
     let settings = &attention.measure;
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let layer = attention.first_layer(opened.table, tokens);
-    let mut random = RandomIds(1);
+    let mut random = Rng::new(1);
     let mut window = || {
         let vocabulary = layer.spec().vocabulary_size;
         settings.window((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
@@ -113,17 +114,6 @@ fn best(points: &[Point]) -> Point {
         }
     }
     best
-}
-
-/// A simple random number generator: ids only have to differ.
-struct RandomIds(u64);
-
-impl RandomIds {
-    fn next(&mut self) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
 }
 
 struct TuneBench<'a> {

@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::constructions::{Base, KINDS, KindRole, WindowKind};
-use super::random::Rng;
-use crate::base::random::key;
+use crate::base::random::{Rng, key};
 
 /// Maximum number of base windows of a document, which are spread over it.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;

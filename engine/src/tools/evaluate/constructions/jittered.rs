@@ -1,7 +1,7 @@
 //! Copies and boilerplate at varying distances: fixed distances favour a statistic that counts tokens at one distance.
 
 use super::kind::{KindRole, Pool, WindowKind};
-use crate::tools::evaluate::random::Rng;
+use crate::base::random::Rng;
 
 pub(super) const BOILERPLATE: WindowKind = WindowKind {
     name: "boil_jit",

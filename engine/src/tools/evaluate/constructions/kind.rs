@@ -1,6 +1,6 @@
 //! Kinds of constructed windows.
 
-use crate::tools::evaluate::random::Rng;
+use crate::base::random::Rng;
 
 /// Input of a construction.
 #[derive(Clone, Copy, Debug)]

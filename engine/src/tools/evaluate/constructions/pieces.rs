@@ -1,7 +1,7 @@
 //! Pieces of several documents joined to one window, as packing and faulty extraction produce them.
 
 use super::kind::{Base, KindRole, Pool, WindowKind};
-use crate::tools::evaluate::random::Rng;
+use crate::base::random::Rng;
 
 pub(super) const TWO: WindowKind = WindowKind {
     name: "pieces_2",

@@ -4,7 +4,7 @@
 //! defined.
 
 use super::kind::{Base, KindRole, WindowKind};
-use crate::tools::evaluate::random::Rng;
+use crate::base::random::Rng;
 
 /// Number of facts, and tokens of each.
 const FACTS: usize = 16;

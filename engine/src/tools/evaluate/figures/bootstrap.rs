@@ -3,8 +3,7 @@
 use rayon::prelude::*;
 
 use super::{DocumentCounts, IntervalEstimate};
-use crate::base::random::key;
-use crate::tools::evaluate::random::Rng;
+use crate::base::random::{Rng, key};
 
 const REPLICATES: usize = 500;
 
