@@ -9,7 +9,6 @@ mod constructions;
 mod drawings;
 pub(crate) mod evaluation;
 mod figures;
-mod grid;
 mod guards;
 mod heads;
 mod labels;

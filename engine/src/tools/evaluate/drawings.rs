@@ -1,10 +1,9 @@
-//! Conversion of statistics to charts and tables of a page.
+//! Conversion of statistics to charts, tables and cells of a page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::IntervalEstimate;
-use super::grid::{by_importance, cell, kinds, with_interval};
-use super::matrix::Matrix;
+use super::matrix::{Cell, Matrix};
 use crate::report::page::drawing::{Drawing, Swatch, colour};
 use crate::report::page::heat::{ColourScale, HeatMap};
 use crate::report::page::{Bar, Bars, Block};
@@ -65,7 +64,7 @@ pub(super) fn descriptions(statistics: &BTreeMap<String, String>) -> Block {
 
 /// Renders a matrix as a table; `None` if it is empty.
 pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
-    let kinds = kinds(matrix);
+    let kinds: BTreeSet<&String> = matrix.values().flat_map(BTreeMap::keys).collect();
     let header =
         std::iter::once("score".to_owned()).chain(kinds.iter().map(|kind| (*kind).clone()));
     let row = |name: &String| {
@@ -74,6 +73,40 @@ pub(super) fn matrix_table(matrix: &Matrix) -> Option<Block> {
     };
     let rows = by_importance(matrix.keys()).into_iter().map(row).collect();
     (!kinds.is_empty()).then(|| Block::Table { header: header.collect(), rows })
+}
+
+pub(super) fn with_interval(figure: Option<&IntervalEstimate>) -> String {
+    let Some(IntervalEstimate { value: Some(value), interval }) = figure else {
+        return "–".into();
+    };
+    match interval {
+        Some([low, high]) => format!("{value:.2} ({low:.2}-{high:.2})"),
+        None => format!("{value:.2}"),
+    }
+}
+
+pub(super) fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), |value| format!("{value:.2}"))
+}
+
+/// Formats a cell: `pass 0.93`.
+fn cell(cell: Option<&Cell>) -> String {
+    cell.map_or_else(
+        || "–".to_owned(),
+        |of| format!("{} {}", of.outcome.name(), number(of.figure.value)),
+    )
+}
+
+/// Sorts names: the score first, then the others by name, layer 2 before layer 10.
+pub(super) fn by_importance<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut names: Vec<&String> = names.collect();
+    names.sort_by_cached_key(|name| (*name != "score", words(name)));
+    names
+}
+
+/// Splits a name into words, with numbers parsed.
+fn words(name: &str) -> Vec<(&str, u64)> {
+    name.split('_').map(|word| word.parse().map_or((word, 0), |number| ("", number))).collect()
 }
 
 #[cfg(test)]
@@ -98,5 +131,16 @@ mod tests {
         let columns = vec!["x".to_owned(), "y".to_owned()];
         let html = diverging(columns, rows.into_iter(), (0.0, 1.0)).render().unwrap();
         assert_eq!((html.matches("<td></td>").count(), html.matches("<tr>").count()), (1, 2));
+    }
+
+    #[test]
+    fn layers_are_listed_by_their_numbers() {
+        let names =
+            ["layer_10", "layer_2", "copy_share", "layer_2_heads_1", "score", "layer_9_negated"];
+        let names = names.map(str::to_owned);
+        assert_eq!(
+            by_importance(names.iter()),
+            ["score", "copy_share", "layer_2", "layer_2_heads_1", "layer_9_negated", "layer_10"]
+        );
     }
 }

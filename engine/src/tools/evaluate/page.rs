@@ -1,9 +1,11 @@
 //! Evaluation as an HTML page and as text, both of the same sections.
 
 use super::constructions::{KINDS, KindRole, WindowKind};
-use super::drawings::{descriptions, diverging, intervals, matrix_table};
+use super::drawings::{
+    by_importance, descriptions, diverging, intervals, matrix_table, number as two_decimals,
+    with_interval,
+};
 use super::evaluation::{Evaluation, LengthResults};
-use super::grid::{by_importance, number as two_decimals, with_interval};
 use super::guards::GuardRejections;
 use super::heads::{HeadFigures, KINDS_OF_HEADS};
 use super::labels::report::LabelFigures;

@@ -4,8 +4,9 @@ use super::kept::{FRACTIONS, KeptShare};
 use super::report::{LabelFigures, LabelLength, LabelReport, QUARTER, find_fraction};
 use crate::base::text::{count, value_name};
 use crate::report::page::{Bars, Block, KeyNumber, Section};
-use crate::tools::evaluate::drawings::{descriptions, intervals, matrix_table};
-use crate::tools::evaluate::grid::{by_importance, with_interval};
+use crate::tools::evaluate::drawings::{
+    by_importance, descriptions, intervals, matrix_table, with_interval,
+};
 
 impl LabelFigures {
     pub(crate) fn tiles(&self) -> impl Iterator<Item = KeyNumber> {
