@@ -15,7 +15,6 @@ pub(crate) mod nvml;
 pub(crate) mod presence;
 pub(crate) mod scheduler;
 pub(crate) mod simulated;
-pub(crate) mod size;
 pub(crate) mod steps;
 pub(crate) mod survey;
 pub(crate) mod visible;

@@ -9,7 +9,7 @@ use longsift_stages::shard_across_devices::{DeviceKind, DeviceSettings, WorkersP
 use super::cpu::Cpu;
 use super::device::{Device, DeviceCriteria, Devices, NoDevices, SIMULATED_WORKERS};
 use super::ledger::{Ledger, Limit};
-use super::simulated::{self, Reading, SimulatedDevice};
+use super::simulated::{self, SimulatedDevice};
 use super::visible::visible_gpus;
 
 /// GPUs that can measure windows, in the order of `cuda:0`, `cuda:1`, …; or the reason for their absence.
@@ -134,7 +134,7 @@ fn simulate(choice: DeviceCriteria<'_>, value: &str) -> Result<GpuSearch, String
         let name = format!("cuda:{number}");
         let device = SimulatedDevice::new(name, choice.kernel, choice.number_bytes, description);
         let headroom = (total as f64 * headroom_fraction) as u64;
-        let ledger = Ledger::new(Box::new(Reading(device.memory())), headroom);
+        let ledger = Ledger::new(Box::new(device.memory()), headroom);
         Ok(Device { compute: Arc::new(device), ledger, workers: SIMULATED_WORKERS, uuid })
     };
     let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;

@@ -29,7 +29,9 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::ledger::{Memory, MemorySource};
 use super::nvml::NvmlGpu;
-use super::size;
+
+/// Rows per block of a GPU kernel: sums are kept per block until they are added in order.
+const BLOCK_ROWS: u64 = 128;
 
 /// Environment variable that describes simulated devices.
 pub const VARIABLE: &str = "LONGSIFT_SIMULATED_DEVICES";
@@ -154,20 +156,17 @@ impl SimulatedMemory {
     }
 }
 
-/// Adapter of the memory for a ledger.
-pub struct Reading(pub Arc<SimulatedMemory>);
-
-impl MemorySource for Reading {
+impl MemorySource for Arc<SimulatedMemory> {
     fn read(&self) -> Result<Memory, String> {
-        self.0.memory()
+        self.memory()
     }
 
     fn held(&self) -> u64 {
-        self.0.held.load(SeqCst)
+        self.held.load(SeqCst)
     }
 
     fn utilisation(&self) -> Option<u32> {
-        self.0.description.gpu.and_then(|gpu| gpu.utilisation())
+        self.description.gpu.and_then(|gpu| gpu.utilisation())
     }
 }
 
@@ -240,8 +239,16 @@ impl Compute for SimulatedDevice {
         self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
     }
 
+    /// About the bytes on a GPU, without padding: token ids and row factors, rotated queries and keys, and the sums of each
+    /// block of rows.
     fn window_bytes(&self, layer: &AttentionSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
-        size::window_bytes(layer, self.number_bytes, tokens, key_heads.len())
+        let shape = layer.attention_shape(tokens);
+        let (tokens, keys) = (tokens as u64, key_heads.len() as u64);
+        let queries = keys * shape.group() as u64;
+        let rows = tokens * (queries + keys) * shape.head_dim as u64 * self.number_bytes;
+        let bins = longsift_kernels::histogram_bins(shape.tokens) as u64;
+        let sums = tokens.div_ceil(BLOCK_ROWS) * queries * (2 + bins) * 8;
+        8 * tokens + rows + sums
     }
 
     fn held_bytes(&self) -> u64 {
