@@ -37,17 +37,7 @@ pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Optio
         return None;
     }
     let text = with_whole_characters(text);
-    let mut reader = Reader { events: Parser::new_from_str(&text), origin, nodes: 0, problems };
-    match reader.document() {
-        Ok(node) => node,
-        Err(refusal) => {
-            let problem = reader.problems.error(refusal.span, refusal.message);
-            if let Some(hint) = refusal.hint {
-                problem.hint(hint);
-            }
-            None
-        }
-    }
+    Reader { events: Parser::new_from_str(&text), origin, nodes: 0, problems }.document()
 }
 
 /// Replaces each surrogate pair of JSON escapes (`\\ud83d\\ude42`) in double quotes by the single escape of YAML.
@@ -119,13 +109,7 @@ impl Origin {
     }
 }
 
-/// Reason why the text has no tree.
-struct Refusal {
-    span: Span,
-    message: String,
-    hint: Option<String>,
-}
-
+/// Builds the tree; its functions return `None` after they have reported why the text has none.
 struct Reader<'t, 'p, 's> {
     events: Parser<'t, StrInput<'t>>,
     origin: Origin,
@@ -134,15 +118,15 @@ struct Reader<'t, 'p, 's> {
 }
 
 impl<'t> Reader<'t, '_, '_> {
-    fn document(&mut self) -> Result<Option<Node>, Refusal> {
+    fn document(&mut self) -> Option<Node> {
         let mut root = None;
         loop {
             let (event, span) = self.next()?;
             match event {
-                Event::StreamEnd => return Ok(root),
+                Event::StreamEnd => return root,
                 Event::DocumentStart(_) if root.is_some() => {
                     let hint = "put each pipeline into a separate file";
-                    return Err(self.refuse(span, "a second YAML document begins here", hint));
+                    return self.refuse(span, "a second YAML document begins here", hint);
                 }
                 Event::DocumentStart(_) => {
                     let first = self.next()?;
@@ -153,27 +137,23 @@ impl<'t> Reader<'t, '_, '_> {
         }
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, YamlSpan), Refusal> {
+    fn next(&mut self) -> Option<(Event<'t>, YamlSpan)> {
         match self.events.next_event() {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(self.syntax(&error)),
-            None => Ok((Event::StreamEnd, YamlSpan::empty(Marker::new(0, 1, 0)))),
+            Some(Ok(event)) => Some(event),
+            Some(Err(error)) => self.syntax(&error),
+            None => Some((Event::StreamEnd, YamlSpan::empty(Marker::new(0, 1, 0)))),
         }
     }
 
-    fn node(
-        &mut self,
-        (event, span): (Event<'t>, YamlSpan),
-        depth: usize,
-    ) -> Result<Node, Refusal> {
+    fn node(&mut self, (event, span): (Event<'t>, YamlSpan), depth: usize) -> Option<Node> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {} keys and values", count(MAX_NODES as u64));
-            return Err(self.refuse(span, &message, "a pipeline usually has a few dozen"));
+            return self.refuse(span, &message, "a pipeline usually has a few dozen");
         }
         if depth > MAX_DEPTH {
             let message = format!("lists and mappings nested deeper than {MAX_DEPTH} levels");
-            return Err(self.refuse(span, &message, "a pipeline needs about four levels"));
+            return self.refuse(span, &message, "a pipeline needs about four levels");
         }
         let node = |value, text, plain, origin: Origin| Node {
             span: origin.convert(span),
@@ -190,56 +170,50 @@ impl<'t> Reader<'t, '_, '_> {
                 } else {
                     YamlValue::String(text.to_string())
                 };
-                Ok(node(value, text.into_owned(), plain, self.origin))
+                Some(node(value, text.into_owned(), plain, self.origin))
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let items = self.items(depth)?;
-                Ok(node(YamlValue::List(items), String::new(), true, self.origin))
+                Some(node(YamlValue::List(items), String::new(), true, self.origin))
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_properties(span, anchor, tag.is_some())?;
                 let entries = self.entries(depth)?;
-                Ok(node(YamlValue::Mapping(entries), String::new(), true, self.origin))
+                Some(node(YamlValue::Mapping(entries), String::new(), true, self.origin))
             }
-            Event::Alias(_) => Err(self.alias(self.origin.convert(span))),
-            _ => Err(self.refuse(span, "expected a value here", "complete the file")),
+            Event::Alias(_) => self.refuse_alias(self.origin.convert(span)),
+            _ => self.refuse(span, "expected a value here", "complete the file"),
         }
     }
 
-    fn items(&mut self, depth: usize) -> Result<Vec<Node>, Refusal> {
+    fn items(&mut self, depth: usize) -> Option<Vec<Node>> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(items),
+                (Event::SequenceEnd, _) => return Some(items),
                 event => items.push(self.node(event, depth + 1)?),
             }
         }
     }
 
     /// Parses the entries of a mapping. Of a duplicate key the first value stays and the others are reported.
-    fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Refusal> {
+    fn entries(&mut self, depth: usize) -> Option<Vec<Entry>> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut first: HashMap<String, Span> = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if matches!(event, Event::MappingEnd) {
-                return Ok(entries);
+                return Some(entries);
             }
             let key = self.node((event, span), depth + 1)?;
             if matches!(key.value, YamlValue::List(_) | YamlValue::Mapping(_)) {
-                return Err(self.refuse(
-                    span,
-                    "a key is a list or a mapping",
-                    "a key is a name; text with braces needs quotes",
-                ));
+                let hint = "a key is a name; text with braces needs quotes";
+                return self.refuse(span, "a key is a list or a mapping", hint);
             }
             if key.plain && key.text == "<<" {
-                return Err(self.refuse(
-                    span,
-                    "merge keys (`<<`) are not part of a pipeline",
-                    "write the settings out",
-                ));
+                let message = "merge keys (`<<`) are not part of a pipeline";
+                return self.refuse(span, message, "write the settings out");
             }
             let next = self.next()?;
             let value = self.node(next, depth + 1)?;
@@ -256,71 +230,60 @@ impl<'t> Reader<'t, '_, '_> {
         }
     }
 
-    fn refuse_properties(
-        &self,
-        span: YamlSpan,
-        anchor: usize,
-        tagged: bool,
-    ) -> Result<(), Refusal> {
+    fn refuse_properties(&mut self, span: YamlSpan, anchor: usize, tagged: bool) -> Option<()> {
         if anchor > 0 {
             let hint = "remove it; text that begins with `&` needs quotes";
-            return Err(self.refuse(span, "anchors (`&name`) are not part of a pipeline", hint));
+            return self.refuse(span, "anchors (`&name`) are not part of a pipeline", hint);
         }
         if tagged {
             let hint = "remove it; text that begins with `!` needs quotes";
-            return Err(self.refuse(span, "tags (`!name`) are not part of a pipeline", hint));
+            return self.refuse(span, "tags (`!name`) are not part of a pipeline", hint);
         }
-        Ok(())
+        Some(())
     }
 
-    fn refuse(&self, span: YamlSpan, message: &str, hint: &str) -> Refusal {
-        Refusal {
-            span: self.origin.convert(span),
-            message: message.to_string(),
-            hint: Some(hint.to_string()),
-        }
+    fn refuse<T>(&mut self, span: YamlSpan, message: &str, hint: &str) -> Option<T> {
+        self.refuse_at(self.origin.convert(span), message, hint)
     }
 
-    fn syntax(&self, error: &ScanError) -> Refusal {
+    fn refuse_at<T>(&mut self, span: Span, message: &str, hint: &str) -> Option<T> {
+        self.problems.error(span, message).hint(hint);
+        None
+    }
+
+    fn syntax<T>(&mut self, error: &ScanError) -> Option<T> {
         let mark = error.marker();
         let span = self.origin.span(mark.line(), mark.col() + 1, 1);
         if error.info().contains("unknown anchor") {
-            return self.alias(span);
+            return self.refuse_alias(span);
         }
-        if let Some(refusal) = self.tab_near(span) {
-            return refusal;
+        if let Some(tab) = self.tab_near(span) {
+            let message = "not valid YAML: a tab in the indentation";
+            let hint = "indent with spaces: YAML does not allow tabs there";
+            return self.refuse_at(tab, message, hint);
         }
         let line = self.problems.sources.line(span.source, span.line);
-        let hint = Some(syntax_hint(error.info(), line).to_string());
-        Refusal { span, message: format!("not valid YAML: {}", error.info().trim()), hint }
+        let message = format!("not valid YAML: {}", error.info().trim());
+        self.refuse_at(span, &message, syntax_hint(error.info(), line))
     }
 
     /// Detects a tab in the indentation, which the library reports at the end of the previous line or by another name.
-    fn tab_near(&self, span: Span) -> Option<Refusal> {
+    fn tab_near(&self, span: Span) -> Option<Span> {
         let lines = [span.line, span.line + 1].into_iter();
         let mut tabs = lines.filter_map(|line| {
             Some((line, indenting_tab(self.problems.sources.line(span.source, line))?))
         });
         let (line, column) = tabs.next()?;
-        let hint = Some("indent with spaces: YAML does not allow tabs there".to_string());
-        Some(Refusal {
-            span: Span { line, column, ..span },
-            message: "not valid YAML: a tab in the indentation".into(),
-            hint,
-        })
+        Some(Span { line, column, ..span })
     }
 
-    fn alias(&self, span: Span) -> Refusal {
+    fn refuse_alias<T>(&mut self, span: Span) -> Option<T> {
         let hint = if self.problems.sources.is_file(span) {
             "text that begins with `*` needs quotes; replace an alias by its value"
         } else {
             "text that begins with `*` needs quotes of its own: `--set 'PATH=\"*…\"'`"
         };
-        Refusal {
-            span,
-            message: "aliases (`*name`) are not part of a pipeline".to_string(),
-            hint: Some(hint.to_string()),
-        }
+        self.refuse_at(span, "aliases (`*name`) are not part of a pipeline", hint)
     }
 }
 
