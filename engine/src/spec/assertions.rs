@@ -41,7 +41,7 @@ pub struct Check {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
     /// Effect of a failing check: `error` (default) ends the run, `warn` prints a warning.
-    #[serde(default, skip_serializing_if = "CheckSeverity::is_error")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub severity: CheckSeverity,
 }
 
@@ -118,11 +118,9 @@ pub enum CheckSeverity {
     Warn,
 }
 
-impl CheckSeverity {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-    fn is_error(&self) -> bool {
-        *self == Self::Error
-    }
+/// Whether a setting has its default, which is not written.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Figure {

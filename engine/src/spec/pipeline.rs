@@ -9,7 +9,7 @@ use longsift_stages::score::presets::Formula;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::assertions::Check;
+use super::assertions::{Check, is_default};
 
 /// A longsift pipeline: the source of documents, the stages that process them, and the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,7 +68,7 @@ pub struct Input {
     /// Format of the files. `auto` (default) detects it by name, and reads files with an unknown extension as Parquet;
     /// `parquet`, `jsonl`, `tsv` and `arrow` override detection by name. Compression (`.gz`, `.zst`) is always detected by
     /// name.
-    #[serde(default, skip_serializing_if = "InputFormat::is_auto")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub format: InputFormat,
     /// Columns of JSON lines by name, with their types: `string`, `bool`, `int8` to `int64`, `uint8` to `uint64`, `float32`,
     /// `float64`, `date`, `timestamp`, `timestamptz`, `list<type>`, `map<string, type>`, `struct<name: type, …>`. Other fields
@@ -196,13 +196,6 @@ pub enum InputFormat {
     Arrow,
 }
 
-impl InputFormat {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-    fn is_auto(&self) -> bool {
-        *self == Self::Auto
-    }
-}
-
 /// Effect of a row that cannot be scored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -240,7 +233,7 @@ pub struct Output {
     /// Format of the files of `data/`. `parquet` (default) has all columns with their types. `jsonl-zst` has one JSON object
     /// per line with the same columns, compressed with Zstandard. `megatron` has only token ids, without BOS, as `.bin` and
     /// `.idx` for Megatron-LM: one document per sample or packed sequence.
-    #[serde(default, skip_serializing_if = "OutputFormat::is_parquet")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub format: OutputFormat,
     /// With `format: megatron`, the length of packed sequences in tokens (2 to 2^24): several samples share a sequence, by best
     /// fit, and longer samples are cut. `.cu_seqlens.npy` next to each `.bin` lists where samples start. Default: no packing,
@@ -305,11 +298,6 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-    fn is_parquet(&self) -> bool {
-        *self == Self::Parquet
-    }
-
     pub const ALL: [Self; 3] = [Self::Parquet, Self::JsonlZst, Self::Megatron];
 
     /// File extensions of one part, the one with the rows first. `packed`: with `sequence_tokens`.
