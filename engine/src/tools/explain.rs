@@ -212,7 +212,7 @@ pub(crate) fn explain(
     if let Some(mapped) = &mapped {
         let ends = Cutting::Even.ends(ids.len())?;
         let shares = mapped.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
-        found.set_blocks(mapped.number(), &ends, &shares);
+        found.set_blocks(mapped.number, &ends, &shares);
     }
     if let Some(run) = &run {
         found.compare(plan, run, location.row, weights)?;

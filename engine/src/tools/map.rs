@@ -159,12 +159,11 @@ pub(crate) fn map(
     cut.prepend_bos(&bos);
     let tokens = cut.ids.len();
     check_tokens(&mapped, &cut.ids, &location, &mut cut.notes)?;
-    let sampled = mapped.rows_of(&cut.ids);
-    if let MappedLayer::First(attention) = &mapped {
-        let request = attention.measure.request();
-        note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
+    let request = mapped.request();
+    let sampled = request.as_ref().and_then(|request| request.rows_of(&cut.ids));
+    if let Some((request, rows)) = request.as_ref().zip(sampled.as_ref()) {
+        cut.notes.push(sampling_note(request, rows, tokens as u64));
     }
-    let kernel = mapped.kernel();
     let ends: Vec<usize> = cut.blocks.iter().map(|block| block.end as usize).collect();
     let memory_bytes = mapped.bytes(tokens, ends.len());
     check_memory(plan, memory_bytes, tokens, ends.len())?;
@@ -181,10 +180,10 @@ pub(crate) fn map(
         input_file: plan.units[location.unit].file_path.clone(),
         input_row: location.row,
         id: location.id,
-        layer: mapped.number(),
+        layer: mapped.number,
         head: options.head,
         query_heads: spec.query_heads,
-        kernel: kernel.name(),
+        kernel: mapped.kernel.name(),
         tokens: tokens as u64,
         bos: options.bos,
         rows_drawn: sampled.map(|rows| rows.positions.len() as u64),
@@ -429,7 +428,7 @@ fn check_tokens(
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     if let Some(warning) = spec.positions_warning(tokens) {
-        if mapped.strict_positions() {
+        if mapped.strict_positions {
             let hint = "name a shorter document, or set `strict_positions: false`";
             return Err(Diagnostic::error(Blame::Pipeline, warning).hint(hint).into());
         }
@@ -438,21 +437,15 @@ fn check_tokens(
     Ok(())
 }
 
-fn note_sampled(
-    request: &AttentionRequest,
-    sampled: Option<&SampledRows>,
-    tokens: usize,
-    notes: &mut Vec<String>,
-) {
-    if let Some(rows) = sampled {
-        notes.push(format!(
-            "sampled {} of the {} rows that have tokens at a distance of {} or more: `--set \
-             stages.first-layer-attention.rows=all` measures all",
-            count(rows.positions.len() as u64),
-            count(tokens as u64 - request.distance.in_window(tokens as u64)),
-            count(request.distance.in_window(tokens as u64))
-        ));
-    }
+fn sampling_note(request: &AttentionRequest, rows: &SampledRows, tokens: u64) -> String {
+    let distance = request.distance.in_window(tokens);
+    format!(
+        "sampled {} of the {} rows that have tokens at a distance of {} or more: `--set \
+         stages.first-layer-attention.rows=all` measures all",
+        count(rows.positions.len() as u64),
+        count(tokens - distance),
+        count(distance)
+    )
 }
 
 fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Result<()> {

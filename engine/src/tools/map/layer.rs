@@ -1,6 +1,7 @@
 //! Layer of a map: the first, from its table, or any layer of a whole model.
 
 use longsift_kernels::{BlockShares, Kernel};
+use longsift_stages::contract::AttentionRequest;
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{AttentionSpec, ModelConfig, WholeModel};
 
@@ -11,11 +12,18 @@ use crate::base::text::quoted;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
-pub(crate) enum MappedLayer<'a> {
+pub(crate) struct MappedLayer<'a> {
+    pub(crate) number: u32,
+    pub(super) kernel: Kernel,
+    pub(super) strict_positions: bool,
+    model: MappedModel<'a>,
+}
+
+enum MappedModel<'a> {
     /// The first layer, as a measure of the pipeline reads it.
     First(&'a Attention),
-    /// A layer of a whole model of the pipeline, opened up to this layer.
-    Whole { layer: u32, model: Box<WholeModel>, strict_positions: bool },
+    /// A whole model of the pipeline, opened up to the layer.
+    Whole(Box<WholeModel>),
 }
 
 impl<'a> MappedLayer<'a> {
@@ -24,7 +32,15 @@ impl<'a> MappedLayer<'a> {
     /// # Errors
     /// Fails if the pipeline has no such model, or the model no such layer.
     pub(crate) fn open(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
-        let Some(layer) = layer else { return plan.needed_attention().map(Self::First) };
+        let Some(layer) = layer else {
+            let attention = plan.needed_attention()?;
+            return Ok(Self {
+                number: 0,
+                kernel: processor_kernel(attention),
+                strict_positions: attention.reading.strict_positions,
+                model: MappedModel::First(attention),
+            });
+        };
         let Some(whole) = plan.whole_models.values().next() else {
             let message = format!(
                 "`--layer {layer}` requires a whole model, and no measure of {} uses one",
@@ -44,65 +60,41 @@ impl<'a> MappedLayer<'a> {
         }
         // A measure without losses opens only the layers it needs.
         let model = WholeModel::open_to(&whole.path, Some(u64::from(layer) + 1))?;
-        let strict_positions = whole.request.strict_positions;
-        Ok(Self::Whole { layer, model: Box::new(model), strict_positions })
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        match self {
-            Self::First(_) => 0,
-            Self::Whole { layer, .. } => *layer,
-        }
+        Ok(Self {
+            number: layer,
+            kernel: model.kernel(),
+            strict_positions: whole.request.strict_positions,
+            model: MappedModel::Whole(Box::new(model)),
+        })
     }
 
     pub(super) fn spec(&self) -> &AttentionSpec {
-        match self {
-            Self::First(attention) => attention.model.spec(),
-            Self::Whole { model, .. } => model.spec(),
-        }
+        self.config().spec()
     }
 
     pub(super) fn config(&self) -> &ModelConfig {
-        match self {
-            Self::First(attention) => attention.model.config(),
-            Self::Whole { model, .. } => model.config(),
+        match &self.model {
+            MappedModel::First(attention) => attention.model.config(),
+            MappedModel::Whole(model) => model.config(),
         }
     }
 
-    pub(super) fn strict_positions(&self) -> bool {
-        match self {
-            Self::First(attention) => attention.reading.strict_positions,
-            Self::Whole { strict_positions, .. } => *strict_positions,
-        }
-    }
-
-    pub(super) fn kernel(&self) -> Kernel {
-        match self {
-            Self::First(attention) => processor_kernel(attention),
-            Self::Whole { model, .. } => model.kernel(),
-        }
-    }
-
-    /// Returns the measured rows of a window; `None` for all.
-    pub(super) fn rows_of(&self, ids: &[u32]) -> Option<SampledRows> {
-        match self {
-            Self::First(attention) => attention.measure.request().rows_of(ids),
-            Self::Whole { .. } => None,
+    /// Returns the request that selects rows; `None` if all are measured.
+    pub(super) fn request(&self) -> Option<AttentionRequest> {
+        match &self.model {
+            MappedModel::First(attention) => Some(attention.measure.request()),
+            MappedModel::Whole(_) => None,
         }
     }
 
     /// Returns the peak memory in bytes, in addition to a mapped table.
     pub(super) fn bytes(&self, tokens: usize, blocks: usize) -> u64 {
         let threads = rayon::current_num_threads();
-        match self {
-            Self::First(_) => FirstLayer::block_attention_bytes(
-                self.spec(),
-                self.kernel(),
-                tokens,
-                blocks,
-                threads,
-            ),
-            Self::Whole { model, .. } => model.layer_blocks_bytes(tokens as u64, blocks, threads),
+        match &self.model {
+            MappedModel::First(_) => {
+                FirstLayer::block_attention_bytes(self.spec(), self.kernel, tokens, blocks, threads)
+            }
+            MappedModel::Whole(model) => model.layer_blocks_bytes(tokens as u64, blocks, threads),
         }
     }
 
@@ -119,14 +111,14 @@ impl<'a> MappedLayer<'a> {
         sampled: Option<&SampledRows>,
         progress: &Progress,
     ) -> Result<BlockShares> {
-        match self {
-            Self::First(attention) => {
+        match &self.model {
+            MappedModel::First(attention) => {
                 let opened = plan.open_table(attention, &|done, _| progress.reached(done))?;
                 let layer = attention.first_layer(opened.table, ids.len());
-                Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
+                Ok(layer.block_attention(self.kernel, ids, ends, head, sampled))
             }
-            Self::Whole { layer, model, .. } => {
-                let found = model.layer_blocks(*layer as usize, ids, ends, head);
+            MappedModel::Whole(model) => {
+                let found = model.layer_blocks(self.number as usize, ids, ends, head);
                 let failed = |problem| Failure::from(Diagnostic::from(problem));
                 Ok(found.map_err(failed)?)
             }
