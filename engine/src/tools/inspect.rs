@@ -102,12 +102,10 @@ pub fn inspect(folder: &Path) -> Result<ModelReport> {
         row_bytes: config.row_bytes(precision),
     });
     let free = free_memory_bytes();
-    let in_use = MemoryInUse {
-        card: tables[1].bytes,
-        here: free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes())),
-    };
+    let here = free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes()));
+    let window = |tokens| window(&layer, tables[1].bytes, here, tokens);
     Ok(ModelReport {
-        windows: WINDOWS.map(|tokens| window(&layer, &in_use, tokens)).to_vec(),
+        windows: WINDOWS.map(window).to_vec(),
         free_memory_bytes: free,
         trained_positions: layer.trained_positions(),
         layer,
@@ -139,15 +137,8 @@ fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String>
     })
 }
 
-/// Memory that is not available to windows.
-struct MemoryInUse {
-    /// Bytes of the table on a GPU.
-    card: u64,
-    /// Bytes available on this machine.
-    here: Option<u64>,
-}
-
-fn window(layer: &AttentionSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMemory {
+/// Returns the memory of a window. `on_card`: bytes of the table on a GPU; `here`: bytes available on this machine.
+fn window(layer: &AttentionSpec, on_card: u64, here: Option<u64>, tokens: u64) -> WindowMemory {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
@@ -155,7 +146,7 @@ fn window(layer: &AttentionSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMem
     let card_bytes = heads * 2 * tokens + 4 * tokens;
     let fitting = |card: u64| {
         let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
-        (card, budget.saturating_sub(in_use.card) / card_bytes)
+        (card, budget.saturating_sub(on_card) / card_bytes)
     };
     let distance = FirstLayerAttention::default().distance(tokens);
     let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
@@ -164,7 +155,7 @@ fn window(layer: &AttentionSpec, in_use: &MemoryInUse, tokens: u64) -> WindowMem
     WindowMemory {
         tokens,
         cpu_bytes,
-        fitting_here: in_use.here.map(|bytes| bytes / cpu_bytes),
+        fitting_here: here.map(|bytes| bytes / cpu_bytes),
         card_bytes,
         fitting: CARDS.map(fitting).to_vec(),
         sees_far: layer.distance_problem(distance).is_none(),
