@@ -9,7 +9,6 @@ pub(crate) mod bucket;
 #[cfg(feature = "cloud")]
 pub(crate) mod folder;
 pub(crate) mod hub;
-pub(crate) mod kind;
 #[cfg(feature = "cloud")]
 pub(crate) mod slice;
 pub(crate) mod stores;
@@ -24,8 +23,7 @@ use longsift_stages::contract::{Address, Scheme};
 use longsift_stages::model::ModelProblem;
 
 use crate::storage::hub::{Hub, HubOptions};
-use kind::FetchKind;
-use stores::FetchedModels;
+use stores::{FetchKind, FetchedModels};
 
 /// Fetches remote models and tokenizers into local folders.
 pub struct RemoteModels {

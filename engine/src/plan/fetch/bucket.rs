@@ -8,7 +8,7 @@ use std::rc::Rc;
 use longsift_stages::contract::Location;
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 
-use super::slice::{HINT, ModelSource, VersionedSource};
+use super::slice::{HINT, ModelSource};
 use super::stores::Versions;
 use crate::base::stop::Stop;
 use crate::storage;
@@ -106,14 +106,7 @@ impl ModelSource for BucketFolder {
     fn hint(&self) -> &'static str {
         HINT
     }
-}
 
-/// Returns the version of a file: the store's version, else its length.
-fn version(file: &RangeFile) -> String {
-    file.version().unwrap_or_else(|| file.length.to_string())
-}
-
-impl VersionedSource for BucketFolder {
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         Ok(self.find(file)?.as_ref().map(version))
     }
@@ -121,6 +114,11 @@ impl VersionedSource for BucketFolder {
     fn seen(&self) -> Versions {
         self.seen.borrow().clone()
     }
+}
+
+/// Returns the version of a file: the store's version, else its length.
+fn version(file: &RangeFile) -> String {
+    file.version().unwrap_or_else(|| file.length.to_string())
 }
 
 impl RemoteWeights for BucketFolder {

@@ -8,9 +8,9 @@ use longsift_stages::model::ModelProblem;
 
 #[cfg(feature = "cloud")]
 use super::folder::PartialFolder;
-use super::kind::FetchKind;
 #[cfg(feature = "cloud")]
 use super::slice::{fetch_model, fetch_tokenizer};
+use super::stores::FetchKind;
 #[cfg(feature = "cloud")]
 use super::web::WebFolder;
 use crate::storage::files;

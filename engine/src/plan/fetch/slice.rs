@@ -39,6 +39,10 @@ pub(crate) trait ModelSource: RemoteWeights {
     }
     /// Returns the bytes received so far.
     fn received(&self) -> u64;
+    /// Returns the current version of a file; `None` if it does not exist.
+    fn version(&self, file: &str) -> Result<Option<String>, ModelProblem>;
+    /// Returns the first seen version of each requested file.
+    fn seen(&self) -> Versions;
     fn hint(&self) -> &'static str;
 
     fn missing_file(&self, file: &str) -> ModelProblem {
@@ -107,11 +111,3 @@ pub(crate) fn fetch_model<S: ModelSource + 'static>(
 
 pub(crate) const HINT: &str =
     "use the folder with `config.json`, `tokenizer.json` and the safetensors files";
-
-/// Source whose files may change.
-pub(crate) trait VersionedSource: ModelSource {
-    /// Returns the current version of a file; `None` if it does not exist.
-    fn version(&self, file: &str) -> Result<Option<String>, ModelProblem>;
-    /// Returns the first seen version of each requested file.
-    fn seen(&self) -> Versions;
-}

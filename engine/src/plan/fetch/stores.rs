@@ -14,9 +14,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::model::ModelProblem;
+use longsift_stages::model::{ModelFolder, ModelProblem};
 
-use super::kind::FetchKind;
 use crate::base::stop::Stop;
 use crate::base::text;
 use crate::storage::files;
@@ -25,6 +24,30 @@ pub(super) const VERSIONS: &str = "versions.json";
 
 /// Limit of a file that lists about twenty files.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
+
+/// Part of a remote folder to fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FetchKind {
+    Model,
+    Tokenizer,
+}
+
+impl FetchKind {
+    pub(crate) fn is_present_in(self, folder: &Path) -> bool {
+        match self {
+            Self::Model => ModelFolder::open(folder, None).is_ok(),
+            Self::Tokenizer => folder.join("tokenizer.json").is_file(),
+        }
+    }
+
+    /// Returns the file that contains the name of the last used folder.
+    pub(super) fn pointer(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Tokenizer => "tokenizer",
+        }
+    }
+}
 
 /// Versions by file name; `None` for missing files.
 pub(crate) type Versions = BTreeMap<String, Option<String>>;
@@ -93,20 +116,12 @@ impl FetchedModels {
 pub(super) fn local_copy(parent: &Path, wanted: FetchKind) -> Option<LocalCopy> {
     let text =
         |path: &Path| String::from_utf8(files::read_limited(path, MAX_TEXT_BYTES).ok()?).ok();
-    let name = text(&parent.join(pointer(wanted)))?;
+    let name = text(&parent.join(wanted.pointer()))?;
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let folder = parent.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
     let versions = serde_json::from_str(&text(&folder.join(VERSIONS))?).ok()?;
     wanted.is_present_in(&folder).then_some(LocalCopy { folder, versions })
-}
-
-/// Returns the file that contains the name of the last used folder.
-pub(super) fn pointer(wanted: FetchKind) -> &'static str {
-    match wanted {
-        FetchKind::Model => "model",
-        FetchKind::Tokenizer => "tokenizer",
-    }
 }
 
 /// Returns a readable, unique folder name for an address.

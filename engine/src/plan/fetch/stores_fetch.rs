@@ -9,9 +9,8 @@ use reqwest::Url;
 
 use super::bucket::BucketFolder;
 use super::folder::PartialFolder;
-use super::kind::FetchKind;
-use super::slice::{HINT, VersionedSource, fetch_model, fetch_tokenizer};
-use super::stores::{FetchedModels, VERSIONS, Versions, local_copy, pointer};
+use super::slice::{HINT, ModelSource, fetch_model, fetch_tokenizer};
+use super::stores::{FetchKind, FetchedModels, VERSIONS, Versions, local_copy};
 use super::web::WebFolder;
 use crate::base::text;
 use crate::storage::atomic;
@@ -43,7 +42,7 @@ impl FetchedModels {
 }
 
 /// Returns the local copy if it is up to date, otherwise fetches.
-fn fetch_if_changed<S: VersionedSource + 'static>(
+fn fetch_if_changed<S: ModelSource + 'static>(
     source: impl Fn() -> Result<S, ModelProblem>,
     address: &str,
     parent: &Path,
@@ -86,13 +85,14 @@ fn fetch_if_changed<S: VersionedSource + 'static>(
     };
     let folder = folder.map_err(one)?;
     let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
-    atomic::write_atomic(&parent.join(pointer(wanted)), name).map_err(|error| one(error.into()))?;
+    atomic::write_atomic(&parent.join(wanted.pointer()), name)
+        .map_err(|error| one(error.into()))?;
     Ok(folder)
 }
 
 /// Returns the local copy if all its files are unchanged.
 fn up_to_date_copy(
-    now: &impl VersionedSource,
+    now: &impl ModelSource,
     parent: &Path,
     wanted: FetchKind,
 ) -> Result<Option<PathBuf>, ModelProblem> {
@@ -101,7 +101,7 @@ fn up_to_date_copy(
 }
 
 fn first_changed(
-    now: &impl VersionedSource,
+    now: &impl ModelSource,
     before: &Versions,
 ) -> Result<Option<String>, ModelProblem> {
     for (file, version) in before {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use longsift_stages::model::{ModelProblem, RemoteWeights};
 use reqwest::Url;
 
-use super::slice::{ModelSource, VersionedSource};
+use super::slice::ModelSource;
 use super::stores::Versions;
 use crate::storage::http::remaining::Sink;
 use crate::storage::http::{HttpClient, RemoteFile};
@@ -99,9 +99,7 @@ impl ModelSource for WebFolder {
     fn hint(&self) -> &'static str {
         self.hint
     }
-}
 
-impl VersionedSource for WebFolder {
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
         Ok(self.client.status(&self.url(file)?)?.map(|file| file.version))
     }
