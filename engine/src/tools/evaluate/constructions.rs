@@ -1,11 +1,9 @@
 //! Constructed windows of an evaluation, made of whole windows, which a score should rank lower.
 //!
-//! Each construction is one file with its [`WindowKind`]s, listed in [`KINDS`]. It is a function of the base window, the
-//! other sampled documents of its category, and random numbers, which are drawn in the order of the code.
+//! A construction is a [`WindowKind`] in [`KINDS`]: a function of the base window, the other sampled documents of its category,
+//! and random numbers, which are drawn in the order of the code.
 
-mod boilerplate;
 mod copies;
-mod far_half;
 mod jittered;
 mod kind;
 mod pieces;
@@ -20,17 +18,17 @@ pub(crate) const KINDS: [WindowKind; 18] = [
     pieces::TWO,
     pieces::FOUR,
     pieces::EIGHT,
-    far_half::PERMUTED,
-    far_half::SWAPPED,
+    shuffles::PERMUTED,
+    shuffles::SWAPPED,
     plant::PLANTED,
     plant::TWIN,
     shuffles::CHUNKS,
     shuffles::TOKENS,
     copies::DUPLICATED,
     copies::REPEATED,
-    boilerplate::FAR,
-    boilerplate::NEAR,
-    boilerplate::HEADER,
+    copies::FAR,
+    copies::NEAR,
+    copies::HEADER,
     jittered::BOILERPLATE,
     jittered::HEADER,
     jittered::DUPLICATED,

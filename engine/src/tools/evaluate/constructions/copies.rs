@@ -1,4 +1,5 @@
-//! Text that repeats itself: worthless long-range dependence.
+//! Text that repeats itself, worthless long-range dependence: copies, and boilerplate at a fixed period between text, like page
+//! headers, licences and menus.
 
 use super::kind::{KindRole, Pool, WindowKind};
 
@@ -30,3 +31,37 @@ pub(super) const REPEATED: WindowKind = WindowKind {
     },
     ..DUPLICATED
 };
+
+pub(super) const FAR: WindowKind = WindowKind {
+    name: "boil_far",
+    role: KindRole::Junk,
+    pools: &[Pool::Fixed],
+    doc: "its first sixteenth repeated far apart between its text",
+    construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),
+};
+
+pub(super) const NEAR: WindowKind = WindowKind {
+    name: "boil_near",
+    pools: &[],
+    doc: "its first block repeated eight times between its text",
+    construct: |base, _| interleave(base.window, base.window.len() / 32, base.window.len() / 8),
+    ..FAR
+};
+
+pub(super) const HEADER: WindowKind = WindowKind {
+    name: "header",
+    doc: "its first sixteen tokens repeated eight times between its text",
+    construct: |base, _| {
+        interleave(base.window, (base.window.len() / 32).min(16), base.window.len() / 8)
+    },
+    ..FAR
+};
+
+/// Repeats the first `block` tokens every `period` tokens, with the rest of the window in between, cut to its length.
+fn interleave(window: &[u32], block: usize, period: usize) -> Option<Vec<u32>> {
+    let from = |place: usize| match (place / period, place % period) {
+        (_, inside) if inside < block => window[inside],
+        (round, inside) => window[round * (period - block) + inside],
+    };
+    (block > 0).then(|| (0..window.len()).map(from).collect())
+}
