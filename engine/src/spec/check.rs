@@ -47,12 +47,13 @@ impl Checker<'_, '_> {
             match (kind, &node.value) {
                 (ValueKind::Null, YamlValue::Null) => return,
                 (ValueKind::Boolean, YamlValue::Boolean(_)) => return self.boolean(node, owner),
-                (ValueKind::Integer { minimum, maximum }, YamlValue::Integer(integer)) => {
-                    return self.integer(node, *integer, (*minimum, *maximum), schema, owner);
-                }
-                (ValueKind::Integer { minimum, maximum }, YamlValue::Float(_)) => {
+                (
+                    ValueKind::Integer { minimum, maximum },
+                    YamlValue::Integer(_) | YamlValue::Float(_),
+                ) => {
                     if let Some(integer) = node.as_integer() {
-                        return self.integer(node, integer, (*minimum, *maximum), schema, owner);
+                        let why = outside(&integer, (minimum, maximum), |end| words::grouped(*end));
+                        return self.check_range(node, why, schema, owner);
                     }
                 }
                 (
@@ -60,7 +61,14 @@ impl Checker<'_, '_> {
                     YamlValue::Integer(_) | YamlValue::Float(_),
                 ) => {
                     let number = node.as_number().expect("an integer or a float");
-                    return self.number(node, number, (*minimum, *maximum), schema, owner);
+                    if number.is_finite() {
+                        let why = outside(&number, (minimum, maximum), f64::to_string);
+                        return self.check_range(node, why, schema, owner);
+                    }
+                    let label = self.takes(schema, owner);
+                    let message = format!("{} is not a finite number", quoted(&node.text));
+                    self.problems.error(node.span, message).label(label);
+                    return;
                 }
                 (ValueKind::String, YamlValue::String(text)) => {
                     return self.string(node, text, owner);
@@ -92,52 +100,9 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn integer(
-        &mut self,
-        node: &Node,
-        integer: i128,
-        (minimum, maximum): (i128, i128),
-        schema: &Json,
-        owner: &Owner,
-    ) {
-        if integer < minimum {
-            self.out_of_range(
-                node,
-                &format!("below its minimum {}", words::grouped(minimum)),
-                schema,
-                owner,
-            );
-        } else if integer > maximum {
-            self.out_of_range(
-                node,
-                &format!("above its maximum {}", words::grouped(maximum)),
-                schema,
-                owner,
-            );
-        }
-    }
-
-    fn number(
-        &mut self,
-        node: &Node,
-        number: f64,
-        (minimum, maximum): (f64, f64),
-        schema: &Json,
-        owner: &Owner,
-    ) {
-        if !number.is_finite() {
-            let label = self.takes(schema, owner);
-            self.problems
-                .error(node.span, format!("{} is not a finite number", quoted(&node.text)))
-                .label(label);
-        } else if number < minimum {
-            self.out_of_range(node, &format!("below its minimum {minimum}"), schema, owner);
-        } else if number > maximum {
-            self.out_of_range(node, &format!("above its maximum {maximum}"), schema, owner);
-        }
-    }
-
-    fn out_of_range(&mut self, node: &Node, why: &str, schema: &Json, owner: &Owner) {
+    /// Reports a value that is outside of its range for the reason `why`.
+    fn check_range(&mut self, node: &Node, why: Option<String>, schema: &Json, owner: &Owner) {
+        let Some(why) = why else { return };
         let label = self.takes(schema, owner);
         let message = format!("{} is {}, {why}", quoted(owner.key), shown(&node.text));
         let problem = self.problems.error(node.span, message).label(label);
@@ -335,6 +300,21 @@ impl Checker<'_, '_> {
 
     fn takes(&self, schema: &Json, owner: &Owner) -> String {
         format!("{} takes {}", quoted(owner.key), words::in_words(self.root, schema))
+    }
+}
+
+/// Describes how a value is out of bounds; `None` if it is not.
+fn outside<T: PartialOrd>(
+    value: &T,
+    (minimum, maximum): (&T, &T),
+    shown: impl Fn(&T) -> String,
+) -> Option<String> {
+    if value < minimum {
+        Some(format!("below its minimum {}", shown(minimum)))
+    } else if value > maximum {
+        Some(format!("above its maximum {}", shown(maximum)))
+    } else {
+        None
     }
 }
 
