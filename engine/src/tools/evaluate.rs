@@ -47,7 +47,7 @@ use figures::bootstrap::Bootstrap;
 use heads::{HeadColumn, HeadValues};
 use labels::classes::LabelClasses;
 use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
-use measure::{Measurer, WindowContent};
+use measure::{Measurer, WindowContent, WindowFigures};
 use report::{Report, ResultInput};
 use sample::{EvaluationSample, SampleOptions};
 use statistics::{MeasuredWindows, OrientedStatistic};
@@ -359,7 +359,8 @@ impl Evaluator<'_> {
                 scores: vec![Vec::new(); self.options.scores.len()],
             })
             .collect();
-        self.progress.phase("measure", self.tokens_at_most(sample));
+        let tokens = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
+        self.progress.phase("measure", self.wanted.lengths.iter().map(tokens).sum());
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
@@ -386,42 +387,51 @@ impl Evaluator<'_> {
         Ok(lengths.into_iter().map(results).collect())
     }
 
-    /// Returns the maximum tokens of the windows measured at a time.
-    fn batch_tokens(&self) -> usize {
-        BATCH_TOKENS.min(self.plan.spec.pipeline.input.memory_limit_bytes / 64) as usize
-    }
-
     /// Builds and measures the windows of a category.
     fn measure(&mut self, category: &Category<'_>, length: &mut ConstructedLength) -> Result<()> {
-        let tokens = length.measured.tokens;
-        let names = self.kinds;
-        let at_a_time = (self.batch_tokens() / tokens).max(1);
-        let mut built = windows::windows(category, tokens, self.options.seed, |kind| {
-            names.contains(&kind.name)
-        });
+        let ConstructedLength { measured, heads, hashes, document_tokens, .. } = length;
+        let (names, asked) = (self.kinds, self.heads);
+        let is_wanted = |kind: &WindowKind| names.contains(&kind.name);
+        let built = windows::windows(category, measured.tokens, self.options.seed, is_wanted);
+        let built =
+            built.map(|(origin, ids)| (origin, origin.category, WindowContent::from_tokens(ids)));
+        self.measure_windows(measured, built, |origin, content, figures| {
+            let (windows, hash) = &mut hashes[origin.kind];
+            *windows += 1;
+            for id in &content.ids {
+                hash.update(id.to_le_bytes());
+            }
+            document_tokens.push(category.documents[origin.document].ids.len() as u64);
+            for (asked, values) in asked.iter().zip(heads.iter_mut()) {
+                asked.push(values, figures);
+            }
+        })
+    }
+
+    /// Measures windows, each given with its scaling group, and calls `each` for every one.
+    fn measure_windows(
+        &mut self,
+        measured: &mut MeasuredWindows,
+        mut windows: impl Iterator<Item = (WindowOrigin, usize, WindowContent)>,
+        mut each: impl FnMut(&WindowOrigin, &WindowContent, &WindowFigures),
+    ) -> Result<()> {
+        let memory_limit_bytes = self.plan.spec.pipeline.input.memory_limit_bytes;
+        let at_a_time = BATCH_TOKENS.min(memory_limit_bytes / 64) as usize / measured.tokens;
         loop {
-            let batch = built.by_ref().take(at_a_time);
-            let (origins, contents): (Vec<WindowOrigin>, Vec<WindowContent>) =
-                batch.map(|(origin, ids)| (origin, WindowContent::from_tokens(ids))).unzip();
+            let batch = windows.by_ref().take(at_a_time.max(1));
+            let (origins, contents): (Vec<_>, Vec<_>) =
+                batch.map(|(origin, group, content)| ((origin, group), content)).unzip();
             if origins.is_empty() {
                 return Ok(());
             }
             let figures = self.measurer.measure(&contents)?;
-            for ((origin, content), figures) in origins.iter().zip(&contents).zip(&figures) {
-                let (windows, hash) = &mut length.hashes[origin.kind];
-                *windows += 1;
-                for id in &content.ids {
-                    hash.update(id.to_le_bytes());
-                }
-                let document_tokens = category.documents[origin.document].ids.len();
-                length.document_tokens.push(document_tokens as u64);
-                length.measured.push(self.plan, *origin, origin.category, figures);
-                for (asked, values) in self.heads.iter().zip(&mut length.heads) {
-                    asked.push(values, figures);
-                }
+            for (((origin, group), content), figures) in origins.iter().zip(&contents).zip(&figures)
+            {
+                each(origin, content, figures);
+                measured.push(self.plan, *origin, *group, figures);
             }
             let windows = contents.len();
-            self.progress.windows_done(windows as u64, (windows * tokens) as u64);
+            self.progress.windows_done(windows as u64, (windows * measured.tokens) as u64);
         }
     }
 
@@ -570,11 +580,6 @@ impl Evaluator<'_> {
             }
         }
         notes
-    }
-
-    fn tokens_at_most(&self, sample: &EvaluationSample) -> u64 {
-        let each = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
-        self.wanted.lengths.iter().map(each).sum()
     }
 
     /// Counts documents and windows of all kinds.

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap};
 use longsift_stages::score::presets::DEFAULT_SEED;
 
 use super::figures::bootstrap::Bootstrap;
-use super::measure::WindowContent;
 use super::sample::{self, EvaluationSample, InputRow, SampleOptions, SampledDocument};
 use super::statistics::{MeasuredWindows, OrientedStatistic};
 use super::windows::{WindowLength, WindowOrigin, starts, windows_per_document};
@@ -87,7 +86,7 @@ impl Evaluator<'_> {
                             (origin, group, natural.window(start, tokens, self.needs_text))
                         }));
                     }
-                    self.measure_natural(length, windows)?;
+                    self.measure_windows(&mut length.measured, windows.into_iter(), |_, _, _| {})?;
                 }
             }
         }
@@ -100,30 +99,6 @@ impl Evaluator<'_> {
             rows_without_label: classes.null_rows,
             lengths: lengths.into_iter().map(figures).collect(),
         })
-    }
-
-    fn measure_natural(
-        &mut self,
-        length: &mut LabelledLength,
-        windows: Vec<(WindowOrigin, usize, WindowContent)>,
-    ) -> Result<()> {
-        let tokens = length.measured.tokens;
-        let at_a_time = (self.batch_tokens() / tokens).max(1);
-        let mut windows = windows.into_iter().peekable();
-        while windows.peek().is_some() {
-            let mut origins = Vec::new();
-            let mut contents = Vec::new();
-            for (origin, group, content) in windows.by_ref().take(at_a_time) {
-                origins.push((origin, group));
-                contents.push(content);
-            }
-            let figures = self.measurer.measure(&contents)?;
-            for ((origin, group), figures) in origins.iter().zip(&figures) {
-                length.measured.push(self.plan, *origin, *group, figures);
-            }
-            self.progress.windows_done(contents.len() as u64, (contents.len() * tokens) as u64);
-        }
-        Ok(())
     }
 
     fn label_figures(&self, labels: &LabelClasses, length: LabelledLength) -> LabelLength {
