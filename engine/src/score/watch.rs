@@ -37,6 +37,7 @@ pub struct Watch<'a> {
     notes: Mutex<Notes>,
 }
 
+#[derive(Default)]
 struct Notes {
     steps: BTreeMap<&'static str, u64>,
     sampled: Option<Instant>,
@@ -52,13 +53,10 @@ impl<'a> Watch<'a> {
     /// Returns a monitor of `devices` that writes events to `directory`.
     pub fn new(directory: &'a RunDirectory, progress: &'a Progress, devices: &'a [Device]) -> Self {
         let notes = Notes {
-            steps: BTreeMap::new(),
-            sampled: None,
-            written: None,
             reported_others: vec![None; devices.len()],
             reported_leak: vec![false; devices.len()],
             presence: Presence::begin(),
-            result: Vec::new(),
+            ..Notes::default()
         };
         Self { directory, progress, devices, notes: Mutex::new(notes) }
     }

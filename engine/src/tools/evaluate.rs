@@ -286,7 +286,7 @@ impl Evaluator<'_> {
         self.progress.phase("sample", 1);
         let sample =
             self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
-        let long_enough = sample.categories.values().any(|category| !category.documents.is_empty());
+        let long_enough = sample.categories.values().any(|documents| !documents.is_empty());
         if !long_enough {
             let shortest = wanted.lengths[0];
             let message = format!("no document of the input has {} tokens", count(shortest as u64));
@@ -364,7 +364,7 @@ impl Evaluator<'_> {
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
-                let chosen = sampled.for_length(tokens, self.wanted);
+                let chosen = self.wanted.for_length(tokens, sampled);
                 let index = length.categories.len();
                 if chosen.is_empty() {
                     continue;
@@ -597,7 +597,7 @@ impl Evaluator<'_> {
         let sampled = sample
             .categories
             .values()
-            .flat_map(|category| category.for_length(tokens, self.wanted));
+            .flat_map(|category| self.wanted.for_length(tokens, category));
         sampled.fold((0, 0), |(documents, windows), document| {
             let starts = windows::starts(document.tokens, tokens, max).count();
             (documents + 1, windows + starts as u64)
@@ -623,7 +623,7 @@ impl Evaluator<'_> {
             let sampled = sample
                 .categories
                 .values()
-                .flat_map(|category| category.for_length(tokens, self.wanted));
+                .flat_map(|category| self.wanted.for_length(tokens, category));
             for document in sampled {
                 let documents = sample::read(self.plan, &[document], self.stop)?;
                 let windows = documents[0].ids.chunks_exact(tokens);

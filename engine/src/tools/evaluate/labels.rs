@@ -20,7 +20,7 @@ use super::{Evaluator, columns};
 use crate::base::error::Result;
 use classes::LabelClasses;
 use kept::LabelledWindows;
-use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
+use report::{LabelFigures, LabelLength, RANDOM};
 
 const DOCUMENTS_AT_A_TIME: usize = 32;
 
@@ -53,7 +53,7 @@ impl Evaluator<'_> {
         for (class, sampled) in &sample.categories {
             let mut chosen: Vec<BTreeMap<InputRow, usize>> = Vec::new();
             for length in &mut lengths {
-                let found = sampled.for_length(length.measured.tokens, wanted);
+                let found = wanted.for_length(length.measured.tokens, sampled);
                 chosen.push(found.iter().enumerate().map(|(index, of)| (of.row, index)).collect());
                 if found.is_empty() {
                     continue;
@@ -67,8 +67,7 @@ impl Evaluator<'_> {
             let is_chosen = |sampled: &&SampledDocument| {
                 chosen.iter().any(|rows| rows.contains_key(&sampled.row))
             };
-            let documents: Vec<&SampledDocument> =
-                sampled.documents.iter().filter(is_chosen).collect();
+            let documents: Vec<&SampledDocument> = sampled.iter().filter(is_chosen).collect();
             for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
                 let read = sample::read_batch(self.plan, batch, self.stop)?;
                 for (length, chosen) in lengths.iter_mut().zip(&chosen) {
@@ -106,7 +105,8 @@ impl Evaluator<'_> {
         let ids = &measured.ids;
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
-        let mut statistics = measured.statistics(self.plan, passes.as_deref());
+        let passes = passes.as_deref();
+        let mut statistics = measured.statistics(self.plan, passes);
         let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
         let is_known = |statistics: &[OrientedStatistic], name: &str| {
             statistics.iter().any(|statistic| statistic.name == name)
@@ -126,13 +126,12 @@ impl Evaluator<'_> {
         let good: Vec<bool> = classes.iter().map(|class| labels.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
-        let labelled = LabelledWindows {
+        let windows = LabelledWindows {
             origins: &measured.origins,
             classes: &classes,
             good: &good,
             bootstrap: &bootstrap,
         };
-        let windows = LabelWindows { labelled, ids, passes: passes.as_deref() };
         let mut notes = rejections.notes();
         let is_comparable = good.contains(&true) && good.contains(&false);
         if !is_comparable {
@@ -145,8 +144,8 @@ impl Evaluator<'_> {
         }
         notes.extend(self.notes(measured.tokens as u64, documents.iter().sum(), true));
         let reports: BTreeMap<_, _> =
-            statistics.iter().map(|of| (of.name.clone(), windows.report(of))).collect();
-        let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report)));
+            statistics.iter().map(|of| (of.name.clone(), windows.report(of, passes))).collect();
+        let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report, ids)));
         let matrix: BTreeMap<_, _> = cells.filter(|(_, cells)| !cells.is_empty()).collect();
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let without = labels.rows.keys().filter(|class| !classes.contains(class));
@@ -156,11 +155,11 @@ impl Evaluator<'_> {
                 .get("score")
                 .zip(reports.get(&control_name))
                 .and_then(|(score, control)| report::sentence(score, control, matrix.get("score"))),
-            classes: windows.sizes(),
+            classes: windows.sizes(ids),
             classes_without_windows: without.cloned().collect(),
             statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),
             guards: rejections.counted(|window| &classes[measured.origins[window].category]),
-            best: score.map(|score| windows.best(score)).unwrap_or_default(),
+            best: score.map(|score| windows.best(score, ids, passes)).unwrap_or_default(),
             reports,
             matrix,
             notes,

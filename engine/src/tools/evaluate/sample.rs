@@ -55,8 +55,8 @@ pub(crate) struct SampleOptions {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EvaluationSample {
-    /// Documents by category name.
-    pub(crate) categories: BTreeMap<String, CategorySample>,
+    /// By category, the documents that are long enough for a length, in sample order.
+    pub(crate) categories: BTreeMap<String, Vec<SampledDocument>>,
     /// Rows left out because another row of their category has the same id.
     pub(crate) equal_ids: u64,
     pub(crate) left_out: OmittedCategories,
@@ -73,12 +73,6 @@ pub(crate) struct OmittedCategories {
     pub(crate) names: Vec<String>,
 }
 
-/// Documents of a category that are long enough for a length, in sample order.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CategorySample {
-    pub(crate) documents: Vec<SampledDocument>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SampledDocument {
     pub(crate) id: String,
@@ -92,18 +86,14 @@ pub(crate) struct InputRow {
     pub(crate) row: u64,
 }
 
-impl CategorySample {
-    /// Returns the documents for one length: the first ones that are long enough.
-    pub(crate) fn for_length(
+impl SampleOptions {
+    /// Returns the documents of a category for one length: the first ones that are long enough.
+    pub(crate) fn for_length<'d>(
         &self,
         tokens: usize,
-        wanted: &SampleOptions,
-    ) -> Vec<&SampledDocument> {
-        self.documents
-            .iter()
-            .filter(|found| found.tokens >= tokens)
-            .take(wanted.documents)
-            .collect()
+        documents: &'d [SampledDocument],
+    ) -> Vec<&'d SampledDocument> {
+        documents.iter().filter(|found| found.tokens >= tokens).take(self.documents).collect()
     }
 }
 
@@ -111,7 +101,7 @@ impl CategorySample {
 type SortKey = (u64, String);
 
 /// A category whose sample is incomplete.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OpenCategory {
     /// Rows of the smallest keys of this pass.
     rows: BTreeMap<SortKey, Vec<InputRow>>,
@@ -121,18 +111,12 @@ struct OpenCategory {
     max: usize,
     /// Whether the pass left out ids above the largest one kept.
     more: bool,
-    sampled: CategorySample,
+    sampled: Vec<SampledDocument>,
 }
 
 impl OpenCategory {
     fn new() -> Self {
-        Self {
-            rows: BTreeMap::new(),
-            floor: None,
-            max: FIRST_PASS_IDS,
-            more: false,
-            sampled: CategorySample::default(),
-        }
+        Self { max: FIRST_PASS_IDS, ..Self::default() }
     }
 
     fn offer(&mut self, key: SortKey, row: InputRow) {
@@ -153,17 +137,16 @@ impl OpenCategory {
 
     /// Returns whether every length has enough documents.
     fn is_complete(&self, wanted: &SampleOptions) -> bool {
-        wanted
-            .lengths
-            .iter()
-            .all(|tokens| self.sampled.for_length(*tokens, wanted).len() == wanted.documents)
+        let found = |tokens: &usize| wanted.for_length(*tokens, &self.sampled).len();
+        wanted.lengths.iter().all(|tokens| found(tokens) == wanted.documents)
     }
 }
 
 pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<EvaluationSample> {
     let mut sample = EvaluationSample::default();
     let mut open: BTreeMap<String, OpenCategory> = BTreeMap::new();
-    let mut names = Categories::new(wanted);
+    let (seed, max) = (wanted.seed, wanted.categories);
+    let mut names = Categories { seed, max, ..Categories::default() };
     let mut first = true;
     while first || !open.is_empty() {
         pass(plan, wanted, stop, &mut |category, key, row| {
@@ -198,6 +181,7 @@ pub(crate) fn find(plan: &Plan, wanted: &SampleOptions, stop: &Stop) -> Result<E
 }
 
 /// Categories with the smallest hashes, up to the maximum.
+#[derive(Default)]
 struct Categories {
     seed: u64,
     max: usize,
@@ -208,16 +192,6 @@ struct Categories {
 }
 
 impl Categories {
-    fn new(wanted: &SampleOptions) -> Self {
-        Self {
-            seed: wanted.seed,
-            max: wanted.categories,
-            kept: BTreeSet::new(),
-            out: BTreeSet::new(),
-            left_out: OmittedCategories::default(),
-        }
-    }
-
     /// Adds a category; returns the one that it displaces, which may be itself.
     fn offer(&mut self, name: &str) -> Option<String> {
         let hashed = (mix(key(self.seed, &["category", name])), name.to_owned());
@@ -340,7 +314,7 @@ fn read_candidates(
             .collect();
         for found in counted {
             let long_enough = |found: &SampledDocument| found.tokens >= wanted.lengths[0];
-            open.sampled.documents.extend(found?.filter(long_enough));
+            open.sampled.extend(found?.filter(long_enough));
         }
     }
     Ok(equal_ids)

@@ -25,9 +25,6 @@ pub(crate) struct LabelledWindows<'a> {
     pub(crate) bootstrap: &'a Bootstrap,
 }
 
-/// Windows with values, by descending value and grouped by equal values.
-struct RankedWindows(Vec<Vec<usize>>);
-
 /// Selection of one fraction of the total weight.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct KeptShare {
@@ -46,27 +43,25 @@ struct Weights {
     weights: Vec<f64>,
 }
 
-impl RankedWindows {
-    fn new(values: &Values) -> Self {
-        let known =
-            values.iter().enumerate().filter_map(|(window, value)| Some((window, (*value)?)));
-        let mut known: Vec<(usize, f64)> = known.collect();
-        known.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        let equal = known.chunk_by(|(_, a), (_, b)| same_rank(*a, *b));
-        // Sorted by index: 0 and -0 have one rank, and sums have a fixed order.
-        let numbers = |group: &[(usize, f64)]| {
-            let mut windows: Vec<usize> = group.iter().map(|(window, _)| *window).collect();
-            windows.sort_unstable();
-            windows
-        };
-        Self(equal.map(numbers).collect())
-    }
+/// Returns the windows with values, by descending value and grouped by equal values.
+fn ranked(values: &Values) -> Vec<Vec<usize>> {
+    let known = values.iter().enumerate().filter_map(|(window, value)| Some((window, (*value)?)));
+    let mut known: Vec<(usize, f64)> = known.collect();
+    known.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let equal = known.chunk_by(|(_, a), (_, b)| same_rank(*a, *b));
+    // Sorted by index: 0 and -0 have one rank, and sums have a fixed order.
+    let numbers = |group: &[(usize, f64)]| {
+        let mut windows: Vec<usize> = group.iter().map(|(window, _)| *window).collect();
+        windows.sort_unstable();
+        windows
+    };
+    equal.map(numbers).collect()
 }
 
 impl LabelledWindows<'_> {
     /// Keeps each of [`FRACTIONS`] by `values`, among the windows that `passes` admits.
     pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<KeptShare> {
-        let ranking = RankedWindows::new(values);
+        let ranking = ranked(values);
         let figures = self.bootstrap.figures(|counts| {
             let weights = self.weights(counts);
             let taken = self.taken(&ranking, passes, counts, &weights);
@@ -98,7 +93,7 @@ impl LabelledWindows<'_> {
     /// Returns by class the AUROC of the good classes' windows against its own; `None` for a good class, and without
     /// values.
     pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<IntervalEstimate>> {
-        let ranking = RankedWindows::new(values);
+        let ranking = ranked(values);
         let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
         let figures = figures.into_iter().zip(self.good);
         figures.map(|(figure, good)| (!good && figure.value.is_some()).then_some(figure)).collect()
@@ -122,13 +117,13 @@ impl LabelledWindows<'_> {
     /// reached; windows of equal value at the edge are taken in equal parts.
     fn taken(
         &self,
-        ranking: &RankedWindows,
+        ranking: &[Vec<usize>],
         passes: Option<&[bool]>,
         counts: &DocumentCounts,
         weights: &Weights,
     ) -> Vec<Vec<f64>> {
         let mut taken = FRACTIONS.map(|_| (0.0, vec![0.0; self.good.len()]));
-        for equal in &ranking.0 {
+        for equal in ranking {
             let entering = || {
                 let passing = equal.iter().filter(|window| passes.is_none_or(|of| of[**window]));
                 passing.map(|window| {
@@ -165,12 +160,12 @@ impl LabelledWindows<'_> {
         (all > 0.0).then(|| real / all)
     }
 
-    fn aurocs(&self, ranking: &RankedWindows, counts: &DocumentCounts) -> Vec<Option<f64>> {
+    fn aurocs(&self, ranking: &[Vec<usize>], counts: &DocumentCounts) -> Vec<Option<f64>> {
         let Weights { weights, .. } = self.weights(counts);
         let classes = self.good.len();
         let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
         let mut good_above = 0.0;
-        for equal in &ranking.0 {
+        for equal in ranking {
             let origins = || equal.iter().map(|window| &self.origins[*window]);
             let good = origins().filter(|origin| self.good[origin.category]);
             let here: f64 =

@@ -100,65 +100,64 @@ pub(crate) fn find_fraction(kept: &[KeptShare], fraction: f64) -> Option<&KeptSh
     kept.iter().find(|share| (share.fraction - fraction).abs() < 1e-12)
 }
 
-/// Windows of one length, with their classes and documents.
-pub(crate) struct LabelWindows<'a> {
-    pub(crate) labelled: LabelledWindows<'a>,
-    /// Document ids by class and document.
-    pub(crate) ids: &'a [Vec<String>],
-    /// By window, whether it passes the guards; `None` without guards.
-    pub(crate) passes: Option<&'a [bool]>,
-}
-
-impl LabelWindows<'_> {
-    fn origins(&self) -> &[WindowOrigin] {
-        self.labelled.origins
-    }
-
-    pub(crate) fn sizes(&self) -> BTreeMap<String, ClassSize> {
+/// Results of one length. `ids`: document ids by class and document. `passes`: by window, whether it passes the guards; `None`
+/// without guards.
+impl LabelledWindows<'_> {
+    pub(crate) fn sizes(&self, ids: &[Vec<String>]) -> BTreeMap<String, ClassSize> {
         let size = |(class, name): (usize, &String)| {
-            let windows = self.origins().iter().filter(|origin| origin.category == class).count();
-            let (good, documents) = (self.labelled.good[class], self.ids[class].len() as u64);
+            let windows = self.origins.iter().filter(|origin| origin.category == class).count();
+            let (good, documents) = (self.good[class], ids[class].len() as u64);
             (name.clone(), ClassSize { good, documents, windows: windows as u64 })
         };
-        self.labelled.classes.iter().enumerate().map(size).collect()
+        self.classes.iter().enumerate().map(size).collect()
     }
 
-    pub(crate) fn report(&self, statistic: &OrientedStatistic) -> LabelReport {
+    pub(crate) fn report(
+        &self,
+        statistic: &OrientedStatistic,
+        passes: Option<&[bool]>,
+    ) -> LabelReport {
         let missing = statistic.values.iter().filter(|value| value.is_none()).count() as u64;
-        let auroc = self.labelled.classes.iter().zip(self.labelled.auroc(&statistic.values));
+        let auroc = self.classes.iter().zip(self.auroc(&statistic.values));
         LabelReport {
             missing,
-            guarded: self.passes.map(|passes| self.labelled.kept(&statistic.values, Some(passes))),
-            unguarded: self.labelled.kept(statistic.without_guards(), None),
+            guarded: passes.map(|passes| self.kept(&statistic.values, Some(passes))),
+            unguarded: self.kept(statistic.without_guards(), None),
             auroc: auroc.filter_map(|(class, figure)| Some((class.clone(), figure?))).collect(),
         }
     }
 
     /// Returns the AUROCs of the classes with enough documents.
-    pub(crate) fn cells(&self, report: &LabelReport) -> BTreeMap<String, Cell> {
-        let documents = |class: &usize| self.ids[*class].len();
-        let good = (0..self.labelled.classes.len()).filter(|class| self.labelled.good[*class]);
-        if good.map(|class| documents(&class)).sum::<usize>() < MIN_DOCUMENTS {
+    pub(crate) fn cells(
+        &self,
+        report: &LabelReport,
+        ids: &[Vec<String>],
+    ) -> BTreeMap<String, Cell> {
+        let documents = ids.iter().map(Vec::len);
+        let good = documents.clone().zip(self.good).filter(|(_, good)| **good);
+        if good.map(|(documents, _)| documents).sum::<usize>() < MIN_DOCUMENTS {
             return BTreeMap::new();
         }
-        let many =
-            (0..self.labelled.classes.len()).filter(|class| documents(class) >= MIN_DOCUMENTS);
-        many.map(|class| &self.labelled.classes[class])
-            .filter_map(|class| Some((class.clone(), Cell::new(*report.auroc.get(class)?)?)))
+        let many = self.classes.iter().zip(documents);
+        many.filter(|(_, documents)| *documents >= MIN_DOCUMENTS)
+            .filter_map(|(class, _)| Some((class.clone(), Cell::new(*report.auroc.get(class)?)?)))
             .collect()
     }
 
-    pub(crate) fn best(&self, score: &OrientedStatistic) -> Vec<BestWindow> {
-        let passes = |window: &usize| self.passes.is_none_or(|passes| passes[*window]);
-        let mut windows: Vec<(usize, f64)> = (0..self.origins().len())
-            .filter(passes)
+    pub(crate) fn best(
+        &self,
+        score: &OrientedStatistic,
+        ids: &[Vec<String>],
+        passes: Option<&[bool]>,
+    ) -> Vec<BestWindow> {
+        let mut windows: Vec<(usize, f64)> = (0..self.origins.len())
+            .filter(|window| passes.is_none_or(|passes| passes[*window]))
             .filter_map(|window| Some((window, score.values[window]?)))
             .collect();
         windows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let window = |(window, score): (usize, f64)| {
-            let WindowOrigin { category, document, start, .. } = self.origins()[window];
-            let (class, id) =
-                (self.labelled.classes[category].clone(), self.ids[category][document].clone());
+            let WindowOrigin { category, document, start, .. } = self.origins[window];
+            let (class, id) = (self.classes[category].clone(), ids[category][document].clone());
             BestWindow { class, id, start: start as u64, score }
         };
         windows.into_iter().take(MAX_BEST_WINDOWS).map(window).collect()
