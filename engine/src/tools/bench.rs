@@ -45,18 +45,18 @@ pub fn bench(
     on_result: &dyn Fn(&Measurement),
 ) -> Result<Bench> {
     let on_result = |figure: &Measurement| progress.suspend(|| on_result(figure));
-    let mut figures =
-        Measurements { all: Vec::new(), on_result: &on_result, progress, left_out: Vec::new() };
+    let (all, left_out) = (Vec::new(), Vec::new());
+    let mut figures = Measurements { options, all, on_result: &on_result, progress, left_out };
     // Planned first, so that mistakes in the pipeline are reported before kernels are measured for minutes.
     let planned = options.pipeline.as_deref().map(|pipeline| -> Result<_> {
         let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
         Ok((pipeline, plan))
     });
     let planned = planned.transpose()?;
-    kernels::measure(options, &mut figures);
+    kernels::measure(&mut figures);
     if let Some((pipeline, plan)) = planned {
-        stages::measure(&plan, options, &mut figures)?;
-        runs::measure(plan, pipeline, options, &mut figures)?;
+        stages::measure(&plan, &mut figures)?;
+        runs::measure(plan, pipeline, &mut figures)?;
     }
     progress.finish();
     Ok(Bench {

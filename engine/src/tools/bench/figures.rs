@@ -87,6 +87,7 @@ impl fmt::Display for Measurement {
 
 /// Results so far.
 pub(super) struct Measurements<'a> {
+    pub(super) options: &'a BenchOptions,
     pub(super) all: Vec<Measurement>,
     pub(super) on_result: &'a dyn Fn(&Measurement),
     pub(super) progress: &'a Progress,
@@ -95,7 +96,15 @@ pub(super) struct Measurements<'a> {
 }
 
 impl Measurements<'_> {
-    pub(super) fn add(&mut self, figure: Measurement) {
+    pub(super) fn add(
+        &mut self,
+        group: &'static str,
+        series: String,
+        (at, at_unit): (f64, &'static str),
+        value: f64,
+        unit: &'static str,
+    ) {
+        let figure = Measurement { group, series, at, at_unit, value, unit };
         (self.on_result)(&figure);
         self.all.push(figure);
     }

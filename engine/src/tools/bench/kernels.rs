@@ -3,7 +3,7 @@
 use longsift_kernels::bench::BenchCase;
 use longsift_kernels::{ElementType, Kernel};
 
-use super::figures::{BenchOptions, DEFAULT_REPEATS, Measurement, Measurements};
+use super::figures::{BenchOptions, DEFAULT_REPEATS, Measurements};
 use crate::base::text::count;
 
 /// Key heads of the measured window. Cost is per head, so a few are representative.
@@ -25,7 +25,8 @@ struct RepeatedCase {
     repeats: usize,
 }
 
-pub(super) fn measure(options: &BenchOptions, figures: &mut Measurements<'_>) {
+pub(super) fn measure(figures: &mut Measurements<'_>) {
+    let options = figures.options;
     let kernels = chosen(options.all_kernels);
     let mut turns = Vec::new();
     for case in cases(options, &kernels, rayon::current_num_threads()) {
@@ -118,18 +119,13 @@ fn series(case: &BenchCase) -> String {
 
 fn measure_case(case: &BenchCase, repeats: usize, figures: &mut Measurements<'_>) {
     let speed = case.measure(repeats);
-    let series = series(case);
-    let mut add = |group, value, unit| {
-        let (series, at) = (series.clone(), case.tokens as f64);
-        figures.add(Measurement { group, series, at, at_unit: "tokens", value, unit });
+    let tokens = case.tokens as f64;
+    let mut add = |group, value: f64, unit| {
+        figures.add(group, series(case), (tokens, "tokens"), value / speed.seconds, unit);
     };
-    add("kernel", case.pairs() / speed.seconds, "pairs/s");
+    add("kernel", case.pairs(), "pairs/s");
     // Extrapolated to 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
-    add(
-        "kernel, 32 heads",
-        case.tokens as f64 * KEY_HEADS as f64 / 8.0 / speed.seconds,
-        "tokens/s",
-    );
+    add("kernel, 32 heads", tokens * KEY_HEADS as f64 / 8.0, "tokens/s");
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::figures::{BenchOptions, Measurement, Measurements, file_stem, scratch};
+use super::figures::{Measurements, file_stem, scratch};
 use super::stages::bytes_of_first;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -19,12 +19,8 @@ struct RunParameters {
     text_bytes: u64,
 }
 
-pub(super) fn measure(
-    plan: Plan,
-    pipeline: &Path,
-    options: &BenchOptions,
-    figures: &mut Measurements<'_>,
-) -> Result<()> {
+pub(super) fn measure(plan: Plan, pipeline: &Path, figures: &mut Measurements<'_>) -> Result<()> {
+    let options = figures.options;
     let (rows, threads) = (plan.rows(), rayon::current_num_threads());
     let mut longest = u64::MAX;
     if let Some(attention) = &plan.attention {
@@ -53,7 +49,7 @@ pub(super) fn measure(
         .map(|setting| ("run by documents", (setting.rows as f64, "documents"), *setting));
     let all: Vec<_> = windows.chain(counts).chain(parts).collect();
     figures.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
-    let mut runs = Runs { pipeline, options, figures };
+    let mut runs = Runs { pipeline, figures };
     for (group, at, setting) in all {
         runs.measure(group, at, setting)?;
     }
@@ -62,7 +58,6 @@ pub(super) fn measure(
 
 struct Runs<'a, 'b> {
     pipeline: &'a Path,
-    options: &'a BenchOptions,
     figures: &'a mut Measurements<'b>,
 }
 
@@ -75,7 +70,7 @@ impl Runs<'_, '_> {
         setting: RunParameters,
     ) -> Result<()> {
         let mut summaries = Vec::new();
-        for _ in 0..self.options.repeats().max(1) {
+        for _ in 0..self.figures.options.repeats().max(1) {
             summaries.push(self.run(setting)?);
             self.figures.progress.step();
         }
@@ -86,14 +81,7 @@ impl Runs<'_, '_> {
         }
         let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
         let mut add = |series: &str, value: f64, unit| {
-            self.figures.add(Measurement {
-                group,
-                series: series.to_owned(),
-                at: at.0,
-                at_unit: at.1,
-                value,
-                unit,
-            });
+            self.figures.add(group, series.to_owned(), at, value, unit);
         };
         add("time", middle.seconds, "s");
         add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");
@@ -119,10 +107,10 @@ impl Runs<'_, '_> {
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(program);
         command.arg("run").arg(self.pipeline).arg("--quiet");
-        for set in &self.options.overrides.set {
+        for set in &self.figures.options.overrides.set {
             command.args(["--set", set]);
         }
-        for param in &self.options.overrides.param {
+        for param in &self.figures.options.overrides.param {
             command.args(["--param", param]);
         }
         command.arg("--set").arg(format!("output.path={}", output.display()));

@@ -8,7 +8,7 @@ use longsift_stages::measures::speed::{LEVEL, recurrence_speed};
 use longsift_stages::model::LayerZeroTable;
 use longsift_stages::tokenize::Encoder;
 
-use super::figures::{BenchOptions, Measurement, Measurements, median};
+use super::figures::{Measurements, median};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{self, Document, DocumentContent};
@@ -22,32 +22,24 @@ const TEXT_BYTES: usize = 16 << 20;
 /// Processor time for recurrence, and for each compressor, per window length.
 const RECURRENCE_TIME: Duration = Duration::from_millis(500);
 
-pub(super) fn measure(
-    plan: &Plan,
-    options: &BenchOptions,
-    figures: &mut Measurements<'_>,
-) -> Result<()> {
+pub(super) fn measure(plan: &Plan, figures: &mut Measurements<'_>) -> Result<()> {
     if let Some(encoder) = &plan.encoder {
         let documents = first_documents(plan)?;
-        tokenize(plan, &documents, options, figures)?;
-        recurrence(encoder, &documents, options, figures)?;
+        tokenize(plan, &documents, figures)?;
+        recurrence(encoder, &documents, figures)?;
     }
     match &plan.attention {
-        Some(attention) => table(attention, options, figures),
+        Some(attention) => table(attention, figures),
         None => Ok(()),
     }
 }
 
-fn tokenize(
-    plan: &Plan,
-    documents: &[Document],
-    options: &BenchOptions,
-    figures: &mut Measurements<'_>,
-) -> Result<()> {
+fn tokenize(plan: &Plan, documents: &[Document], figures: &mut Measurements<'_>) -> Result<()> {
+    let repeats = figures.options.repeats();
     let bytes: usize = documents.iter().map(text_bytes).sum();
     let seconds_on = |threads: usize| -> Result<f64> {
         let pool = pool(threads)?;
-        median(options.repeats(), || {
+        median(repeats, || {
             let documents = documents.iter().cloned().map(JudgedDocument::from).collect();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
@@ -57,14 +49,9 @@ fn tokenize(
     let all = rayon::current_num_threads();
     for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let seconds = seconds_on(threads)?;
-        figures.add(Measurement {
-            group: "tokenize",
-            series: "text into windows".to_owned(),
-            at: threads as f64,
-            at_unit: "threads",
-            value: bytes as f64 / seconds,
-            unit: "bytes/s",
-        });
+        let series = "text into windows".to_owned();
+        let at = (threads as f64, "threads");
+        figures.add("tokenize", series, at, bytes as f64 / seconds, "bytes/s");
     }
     Ok(())
 }
@@ -74,14 +61,13 @@ fn tokenize(
 fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
-    options: &BenchOptions,
     figures: &mut Measurements<'_>,
 ) -> Result<()> {
     let text: String = documents.iter().filter_map(text_of).collect();
     let encoded = encoder
         .encode(&text, Encoder::MAX_PART_BYTES)
         .map_err(|problem| Diagnostic::error(Blame::Data, problem.to_string()))?;
-    for &tokens in &options.windows {
+    for &tokens in &figures.options.windows {
         let windows: Vec<(&[u32], &[u8])> = (0..encoded.ids.len() / tokens)
             .map(|window| {
                 let (start, end) = (window * tokens, (window + 1) * tokens);
@@ -96,8 +82,7 @@ fn recurrence(
         }
         let speed = recurrence_speed(&windows, RECURRENCE_TIME);
         let mut add = |series: String, value, unit| {
-            let (at, at_unit) = (tokens as f64, "tokens");
-            figures.add(Measurement { group: "recurrence", series, at, at_unit, value, unit });
+            figures.add("recurrence", series, (tokens as f64, "tokens"), value, unit);
         };
         add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
         add("their text, 1 core".to_owned(), speed.text, "bytes/s");
@@ -147,13 +132,8 @@ pub(super) fn bytes_of_first<const N: usize>(plan: &Plan, counts: [u64; N]) -> R
 fn read(plan: &Plan, mut visit: impl FnMut(Document) -> ControlFlow<()>) -> Result<()> {
     for unit in &plan.units {
         let lost = plan.lost_row_groups(unit)?;
-        let batches = documents::read_documents(
-            &plan.dataset,
-            unit,
-            &plan.columns,
-            plan.batch_bytes(),
-            lost,
-        )?;
+        let bytes = plan.batch_bytes();
+        let batches = documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost)?;
         for batch in batches {
             for document in batch? {
                 if visit(document).is_break() {
@@ -176,11 +156,7 @@ fn text_bytes(document: &Document) -> usize {
     text_of(document).map_or(0, str::len)
 }
 
-fn table(
-    attention: &Attention,
-    options: &BenchOptions,
-    figures: &mut Measurements<'_>,
-) -> Result<()> {
+fn table(attention: &Attention, figures: &mut Measurements<'_>) -> Result<()> {
     let (model, kernel) = (&attention.model, attention.kernel());
     let precision = attention.reading.precision;
     let rows = model.spec().vocabulary_size as f64;
@@ -192,20 +168,13 @@ fn table(
         if !fresh {
             open(folder.path())?;
         }
-        let seconds = median(options.repeats(), || {
+        let seconds = median(figures.options.repeats(), || {
             let own = super::figures::scratch()?;
             let start = Instant::now();
             open(if fresh { own.path() } else { folder.path() })?;
             Ok(start.elapsed().as_secs_f64())
         })?;
-        figures.add(Measurement {
-            group: "table",
-            series: series.to_owned(),
-            at: rows,
-            at_unit: "rows",
-            value: seconds,
-            unit: "s",
-        });
+        figures.add("table", series.to_owned(), (rows, "rows"), seconds, "s");
         Ok(())
     };
     opened("built", true)?;
