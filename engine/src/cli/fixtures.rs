@@ -1,6 +1,6 @@
 //! `longsift test`: runs a pipeline over its own test rows and checks the outcome of each.
 
-use std::fmt;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -89,10 +89,9 @@ pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
         let tested = run(pipeline, &spec, overrides, test, &path, &stop);
         found.push(tested.map_err(|failure| with_test(failure, &test.name, location))?);
     }
-    let all = TestReport(found);
-    let passed = all.0.iter().all(|test| test.passed);
-    let json = json!({ "passed": passed, "tests": all.0 });
-    answer_with(arguments.format, || all.to_string(), &json)?;
+    let passed = found.iter().all(|test| test.passed);
+    let json = json!({ "passed": passed, "tests": found });
+    answer_with(arguments.format, || text(&found), &json)?;
     Ok(if passed { DONE } else { CHECK })
 }
 
@@ -224,19 +223,17 @@ impl TestRow {
     }
 }
 
-struct TestReport(Vec<TestResult>);
-
-impl fmt::Display for TestReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for test in &self.0 {
-            let word = if test.passed { "ok    " } else { "FAILED" };
-            writeln!(f, "{word}  {}", line_safe(&test.name))?;
-            for UnexpectedRow { row, expected, found } in &test.different {
-                let line = format!("row {row}: expected {expected}, got {found}");
-                writeln!(f, "        {}", line_safe(&line))?;
-            }
+fn text(tests: &[TestResult]) -> String {
+    let mut text = String::new();
+    for test in tests {
+        let word = if test.passed { "ok    " } else { "FAILED" };
+        let _ = writeln!(text, "{word}  {}", line_safe(&test.name));
+        for UnexpectedRow { row, expected, found } in &test.different {
+            let line = format!("row {row}: expected {expected}, got {found}");
+            let _ = writeln!(text, "        {}", line_safe(&line));
         }
-        let passed = self.0.iter().filter(|test| test.passed).count();
-        writeln!(f, "{passed} passed, {} failed", self.0.len() - passed)
     }
+    let passed = tests.iter().filter(|test| test.passed).count();
+    let _ = writeln!(text, "{passed} passed, {} failed", tests.len() - passed);
+    text
 }

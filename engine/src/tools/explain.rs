@@ -481,6 +481,8 @@ fn rank(
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&run.root.join(&part.path), |sample| {
             if sample.input_row == row && sample.window.is_none_or(|index| index == window) {
+                let group =
+                    calibration.groups.iter().find(|of| of.value.as_deref() == sample.group);
                 outcome = Some(SelectionOutcome {
                     group: sample.group.map(str::to_owned),
                     score: (!sample.score.is_nan()).then_some(sample.score),
@@ -489,10 +491,9 @@ fn rank(
                     rank: None,
                     of: 0,
                     combine: choice.combine,
-                    terms: terms(&choice, &calibration, sample),
+                    terms: terms(&choice, group, sample),
                     weakest: None,
-                    bounds: group_of(&calibration, sample)
-                        .map_or(Vec::new(), |group| group.guards.clone()),
+                    bounds: group.map_or(Vec::new(), |group| group.guards.clone()),
                 });
             }
             Ok(())
@@ -518,20 +519,12 @@ fn rank(
     Ok(Some(outcome))
 }
 
-fn group_of<'c>(
-    calibration: &'c Calibration,
-    sample: &SelectedRow<'_>,
-) -> Option<&'c CalibratedGroup> {
-    calibration.groups.iter().find(|group| group.value.as_deref() == sample.group)
-}
-
 /// Returns the terms of a sample's score.
 fn terms(
     choice: &SelectionSettings,
-    calibration: &Calibration,
+    group: Option<&CalibratedGroup>,
     sample: &SelectedRow<'_>,
 ) -> Vec<TermValue> {
-    let group = group_of(calibration, sample);
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
     let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));
     let term = |(term, value): (&Term, f64)| TermValue { statistic: term.statistic.clone(), value };

@@ -36,25 +36,20 @@ pub fn print(
             for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {
-                    Preparation::Measure(cut) => cut,
+                    Preparation::Measure(cut) => Some(cut),
                     Preparation::TimedOut(problem) => return Err((*problem).into()),
                     Preparation::Drop { reason, tokens_total, .. } => {
                         line["dropped"] = json!(reason);
                         line["tokens_total"] = json!(tokens_total);
-                        if !print(&line)? {
-                            return Ok(());
-                        }
-                        continue;
+                        None
                     }
                     Preparation::Quarantine(bad) => {
                         line["quarantined"] = json!(bad.error.code);
                         line["message"] = json!(bad.error.message);
-                        if !print(&line)? {
-                            return Ok(());
-                        }
-                        continue;
+                        None
                     }
                 };
+                let Some(cut) = cut else { if print(&line)? { continue } else { return Ok(()) } };
                 for window in &cut.windows {
                     let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
                     let ids = plan.bos.prepend_to(tokens);
