@@ -113,7 +113,6 @@ pub(super) fn write_requested(
     path.map_or(Ok(()), |path| marked::write(path, mark, &content()))
 }
 
-/// Returns the failure for a name that does not exist.
 pub(super) fn unknown_name(what: &str, name: &str, known: &[&str]) -> Failure {
     Diagnostic::error(Blame::Pipeline, format!("unknown {what} `{name}`"))
         .hint(format!("expected one of: {}", known.join(", ")))

@@ -35,7 +35,6 @@ pub(super) struct CacheListing {
     kinds: Vec<CacheKind>,
     /// Run directories, if `--runs` was given.
     runs: Vec<ListedRun>,
-    /// Entries that this command removed.
     removed: Vec<CacheEntry>,
     /// Entries that were not removed because they are in use.
     in_use: Vec<PathBuf>,

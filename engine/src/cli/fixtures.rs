@@ -65,7 +65,6 @@ struct TestResult {
 
 #[derive(Clone, Debug, Serialize)]
 struct UnexpectedRow {
-    /// Index of the row in the test.
     row: usize,
     expected: String,
     found: String,

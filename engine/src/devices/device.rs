@@ -15,7 +15,6 @@ pub struct Devices {
     pub list: Vec<Device>,
     /// Reason for the choice: `as set`, `no NVIDIA driver was found`.
     pub why: String,
-    /// Threads of the processor.
     pub threads: usize,
     /// Kernel that all of them run: scores of different kernels are never mixed.
     pub kernel: Kernel,
@@ -69,7 +68,6 @@ impl Device {
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCriteria<'a> {
     pub settings: &'a ShardAcrossDevices,
-    /// Kernel of the processor.
     pub kernel: Kernel,
     /// Kernel requested by name, for the processor or GPUs.
     pub named: Option<Kernel>,
@@ -78,7 +76,6 @@ pub struct DeviceCriteria<'a> {
     pub shape: Option<&'a AttentionShape>,
     /// Type of the numbers that kernels multiply.
     pub element_type: ElementType,
-    /// Threads of the processor.
     pub threads: usize,
     /// Bytes that `memory_limit_bytes` leaves for windows on the processor.
     pub window_memory_bytes: u64,

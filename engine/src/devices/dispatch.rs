@@ -30,7 +30,6 @@ const RECOVERY_WINDOWS: u32 = 32;
 /// Failures other than of memory after which a window is given up, or a device retired.
 const MAX_FAILURES: u32 = 3;
 
-/// Scheduling decisions.
 pub struct Dispatcher {
     devices: Vec<DeviceState>,
     window_bytes: Box<WindowBytes>,

@@ -36,7 +36,6 @@ const BLOCK_ROWS: u64 = 128;
 /// Environment variable that describes simulated devices.
 pub const VARIABLE: &str = "LONGSIFT_SIMULATED_DEVICES";
 
-/// Properties of a simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
     /// Total memory; ignored if `gpu` is set.

@@ -14,7 +14,6 @@ use crate::run_directory::facts::Facts;
 use crate::spec::Spec;
 use crate::spec::pipeline::Samples;
 
-/// Guard that is checked before a measure.
 #[derive(Clone, Debug)]
 pub struct PrecedingGuard {
     /// Index among the guards of the filter.
@@ -55,7 +54,6 @@ pub struct Cascade {
 }
 
 impl Cascade {
-    /// Builds the cascade of a pipeline.
     pub fn new(spec: &Spec, measures: &Measures) -> Self {
         let mut before: Vec<Vec<PrecedingGuard>> = vec![Vec::new(); measures.columns.len()];
         for (index, guard) in spec.filter().guards.iter().enumerate() {

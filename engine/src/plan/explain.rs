@@ -263,7 +263,6 @@ fn computed_by(program: &Program) -> String {
     format!(", computed by {}", quoted(&program.settings.command.join(" ")))
 }
 
-/// Describes which windows skip a measure.
 fn skip_conditions(plan: &Plan, index: u16) -> String {
     let samples = match plan.spec.pipeline.output.samples {
         Samples::Windows => "windows",

@@ -211,7 +211,6 @@ fn devices(
 /// Setting of the pipeline's model.
 const MODEL: &str = "stages.load-partial-model.model";
 
-/// Returns the folder of a requested model.
 fn path(
     spec: &Spec,
     request: &ForwardRequest,

@@ -23,14 +23,12 @@ pub struct PlanOptions {
     pub backend: Option<BackendName>,
     /// Run directory with the same score settings whose scores are used.
     pub scores_from: Option<PathBuf>,
-    /// Shard whose work units are processed.
     pub shard: Option<Shard>,
     /// Whether to plan for devices that this machine does not have; the device settings are not checked.
     pub devices_absent: bool,
     /// Cache file of input footers, written by another process of the same job.
     pub footers: Option<PathBuf>,
     pub subject: Subject,
-    /// Whether to work without the network.
     pub offline: bool,
     /// Commits of hub references from a lock, in place of those of the run directory.
     pub pins: BTreeMap<String, String>,
@@ -43,7 +41,6 @@ pub struct PlanOptions {
 /// Part of a document to process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
-    /// Windows of the pipeline.
     #[default]
     Windows,
     /// Whole document: window length and far distance do not apply.

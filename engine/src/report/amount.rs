@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// A number of samples and their tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Amount {
     /// Windows or documents.

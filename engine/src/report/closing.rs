@@ -11,7 +11,6 @@ use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summar
 
 /// Maximum number of groups whose drift is listed.
 const MAX_GROUPS: usize = 10;
-/// Maximum number of labels listed.
 const MAX_LABELS: usize = 50;
 
 #[derive(Clone, Debug)]
@@ -22,7 +21,6 @@ pub struct LabelTable<'a> {
     pub shares: &'a LabelShares,
 }
 
-/// Formats a line of the closing table.
 pub fn closing_line(name: &str, value: &str) -> String {
     format!("  {name:<12} {}\n", line_safe(value))
 }

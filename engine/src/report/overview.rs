@@ -128,7 +128,6 @@ struct Means {
     not_kept: Vec<f64>,
 }
 
-/// Maximum number of labels listed.
 const MAX_LABELS: usize = 24;
 
 /// Builds the report of a finished run.

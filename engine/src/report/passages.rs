@@ -30,7 +30,6 @@ pub(crate) struct PassageSource<'a> {
     /// Token ids as scored, BOS included.
     pub(crate) ids: &'a [u32],
     pub(crate) text: Option<&'a str>,
-    /// Returns the text of a token range.
     pub(crate) text_of: &'a dyn Fn(Range<usize>) -> String,
 }
 

@@ -49,7 +49,6 @@ pub struct Finding {
     pub blame: Blame,
     /// The file or the equation.
     pub what: String,
-    /// Message with the values involved.
     pub message: String,
 }
 
@@ -213,7 +212,6 @@ impl Verification {
         Ok(())
     }
 
-    /// Checks the records of the units in the run directory of the scores.
     fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for record in &manifest.units {
             let path = units::record_path(scores, &record.unit);

@@ -20,7 +20,6 @@ use crate::run_directory::quarantine::BadRow;
 /// Document, tokenised and cut.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Row in the file.
     pub row: u64,
     /// Id of the document; `<file>:<row>` if the input has no ids.
     pub id: String,

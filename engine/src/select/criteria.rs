@@ -80,7 +80,6 @@ pub(super) struct Reasons {
 #[derive(Clone, Debug)]
 pub(super) struct SkippedMeasure {
     pub(super) measure: String,
-    /// Index of the measure in the plan.
     index: u16,
     /// Sample of windows that it runs on.
     sample: Option<WindowSample>,

@@ -18,7 +18,6 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, ScoredWindow};
 use crate::run_directory::units::UnitRecord;
 
-/// Maximum windows of a batch of units.
 const MAX_BATCH_WINDOWS: u64 = 1 << 19;
 
 /// Encoding of a sample: its number in input order, its tokens if they affect the selection, its statistics.

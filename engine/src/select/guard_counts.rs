@@ -7,7 +7,6 @@ use crate::run_directory::summary::{GuardUse, GuardedGroup};
 /// Groups listed for each guard: those that lose the most samples.
 const MAX_GROUPS: usize = 100;
 
-/// Counts of the guards, updated group by group.
 pub(super) struct GuardCounts(Vec<GuardUse>);
 
 impl GuardCounts {

@@ -25,7 +25,6 @@ impl<'d> Ids<'d> {
         Self { directory, hashes: Sorter::new(directory) }
     }
 
-    /// Adds the hash of a document's id.
     pub(super) fn push(&mut self, hash: u128) -> Result<()> {
         self.hashes.push([(hash >> 64) as u64, hash as u64])
     }

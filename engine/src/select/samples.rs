@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-/// Window or document that can be kept.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Row of the document in its file.
     pub row: u64,
     /// Index of the window; `None` for a document.
     pub window: Option<u32>,

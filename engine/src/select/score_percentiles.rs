@@ -15,7 +15,6 @@ const BINS: usize = 1 << 16;
 /// Bytes per bin in the file: its number, and the percentile rank of its scores.
 const BYTES: usize = size_of::<u32>() + size_of::<f64>();
 
-/// Lowest and highest score of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScoreRange {
     lowest: f64,

@@ -104,7 +104,6 @@ impl<'d, const N: usize> Sorter<'d, N> {
     }
 }
 
-/// Sorted range of the file.
 struct SortedRun<const N: usize> {
     /// Range of entries that are still to be read.
     unread: Range<usize>,

@@ -147,7 +147,6 @@ pub(super) fn absent_group_warning(
     Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
 }
 
-/// Warns if nothing was kept of some groups.
 pub(super) fn empty_group_warning(
     gathered: &GatheredSamples,
     empty: Vec<String>,

@@ -318,7 +318,6 @@ fn outside<T: PartialOrd>(
     }
 }
 
-/// Reports a stage that does not exist.
 pub(super) fn unknown_stage(name: &str, span: Span, problems: &mut Problems) {
     let problem = problems.error(span, format!("unknown stage {}", quoted(name)));
     let problem = problem.label(format!("known stages: {}", schema::stage_names().join(", ")));

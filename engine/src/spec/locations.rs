@@ -184,7 +184,6 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
     }
 }
 
-/// Describes the locations that a setting accepts.
 fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
     let shown = |name: &&str| {
         let scheme = Scheme::from_name(name)?;

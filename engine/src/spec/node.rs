@@ -27,7 +27,6 @@ pub(crate) enum YamlValue {
     Mapping(Vec<Entry>),
 }
 
-/// Key of a mapping with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) key: String,

@@ -92,7 +92,6 @@ impl Sources {
     }
 }
 
-/// Problems found so far.
 pub(crate) struct Problems<'s> {
     pub(crate) sources: &'s Sources,
     found: Vec<(Span, Diagnostic)>,

@@ -96,7 +96,6 @@ impl ContentHashes {
 pub(crate) struct DocumentLocation {
     /// Index of its unit in the plan.
     pub(crate) unit: usize,
-    /// Row in its file.
     pub(crate) row: u64,
     /// Id; `<file>:<row>` if the input has no id column.
     pub(crate) id: String,

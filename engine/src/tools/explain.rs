@@ -305,7 +305,6 @@ impl Explanation {
         plan.spec.filter().guards.iter().enumerate().map(guarded).collect()
     }
 
-    /// Measures every statistic of the window.
     fn measure(
         &mut self,
         plan: &Plan,
@@ -519,7 +518,6 @@ fn rank(
     Ok(Some(outcome))
 }
 
-/// Returns the terms of a sample's score.
 fn terms(
     choice: &SelectionSettings,
     group: Option<&CalibratedGroup>,

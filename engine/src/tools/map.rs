@@ -103,7 +103,6 @@ pub(crate) struct Map {
     id: String,
     /// File of the document, relative to the input.
     input_file: String,
-    /// Row in the file.
     input_row: u64,
     layer: u32,
     /// Query head; null for the mean of all.

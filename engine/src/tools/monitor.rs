@@ -10,7 +10,6 @@ use crate::report::page::{Block, CaptionedChart, KeyNumber, Page, Section};
 /// Maximum number of polls kept; beyond it every second one is dropped, so that the size of the page is bounded.
 const MAX_POLLS: usize = 240;
 
-/// Polls so far.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     polls: Vec<Survey>,

@@ -33,7 +33,6 @@ const MAX_WINDOWS: usize = 512;
 /// Result for one setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Windows in flight on each device.
     pub windows_in_flight: usize,
     /// Key heads of a window at a time.
     pub key_heads: usize,

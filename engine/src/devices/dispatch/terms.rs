@@ -40,7 +40,6 @@ impl Unit {
     }
 }
 
-/// Properties of a device that the dispatcher uses.
 pub struct DeviceProperties {
     /// `cuda:0`.
     pub name: String,

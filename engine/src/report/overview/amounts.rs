@@ -26,7 +26,6 @@ pub(super) struct Scores {
     unscored: Amount,
 }
 
-/// An amount and what it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct OtherAmount {
     pub(crate) min_score: f64,

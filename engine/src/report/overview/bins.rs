@@ -7,10 +7,8 @@ use serde::Serialize;
 
 use crate::report::amount::Amount;
 
-/// Maximum number of bins of a histogram.
 pub(super) const MAX_BINS: i64 = 64;
 
-/// A type with a sum.
 pub(super) trait Sum: Copy {
     const NONE: Self;
     fn sum(&mut self, other: Self);
@@ -38,7 +36,6 @@ struct BinScale {
     exponent: i32,
     /// Lowest and highest bin; `None` before the first value.
     range: Option<(i64, i64)>,
-    /// Maximum number of bins.
     max_bins: i64,
 }
 
@@ -138,7 +135,6 @@ impl<S: Sum> BinSums<S> {
         self.sums[slot].sum(more);
     }
 
-    /// Adds the sums of another.
     pub(super) fn append(&mut self, other: &Self) {
         if other.sums.is_empty() {
             return;

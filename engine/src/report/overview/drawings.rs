@@ -125,7 +125,6 @@ pub(super) fn pairs(name: &str, lists: [&[f64]; 2]) -> Chart {
 /// Name of a series, and its value in a poll.
 type Series = (&'static str, fn(&DevicePoll) -> u64);
 
-/// Draws the memory of a device over time.
 pub(super) fn memory(device: &str, polls: &[DevicePoll]) -> Chart {
     let series: [Series; 3] = [
         ("held by the run", |poll| poll.held_bytes),

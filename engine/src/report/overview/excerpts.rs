@@ -29,7 +29,6 @@ pub(crate) struct Excerpt {
 }
 
 impl Excerpt {
-    /// Cuts a text to its beginning and end.
     pub(super) fn from_text(text: &str) -> Self {
         let letters = text.chars().count();
         let is_short = || text.chars().map(written).sum::<usize>() <= 2 * MAX_BYTES;

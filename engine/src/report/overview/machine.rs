@@ -31,9 +31,7 @@ pub(crate) struct DevicePoll {
     pub(crate) time: String,
     /// Bytes of the device, or of the machine's memory that a run may use.
     pub(crate) total_bytes: u64,
-    /// Bytes used by other programs.
     pub(crate) others_bytes: u64,
-    /// Bytes held by the run.
     pub(crate) held_bytes: u64,
     /// Bytes reserved by windows in flight.
     pub(crate) reserved_bytes: u64,

@@ -14,7 +14,6 @@ use crate::report::page::{Bars, Block, CaptionedChart, KeyNumber, Page, SampleTe
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
-/// Maximum number of characters of an id on the page.
 const MAX_ID_CHARACTERS: usize = 120;
 
 impl Overview {

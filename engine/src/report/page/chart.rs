@@ -70,7 +70,6 @@ pub(crate) struct ColumnChart<'a> {
     pub(crate) bins: Vec<Vec<f64>>,
     /// Whether the parts of a bin are stacked; otherwise they stand side by side.
     pub(crate) stacked: bool,
-    /// Format of values.
     pub(crate) shown: &'a dyn Fn(f64) -> String,
     pub(crate) x_ticks: Vec<Tick>,
     /// Positions of dashed lines, with their texts.

@@ -112,7 +112,6 @@ impl Drawing {
         }
     }
 
-    /// Adds a line through points.
     pub(crate) fn line(
         &mut self,
         points: &[(f64, f64)],

@@ -88,7 +88,6 @@ fn grid(header: &[String], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Breaks a paragraph into lines.
 fn wrapped(paragraph: &str) -> String {
     let text = textwrap::fill(&line_safe(paragraph), WIDTH);
     if text.is_empty() { text } else { text + "\n" }

@@ -23,7 +23,6 @@ use crate::plan::programs::Program;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Question<'q> {
-    /// Row of the document in its file.
     pub(crate) row: u64,
     /// Index of the window; 0 and not sent if the program reads documents.
     pub(crate) window: u32,
@@ -171,7 +170,6 @@ impl Answers {
         Self { expected: answer_fields(program), bytes: Vec::new(), schema: None }
     }
 
-    /// Adds output of the program.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

@@ -17,7 +17,6 @@ use crate::plan::attention::Attention;
 use crate::score::documents::JudgedDocument;
 use crate::score::prepare::prepare;
 
-/// Size of the tokenised text in bytes.
 const TEXT_BYTES: usize = 16 << 20;
 /// Processor time for recurrence, and for each compressor, per window length.
 const RECURRENCE_TIME: Duration = Duration::from_millis(500);

@@ -44,7 +44,6 @@ impl From<IntervalEstimate> for Option<[Option<f64>; 3]> {
 pub(crate) struct DocumentCounts(pub(crate) Vec<Vec<u32>>);
 
 impl DocumentCounts {
-    /// Returns the count of a window's document.
     pub(crate) fn count(&self, origin: &WindowOrigin) -> u64 {
         u64::from(self.0[origin.category][origin.document])
     }

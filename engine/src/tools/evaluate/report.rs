@@ -65,7 +65,6 @@ pub(crate) struct Confounders {
 
 pub(crate) struct ResultInput<'a> {
     pub(crate) origins: &'a [WindowOrigin],
-    /// Names of the categories, in order.
     pub(crate) categories: &'a [String],
     pub(crate) bootstrap: &'a Bootstrap,
     /// Tokens of each window's document.

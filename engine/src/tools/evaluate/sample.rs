@@ -377,7 +377,6 @@ impl NaturalDocument {
     }
 }
 
-/// Reads and tokenises a batch of documents of a sample.
 pub(crate) fn read_batch(
     plan: &Plan,
     batch: &[&SampledDocument],

@@ -70,7 +70,6 @@ impl WindowOrigin {
         self.kind().role == KindRole::Whole
     }
 
-    /// Returns whether both have the same base window.
     pub(crate) fn same_base(&self, other: &Self) -> bool {
         let base = |origin: &Self| (origin.category, origin.document, origin.start);
         base(self) == base(other)

@@ -11,7 +11,6 @@ use crate::report::page::{Block, KeyNumber, Page, SampleText, Section};
 const MAX_CHART_BLOCKS: usize = 64;
 /// Maximum number of blocks whose text is listed.
 const MAX_LISTED: usize = 64;
-/// Maximum number of pairs listed.
 const MAX_PAIRS: usize = 24;
 /// Maximum length of a block's name in a chart, in characters.
 const MAX_NAME_CHARACTERS: usize = 22;

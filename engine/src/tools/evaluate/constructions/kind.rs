@@ -24,7 +24,6 @@ impl Base<'_> {
 pub(crate) struct WindowKind {
     /// Name in tables and files: `pieces_8`.
     pub(crate) name: &'static str,
-    /// Comparison in which it is used.
     pub(crate) role: KindRole,
     /// Pools of one real to five other windows for the top-fifth test.
     pub(crate) pools: &'static [Pool],

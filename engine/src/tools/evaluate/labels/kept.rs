@@ -18,7 +18,6 @@ pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 /// Windows of one length, with their class as category.
 pub(crate) struct LabelledWindows<'a> {
     pub(crate) origins: &'a [WindowOrigin],
-    /// Names of the classes, in order.
     pub(crate) classes: &'a [String],
     /// By class, whether it is good. Every class has a window, and there are good and other classes.
     pub(crate) good: &'a [bool],

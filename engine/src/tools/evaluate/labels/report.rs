@@ -14,9 +14,7 @@ use crate::tools::evaluate::windows::{WindowLength, WindowOrigin};
 
 /// Fraction by which scores are judged.
 pub(crate) const QUARTER: f64 = 0.25;
-/// Name of the random control.
 pub(crate) const RANDOM: &str = "random";
-/// Maximum number of best windows listed.
 const MAX_BEST_WINDOWS: usize = 20;
 
 /// Evaluation of scores on labelled documents.
