@@ -27,7 +27,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     let observers = Observers::from_arguments(arguments)?;
     let stop = Stop::on_signals()?;
     let mut reporter = RunReporter { cli, arguments, observers };
-    let RunInputs { plan, options } = match prepare(cli, arguments, &stop) {
+    let (plan, options) = match prepare(cli, arguments, &stop) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(reporter.failed(&prefer_stopped(failure, &stop))),
     };
@@ -118,13 +118,8 @@ fn output_paths(plan: &Plan) -> String {
         + &closing_line("report", &shown(&report))
 }
 
-struct RunInputs {
-    plan: Plan,
-    options: RunOptions,
-}
-
 /// Plans the run, including everything that can fail before the plan exists.
-fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs> {
+fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<(Plan, RunOptions)> {
     if arguments.stop_with_parent {
         Stop::terminate_with_parent().map_err(|error| {
             Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
@@ -155,7 +150,7 @@ fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<RunInputs
         plan_options.pins = locked.hub_commits;
     }
     let plan = make_plan_with(cli, &arguments.plan, plan_options)?;
-    Ok(RunInputs { plan, options })
+    Ok((plan, options))
 }
 
 /// Replaces a failure by "stopped" if a signal has arrived, because the signal ends the retries of a temporary failure.
