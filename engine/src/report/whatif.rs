@@ -154,22 +154,18 @@ pub(crate) fn whatif(
     let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
     let mut total = Change::default();
     counted.groups.values().for_each(|group| total.append(group));
-    let thresholds =
-        |calibration: Option<&Calibration>| -> HashMap<Option<String>, Vec<Option<f64>>> {
-            let score = |threshold: &Threshold| threshold.score;
-            let groups = calibration.into_iter().flat_map(|calibration| &calibration.groups);
-            groups
-                .map(|group| (group.value.clone(), group.thresholds.iter().map(score).collect()))
-                .collect()
-        };
-    let now = thresholds(calibration.as_ref());
-    let then = thresholds(Some(&selection.calibration));
-    let of_group = |groups: &HashMap<Option<String>, Vec<Option<f64>>>, value: &Option<String>| {
-        groups.get(value).cloned().unwrap_or_default()
+    let thresholds = |calibration: &Calibration| -> HashMap<Option<String>, Vec<Option<f64>>> {
+        let score = |threshold: &Threshold| threshold.score;
+        let groups = calibration.groups.iter();
+        groups
+            .map(|group| (group.value.clone(), group.thresholds.iter().map(score).collect()))
+            .collect()
     };
+    let mut now = calibration.as_ref().map(thresholds).unwrap_or_default();
+    let mut then = thresholds(&selection.calibration);
     let groups = counted.groups.into_iter().map(|(value, change)| GroupChange {
-        thresholds_now: of_group(&now, &value),
-        thresholds_then: of_group(&then, &value),
+        thresholds_now: now.remove(&value).unwrap_or_default(),
+        thresholds_then: then.remove(&value).unwrap_or_default(),
         value,
         change,
     });
